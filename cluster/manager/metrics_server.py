@@ -16,11 +16,11 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from cluster.manager.metrics_auth import Verdict
-from cluster.manager.probes import Server
 from cluster.manager.tls import Serving
 from cluster.model.names import METRICS_PATH as PATH
 from nodeside import log
 from nodeside.errors import SystemRefused
+from nodeside.http_server import Server
 
 _CONNECTIONS = 8  # maximum number of concurrent connections
 _SECONDS = 10.0  # for a whole connection

@@ -7,7 +7,9 @@
     registration   says to the kubelet that the plugin is there, again and again
     inventory      what is offered: what was found, and for a while what is gone
     allocation     what a container gets, and which devices it should
-    messages       the API's messages
+    pod_resources  which container has which devices, as the kubelet says
+    metrics        Prometheus metrics of the devices
+    messages       the messages of the kubelet's APIs
 
 Nothing here changes the node: it reads /sys, /dev and the ready file, and writes sockets in the
 kubelet's directory.

@@ -9,15 +9,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Container, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeside import log
 from nodeside.device_agent.finder import Finder
-from nodeside.device_agent.inventory import Inventory
+from nodeside.device_agent.inventory import Inventory, Sight
+from nodeside.device_agent.pod_resources import NoAnswer, PodResources
 from nodeside.device_agent.registration import Registration
 from nodeside.devices.discovery import FoundDevices
 from nodeside.errors import NodesideError
@@ -45,16 +46,28 @@ class _Resource:
     registration: Registration
 
 
-def run(driver: Driver, host: Host, directory: Path) -> None:
-    """Offer a driver's devices to the kubelet of `directory` until SIGTERM or SIGINT.
+@dataclass(frozen=True)
+class Kubelet:
+    """Where the kubelet of this node is reached: the directory of its device plugins, and the
+    socket of its pod resources API."""
 
-    Raises FinderEnded, and OSError if no process can be started.
+    directory: Path
+    pod_resources: Path
+
+
+def run(driver: Driver, host: Host, kubelet: Kubelet, *, metrics_port: int | None) -> None:
+    """Offer a driver's devices to a kubelet until SIGTERM or SIGINT.
+
+    Without a port there are no metrics. Raises FinderEnded, SystemRefused if it cannot listen on
+    the port, and OSError if no process can be started.
     """
     with ExitStack() as stack:
         finder = Finder(driver, host)
         stack.callback(finder.close)
-        agent = Agent(driver, directory)
+        agent = Agent(driver, kubelet)
         stack.callback(agent.close)
+        if metrics_port is not None:
+            stack.enter_context(_metrics(driver, host, kubelet, agent, metrics_port))
         stopped = stack.enter_context(_stop_signals())
         while True:
             readable, _, _ = select.select([finder.fileno(), stopped], [], [], _TICK)
@@ -75,9 +88,9 @@ def run(driver: Driver, host: Host, directory: Path) -> None:
 class Agent:
     """The plugins of one driver. Nothing is registered before its devices were looked for."""
 
-    def __init__(self, driver: Driver, directory: Path) -> None:
+    def __init__(self, driver: Driver, kubelet: Kubelet) -> None:
         self._driver = driver
-        self._directory = directory
+        self._kubelet = kubelet
         self._resources: dict[str, _Resource] = {}
 
     def take(self, found: FoundDevices, now: float) -> None:
@@ -91,6 +104,27 @@ class Agent:
         """See that each plugin is registered; a kubelet that hangs is asked once at a time."""
         any(resource.registration.check(now) for resource in self._resources.values())
 
+    def _held(self, name: str) -> Container[str] | None:
+        try:
+            return PodResources(self._kubelet.pod_resources).held(name)
+        except NoAnswer as error:
+            log.detail("who has the devices is not known", resource=name, error=error)
+            return None
+
+    def sights(self) -> Iterator[Sight]:
+        """Yield what is known of each resource, for the metrics."""
+        for device in self._driver.spec.devices:
+            if resource := self._resources.get(device.resource):
+                plugin = resource.plugin
+                yield Sight(
+                    resource=device.resource,
+                    attributes=device.attributes,
+                    offered=resource.inventory.offered(),
+                    is_watched=plugin.is_watched,
+                    registrations=plugin.registrations,
+                    allocations=plugin.allocations,
+                )
+
     def close(self) -> None:
         for resource in self._resources.values():
             resource.registration.close()
@@ -100,10 +134,20 @@ class Agent:
             from nodeside.device_agent.plugin import Plugin  # gRPC: only after the fork
 
             device = next(each for each in self._driver.spec.devices if each.resource == name)
-            plugin = Plugin(device, self._directory)
-            registration = Registration(plugin, self._directory)
-            self._resources[name] = _Resource(Inventory(name, device.shares), plugin, registration)
+            plugin = Plugin(device, self._kubelet.directory)
+            registration = Registration(plugin, self._kubelet.directory)
+            inventory = Inventory(name, device.shares, lambda: self._held(name))
+            self._resources[name] = _Resource(inventory, plugin, registration)
         return self._resources[name]
+
+
+def _metrics(
+    driver: Driver, host: Host, kubelet: Kubelet, agent: Agent, port: int
+) -> AbstractContextManager[int]:
+    from nodeside.device_agent.metrics import Exposition, serving  # the finder needs none of it
+
+    held = PodResources(kubelet.pod_resources).held
+    return serving(port, lambda: Exposition(driver, host, agent.sights(), held))
 
 
 @contextmanager

@@ -48,6 +48,20 @@ class NotInstalled(NodesideError):
     help="The directory with the kubelet's socket for device plugins.",
 )
 @click.option(
+    "--pod-resources",
+    envvar="NODESIDE_POD_RESOURCES",
+    default="/var/lib/kubelet/pod-resources/kubelet.sock",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The kubelet's socket that says which container has which devices.",
+)
+@click.option(
+    "--metrics-port",
+    envvar="NODESIDE_METRICS_PORT",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics on this port; 0: a free one, which the log names.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     envvar="NODESIDE_LOG_FORMAT",
@@ -62,6 +76,8 @@ def device_agent(
     driver_file: Path,
     host_root: Path,
     kubelet_directory: Path,
+    pod_resources: Path,
+    metrics_port: int | None,
     log_format: str,
     revision: str,
     verbose: bool,
@@ -71,7 +87,7 @@ def device_agent(
     Each entry of `devices` in driver.yaml is a resource that pods can ask for. A device is healthy
     while the driver is ready on this node, and the device works. It runs until it is stopped.
     """
-    from nodeside.device_agent.agent import run
+    from nodeside.device_agent.agent import Kubelet, run
     from nodeside.spec.document import load, node_load
 
     log.setup("device-agent", format="json" if log_format == "json" else "text", verbose=verbose)
@@ -89,8 +105,10 @@ def device_agent(
         )
     if len(str(kubelet_directory)) > _LONGEST:
         raise SpecError(f"{kubelet_directory}: a socket's path has at most 107 characters")
-    if importlib.util.find_spec("grpc") is None:
-        raise NotInstalled(
-            "the Python package grpcio is not installed", hint="pip install 'nodeside[devices]'"
-        )
-    run(driver, Host(host_root), kubelet_directory)
+    for package in ("grpc", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:
+            raise NotInstalled(
+                f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
+            )
+    kubelet = Kubelet(kubelet_directory, pod_resources)
+    run(driver, Host(host_root), kubelet, metrics_port=metrics_port)

@@ -35,7 +35,7 @@ _TICK = 1.0  # seconds between two looks at the ready file
 _SETTLE = 0.1  # seconds from a kernel event to the look: several come at a time
 _EVENTS = 1024  # that are read at a time
 _CHUNK = 1 << 16
-_ENDS = 1.0  # seconds in which the finder ends by itself
+_ENDS = 5.0  # seconds in which the finder ends by itself; a pod has ten
 
 
 class Finder:

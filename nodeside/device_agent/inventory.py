@@ -1,20 +1,23 @@
 """What is offered to the kubelet of one resource: what was found, and for a while what is gone.
 
 The kubelet forgets a device that is no longer listed, and with it which container has it. So one
-that is gone stays unhealthy for some minutes: a card that is reset comes back to who had it.
+that is gone stays unhealthy for some minutes, and for as long as a container has it: a card that is
+reset comes back to who had it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from nodeside import log
 from nodeside.devices.discovery import FoundDevice, FoundDevices
+from nodeside.spec.devices import Attribute
 
 MOST = 1 << 16  # devices that are listed: gRPC takes messages of 4 MiB
 GONE_FOR = 300.0  # seconds that a device which is gone is still listed
+ASK_AGAIN = 30.0  # seconds after which the kubelet is asked again whether a container has it
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,28 @@ class Offered:
     device: FoundDevice
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What the agent knows of a resource at a scrape; the counts are since its start."""
+
+    resource: str
+    attributes: Sequence[Attribute]
+    offered: Mapping[str, Offered]
+    is_watched: bool
+    registrations: int
+    allocations: int
+
+
 @dataclass
 class Inventory:
-    """The devices of a resource; each is listed `shares` times."""
+    """The devices of a resource; each is listed `shares` times.
+
+    `held` returns the kubelet's ids of those that containers have, None if that is not known.
+    """
 
     resource: str
     shares: int = 1
+    held: Callable[[], Container[str] | None] = frozenset
     _devices: dict[str, FoundDevice] = field(default_factory=dict)
     _gone: dict[str, float] = field(default_factory=dict)  # since when, in monotonic seconds
     _notes: tuple[str, ...] = ()
@@ -39,7 +58,7 @@ class Inventory:
         """Take in what was found; each change is logged once. Return whether there was one."""
         there = {device.id: device for device in found.devices}
         gone = {name: self._gone.get(name, now) for name in self._devices if name not in there}
-        self._gone = {name: since for name, since in gone.items() if now < since + GONE_FOR}
+        self._gone = self._kept(gone, now)
         devices = there | {name: _gone(self._devices[name]) for name in self._gone}
         before, self._devices = self._devices, dict(sorted(devices.items()))
         self._say(before)
@@ -48,6 +67,18 @@ class Inventory:
             for note in found.notes:
                 log.warning("devices", resource=self.resource, note=note)
         return before != self._devices
+
+    def _kept(self, gone: Mapping[str, float], now: float) -> dict[str, float]:
+        """Return those that are still listed though they are gone."""
+        kept = {name: since for name, since in gone.items() if now < since + GONE_FOR}
+        if due := gone.keys() - kept.keys():
+            held = self.held()
+            again = now - GONE_FOR + ASK_AGAIN
+            kept |= {name: again for name in due if held is None or self._is_in(held, name)}
+        return kept
+
+    def _is_in(self, held: Container[str], name: str) -> bool:
+        return any(share in held for share in _share_ids(name, self.shares))
 
     def _say(self, before: Mapping[str, FoundDevice]) -> None:
         for name, device in self._devices.items():

@@ -1,8 +1,8 @@
-"""The messages of the kubelet's device plugin API, v1beta1.
+"""The messages of the kubelet's APIs: device plugin, v1beta1, and pod resources, v1.
 
-`api/deviceplugin.proto` states them. It is compiled to a descriptor set, `api/deviceplugin.binpb`,
-from which the classes are made at import: generated Python code would pin one version of protobuf.
-The pool is our own, since others have files of the same name.
+`api/*.proto` states them. Each is compiled to a descriptor set, `api/*.binpb`, from which the
+classes are made at import: generated Python code would pin one version of protobuf. The pools are
+our own, since others have files of the same name.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ VERSION: Final = "v1beta1"
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
-_FILE = files("nodeside.device_agent") / "api" / "deviceplugin.binpb"
+_API = files("nodeside.device_agent") / "api"
 
 
-def _descriptors() -> descriptor_pool.DescriptorPool:
+def _pool(name: str) -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(_FILE.read_bytes()).file:
+    data = (_API / f"{name}.binpb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
-_POOL = _descriptors()
+def _class(pool: descriptor_pool.DescriptorPool, name: str) -> Any:
+    """Return the class of a message."""
+    descriptor = pool.FindMessageTypeByName(name)
+    if hasattr(message_factory, "GetMessageClass"):  # protobuf 4.22
+        return message_factory.GetMessageClass(descriptor)
+    return message_factory.MessageFactory(pool).GetPrototype(descriptor)  # type: ignore[attr-defined]
+
+
+_PLUGIN, _PODS = _pool("deviceplugin"), _pool("podresources")
 
 
 def _message(name: str) -> Any:
-    """Return the class of a message."""
-    descriptor = _POOL.FindMessageTypeByName(f"{VERSION}.{name}")
-    if hasattr(message_factory, "GetMessageClass"):  # protobuf 4.22
-        return message_factory.GetMessageClass(descriptor)
-    return message_factory.MessageFactory(_POOL).GetPrototype(descriptor)  # type: ignore[attr-defined]
+    return _class(_PLUGIN, f"{VERSION}.{name}")
 
 
 Empty: Final = _message("Empty")
@@ -53,3 +58,6 @@ AllocateRequest: Final = _message("AllocateRequest")
 AllocateResponse: Final = _message("AllocateResponse")
 ContainerAllocateResponse: Final = _message("ContainerAllocateResponse")
 DeviceSpec: Final = _message("DeviceSpec")
+
+ListPodResourcesRequest: Final = _class(_PODS, "v1.ListPodResourcesRequest")
+ListPodResourcesResponse: Final = _class(_PODS, "v1.ListPodResourcesResponse")

@@ -43,6 +43,7 @@ class Plugin:
         self._changed = threading.Condition()
         self._version = 0
         self._stream: object = None  # of the newest ListAndWatch that has not ended
+        self.registrations = self.allocations = 0  # since the start
         self._server: Any = None
         self._socket: Path | None = None
 
@@ -115,6 +116,7 @@ class Plugin:
                 call(request, timeout=_DEADLINE)
             except grpc.RpcError as error:
                 raise NotRegistered(str(error.details())) from error
+        self.registrations += 1
 
     # --- for gRPC's threads
 
@@ -187,6 +189,8 @@ class Plugin:
     def _given(self, ids: Sequence[str]) -> Any:
         found = given(self._give, self._offered, ids)
         log.fact("devices are given", resource=self.resource, devices=",".join(ids))
+        with self._changed:
+            self.allocations += 1
         return messages.ContainerAllocateResponse(
             envs=found.environment,
             devices=[

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 from nodeside.spec import patterns
 from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
+
+
+class MetricType(Enum):
+    """What kind of metric an attribute is."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
 
 
 @section
@@ -84,6 +92,22 @@ class Give:
 
 
 @section
+class Metric:
+    """A metric of each device, with the labels `resource` and `device`."""
+
+    name: str = item(
+        "Its name, as Prometheus has them; that of a counter ends in _total.",
+        pattern=patterns.METRIC_NAME,
+        max_length=128,
+    )
+    type: MetricType = item(
+        "`gauge` for what goes up and down, `counter` for what only goes up until the driver is "
+        "loaded again.",
+        default=MetricType.GAUGE,
+    )
+
+
+@section
 class Attribute:
     """A file in sysfs of each device, whose content says something about it."""
 
@@ -94,6 +118,11 @@ class Attribute:
         "The file, relative to the device's directory in sysfs. With a *, which stands for any "
         "part of one name, exactly one file must match.",
         pattern=patterns.FILE_IN_SYSFS,
+    )
+    metric: Metric | None = item(
+        "Its content as a metric of the device agent, if it is a number: decimal, or hexadecimal "
+        "with 0x.",
+        default=None,
     )
 
 

@@ -49,6 +49,10 @@ ATTRIBUTE_NAME = Pattern(
     r"^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$",
     "a name: lower-case letters, digits and _ inside, at most 63 characters",
 )
+METRIC_NAME = Pattern(
+    r"^[a-z][a-z0-9]*(_[a-z0-9]+)+$",
+    "the name of a metric: words of lower-case letters and digits, joined by _",
+)
 DRIVER_IN_SYSFS = Pattern(r"^[^/ \x00-\x1f]+$", "the name of a driver in /sys/bus/pci/drivers")
 REPOSITORY = Pattern(
     rf"^{_HOST}(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",

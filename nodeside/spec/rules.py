@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
 from nodeside.spec import expressions
-from nodeside.spec.devices import Device, DeviceNodes, Discover
+from nodeside.spec.devices import Device, DeviceNodes, Discover, Metric, MetricType
 from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Stage, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
@@ -52,6 +52,10 @@ class Rule(Generic[S]):
             return ""
         detail = self.detail(values)
         return f"{self.message}: {detail}" if detail else self.message
+
+
+def _metrics(device: Device) -> list[str]:
+    return [each.metric.name for each in device.attributes if each.metric]
 
 
 def _repeated(modules: tuple[Module, ...]) -> list[str]:
@@ -199,6 +203,28 @@ RULES: tuple[Rule[Any], ...] = (
         "!has(self.discover.count) || self.discover.count == 0 || "
         "((!has(self.attributes) || size(self.attributes) == 0) && !has(self.health) && "
         "(!has(self.give) || !has(self.give.nodes) || !has(self.give.nodes.class)))",
+    ),
+    Rule(
+        Metric,
+        ("name", "type"),
+        "the name of a counter ends in _total, and no other",
+        lambda metric: metric.name.endswith("_total") == (metric.type is MetricType.COUNTER),
+        "self.name.endsWith('_total') == (has(self.type) && self.type == 'counter')",
+    ),
+    Rule(
+        Metric,
+        ("name",),
+        "names that begin with nodeside_ are those of the device agent itself",
+        lambda metric: not metric.name.startswith("nodeside_"),
+        "!self.name.startsWith('nodeside_')",
+    ),
+    Rule(
+        Device,
+        ("attributes",),
+        "the names of the metrics must differ",
+        lambda device: len(names := _metrics(device)) == len(set(names)),
+        "!has(self.attributes) || self.attributes.all(a, !has(a.metric) || "
+        "self.attributes.exists_one(b, has(b.metric) && a.metric.name == b.metric.name))",
     ),
     Rule(
         Device,

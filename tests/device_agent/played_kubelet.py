@@ -95,6 +95,7 @@ class _Kubelet:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.channels: dict[str, Any] = {}
+        self.pods: Any = None
         self._saying = threading.Lock()
 
     def say(self, **words: Any) -> None:
@@ -147,12 +148,20 @@ class _Kubelet:
         )
 
     def obey(self, call: Mapping[str, Any]) -> Any:
-        """Call a plugin: by `resource`, with `allocate` or `prefer`, or open `streams`."""
+        """Call a plugin: by `resource`, with `allocate` or `prefer`, or open `streams`.
+
+        With `pods`, those are the pods that have devices.
+        """
         import grpc
         from google.protobuf.json_format import MessageToDict, ParseDict
 
         from nodeside.device_agent import messages
 
+        if "pods" in call:
+            self.pods = ParseDict(
+                {"pod_resources": call["pods"]}, messages.ListPodResourcesResponse()
+            )
+            return len(call["pods"])
         channel = self.channels[call["resource"]]
         if "streams" in call:
             for _ in range(call["streams"]):
@@ -189,8 +198,17 @@ def _main(directory: Path) -> None:
         request_deserializer=messages.RegisterRequest.FromString,
         response_serializer=lambda message: message.SerializeToString(),
     )
+    lists: Any = grpc.unary_unary_rpc_method_handler(
+        lambda _request, _context: kubelet.pods or messages.ListPodResourcesResponse(),
+        request_deserializer=messages.ListPodResourcesRequest.FromString,
+        response_serializer=lambda message: message.SerializeToString(),
+    )
+    handlers = grpc.method_handlers_generic_handler
     server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler})]
+        [
+            handlers("v1beta1.Registration", {"Register": handler}),
+            handlers("v1.PodResourcesLister", {"List": lists}),  # a real one has another socket
+        ]
     )
     server.add_insecure_port(f"unix:{directory / 'kubelet.sock'}")
     server.start()

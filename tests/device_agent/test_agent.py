@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from nodeside.device_agent.agent import FinderEnded
 from nodeside.host import Host
@@ -49,6 +52,13 @@ class Agent:
     def listen(self) -> None:
         assert self.process.stderr is not None
         self.log += self.process.stderr
+
+    def metrics_port(self) -> int:
+        deadline = time.monotonic() + LONG
+        while not (found := re.search(r"serving metrics.*port=(\d+)", "".join(self.log))):
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.01)
+        return int(found[1])
 
 
 @contextmanager
@@ -133,6 +143,32 @@ def test_a_container_gets_what_it_asked_for(
         assert process.process.wait(LONG) == 0
     kubelet.until(lambda each: each.get("ended") == "example.com/edu")
     assert list(directory.glob("nodeside-*.sock")) == []
+
+
+def test_a_scraper_is_told_of_devices_and_of_who_has_them(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    devices = {"resource_name": "example.com/edu", "device_ids": ["00:06.0"]}
+    other = {"resource_name": "example.com/other", "device_ids": ["00:05.0"]}
+    container = {"name": "main", "devices": [devices, other]}
+    pod = {"name": "worker", "namespace": "default", "containers": [container]}
+    kubelet.call(pods=[pod])
+    options = ("--metrics-port", "0", "--pod-resources", str(directory / "kubelet.sock"))
+    with agent(host, directory, *options) as process:
+        kubelet.until_list(BOTH)
+        port = process.metrics_port()
+        text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=LONG).text
+    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert [
+        (sample.labels["device"], sample.labels["pod"])
+        for sample in found
+        if sample.name == "nodeside_device_allocated"
+    ] == [("00:06.0", "worker")]
+    assert {
+        sample.labels["device"]: sample.value
+        for sample in found
+        if sample.name == "nodeside_device_healthy"
+    } == {"00:05.0": 1.0, "00:06.0": 1.0}
 
 
 def test_what_happens_to_a_device_is_said_to_the_kubelet(

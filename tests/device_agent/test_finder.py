@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,14 @@ def heard(host: Host) -> Iterator[Heard]:
     finder = Finder(driver(EDU | {"health": health}, UNITS), host)
     yield Heard(finder)
     finder.close()
+
+
+def until_read(pipe: Path) -> int:
+    """Wait until somebody reads a pipe, in vain; return its other end."""
+    while True:
+        with suppress(OSError):  # ENXIO: nobody does
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
 
 
 def test_each_resource_is_looked_for(heard: Heard) -> None:
@@ -131,12 +141,13 @@ def test_no_child_is_left_when_the_agent_ends(host: Host) -> None:
     os.mkfifo(real / "liveness")
     finder = Finder(driver(EDU | {"health": {"path": "liveness", "value": "ok"}}, UNITS), host)
     Heard(finder).next()
-    while not (children := psutil.Process(finder._pid).children()):
-        pass
-    child = os.pidfd_open(children[0].pid)
+    writer = until_read(real / "liveness")
+    [reader] = psutil.Process(finder._pid).children()
+    child = os.pidfd_open(reader.pid)
     finder.close()
     assert select.select([child], [], [], LONG)[0], "it is still there"
     os.close(child)
+    os.close(writer)
 
 
 def test_it_ends_with_the_agent(host: Host) -> None:

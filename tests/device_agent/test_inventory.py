@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from nodeside.device_agent.inventory import GONE_FOR, MOST, Inventory
+from nodeside.device_agent.inventory import ASK_AGAIN, GONE_FOR, MOST, Inventory
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 
 ONE, TWO = FoundDevice("00:05.0", nodes=("/dev/edu0",)), FoundDevice("00:06.0")
@@ -32,6 +32,22 @@ def test_a_device_that_is_gone_is_unhealthy_for_five_minutes_and_then_forgotten(
     assert not inventory.update(found(TWO), 10.0 + GONE_FOR - 1)
     assert inventory.update(found(TWO), 10.0 + GONE_FOR)
     assert listed(inventory) == {"00:06.0": ""}
+
+
+def test_a_device_that_is_gone_stays_listed_while_a_container_has_it() -> None:
+    held: list[set[str] | None] = [{"00:05.0::1"}, None, set()]
+    inventory = Inventory("example.com/edu", 2, lambda: held[0])
+    inventory.update(found(ONE, TWO), 0.0)
+    inventory.update(found(TWO), 0.0)
+    for now in (GONE_FOR, GONE_FOR + ASK_AGAIN):
+        inventory.update(found(TWO), now)
+        assert "00:05.0::0" in inventory.offered(), "nobody knows" if held[0] is None else held[0]
+        inventory.update(found(TWO), now + ASK_AGAIN - 1)
+        held.pop(0)
+    inventory.update(found(TWO), GONE_FOR + 2 * ASK_AGAIN - 1)
+    assert "00:05.0::0" in inventory.offered(), "it is asked only now and then"
+    inventory.update(found(TWO), GONE_FOR + 2 * ASK_AGAIN)
+    assert list(inventory.offered()) == ["00:06.0::0", "00:06.0::1"]
 
 
 def test_a_device_that_comes_back_is_what_it_was_and_may_go_again() -> None:

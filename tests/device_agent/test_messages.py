@@ -6,19 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import nodeside.device_agent
 from nodeside.device_agent import messages
 
 API = Path(nodeside.device_agent.__file__).with_name("api")
 
 
-def test_the_descriptors_are_those_of_the_proto_file(tmp_path: Path) -> None:
-    made = tmp_path / "deviceplugin.binpb"
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{API}", "deviceplugin.proto"]
+@pytest.mark.parametrize("name", ["deviceplugin", "podresources"])
+def test_the_descriptors_are_those_of_the_proto_file(name: str, tmp_path: Path) -> None:
+    made = tmp_path / f"{name}.binpb"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{API}", f"{name}.proto"]
     subprocess.run([*command, f"--descriptor_set_out={made}"], check=True)
     assert made.read_bytes() == (API / made.name).read_bytes(), (
         "make it anew: python -m grpc_tools.protoc -Inodeside/device_agent/api "
-        "deviceplugin.proto --descriptor_set_out=nodeside/device_agent/api/deviceplugin.binpb"
+        f"{name}.proto --descriptor_set_out=nodeside/device_agent/api/{name}.binpb"
     )
 
 

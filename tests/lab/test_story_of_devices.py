@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.model.names import stage_label
+from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL, stage_label
+from cluster.plan.objects.device_agent import METRICS_PORT
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests.lab.content import EDU_IMAGE
 from tests.lab.lab import Lab
@@ -113,6 +116,23 @@ def until_devices(story: Story, node: LabNode, capacity: int, allocatable: int) 
     story.wait_for(holds, f"{allocatable} of {capacity} devices")
 
 
+def held(story: Story, node: LabNode) -> dict[str, str]:
+    """Which pod has which device, as the agent's metrics say; each device has computed."""
+    labels = f"{DRIVER_LABEL}=edu,{STAGE_LABEL}={DEVICES_STAGE}"
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={quote(labels)}"
+    [address] = [pod["status"]["podIP"] for pod in story.scene.items(path)]
+    ask = r"printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3"
+    text = node.type(f"exec 3<>/dev/tcp/{address}/{METRICS_PORT}; {ask}; cat <&3").output
+    families = list(text_string_to_metric_families(text.partition("\r\n\r\n")[2]))
+    samples = [sample for family in families for sample in family.samples]
+    interrupts = {s.labels["device"]: s.value for s in samples if s.name == "edu_interrupts_total"}
+    healthy = {s.labels["device"] for s in samples if s.name == "nodeside_device_healthy"}
+    assert interrupts.keys() == healthy
+    assert min(interrupts.values()) > 0
+    allocated = [s.labels for s in samples if s.name == "nodeside_device_allocated"]
+    return {labels["device"]: labels["pod"] for labels in allocated}
+
+
 def until_offered(story: Story, node: LabNode) -> None:
     """The stage of the device agent is ready there."""
     mark = stage_label("edu", DEVICES_STAGE)
@@ -141,10 +161,14 @@ def test_a_pod_that_asks_for_devices_computes_with_them_and_another_waits(
 
     start(story, "both", 2)
     assert until_computes(story, "both") == ["/dev/edu0", "/dev/edu1"]
+    [both] = pods(story, "both")
+    assert sorted(held(story, node).values()) == [both["metadata"]["name"]] * 2
     start(story, "third", 1)
     story.until_event("Insufficient example.com/edu")
     end(story, "both")
     assert until_computes(story, "third") in (["/dev/edu0"], ["/dev/edu1"])
+    [third] = pods(story, "third")
+    assert list(held(story, node).values()) == [third["metadata"]["name"]]
     [row] = story.scene.status()["stages"]
     assert (row["name"], row["state"]) == (DEVICES_STAGE, "Ready")
 

@@ -8,6 +8,12 @@ SYSFS = "bus/pci/drivers/edu/uevent"
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
 
 
+def metrics(*metrics: dict[str, Any]) -> dict[str, Any]:
+    """Attributes with these metrics."""
+    each = enumerate(metrics)
+    return {"attributes": [{"name": f"a{n}", "path": f"a{n}", "metric": m} for n, m in each]}
+
+
 BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"modules": [{"name": "dm-edu"}, {"name": "edu"}, {"name": "dm_edu"}]},
@@ -77,6 +83,24 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"devices": [EDU | {"attributes": [{"name": "a", "path": p} for p in "xy"]}]},
         "$.spec.devices[0].attributes: the names of the attributes must differ",
+    ),
+    (
+        {"devices": [EDU | metrics({"name": "edu_heat"}, {"name": "edu_heat"})]},
+        "$.spec.devices[0].attributes: the names of the metrics must differ",
+    ),
+    (
+        {"devices": [EDU | metrics({"name": "edu_interrupts", "type": "counter"})]},
+        (
+            "$.spec.devices[0].attributes[0].metric: the name of a counter ends in _total, and no "
+            "other"
+        ),
+    ),
+    (
+        {"devices": [EDU | metrics({"name": "nodeside_heat"})]},
+        (
+            "$.spec.devices[0].attributes[0].metric.name: names that begin with nodeside_ are "
+            "those of the device agent itself"
+        ),
     ),
     (
         {"source": {"exclude": ["*.log", "!keep.log"]}},

@@ -3,6 +3,7 @@
 Pure; plan/stages marks and gates them like any other stage's. Mounts and environment match what
 `nodeside device-agent` reads. The agent reads sysfs and /dev, and registers with the kubelet
 through the directory of its device plugins, the only one that it can write to. It has no token.
+Where the cluster has the Prometheus operator, a PodMonitor has its metrics scraped.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ CONTAINER: Final = "device-agent"
 COMMAND: Final = ("nodeside", "device-agent")
 DOCUMENT_DIRECTORY: Final = "/etc/nodeside"
 KUBELET: Final = "/var/lib/kubelet/device-plugins"
+POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+METRICS_PORT: Final = 9402
 
 # Volume, host path, hostPath type, mount path, whether read-only.
 _HOST_PATHS: Final = (
@@ -35,14 +38,19 @@ _HOST_PATHS: Final = (
     ("dev", "/dev", "Directory", "/host/dev", True),
     ("run-nodeside", "/run/nodeside", "DirectoryOrCreate", "/host/run/nodeside", True),
     ("device-plugins", KUBELET, "Directory", KUBELET, False),
+    ("pod-resources", POD_RESOURCES, "DirectoryOrCreate", POD_RESOURCES, True),
 )
 _SCRATCH_LIMIT: Final = "16Mi"
 
 
-def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document]:
-    """Returns the ConfigMap and the DaemonSet, which the caller completes with labels and gate."""
+def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:
+    """Returns ConfigMap, DaemonSet and PodMonitor, which the caller completes."""
     text, name = revision_text(driver), agent_name(driver.name)
-    return _config_map(name, text), _daemonset(driver.name, text, settings)
+    return (
+        _config_map(name, text),
+        _daemonset(driver.name, text, settings),
+        _pod_monitor(driver.name),
+    )
 
 
 def _config_map(name: str, text: str) -> Document:
@@ -54,11 +62,31 @@ def _config_map(name: str, text: str) -> Document:
     }
 
 
+def _pod_monitor(driver: str) -> Document:
+    # Labels of a sample that name the pod which has a device stay: honorLabels.
+    node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {"name": agent_name(driver)},
+        "spec": {
+            "selector": {"matchLabels": _selector(driver)},
+            "podMetricsEndpoints": [
+                {"port": "metrics", "honorLabels": True, "relabelings": [node]},
+            ],
+        },
+    }
+
+
+def _selector(driver: str) -> dict[str, str]:
+    """The labels of the stage's pods, which the caller sets."""
+    return {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
+
+
 def _daemonset(driver: str, text: str, settings: Settings) -> Document:
     revision = hashlib.sha256(text.encode()).hexdigest()[:16]  # a change replaces the pods
     notes = {"openshift.io/required-scc": settings.scc} if settings.scc else {}
-    # The labels of a stage's pods, which the caller sets; a selector cannot change.
-    selector = {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
+    selector = _selector(driver)  # it cannot change
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -105,11 +133,13 @@ def _container(revision: str, settings: Settings) -> Document:
         "NODESIDE_DRIVER": f"{DOCUMENT_DIRECTORY}/driver.yaml",
         "NODESIDE_HOST": "/host",
         "NODESIDE_LOG_FORMAT": "json",
+        "NODESIDE_METRICS_PORT": str(METRICS_PORT),
     }
     return {
         "name": CONTAINER,
         "image": settings.agent_image,
         "command": list(COMMAND),
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
         "env": [
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             *({"name": key, "value": value} for key, value in values.items()),

@@ -90,9 +90,15 @@ def objects(
     return tuple(sorted(framed.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
 
 
-def built_in(frame: Frame, documents: Sequence[Mapping[str, Any]]) -> Framed:
-    """Returns the objects to apply of a stage whose documents our own code makes."""
-    return tuple(_framed(each, frame) for each in documents), ()
+def built_in(
+    frame: Frame, documents: Sequence[Mapping[str, Any]], absent: frozenset[str]
+) -> Framed:
+    """Returns the objects to apply of a stage whose documents our own code makes.
+
+    Those of kinds that the cluster does not have are left out without a word.
+    """
+    there = (each for each in documents if each["kind"] not in _OPTIONAL & absent)
+    return tuple(_framed(each, frame) for each in there), ()
 
 
 def _key(document: Mapping[str, Any]) -> tuple[str, str]:

@@ -228,10 +228,11 @@ class StagePlan:
         frame, cache = self._frame(stage, after), self.context.memory.framed
         driver = self._declaring
         cached = cache.get(stage.name)
-        if cached and cached[1] == (frame, driver):
+        absent = self.observed.absent
+        if cached and cached[1] == (frame, driver, absent):
             return cached[2]
-        framed = built_in(frame, device_agent(driver, frame.settings))
-        cache[stage.name] = None, (frame, driver), framed
+        framed = built_in(frame, device_agent(driver, frame.settings), absent)
+        cache[stage.name] = None, (frame, driver, absent), framed
         return framed
 
     def _framed(self, stage: Stage, after: str, rendered: Rendered) -> Framed:

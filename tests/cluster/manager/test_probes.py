@@ -12,7 +12,8 @@ import requests
 from cluster.cache.cache import selections
 from cluster.controller.pacing import Heartbeat
 from cluster.kube.reflector import WatchHealth
-from cluster.manager.probes import HealthServer, Report, Server, alive, ready
+from cluster.manager.probes import HealthServer, Report, alive, ready
+from nodeside.http_server import Server
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 

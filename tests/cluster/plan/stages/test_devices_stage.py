@@ -37,7 +37,7 @@ AGENT = "registry.example.com/nodeside-agent:1.0"
 DEVICES = stage_label("edu", "devices")
 DECLARED = [{"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}]
 MORE = [*DECLARED, {"resource": "example.com/unit", "discover": {"count": 4}}]
-OURS = {"ConfigMap edu-devices", "DaemonSet edu-devices"}
+OURS = {"ConfigMap edu-devices", "DaemonSet edu-devices", "PodMonitor edu-devices"}
 
 
 def with_devices(
@@ -79,6 +79,22 @@ def test_it_follows_the_driver_though_no_stage_is_listed() -> None:
         "message": "",
     }
     assert model.condition("StagesReady")["message"] == "1 stage is ready"
+
+
+def test_its_metrics_are_scraped_where_there_is_a_prometheus_operator() -> None:
+    model = up(with_devices())
+    spec = found(model, "PodMonitor").document["spec"]
+    labels = found(model, "DaemonSet").document["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    [endpoint] = spec["podMetricsEndpoints"]
+    [port] = agent_pod(model)["spec"]["containers"][0]["ports"]
+    assert endpoint["port"] == port["name"]
+
+    assert model.stages is not None
+    model.stages = replace(model.stages, absent=frozenset(["PodMonitor"]))
+    up(model)
+    assert objects(model) == OURS - {"PodMonitor edu-devices"}
+    assert row(model, "devices")["message"] == "", "who has no such kind need not know"
 
 
 def test_it_is_the_first_stage_unless_it_is_listed() -> None:
@@ -226,6 +242,7 @@ def test_the_agent_can_write_only_where_it_registers() -> None:
         "/host/dev": "/dev",
         "/host/run/nodeside": "/run/nodeside",
         "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/pod-resources": "/var/lib/kubelet/pod-resources",
     }
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment.pop("NODESIDE_REVISION")
@@ -234,6 +251,7 @@ def test_the_agent_can_write_only_where_it_registers() -> None:
         "NODESIDE_DRIVER": "/etc/nodeside/driver.yaml",
         "NODESIDE_HOST": "/host",
         "NODESIDE_LOG_FORMAT": "json",
+        "NODESIDE_METRICS_PORT": "9402",
     }
 
 

@@ -1,0 +1,208 @@
+"""The Prometheus metrics of the device agent, and the server that answers scrapes.
+
+What is known already is said: what the finder found last, at most an interval of `health` or 30 s
+ago. Only who has which devices is asked of the kubelet, at each scrape. There is no authentication,
+as with other exporters of a node: docs/security.md.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from nodeside import __version__, log
+from nodeside.device_agent.inventory import Offered, Sight
+from nodeside.device_agent.pod_resources import Container, NoAnswer
+from nodeside.errors import SystemRefused
+from nodeside.host import Host
+from nodeside.http_server import Server
+from nodeside.ready_file import read_ready
+from nodeside.spec import Driver
+from nodeside.spec.devices import Attribute, MetricType
+
+PATH: Final = "/metrics"
+_CONNECTIONS = 8
+_SECONDS = 10.0  # for a whole connection
+_SWEEP = 0.5  # seconds between two checks for expired connections
+
+
+@dataclass(eq=False)  # a registry keeps it by its identity
+class Exposition(Collector):
+    """The metrics of a scrape. `held` returns who has the devices of a resource."""
+
+    driver: Driver
+    host: Host
+    sights: Iterable[Sight]
+    held: Callable[[str], Mapping[str, Container]]
+    _families: dict[str, Metric] = field(default_factory=dict)
+
+    def text(self, accept: str) -> tuple[str, bytes]:
+        """Return the metrics in the format that a scraper accepts, after its name."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        encode, kind = choose_encoder(accept)
+        return kind, encode(registry)
+
+    def collect(self) -> Iterable[Metric]:
+        name, version = self.driver.name, self.driver.spec.version
+        self._add("nodeside_device_agent_info", "What offers the devices.", 1, version=__version__)
+        ready = read_ready(self.host, name, Host().boot_id)
+        words = "Whether the driver works on this node in this boot."
+        self._add("nodeside_driver_ready", words, bool(ready), driver=name, version=version)
+        if ready:
+            words = "Since when the driver has worked, in seconds since the epoch."
+            self._add("nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name)
+        for sight in self.sights:
+            self._plugin(sight)
+            for device in {each.device.id: each.device for each in sight.offered.values()}.values():
+                labels = {"resource": sight.resource, "device": device.id}
+                words = "Whether a device works; the agent's log says why one does not."
+                self._add("nodeside_device_healthy", words, device.healthy, **labels)
+                numa = str(device.numa_node) if device.numa_node >= 0 else ""
+                words = "Where a device is: its PCI function and NUMA node, if it has any."
+                more = {"address": device.address, "numa_node": numa}
+                self._add("nodeside_device_info", words, 1, **labels, **more)
+                for attribute in sight.attributes:
+                    self._attribute(attribute, device.attributes, labels)
+            self._held(sight)
+        return list(self._families.values())
+
+    def _plugin(self, sight: Sight) -> None:
+        labels = {"resource": sight.resource}
+        words = "Whether the kubelet listens to what is offered."
+        self._add("nodeside_device_plugin_watched", words, sight.is_watched, **labels)
+        words = "Registrations with the kubelet; it restarts, or the plugin does."
+        name = "nodeside_device_plugin_registrations_total"
+        self._count(name, words, sight.registrations, **labels)
+        words = "Requests of the kubelet to give devices to a container."
+        name = "nodeside_device_plugin_allocations_total"
+        self._count(name, words, sight.allocations, **labels)
+
+    def _attribute(
+        self, attribute: Attribute, said: Mapping[str, str], labels: Mapping[str, str]
+    ) -> None:
+        metric, value = attribute.metric, number(said.get(attribute.name, ""))
+        if metric is None or value is None:
+            return
+        words = f"The content of {attribute.path} of a device."
+        add = self._count if metric.type is MetricType.COUNTER else self._add
+        add(metric.name, words, value, **labels)
+
+    def _held(self, sight: Sight) -> None:
+        labels = {"resource": sight.resource}
+        words = "Whether the kubelet said who has the devices."
+        try:
+            held = self.held(sight.resource)
+        except NoAnswer as error:
+            log.detail("who has the devices is not known", resource=sight.resource, error=error)
+            self._add("nodeside_device_holders_known", words, value=False, **labels)
+            return
+        self._add("nodeside_device_holders_known", words, value=True, **labels)
+        words = "How many shares of a device a container has: one, unless it is shared."
+        for (device, holder), count in sorted(_shares(sight.offered, held).items()):
+            pod = {"namespace": holder.namespace, "pod": holder.pod, "container": holder.name}
+            self._add("nodeside_device_allocated", words, count, **labels, device=device, **pod)
+
+    def _add(self, metric: str, words: str, value: float, **labels: str) -> None:
+        self._sample(GaugeMetricFamily, metric, words, value, labels)
+
+    def _count(self, metric: str, words: str, value: float, **labels: str) -> None:
+        self._sample(CounterMetricFamily, metric, words, value, labels)
+
+    def _sample(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        metric: str,
+        words: str,
+        value: float,
+        labels: Mapping[str, str],
+    ) -> None:
+        family: Any = self._families.get(metric)
+        if family is None:
+            family = self._families[metric] = kind(metric, words, labels=tuple(labels))
+        family.add_metric(tuple(labels.values()), float(value))
+
+
+def _shares(
+    offered: Mapping[str, Offered], held: Mapping[str, Container]
+) -> Mapping[tuple[str, Container], int]:
+    """Return how many shares of which device which container has, of those that are listed."""
+    return Counter(
+        (offered[name].device.id, holder) for name, holder in held.items() if name in offered
+    )
+
+
+def number(text: str) -> float | None:
+    """Return a finite number, decimal or hexadecimal with 0x; None if it is none."""
+    try:
+        value = float(int(text, 16)) if text.lower().startswith("0x") else float(text)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+class _Server(Server):
+    exposition: Callable[[], Exposition]
+    connections = _CONNECTIONS
+    seconds = _SECONDS
+    makes_room = False  # a scrape takes longer than a connection that asks nothing
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SECONDS
+    server_version, sys_version = "nodeside", ""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH:
+            self.send_error(404, explain=f"the only path is {PATH}")
+            return
+        kind, body = self.server.exposition().text(self.headers.get("Accept", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        log.detail(format % args, component_part="metrics")
+
+
+@contextmanager
+def serving(port: int, exposition: Callable[[], Exposition], *, host: str = "") -> Iterator[int]:
+    """Answer scrapes while the block runs; yield the port, a free one for 0.
+
+    `exposition` makes an `Exposition` for each scrape. Raises SystemRefused if it cannot listen.
+    """
+    try:
+        server = _Server(host, port, _Handler)
+    except OSError as exc:
+        raise SystemRefused(
+            f"cannot listen on port {port} for metrics: {exc.strerror}",
+            hint="choose another one with --metrics-port",
+        ) from exc
+    server.exposition = exposition
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_SWEEP,), name="metrics", daemon=True
+    )
+    thread.start()
+    log.fact("serving metrics", port=server.server_address[1])
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()

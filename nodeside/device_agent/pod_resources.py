@@ -1,0 +1,66 @@
+"""Which container has which devices, as the kubelet says: its pod resources API, v1.
+
+gRPC is imported by the first question: a process with it must not fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeside.errors import NodesideError
+
+_DEADLINE = 2.0  # seconds
+_LARGEST = 16 << 20  # bytes of an answer; the kubelet's own clients take as much
+
+
+class NoAnswer(NodesideError):
+    """The kubelet does not say which container has which devices."""
+
+    reason = "NoAnswer"
+
+
+@dataclass(frozen=True, order=True)
+class Container:
+    """A container of a pod."""
+
+    namespace: str
+    pod: str
+    name: str
+
+
+class PodResources:
+    """The kubelet's answers, by the socket of its pod resources API."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def held(self, resource: str) -> Mapping[str, Container]:
+        """Return who has the devices of a resource, by the kubelet's ids. Raises NoAnswer."""
+        return {
+            name: Container(pod.namespace, pod.name, container.name)
+            for pod in self._list().pod_resources
+            for container in pod.containers
+            for devices in container.devices
+            if devices.resource_name == resource
+            for name in devices.device_ids
+        }
+
+    def _list(self) -> Any:
+        import grpc
+
+        from nodeside.device_agent import messages
+
+        options = [("grpc.max_receive_message_length", _LARGEST)]
+        with grpc.insecure_channel(f"unix:{self._socket}", options) as channel:
+            call: Any = channel.unary_unary(
+                "/v1.PodResourcesLister/List",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=messages.ListPodResourcesResponse.FromString,
+            )
+            try:
+                return call(messages.ListPodResourcesRequest(), timeout=_DEADLINE)
+            except grpc.RpcError as error:
+                raise NoAnswer(f"{self._socket}: {error.details()}") from error

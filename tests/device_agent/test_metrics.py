@@ -1,0 +1,132 @@
+"""What a scraper gets of a device agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from nodeside.device_agent.inventory import Offered, Sight
+from nodeside.device_agent.metrics import Exposition, number, serving
+from nodeside.device_agent.pod_resources import Container, NoAnswer
+from nodeside.devices.discovery import FoundDevice
+from nodeside.host import Host
+from nodeside.spec.devices import Attribute, Metric, MetricType
+from tests.device_agent.node import driver, say_ready
+
+LONG = 60.0  # seconds
+EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
+ATTRIBUTES = (
+    Attribute("heat", "heat", Metric("edu_heat_celsius")),
+    Attribute("interrupts", "irq", Metric("edu_interrupts_total", MetricType.COUNTER)),
+    Attribute("revision", "revision"),
+)
+WORKS = FoundDevice(
+    "00:05.0",
+    "00:05.0",
+    numa_node=1,
+    attributes={"heat": "41.5", "interrupts": "0x10", "revision": "1"},
+)
+ILL = FoundDevice("ports\\", attributes={"heat": "hot", "interrupts": "inf"}, why="it \n is ill")
+HOLDER = Container("default", "worker", "main")
+
+
+def sight(*devices: FoundDevice, shares: int = 1) -> Sight:
+    suffixes = [f"::{share}" for share in range(shares)] if shares > 1 else [""]
+    names = {f"{device.id}{suffix}": device for device in devices for suffix in suffixes}
+    offered = {name: Offered(name, device) for name, device in names.items()}
+    return Sight("example.com/edu", ATTRIBUTES, offered, True, 2, 3)
+
+
+def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+def scraped(
+    host: Host, *sights: Sight, held: Mapping[str, Container] | None = None
+) -> dict[str, list[tuple[dict[str, str], float]]]:
+    def who(_: str) -> Mapping[str, Container]:
+        if held is None:
+            raise NoAnswer("there is no kubelet")
+        return held
+
+    kind, body = Exposition(driver(EDU), host, sights, who).text("")
+    assert kind.startswith("text/plain")
+    return samples(body.decode())
+
+
+def of(device: str, **more: str) -> dict[str, str]:
+    return {"resource": "example.com/edu", "device": device, **more}
+
+
+def test_each_device_has_its_health_and_what_it_says_of_itself(tmp_path: Path) -> None:
+    say_ready(Host(tmp_path))
+    found = scraped(Host(tmp_path), sight(WORKS, ILL), held={})
+    assert found["nodeside_driver_ready"] == [({"driver": "edu", "version": "1.0.0"}, 1.0)]
+    assert found["nodeside_driver_ready_timestamp_seconds"] == [({"driver": "edu"}, 0.0)]
+    assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0), (of("ports\\"), 0.0)]
+    assert found["nodeside_device_info"] == [
+        (of("00:05.0", address="00:05.0", numa_node="1"), 1.0),
+        (of("ports\\", address="", numa_node=""), 1.0),
+    ]
+    assert found["edu_heat_celsius"] == [(of("00:05.0"), 41.5)], "hot is no number"
+    assert found["edu_interrupts_total"] == [(of("00:05.0"), 16.0)]
+    assert found["nodeside_device_plugin_watched"] == [({"resource": "example.com/edu"}, 1.0)]
+    total = found["nodeside_device_plugin_registrations_total"]
+    assert total == [({"resource": "example.com/edu"}, 2.0)]
+    assert found["nodeside_device_plugin_allocations_total"][0][1] == 3.0
+
+
+def test_who_has_a_device_is_named_while_it_has_it(tmp_path: Path) -> None:
+    other = Container("default", "other", "main")
+    held = {"00:05.0::0": HOLDER, "00:05.0::2": HOLDER, "00:05.0::1": other, "gone::0": other}
+    found = scraped(Host(tmp_path), sight(WORKS, shares=4), held=held)
+    pod = {"namespace": "default", "container": "main"}
+    assert found["nodeside_device_allocated"] == [
+        (of("00:05.0", pod="other", **pod), 1.0),
+        (of("00:05.0", pod="worker", **pod), 2.0),
+    ]
+    assert found["nodeside_device_holders_known"] == [({"resource": "example.com/edu"}, 1.0)]
+    assert found["nodeside_driver_ready"][0][1] == 0.0
+    assert "nodeside_driver_ready_timestamp_seconds" not in found
+
+
+def test_a_kubelet_that_does_not_answer_costs_nothing_else(tmp_path: Path) -> None:
+    found = scraped(Host(tmp_path), sight(WORKS))
+    assert found["nodeside_device_holders_known"] == [({"resource": "example.com/edu"}, 0.0)]
+    assert "nodeside_device_allocated" not in found
+    assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("42", 42.0), ("-1.5", -1.5), ("0x1F", 31.0), ("1e3", 1000.0)),
+        *(("", None), ("nan", None), ("inf", None), ("1 2", None), ("0x", None)),
+        *(("0x" + "f" * 256, None), ("9" * 400, None)),
+    ],
+)
+def test_what_is_no_finite_number_is_no_sample(text: str, value: float | None) -> None:
+    assert number(text) == value
+
+
+def test_it_is_served_under_one_path(tmp_path: Path) -> None:
+    def exposition() -> Exposition:
+        return Exposition(driver(EDU), Host(tmp_path), [sight(WORKS)], lambda _: {})
+
+    with serving(0, exposition, host="127.0.0.1") as port:
+        address = f"http://127.0.0.1:{port}"
+        answer = requests.get(f"{address}/metrics", timeout=LONG)
+        assert "nodeside_device_healthy" in samples(answer.text)
+        openmetrics: dict[str, Any] = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        answer = requests.get(f"{address}/metrics", headers=openmetrics, timeout=LONG)
+        assert answer.text.endswith("# EOF\n")
+        assert requests.get(f"{address}/", timeout=LONG).status_code == 404
