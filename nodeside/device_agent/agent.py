@@ -55,14 +55,22 @@ class Kubelet:
     pod_resources: Path
 
 
-def run(driver: Driver, host: Host, kubelet: Kubelet, *, metrics_port: int | None) -> None:
+def run(
+    driver: Driver,
+    host: Host,
+    kubelet: Kubelet,
+    *,
+    metrics_port: int | None = None,
+    needs_driver: bool = True,
+) -> None:
     """Offer a driver's devices to a kubelet until SIGTERM or SIGINT.
 
-    Without a port there are no metrics. Raises FinderEnded, SystemRefused if it cannot listen on
-    the port, and OSError if no process can be started.
+    Without a port there are no metrics. Unless it `needs_driver`, the ready file is not looked at.
+    Raises FinderEnded, SystemRefused if it cannot listen on the port, and OSError if no process can
+    be started.
     """
     with ExitStack() as stack:
-        finder = Finder(driver, host)
+        finder = Finder(driver, host, needs_driver=needs_driver)
         stack.callback(finder.close)
         agent = Agent(driver, kubelet)
         stack.callback(agent.close)

@@ -62,6 +62,11 @@ class NotInstalled(NodesideError):
     help="Serve Prometheus metrics on this port; 0: a free one, which the log names.",
 )
 @click.option(
+    "--without-driver",
+    is_flag=True,
+    help="The devices' driver is not brought up by nodeside here: do not wait for its ready file.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     envvar="NODESIDE_LOG_FORMAT",
@@ -78,6 +83,7 @@ def device_agent(
     kubelet_directory: Path,
     pod_resources: Path,
     metrics_port: int | None,
+    without_driver: bool,
     log_format: str,
     revision: str,
     verbose: bool,
@@ -111,4 +117,10 @@ def device_agent(
                 f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
             )
     kubelet = Kubelet(kubelet_directory, pod_resources)
-    run(driver, Host(host_root), kubelet, metrics_port=metrics_port)
+    run(
+        driver,
+        Host(host_root),
+        kubelet,
+        metrics_port=metrics_port,
+        needs_driver=not without_driver,
+    )

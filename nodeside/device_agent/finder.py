@@ -41,7 +41,7 @@ _ENDS = 5.0  # seconds in which the finder ends by itself; a pod has ten
 class Finder:
     """The process that looks, and its lines."""
 
-    def __init__(self, driver: Driver, host: Host) -> None:
+    def __init__(self, driver: Driver, host: Host, *, needs_driver: bool = True) -> None:
         """Fork it. Raises OSError."""
         self.is_running = True
         self._text = bytearray()
@@ -51,7 +51,7 @@ class Finder:
         if self._pid == 0:
             os.close(self._lines)
             os.close(self._alive)
-            _run_and_exit(driver, host, writer, reader)
+            _run_and_exit(Looking(driver, host, writer, needs_driver), reader)
         os.close(writer)
         os.close(reader)
 
@@ -84,12 +84,12 @@ class Finder:
             os.waitpid(self._pid, 0)
 
 
-def _run_and_exit(driver: Driver, host: Host, writer: int, alive: int) -> None:
+def _run_and_exit(looking: Looking, alive: int) -> None:
     """Be the process; never return."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the agent ends it
     try:
-        Looking(driver, host, writer).until_closed(alive)
+        looking.until_closed(alive)
     except BaseException as exc:
         log.traceback(exc)
         os._exit(1)
@@ -99,11 +99,15 @@ def _run_and_exit(driver: Driver, host: Host, writer: int, alive: int) -> None:
 
 @dataclass
 class Looking:
-    """The looks at all entries of a driver; what is found is written to a descriptor."""
+    """The looks at all entries of a driver; what is found is written to a descriptor.
+
+    `needs_driver`: devices are unhealthy while the driver is not ready.
+    """
 
     driver: Driver
     host: Host
     writer: int
+    needs_driver: bool = True
     _again: list[threading.Event] = field(default_factory=list)
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -149,7 +153,7 @@ class Looking:
 
     def _not_ready(self) -> str:
         name = self.driver.name
-        ready = read_ready(self.host, name, _boot_id())
+        ready = not self.needs_driver or read_ready(self.host, name, _boot_id())
         return "" if ready else f"driver {name} is not ready on this node"
 
     def _ready_file(self) -> tuple[int, ...] | None:

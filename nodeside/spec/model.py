@@ -334,8 +334,8 @@ class DriverSpec:
     version: str = item("Version of the driver.", pattern=patterns.VERSION)
     modules: tuple[Module, ...] = item(
         "The modules, in load order. A module that another one needs is always loaded before it. "
-        "Their names must differ; - and _ are the same.",
-        min_items=1,
+        "Their names must differ; - and _ are the same. None ([]) for devices whose driver is the "
+        "kernel's own, or that need none.",
         max_items=128,
     )
     image: str = item(

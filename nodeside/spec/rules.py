@@ -99,6 +99,26 @@ def _same_name(one: str, other: str) -> str:
 RULES: tuple[Rule[Any], ...] = (
     Rule(
         DriverSpec,
+        ("modules", "devices"),
+        "expected modules, devices or both",
+        lambda spec: bool(spec.modules or spec.devices),
+        "size(self.modules) > 0 || (has(self.devices) && size(self.devices) > 0)",
+    ),
+    Rule(
+        DriverSpec,
+        ("modules", "prebuilt", "signing", "preflight"),
+        "prebuilt, signing and preflight are for modules, and there are none",
+        lambda spec: bool(
+            spec.modules
+            or not (spec.prebuilt.sources or spec.prebuilt.image or spec.signing or spec.preflight)
+        ),
+        "size(self.modules) > 0 || (!has(self.signing) "
+        "&& (!has(self.preflight) || size(self.preflight) == 0) && (!has(self.prebuilt) || "
+        "(!has(self.prebuilt.image) "
+        "&& (!has(self.prebuilt.sources) || size(self.prebuilt.sources) == 0))))",
+    ),
+    Rule(
+        DriverSpec,
         ("modules",),
         "the names of the modules must differ (- and _ are the same)",
         lambda spec: not _repeated(spec.modules),

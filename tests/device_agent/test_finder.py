@@ -90,6 +90,15 @@ def test_a_driver_that_is_ready_no_longer_is_noticed_and_that_it_is_again(
     heard.until("example.com/unit", "")
 
 
+def test_without_a_driver_of_ours_none_is_waited_for(host: Host) -> None:
+    clear_ready(host, "edu")
+    finder = Finder(driver(UNITS), host, needs_driver=False)
+    try:
+        assert [each.why for each in Heard(finder).next().devices] == ["", ""]
+    finally:
+        finder.close()
+
+
 def test_a_ready_file_of_another_boot_is_none(heard: Heard, host: Host) -> None:
     clear_ready(host, "edu")
     say_ready(host, boot_id="another")

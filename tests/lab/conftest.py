@@ -34,13 +34,13 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def workshop() -> Iterator[Workshop]:
     with Workshop(Progress(quiet=True)) as workshop:
         yield workshop
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(request: pytest.FixtureRequest, workshop: Workshop) -> Iterator[Lab]:
     """With one node, for one file after the other; each leaves no driver there."""
     with started(request, workshop, two_kernels(workshop), 1) as lab:

@@ -15,6 +15,11 @@ def metrics(*metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"modules": []}, "$.spec: expected modules, devices or both"),
+    (
+        {"modules": [], "devices": [EDU], "prebuilt": {"image": "x/y:{version}-{kernel}"}},
+        "$.spec: prebuilt, signing and preflight are for modules, and there are none",
+    ),
     (
         {"modules": [{"name": "dm-edu"}, {"name": "edu"}, {"name": "dm_edu"}]},
         "$.spec.modules: the names of the modules must differ (- and _ are the same): dm_edu",

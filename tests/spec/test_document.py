@@ -118,7 +118,7 @@ spec:
             {"modules": ["edu"]},
             '$.spec.modules[0]: expected a mapping, got "edu"; write name: edu',
         ),
-        ({"modules": []}, "$.spec.modules: expected 1 to 128 entries, got 0"),
+        ({"modules": []}, "$.spec: expected modules, devices or both"),
         (
             {"modules": {"name": "edu"}},
             "$.spec.modules: expected a list, got a mapping; begin each entry with -",

@@ -60,7 +60,7 @@ def test_the_schema_for_editors_refuses_what_the_parser_refuses() -> None:
         document(modulez=[]),
         document(version=1.1),
         document(reuse="no"),
-        document(modules=[]),
+        document(modules=[{}]),
         document() | {"kind": "Pod"},
         {},
     ):

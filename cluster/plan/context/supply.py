@@ -165,7 +165,9 @@ class ModuleSupply:
 
     def _is_supplied(self, at: Assignment) -> bool:
         """Return whether there is a supply. A toolkit image suffices unless a shared build for all
-        nodes is still pending or was refused."""
+        nodes is still pending or was refused. Without modules, none is needed."""
+        if not self._has_modules(at.revision):
+            return True
         build = self.builds.get(at)
         if build is None and not self._may_be_built_yet(at.pool):
             prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
@@ -174,6 +176,9 @@ class ModuleSupply:
             return True
         used = {at_of(each) for each in self.revisions.daemonsets} | {m.at for m in self.members}
         return at in used
+
+    def _has_modules(self, revision: str) -> bool:
+        return bool(self.revisions.drivers.get(revision, self.driver).spec.modules)
 
     def _may_be_built_yet(self, pool: Pool) -> bool:
         """Return whether a shared build is expected whose toolkit image cannot be resolved yet."""
@@ -186,6 +191,8 @@ class ModuleSupply:
         An existing DaemonSet keeps its choice unless nodes cannot fetch. A node that comes to a
         kernel for which the good revision is not built yet does not wait.
         """
+        if not self._has_modules(at.revision):
+            return False
         build = self.builds.get(at)
         if build is None or (existing is not None and existing.toolkit):
             return True

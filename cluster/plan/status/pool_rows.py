@@ -71,6 +71,6 @@ def _pool_reasons(
         yield "FellBack", fell_back
     if build is not None and build.progress is Progress.BROKEN:
         yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
-    if report.resolutions[pool].link is Link.NONE:
+    if report.resolutions[pool].link is Link.NONE and report.driver.spec.modules:
         yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"
     yield "Ready", ""

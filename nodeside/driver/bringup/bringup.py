@@ -232,8 +232,10 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
 
 def _no_rung(task: Task, decision: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
     hint = "give the driver a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
-    if closed:
-        file = task.config.driver_file
+    file = task.config.driver_file
+    if not task.wanted.names:
+        hint = f"unload them with the driver.yaml that has them: nodeside driver unload -f {file}"
+    elif closed:
         verb = "fetch" if task.sources else "build"
         hint = f"put them into the cache first: nodeside driver {verb} -f {file}"
     return NoRungServed(

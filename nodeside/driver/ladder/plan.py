@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, assert_never
 
-from nodeside.contract import LoadedRecord, Rung
+from nodeside.contract import LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.modulenames import kernel_name
@@ -21,6 +21,9 @@ from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
 
 if TYPE_CHECKING:
     from nodeside.driver.node.modules import LoadedState
+
+
+_NO_MODULES = "the driver has no modules"
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,15 @@ class Verdict:
     why: str
 
 
-Proof = BundleManifest | LoadedRecord
+@dataclass(frozen=True)
+class NoModules:
+    """The proof of a driver that has no modules: nothing has to be in the kernel."""
+
+    key: str
+    modules: tuple[LoadedModule, ...] = ()
+
+
+Proof = BundleManifest | LoadedRecord | NoModules
 """A source of the right modules' build-ids, their only reliable identity."""
 
 
@@ -157,6 +168,8 @@ def climb(wanted: WantedDriver, observed: Observed) -> Decision:
 
 def why_closed(wanted: WantedDriver, rung: Rung) -> str:
     """Return why this rung cannot be used at all; "" if it can."""
+    if rung is not Rung.LOADED and not wanted.names:
+        return _NO_MODULES
     match rung:
         case Rung.LOADED | Rung.CACHED:
             return ""
@@ -182,7 +195,7 @@ def prove_loaded(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None
     superseded = [name for name in observed.in_kernel if name not in wanted.names]
     if superseded:
         return None, f"{', '.join(superseded)} of an earlier version is still loaded"
-    proofs: list[Proof] = list(observed.manifests)
+    proofs: list[Proof] = list(observed.manifests) if wanted.names else [NoModules(wanted.key)]
     ours = observed.record if observed.record and observed.record.key == wanted.key else None
     if ours is not None and observed.record_proves:
         proofs.append(ours)
@@ -197,7 +210,7 @@ def prove_loaded(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None
     for proof in proofs:
         mismatch = _mismatch(wanted, observed, proof)
         if not mismatch:
-            return proof, "build-ids and parameters match"
+            return proof, "build-ids and parameters match" if wanted.names else _NO_MODULES
         mismatches.append(mismatch)
     return None, mismatches[0]
 

@@ -149,8 +149,10 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
     """
     driver = read_driver(config)
     source = config.beside_driver(driver.spec.source.path)
-    digest = source_digest(source, not_source(driver, config))
-    settings = build_settings(driver.spec, source)
+    digest, settings = "", BuildSettings(BuildKind.KBUILD, ())
+    if driver.spec.modules:
+        digest = source_digest(source, not_source(driver, config))
+        settings = build_settings(driver.spec, source)
     target = kernel or config.host.kernel
     certificate = _certificate(driver.spec.signing, config)
     key = bundle_key(digest, settings, target, certificate)

@@ -279,6 +279,23 @@ def test_prebuilt_modules_need_no_toolkit() -> None:
     assert model.drivers["edu"].status["pools"][0]["reason"] == "PrebuiltOnly"
 
 
+@pytest.mark.parametrize("toolkit", [{}, EDU["toolkit"]])
+def test_a_driver_without_modules_needs_no_toolkit(toolkit: dict[str, Any]) -> None:
+    model = Model()
+    model.add(["n0"])
+    devices = [{"resource": "example.com/unit", "discover": {"count": 40}}]
+    model.apply_driver(toolkit=toolkit, modules=[], devices=devices)
+
+    model.settle()
+
+    (found,) = model.daemonsets.values()
+    assert [each["name"] for each in found.spec["template"]["spec"]["containers"]] == ["driver"]
+    model.report_all()
+    model.settle()
+    assert model.condition("Ready")["status"] == "True"
+    assert model.drivers["edu"].status["pools"][0].get("reason", "") in ("", "Ready")
+
+
 # --- rollouts ----------------------------------------------------------------------------------
 
 

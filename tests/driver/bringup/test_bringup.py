@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,37 @@ def test_cold_node_with_a_cached_bundle_loads_it_and_says_why(node: FakeNode) ->
     assert node.record is not None
     assert node.record.source is Rung.CACHED
     assert node.record.modules[0].parameters == {"mode": "fast"}
+
+
+DEVICES = [{"resource": "example.com/straw", "discover": {"count": 1}}]
+
+
+def test_a_driver_without_modules_needs_no_source_and_is_ready_when_its_checks_pass(
+    node: FakeNode,
+) -> None:
+    shutil.rmtree(node.image / "source")
+    checks = {"timeoutSeconds": 1, "sysfs": [{"path": "bus/pci/state", "value": "ok"}]}
+    task = node.task(modules=[], devices=DEVICES, validate=checks)
+    with pytest.raises(ValidationFailed):
+        node.bring_up(task)
+    write(node.host.sys / "bus/pci/state", "ok\n")
+
+    report = node.bring_up(task)
+
+    assert (report.state, report.source) == (State.READY, Rung.LOADED)
+    assert whys(report) == {"loaded": "the driver has no modules"}
+    assert node.kernel.loads == []
+    assert node.bring_up(task).state is State.READY, "and stays so"
+
+
+def test_modules_that_a_driver_had_before_are_not_forgotten(node: FakeNode) -> None:
+    node.fill()
+
+    with pytest.raises(NoRungServed, match="straw of an earlier version is still loaded") as caught:
+        node.bring_up(node.task(version="2.0", modules=[], devices=DEVICES))
+
+    assert "nodeside driver unload -f" in caught.value.hint
+    assert node.loaded == ("straw",)
 
 
 def test_a_module_without_a_build_id_is_refused_and_not_loaded_at_every_look(
