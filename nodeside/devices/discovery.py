@@ -367,7 +367,8 @@ def _nothing(host: Host, discover: Discover) -> str:
         return f"there is no {host.dev}: mount the host's /dev"
     if discover.nodes:
         return f"no device node {', '.join(discover.nodes)}: is the driver loaded?"
-    return "; ".join(_first_missing(host, pattern) for pattern in discover.sysfs)
+    missing = (_first_missing(host, pattern) for pattern in discover.sysfs)
+    return "; ".join(dict.fromkeys(missing))
 
 
 def _first_missing(host: Host, pattern: str) -> str:

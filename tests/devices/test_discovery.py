@@ -220,7 +220,7 @@ def test_each_device_node_is_a_device_and_a_file_is_none(host: Host) -> None:
         ({"pci": [PCI, {"vendor": "8086"}]}, "this node has no PCI function 1234:11e8, 8086:*"),
         ({"nodes": ["/dev/video*"]}, "no device node /dev/video*: is the driver loaded?"),
         (
-            {"sysfs": ["class/fpga/intel-fpga-dev.*/intel-fpga-port.*"]},
+            {"sysfs": ["class/fpga/intel-fpga-dev.*/intel-fpga-port.*", "class/fpga/a/b"]},
             "there is no /sys/class/fpga: is the driver loaded?",
         ),
     ],
