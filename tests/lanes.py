@@ -37,6 +37,7 @@ SHORT = (
     "tests/vm/test_refusals.py",
     "tests/vm/test_broken_builds.py",
     "tests/vm/test_signatures.py",
+    "tests/vm/test_fpga.py",
     "tests/vm/test_running.py",
     "tests/vm/test_compressed.py",
 )

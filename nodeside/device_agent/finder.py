@@ -173,7 +173,7 @@ def _subsystems(devices: Sequence[Device]) -> Sequence[str]:
 
     A node has many events of others: each pod's network interfaces, for one.
     """
-    found = {"pci"}
+    found = {"pci", "platform"}  # of the latter are ports of FPGAs, below a class of another name
     for device in devices:
         if device.discover.nodes:
             return ()

@@ -17,11 +17,12 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside import sysfs
+from nodeside.devices.health import silent, verdicts
 from nodeside.devices.identity import DeviceIds, in_order, pci_function, pci_root, short_address
 from nodeside.errors import DeadlinePassed, NodesideError, SpecError
 from nodeside.host import Host
 from nodeside.pci import PciDevice, pci_devices
-from nodeside.spec.devices import Device, DeviceHealth, Discover
+from nodeside.spec.devices import Device, Discover
 
 MOST = 4096  # devices of a resource
 PATIENCE = 30.0  # seconds for reading all files of the devices of a resource
@@ -83,7 +84,7 @@ def discover(
     """Return the devices of one entry. `not_ready` says why the driver is not ready, if it is not.
 
     Whoever looks again and again passes the same `ids`. It takes a bit more than 30 s if the driver
-    hangs.
+    hangs, and 10 s more if a regular expression does not come to an end.
     """
     if device.discover.count:
         shared = (device.give.nodes.path,) if device.give.nodes else ()
@@ -200,6 +201,7 @@ class _Reading:
         said = self._contents(
             {place.path: self._files(place.path) for place in self.places if place.path}
         )
+        wrong = self._wrong(said)
         found = []
         for place in self.places:
             contents, trouble = said.get(place.key, ({}, ""))
@@ -220,15 +222,23 @@ class _Reading:
                     or place.why
                     or trouble
                     or self._without_node(place, nodes)
-                    or self._wrong(place, contents),
+                    or _gone(place)
+                    or wrong.get(place.key, ""),
                 )
             )
         return found
 
-    def _wrong(self, place: _Place, contents: Mapping[str, str]) -> str:
-        if place.path is not None and not place.path.exists():
-            return "it disappeared"
-        return _unhealthy(self.device.health, contents)
+    def _wrong(self, said: Mapping[Path, tuple[Mapping[str, str], str]]) -> Mapping[Path, str]:
+        """Return what is wrong with each device by its health file; "" if nothing."""
+        if (health := self.device.health) is None:
+            return {}
+        texts = {
+            place.key: said.get(place.key, ({}, ""))[0].get(health.path) for place in self.places
+        }
+        judged = verdicts(health, (text for text in texts.values() if text is not None))
+        return {
+            key: silent(health) if text is None else judged[text] for key, text in texts.items()
+        }
 
     def _without_node(self, place: _Place, nodes: Mapping[Path, tuple[str, ...]]) -> str:
         wanted = self.device.give.nodes
@@ -323,6 +333,10 @@ class _Reading:
         return int(text) if text.isdecimal() else -1
 
 
+def _gone(place: _Place) -> str:
+    return "it disappeared" if place.path is not None and not place.path.exists() else ""
+
+
 def _only_match(directory: Path, pattern: str) -> Path | None:
     """Return the one path that a pattern matches below a directory; None if it is not just one."""
     paths = [directory]
@@ -333,13 +347,6 @@ def _only_match(directory: Path, pattern: str) -> Path | None:
 
 def _clean(text: str) -> str:
     return text.replace("\0", "").strip()[:_FILE]
-
-
-def _unhealthy(health: DeviceHealth | None, contents: Mapping[str, str]) -> str:
-    if health is None or contents.get(health.path) == health.value.strip():
-        return ""
-    found = repr(contents[health.path][:_TEXT]) if health.path in contents else "nothing"
-    return f"{health.path} says {found}, not {health.value.strip()!r}"
 
 
 def _devname(uevent: str) -> str:
@@ -360,7 +367,8 @@ def _nothing(host: Host, discover: Discover) -> str:
         return f"there is no {host.dev}: mount the host's /dev"
     if discover.nodes:
         return f"no device node {', '.join(discover.nodes)}: is the driver loaded?"
-    return "; ".join(_first_missing(host, pattern) for pattern in discover.sysfs)
+    missing = (_first_missing(host, pattern) for pattern in discover.sysfs)
+    return "; ".join(dict.fromkeys(missing))
 
 
 def _first_missing(host: Host, pattern: str) -> str:

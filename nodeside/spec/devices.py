@@ -128,7 +128,8 @@ class Attribute:
 
 @section
 class DeviceHealth:
-    """A file in sysfs of each device that tells whether it works."""
+    """A file in sysfs of each device that tells whether it works: exactly one of `value` and
+    `matches`."""
 
     path: str = item(
         "The file, relative to the device's directory in sysfs, as for `attributes`.",
@@ -136,6 +137,13 @@ class DeviceHealth:
     )
     value: str = item(
         "The content of a device that works; white space at both ends is ignored.",
+        default="",
+        max_length=256,
+    )
+    matches: str = item(
+        "A Python regular expression that must match somewhere in the content of a device that "
+        "works.",
+        default="",
         max_length=256,
     )
     interval_seconds: int = item(

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
 from nodeside.spec import expressions
-from nodeside.spec.devices import Device, DeviceNodes, Discover, Metric, MetricType
+from nodeside.spec.devices import Device, DeviceHealth, DeviceNodes, Discover, Metric, MetricType
 from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Stage, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
@@ -94,6 +94,26 @@ def _one_of(*names: str) -> str:
 
 def _same_name(one: str, other: str) -> str:
     return f"{one}.replace('-', '_') == {other}.replace('-', '_')"
+
+
+def _content_rules(section: type[Any]) -> tuple[Rule[Any], ...]:
+    """Return the rules of a section that says what a file of sysfs must contain."""
+    return (
+        Rule(
+            section,
+            ("value", "matches"),
+            'expected exactly one of value and matches (an empty attribute: matches: "^$")',
+            lambda check: bool(check.value) != bool(check.matches),
+            _one_of("value", "matches"),
+        ),
+        Rule(
+            section,
+            ("matches",),
+            "expected a Python regular expression",
+            lambda check: not _regex_error(check.matches),
+            detail=lambda check: _regex_error(check.matches),
+        ),
+    )
 
 
 RULES: tuple[Rule[Any], ...] = (
@@ -316,20 +336,8 @@ RULES: tuple[Rule[Any], ...] = (
         ),
         _one_of("osVersion", "kernel", "toolkit"),
     ),
-    Rule(
-        SysfsCheck,
-        ("value", "matches"),
-        'expected exactly one of value and matches (an empty attribute: matches: "^$")',
-        lambda check: bool(check.value) != bool(check.matches),
-        _one_of("value", "matches"),
-    ),
-    Rule(
-        SysfsCheck,
-        ("matches",),
-        "expected a Python regular expression",
-        lambda check: not _regex_error(check.matches),
-        detail=lambda check: _regex_error(check.matches),
-    ),
+    *_content_rules(SysfsCheck),
+    *_content_rules(DeviceHealth),
     Rule(
         WaitFor,
         ("log", "resource"),

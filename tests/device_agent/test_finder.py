@@ -171,14 +171,14 @@ def test_it_ends_with_the_agent(host: Host) -> None:
 @pytest.mark.parametrize(
     ("device", "subsystems"),
     [
-        (UNITS, ["pci"]),
-        (EDU | {"give": {"nodes": {"class": "misc"}}}, ["misc", "pci"]),
+        (UNITS, ["pci", "platform"]),
+        (EDU | {"give": {"nodes": {"class": "misc"}}}, ["misc", "pci", "platform"]),
         (
             {
                 "resource": "example.com/port",
                 "discover": {"sysfs": ["class/fpga/*/intel-fpga-port.*", "bus/usb/devices/*"]},
             },
-            ["fpga", "pci", "usb"],
+            ["fpga", "pci", "platform", "usb"],
         ),
         ({"resource": "example.com/all", "discover": {"sysfs": ["devices/*"]}}, []),
         ({"resource": "example.com/camera", "discover": {"nodes": ["/dev/video*"]}}, []),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import io
 
-import pytest
-
+from nodeside import log
 from nodeside.device_agent.inventory import ASK_AGAIN, GONE_FOR, MOST, Inventory
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 
@@ -68,21 +67,21 @@ def test_each_share_is_listed() -> None:
     assert [each.device for each in offered.values()] == [ONE, ONE]
 
 
-def test_each_change_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("nodeside").propagate = True
-    caplog.set_level(logging.INFO, "nodeside")
+def test_each_change_is_logged_once_with_its_reason() -> None:
+    said = io.StringIO()
+    log.setup("agent", to=said)
     inventory = Inventory("example.com/edu")
     notes = ("more than 4096 match; those after that are left out",)
     for now in range(3):
         inventory.update(found(ONE, ILL, notes=notes), float(now))
     inventory.update(found(ONE, TWO), 4.0)
-    assert [record.getMessage() for record in caplog.records] == [
-        "device is healthy",
-        "device is unhealthy",
-        "devices",
-        "device is healthy",
+    resource = "resource=example.com/edu"
+    assert said.getvalue().splitlines() == [
+        f"agent device is healthy {resource} device=00:05.0",
+        f'agent warning: device is unhealthy {resource} device=00:06.0 why="{ILL.why}"',
+        f'agent warning: devices {resource} note="{notes[0]}"',
+        f"agent device is healthy {resource} device=00:06.0",
     ]
-    assert caplog.records[1].fields["why"] == ILL.why  # type: ignore[attr-defined]
 
 
 def test_not_more_is_listed_than_fits_into_a_message() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nodeside import log
 from nodeside.device_agent.registration import NotRegistered, Registration, file_prefix, identity
 
 
@@ -115,9 +116,10 @@ def test_a_plugin_that_nobody_watches_registers_again(
 
 
 def test_a_refusal_is_tried_again_ever_more_slowly_and_said_once(
-    registration: Registration, plugin: Plugin, caplog: pytest.LogCaptureFixture
+    registration: Registration, plugin: Plugin
 ) -> None:
-    logging.getLogger("nodeside").propagate = True
+    said = io.StringIO()
+    log.setup("agent", to=said)
     plugin.refusal = 'the ResourceName "edu" is invalid'
     tries = []
     for now in range(100):
@@ -126,9 +128,8 @@ def test_a_refusal_is_tried_again_ever_more_slowly_and_said_once(
         if registration._failures != before:
             tries.append(now)
     assert tries == [0, 1, 3, 7, 15, 31, 61, 91]
-    assert [record.getMessage() for record in caplog.records] == [
-        'the kubelet does not take the plugin: the ResourceName "edu" is invalid'
-    ]
+    [line] = said.getvalue().splitlines()
+    assert 'the kubelet does not take the plugin: the ResourceName "edu" is invalid' in line
     plugin.refusal = ""
     registration.check(121.0)
     assert plugin.registered == 1

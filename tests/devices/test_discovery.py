@@ -102,6 +102,53 @@ def test_the_health_file_says_whether_a_device_works(host: Host) -> None:
     ]
 
 
+def test_the_health_file_may_be_matched_by_an_expression(host: Host) -> None:
+    for number, text in enumerate(("temperature 41\n", "temperature 99\n", "")):
+        real = add_edu(host, f"0000:00:0{number + 5}.0", number)
+        if text:
+            write(real / "state", text)
+
+    expression = {"path": "state", "matches": "temperature [0-8]"}
+    found = discover(host, discover={"pci": [PCI]}, health=expression)
+
+    assert [each.why for each in found.devices] == [
+        "",
+        "state says 'temperature 99', not a match of temperature [0-8]",
+        "state says nothing, not a match of temperature [0-8]",
+    ]
+
+
+def test_a_text_that_an_expression_does_not_end_with_costs_its_own_device_only(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeside.devices.health._TOGETHER", 0.3)
+    for number, text in enumerate(("aaa", "a" * 60 + "!", "aaaa")):
+        write(add_edu(host, f"0000:00:0{number + 5}.0", number) / "state", text)
+
+    expression = {"path": "state", "matches": "^(a+)+$"}
+    found = discover(host, discover={"pci": [PCI]}, health=expression)
+
+    first, second, third = (each.why for each in found.devices)
+    assert (first, third) == ("", "")
+    assert second.startswith("state cannot be judged: the regular expression did not finish")
+
+
+def test_when_others_took_all_the_time_a_text_is_not_judged(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeside.devices.health._TOGETHER", 0.1)
+    monkeypatch.setattr("nodeside.devices.health._PATIENCE", 0.3)
+    for number in range(4):
+        text = "a" * (60 + number) + "!"
+        write(add_edu(host, f"0000:00:0{number + 5}.0", number) / "state", text)
+
+    expression = {"path": "state", "matches": "^(a+)+$"}
+    found = discover(host, discover={"pci": [PCI]}, health=expression)
+
+    assert all(not each.healthy for each in found.devices)
+    assert found.devices[-1].why == "state was not judged, since others took 0.3 s"
+
+
 def test_no_device_is_healthy_before_the_driver_is_ready(host: Host) -> None:
     add_edu(host, "0000:00:05.0", 0)
     pci = discover(host, discover={"pci": [PCI]}, not_ready="it builds")
@@ -173,7 +220,7 @@ def test_each_device_node_is_a_device_and_a_file_is_none(host: Host) -> None:
         ({"pci": [PCI, {"vendor": "8086"}]}, "this node has no PCI function 1234:11e8, 8086:*"),
         ({"nodes": ["/dev/video*"]}, "no device node /dev/video*: is the driver loaded?"),
         (
-            {"sysfs": ["class/fpga/intel-fpga-dev.*/intel-fpga-port.*"]},
+            {"sysfs": ["class/fpga/intel-fpga-dev.*/intel-fpga-port.*", "class/fpga/a/b"]},
             "there is no /sys/class/fpga: is the driver loaded?",
         ),
     ],

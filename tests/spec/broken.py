@@ -176,6 +176,27 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"devices": [EDU | {"health": {"path": "liveness"}}]},
+        (
+            "$.spec.devices[0].health: expected exactly one of value and matches (an empty "
+            'attribute: matches: "^$")'
+        ),
+    ),
+    (
+        {"devices": [EDU | {"health": {"path": "x", "value": "ok", "matches": "ok"}}]},
+        (
+            "$.spec.devices[0].health: expected exactly one of value and matches (an empty "
+            'attribute: matches: "^$")'
+        ),
+    ),
+    (
+        {"devices": [EDU | {"health": {"path": "x", "matches": "a("}}]},
+        (
+            "$.spec.devices[0].health.matches: expected a Python regular expression: missing ), "
+            "unterminated subpattern at position 1"
+        ),
+    ),
+    (
         {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "(?si:[a-\\U0010ffff])"}}]},
         (
             "$.spec.stages[0].waitFor.log: expected a regular expression in RE2 syntax, without "

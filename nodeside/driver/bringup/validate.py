@@ -13,24 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodeside import process, sysfs
-from nodeside.child import ChildDied, ChildRaised, Limits, run_in_child
 from nodeside.clock import Clock
 from nodeside.contract import LoadedModule
 from nodeside.driver.node.kernel_log import KernelLog, Mark, splats
 from nodeside.driver.node.modules import KernelModules
-from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError, SystemRefused
+from nodeside.errors import ExitCode, NodesideError, SpecError, SystemRefused
 from nodeside.host import Host
 from nodeside.pci import pci_devices
+from nodeside.search import search
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
 _LONGEST_PAUSE = 0.5
 _TEXT = 200  # characters shown of an observed value
 _LOG, _NO_SPLAT = "kernel log", "no splat since the load"
-# An expression such as (a+)+$ may take time that grows as 2 to the power of the text's length. An
-# attribute has up to 4 KiB; a reasonable expression needs a millisecond for it.
-_REGEX_SECONDS = 5
-_REGEX_LIMITS = Limits(memory=128 << 20, processor=_REGEX_SECONDS, answer=16)
 
 
 @dataclass(frozen=True)
@@ -248,23 +244,8 @@ def _expected(check: SysfsCheck) -> str:
 
 def _fits(check: SysfsCheck, content: str) -> bool:
     if check.matches:
-        return _matches(check.matches, content)
+        return search(check.matches, content) == (True,)
     return not check.value.strip() or content == check.value.strip()
-
-
-def _matches(pattern: str, content: str) -> bool:
-    """Return whether an expression matches. A child process searches: a thread cannot be killed."""
-
-    def search() -> bytes:
-        return b"yes" if re.search(pattern, content) else b"no"
-
-    try:
-        return run_in_child(search, _REGEX_SECONDS, limits=_REGEX_LIMITS) == b"yes"
-    except (ChildDied, ChildRaised, DeadlinePassed) as exc:
-        raise SystemRefused(
-            f"the regular expression did not finish within {_REGEX_SECONDS} s; it may contain "
-            "nested repeats such as (a+)+"
-        ) from exc
 
 
 def _refuse_invalid(host: Host, check: SysfsCheck) -> None:

@@ -230,7 +230,7 @@ def test_an_expression_without_end_fails_its_row_and_holds_nobody_up(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed: to wait for its end would be to wait for years."""
-    monkeypatch.setattr("nodeside.driver.bringup.validate._REGEX_SECONDS", 0.01)
+    monkeypatch.setattr("nodeside.search.SECONDS", 0.01)
     write(kernel.host.sys / "class/edu/edu0/state", "a" * 60 + "!")
     check = SysfsCheck(path="class/edu/edu0/state", matches="(a+)+$")
 
