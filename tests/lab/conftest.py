@@ -70,7 +70,7 @@ def started(
 @pytest.fixture(scope="module")
 def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
-        # What devices take has a file of its own: one stage more takes each chapter longer.
+        # The short story has devices: one stage more takes each chapter of the long one longer.
         changes = {"stages": STAGES, "devices": None}
         story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
         story.write_stages()

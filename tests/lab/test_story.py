@@ -7,34 +7,77 @@ before ended.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from nodeside.spec.fleet import DEVICES_STAGE
+from tests.lab import devices
+from tests.lab.lab import Lab
+from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, STAGES, Story
+from tests.vm.hostbuilds import HostBuilds
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
 
+BOTH = {"/dev/edu0", "/dev/edu1"}
 
-def test_a_driver_is_built_in_its_pod_and_another_pod_computes(story: Story) -> None:
+
+@pytest.fixture(scope="module")
+def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """The node has two edu devices, which are offered to pods."""
+    with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
+        story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, {"stages": STAGES})
+        story.write_stages()
+        yield story
+
+
+@pytest.fixture
+def node(story: Story) -> LabNode:
     [node] = story.lab.nodes.values()
+    return node
+
+
+def test_a_driver_is_built_in_its_pod_and_another_pod_computes_with_both_devices(
+    story: Story, node: LabNode
+) -> None:
     story.apply("1.0.0")
     story.until_ready("1.0.0", node_1="built")
 
     words = f"driver edu 1.0.0, kernel {node.kernel.release}: ready (built), modules edu"
     assert story.events("DriverReady") == [words]
-    story.start_consumer(node)
+    devices.until_devices(story, node, 2, 2)
+    devices.start(story, "both", 2)
+    assert set(devices.until_computes(story, "both")) == BOTH
+    [both] = devices.pods(story, "both")
+    assert sorted(devices.held(story, node).values()) == [both["metadata"]["name"]] * 2
 
 
-def test_stages_follow_the_driver_and_their_log_is_read_through_the_kubelet(story: Story) -> None:
-    [node] = story.lab.nodes.values()
+def test_a_pod_that_asks_for_a_device_waits_until_one_is_free(story: Story, node: LabNode) -> None:
+    devices.start(story, "consumer", 1)
+    story.until_event("Insufficient example.com/edu")
+    devices.end(story, "both")
+    devices.until_computes(story, "consumer")
+    [consumer] = devices.pods(story, "consumer")
+    assert list(devices.held(story, node).values()) == [consumer["metadata"]["name"]]
+
+
+def test_stages_follow_the_driver_and_their_log_is_read_through_the_kubelet(
+    story: Story, node: LabNode
+) -> None:
     story.until_stages()
 
+    names = [DEVICES_STAGE, *(stage["name"] for stage in STAGES)]
+    rows = [(row["name"], row["state"]) for row in story.scene.status()["stages"]]
+    assert rows == [(name, "Ready") for name in names]
     gates = story.gates(node)
-    assert [gate["reason"] for gate in gates] == ["Completed"] * len(STAGES)
+    assert [gate["reason"] for gate in gates] == ["Completed"] * len(names)
     assert min(gate["finishedAt"] for gate in gates) >= story.ready_since(node)
 
 
-def test_a_device_in_use_computes_on_whatever_happens_to_pods_and_services(story: Story) -> None:
-    [node] = story.lab.nodes.values()
+def test_a_device_in_use_computes_on_whatever_happens_to_pods_and_services(
+    story: Story, node: LabNode
+) -> None:
     loading = story.loading(node)
 
     story.kill_driver_container(node)
@@ -43,15 +86,34 @@ def test_a_device_in_use_computes_on_whatever_happens_to_pods_and_services(story
     for service in ("containerd", "kubelet"):
         node.run("systemctl", "restart", service)
     story.until_ready("1.0.0", node_1="loaded")
+    for _ in range(3):
+        devices.kill_agent(story, node)
 
-    story.until_counts()
+    devices.until_devices(story, node, 2, 2)
+    [held] = devices.until_computes(story, "consumer")
     assert story.loading(node) == loading
+    devices.start(story, "after", 1)
+    assert set(devices.until_computes(story, "after")) == BOTH - {held}
+    devices.end(story, "after")
+
+
+def test_a_device_that_disappears_is_not_given_until_it_is_back(
+    story: Story, node: LabNode
+) -> None:
+    [held] = devices.until_computes(story, "consumer")
+    [free] = BOTH - {held}
+    node.type(f"echo 1 > /sys/class/misc/{free.removeprefix('/dev/')}/device/remove")
+    devices.until_devices(story, node, 2, 1)
+    devices.start(story, "late", 1)
+    node.type("echo 1 > /sys/bus/pci/rescan")
+    devices.until_devices(story, node, 2, 2)
+    assert devices.until_computes(story, "late") == [free]
+    devices.end(story, "late")
 
 
 def test_a_version_that_does_not_compile_is_named_and_leaves_the_device_to_its_users(
-    story: Story,
+    story: Story, node: LabNode
 ) -> None:
-    [node] = story.lab.nodes.values()
     loading = story.loading(node)
     version = story.roll_out("echo '#error no more' > broken.c && gcc -c broken.c || exit")
     story.until_node(node, state="failed", version=version, reason="Compile")
@@ -60,12 +122,13 @@ def test_a_version_that_does_not_compile_is_named_and_leaves_the_device_to_its_u
     words = story.scene.cli("explain", "edu").output
     assert "no more" in words, words
     assert story.loading(node) == loading
-    story.until_counts()
-    story.end_consumer()
+    devices.until_computes(story, "consumer")
+    devices.end(story, "consumer")
 
 
-def test_images_that_are_missing_are_named_and_done_without_or_waited_for(story: Story) -> None:
-    [node] = story.lab.nodes.values()
+def test_images_that_are_missing_are_named_and_done_without_or_waited_for(
+    story: Story, node: LabNode
+) -> None:
     late = story.late_toolkit(node)
     version = story.roll_out(prebuilt={"image": FOR_KERNELS}, toolkit=late)
     story.until_pull_fails(f"drivers/edu:{version}-{node.kernel.release}")
@@ -74,17 +137,25 @@ def test_images_that_are_missing_are_named_and_done_without_or_waited_for(story:
     story.until_ready(version, node_1="built")
 
 
-def test_after_a_power_cut_the_stages_wait_for_the_driver_of_that_boot(story: Story) -> None:
-    [node] = story.lab.nodes.values()
+def test_after_a_power_cut_stages_and_pods_wait_for_the_driver_of_that_boot(
+    story: Story, node: LabNode
+) -> None:
     version = story.node_driver(node)["version"]
+    devices.start(story, "again", 1)
+    devices.until_computes(story, "again")
     node.cut_power()
     story.boot(node)
     story.until_ready(version, node_1="cached")
     story.until_stages()
     assert min(gate["finishedAt"] for gate in story.gates(node)) >= story.ready_since(node)
+    devices.until_devices(story, node, 2, 2)
+    devices.until_computes(story, "again")
+    devices.end(story, "again")
 
 
-def test_a_driver_that_is_deleted_leaves_nothing(story: Story) -> None:
+def test_a_driver_that_is_deleted_leaves_nothing(story: Story, node: LabNode) -> None:
     story.plane.kubectl("delete", "driver", "edu", "--wait=false")
     story.until_gone()
     story.nothing_is_left()
+    assert story.scene.nodes.get(node.name)["status"]["allocatable"].get(devices.EDU, "0") == "0"
+    assert devices.sockets(node) == []

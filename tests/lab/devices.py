@@ -1,27 +1,18 @@
-"""Devices in a real cluster: a kubelet gives them to pods, which compute with them.
-
-Each test goes on where the one before ended. The node has two edu devices, and no driver.
-"""
+"""Devices of the driver `edu` in the lab: what its agent offers, and pods that ask for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL, stage_label
+from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL
 from cluster.plan.objects.device_agent import METRICS_PORT
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests.lab.content import EDU_IMAGE
-from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.story import Story
-from tests.vm.hostbuilds import HostBuilds
-
-pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
 
 EDU = "example.com/edu"
 _COMPUTE = """\
@@ -39,18 +30,6 @@ while True:
     print(count, flush=True)
     time.sleep(0.5)
 """
-
-
-@pytest.fixture(scope="module")
-def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
-        yield Story(lab, tmp_path_factory.mktemp("drivers"), builds)
-
-
-@pytest.fixture
-def node(story: Story) -> LabNode:
-    [node] = story.lab.nodes.values()
-    return node
 
 
 def start(story: Story, name: str, devices: int) -> None:
@@ -133,89 +112,19 @@ def held(story: Story, node: LabNode) -> dict[str, str]:
     return {labels["device"]: labels["pod"] for labels in allocated}
 
 
-def until_offered(story: Story, node: LabNode) -> None:
-    """The stage of the device agent is ready there."""
-    mark = stage_label("edu", DEVICES_STAGE)
-    story.wait_for(lambda: mark in story.scene.labels(node.name), "the stage `devices`")
-
-
 def agent_pid(node: LabNode) -> str:
     """The main process's."""
     found = node.run("pgrep", "--full", "--oldest", "nodeside device-agent", check=False)
     return found.output.strip()
 
 
+def sockets(node: LabNode) -> list[str]:
+    """What agents have left for the kubelet."""
+    names = node.run("ls", "/var/lib/kubelet/device-plugins").output.split()
+    return [name for name in names if name.startswith("nodeside-") and name.endswith(".sock")]
+
+
 def kill_agent(story: Story, node: LabNode) -> None:
     before = agent_pid(node)
     node.run("kill", "-KILL", before)
     story.wait_for(lambda: agent_pid(node) not in ("", before), "another agent")
-
-
-def test_a_pod_that_asks_for_devices_computes_with_them_and_another_waits(
-    story: Story, node: LabNode
-) -> None:
-    story.apply("1.0.0")
-    story.until_ready("1.0.0")
-    until_offered(story, node)
-    until_devices(story, node, 2, 2)
-
-    start(story, "both", 2)
-    assert until_computes(story, "both") == ["/dev/edu0", "/dev/edu1"]
-    [both] = pods(story, "both")
-    assert sorted(held(story, node).values()) == [both["metadata"]["name"]] * 2
-    start(story, "third", 1)
-    story.until_event("Insufficient example.com/edu")
-    end(story, "both")
-    assert until_computes(story, "third") in (["/dev/edu0"], ["/dev/edu1"])
-    [third] = pods(story, "third")
-    assert list(held(story, node).values()) == [third["metadata"]["name"]]
-    [row] = story.scene.status()["stages"]
-    assert (row["name"], row["state"]) == (DEVICES_STAGE, "Ready")
-
-
-def test_a_device_that_disappears_is_not_given_until_it_is_back(
-    story: Story, node: LabNode
-) -> None:
-    end(story, "third")
-    node.type("echo 1 > /sys/class/misc/edu1/device/remove")
-    until_devices(story, node, 2, 1)
-    start(story, "left", 1)
-    assert until_computes(story, "left") == ["/dev/edu0"]
-    node.type("echo 1 > /sys/bus/pci/rescan")
-    until_devices(story, node, 2, 2)
-
-
-def test_a_kubelet_that_restarts_knows_the_devices_again(story: Story, node: LabNode) -> None:
-    for service in ("kubelet", "containerd"):
-        node.run("systemctl", "restart", service)
-        until_devices(story, node, 2, 2)
-    start(story, "after", 1)
-    assert until_computes(story, "after") == ["/dev/edu1"]
-    assert until_computes(story, "left") == ["/dev/edu0"]
-    end(story, "after")
-
-
-def test_an_agent_that_is_killed_offers_them_again(story: Story, node: LabNode) -> None:
-    for _ in range(3):
-        kill_agent(story, node)
-        until_devices(story, node, 2, 2)
-    start(story, "after", 1)
-    assert until_computes(story, "after") == ["/dev/edu1"]
-    end(story, "after")
-
-
-def test_after_a_reboot_pods_compute_again(story: Story, node: LabNode) -> None:
-    story.reboot(node)
-    story.until_ready("1.0.0", node_1="cached")
-    until_devices(story, node, 2, 2)
-    assert until_computes(story, "left") in (["/dev/edu0"], ["/dev/edu1"])
-
-
-def test_a_driver_that_is_deleted_offers_nothing(story: Story, node: LabNode) -> None:
-    end(story, "left")
-    story.plane.kubectl("delete", "driver", "edu", "--wait=false")
-    story.until_gone()
-    story.nothing_is_left()
-    assert story.scene.nodes.get(node.name)["status"]["allocatable"].get(EDU, "0") == "0"
-    found = node.run("sh", "-c", "ls /var/lib/kubelet/device-plugins").output.split()
-    assert not [name for name in found if name.endswith(".sock") and name.startswith("nodeside")]
