@@ -9,7 +9,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+import nodeside
+from cluster.model.snapshot import Settings
+from cluster.plan.objects.device_agent import device_agent
+from nodeside.device_agent.allocation import Given, given
+from nodeside.device_agent.inventory import Offered
+from nodeside.devices.discovery import FoundDevice
 from nodeside.spec import Driver, load
 from tests.images.containerfile import copies
 
@@ -50,6 +57,35 @@ def test_the_containerfile_copies_what_is_there_and_all_that_driver_yaml_names(
 
     assert {"driver.yaml", driver.spec.source.path} == copied
     assert all((FPGA / source).exists() for source in copied)
+
+
+def test_units_that_are_counted_are_named_by_their_numbers() -> None:
+    [device] = load(FPGA / "aws" / "driver.yaml").spec.devices
+    offered = {
+        name: Offered(name, FoundDevice(name)) for name in map(str, range(device.discover.count))
+    }
+    assert len(offered) == 40
+    assert given(device.give, offered, ["17", "3"]) == Given((), {"ACCELERATOR_UNITS": "3,17"})
+
+
+def test_the_daemon_set_is_what_the_controller_would_make() -> None:
+    """But for the driver, which it does not wait for, and for where its driver.yaml is."""
+    driver = load(FPGA / "aws" / "driver.yaml")
+    image = f"registry.example.com/nodeside/nodeside-agent:{nodeside.__version__}"
+    assert driver.spec.image == image.replace("-agent", "-driver")
+    _, ours, _ = device_agent(driver, Settings(agent_image=image))
+    theirs = yaml.safe_load((FPGA / "aws" / "daemonset.yaml").read_text())
+    pod, other = (each["spec"]["template"]["spec"] for each in (ours, theirs))
+    [container], [same] = pod.pop("containers"), other.pop("containers")
+    assert same.pop("command") == [*container.pop("command"), "--without-driver"]
+    needless = {"NODE_NAME", "NODESIDE_REVISION"}
+    assert same.pop("env") == [e for e in container.pop("env") if e["name"] not in needless]
+    assert same == container
+    assert other.pop("nodeSelector") == driver.spec.hardware.node_selector
+    del pod["serviceAccountName"]
+    for volumes in (pod["volumes"], other["volumes"]):
+        volumes[0]["configMap"]["name"] = "any"
+    assert other == pod
 
 
 def test_the_readme_names_every_attribute_parameter_variable_and_file(driver: Driver) -> None:

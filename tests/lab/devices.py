@@ -32,14 +32,16 @@ while True:
 """
 
 
-def start(story: Story, name: str, devices: int) -> None:
+def start(
+    story: Story, name: str, devices: int, resource: str = EDU, program: str = _COMPUTE
+) -> None:
     """A pod that asks for devices and has no privilege; a ReplicaSet makes another if it fails."""
     labels = {"app": name}
     container = {
         "name": "main",
         "image": EDU_IMAGE,
-        "command": ["python3", "-c", _COMPUTE],
-        "resources": {"limits": {EDU: str(devices)}},
+        "command": ["python3", "-c", program],
+        "resources": {"limits": {resource: str(devices)}},
     }
     spec = {"terminationGracePeriodSeconds": 1, "containers": [container]}
     template = {"metadata": {"labels": labels}, "spec": spec}
@@ -84,12 +86,14 @@ def until_computes(story: Story, name: str) -> list[str]:
     return said(story, name)[0].split(",")
 
 
-def until_devices(story: Story, node: LabNode, capacity: int, allocatable: int) -> None:
+def until_devices(
+    story: Story, node: LabNode, capacity: int, allocatable: int, resource: str = EDU
+) -> None:
     """The kubelet says so many of the node."""
 
     def holds() -> bool:
         status = story.scene.nodes.get(node.name)["status"]
-        found = [status[each].get(EDU, "none") for each in ("capacity", "allocatable")]
+        found = [status[each].get(resource, "none") for each in ("capacity", "allocatable")]
         return found == [str(capacity), str(allocatable)]
 
     story.wait_for(holds, f"{allocatable} of {capacity} devices")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from nodeside.spec.fleet import DEVICES_STAGE
+from tests import TOP
 from tests.lab import devices
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
@@ -159,3 +160,22 @@ def test_a_driver_that_is_deleted_leaves_nothing(story: Story, node: LabNode) ->
     story.nothing_is_left()
     assert story.scene.nodes.get(node.name)["status"]["allocatable"].get(devices.EDU, "0") == "0"
     assert devices.sockets(node) == []
+
+
+def test_units_that_are_counted_need_neither_driver_nor_controller(
+    story: Story, node: LabNode
+) -> None:
+    """As the page of the example has it."""
+    units = "b-com.com/accelerator"
+    says = "import os, time; print(os.environ['ACCELERATOR_UNITS'], flush=True); time.sleep(1e6)"
+    story.plane.kubectl("label", "node", node.name, "example.com/accelerator=aws")
+    story.plane.kubectl("apply", "-k", str(TOP / "examples/fpga/aws"))
+    devices.until_devices(story, node, 40, 40, units)
+
+    devices.start(story, "units", 2, units, says)
+    story.wait_for(lambda: devices.said(story, "units"), "a container to name its units")
+    [named] = devices.said(story, "units")
+    assert len(set(named.split(",")) & set(map(str, range(40)))) == 2
+    devices.end(story, "units")
+    story.plane.kubectl("delete", "-k", str(TOP / "examples/fpga/aws"))
+    devices.until_devices(story, node, 40, 0, units)
