@@ -10,7 +10,17 @@ from pathlib import Path
 
 import click
 
-from bench import builds, failure, footprint, handoff, images, page, starts, surroundings
+from bench import (
+    builds,
+    devices,
+    failure,
+    footprint,
+    handoff,
+    images,
+    page,
+    starts,
+    surroundings,
+)
 from bench.candidates import CANDIDATES, QUICK
 from bench.ground import Ground
 from bench.page import Section
@@ -45,7 +55,11 @@ def _measure_cluster(progress: Progress, *, quick: bool) -> tuple[Section, Mappi
 
 
 # Parts of their own, which need none of the others' ground.
-_PARTS = {"images": images.measure, "cluster": _measure_cluster}
+_PARTS = {
+    "images": images.measure,
+    "devices": devices.measure,
+    "cluster": _measure_cluster,
+}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,7 +68,7 @@ _PARTS = {"images": images.measure, "cluster": _measure_cluster}
     "--only",
     type=click.Choice((*_ORDER, *_PARTS)),
     multiple=True,
-    help="Only these; of the page, only `images` and `cluster` are written alone.",
+    help="Only these; of the page, only `images`, `devices` and `cluster` are written alone.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Of each build.  [default: 5, long: 3]")
 @click.option("--to", type=click.Path(path_type=Path), default=PAGE, show_default=True)
