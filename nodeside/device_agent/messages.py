@@ -58,6 +58,7 @@ AllocateRequest: Final = _message("AllocateRequest")
 AllocateResponse: Final = _message("AllocateResponse")
 ContainerAllocateResponse: Final = _message("ContainerAllocateResponse")
 DeviceSpec: Final = _message("DeviceSpec")
+Mount: Final = _message("Mount")
 
 ListPodResourcesRequest: Final = _class(_PODS, "v1.ListPodResourcesRequest")
 ListPodResourcesResponse: Final = _class(_PODS, "v1.ListPodResourcesResponse")

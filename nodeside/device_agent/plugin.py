@@ -197,6 +197,14 @@ class Plugin:
                 messages.DeviceSpec(container_path=node, host_path=node, permissions="rw")
                 for node in found.nodes
             ],
+            mounts=[
+                messages.Mount(
+                    container_path=mount.container_path or mount.host_path,
+                    host_path=mount.host_path,
+                    read_only=mount.read_only,
+                )
+                for mount in self._give.mounts
+            ],
         )
 
     def _prefer(self, request: Any, _context: Any) -> Any:

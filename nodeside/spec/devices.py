@@ -73,6 +73,20 @@ class DeviceNodes:
 
 
 @section
+class Mount:
+    """A file or a directory of the node in each container that is given a device."""
+
+    host_path: str = item("Its path on the node.", pattern=patterns.ABSOLUTE_PATH)
+    container_path: str = item(
+        "Its path in the container.",
+        default="",
+        default_words="the same path",
+        pattern=patterns.ABSOLUTE_PATH,
+    )
+    read_only: bool = item("Whether the container may only read it.", default=True)
+
+
+@section
 class Give:
     """What a container gets that asked for a device."""
 
@@ -80,6 +94,11 @@ class Give:
         "Device nodes.",
         default=None,
         default_words="that of the match itself, if it has one",
+    )
+    mounts: tuple[Mount, ...] = item(
+        "Files and directories of the node, such as a vendor's libraries.",
+        default=(),
+        max_items=32,
     )
     environment: Mapping[str, str] = item(
         "Environment variables. Of the devices that the container was given, {ids} stands for "

@@ -35,6 +35,7 @@ VARIABLE_NAME = Pattern(
     r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", "a variable name: letters, digits and _, no digit first"
 )
 RELATIVE_PATH = Pattern(rf"^{_SEGMENT}(/+{_SEGMENT})*/?$", "a relative path without ..")
+ABSOLUTE_PATH = Pattern(rf"^(/{_SEGMENT})+$", "an absolute path without ..")
 DEVICE_NODE = Pattern(rf"^/dev(/{_SEGMENT})+$", "a path below /dev, such as /dev/edu0, without ..")
 SYSFS_PATH = Pattern(
     rf"^{_SEGMENT}(/{_SEGMENT})*$",

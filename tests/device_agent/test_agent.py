@@ -35,6 +35,10 @@ EDU: dict[str, Any] = {
     "discover": {"pci": [{"vendor": "1234", "device": "11e8", "driver": "edu"}]},
     "give": {
         "nodes": {"class": "misc"},
+        "mounts": [
+            {"hostPath": "/opt/edu"},
+            {"hostPath": "/run/edu.sock", "containerPath": "/run/accelerator", "readOnly": False},
+        ],
         "environment": {"ACCELERATOR_DEVICES": "{bdf}", "EDU_NODES": "{nodes}"},
     },
     "health": {"path": "liveness", "value": "ok", "intervalSeconds": 1},
@@ -133,6 +137,10 @@ def test_a_container_gets_what_it_asked_for(
             "devices": [
                 {"container_path": node, "host_path": node, "permissions": "rw"}
                 for node in ("/dev/edu0", "/dev/edu1")
+            ],
+            "mounts": [
+                {"container_path": "/opt/edu", "host_path": "/opt/edu", "read_only": True},
+                {"container_path": "/run/accelerator", "host_path": "/run/edu.sock"},
             ],
         }
         assert one["envs"]["ACCELERATOR_DEVICES"] == "00:06.0"

@@ -15,12 +15,19 @@ from tests.lab.node import LabNode
 from tests.lab.story import Story
 
 EDU = "example.com/edu"
+MOUNTS = [{"hostPath": "/etc/os-release", "containerPath": "/mnt/os-release"}]
 _COMPUTE = """\
 import os, sys, time
 sys.path.insert(0, "/driver-image")
 from factorial import factorial
 nodes = os.environ["EDU_NODES"].split(",")
 held = [os.open(node, os.O_RDWR) for node in nodes]
+assert "a node of the lab" in open("/mnt/os-release").read()
+try:
+    open("/mnt/os-release", "a")
+    raise SystemExit("the node's file can be written")
+except OSError:
+    pass
 count = 0
 while True:
     for node in nodes:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests import TOP
+from tests.cluster.e2e.scene import EDU
 from tests.lab import devices
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
@@ -28,7 +30,10 @@ BOTH = {"/dev/edu0", "/dev/edu1"}
 def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     """The node has two edu devices, which are offered to pods."""
     with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
-        story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, {"stages": STAGES})
+        [edu] = yaml.safe_load(EDU.read_text())["spec"]["devices"]
+        edu["give"]["mounts"] = devices.MOUNTS
+        changes = {"stages": STAGES, "devices": [edu]}
+        story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
         story.write_stages()
         yield story
 
