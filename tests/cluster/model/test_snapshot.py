@@ -128,7 +128,7 @@ def test_a_node_that_is_unknown_is_not_ready() -> None:
 
 
 def test_a_driver_with_mistakes_has_them_in_words() -> None:
-    found = driver_from(document(modules=[]))
+    found = driver_from(document(modules=[{}]))
 
     assert found.driver is None
     assert found.mistakes.startswith("driver edu: $.spec.modules")
