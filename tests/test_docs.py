@@ -33,7 +33,7 @@ CLUSTER = Path(cluster.__file__).parent
 # Made by programs, of examples and measurements.
 GENERATED = {"driver-yaml.md", "benchmarks.md", "dkms-packages.md"}
 # Options of others: pip, pytest, `make chaos`, the sidecar's loader, container engines, Debian's
-# tools, kubectl.
+# tools, kubectl, the kubelet.
 FOREIGN = {
     *(
         "--only",
@@ -50,6 +50,7 @@ FOREIGN = {
     *("--take-ownership", "--clusterrole", "--role", "--serviceaccount", "--user"),
     *("--cluster", "--subresource", "--token"),
     *("--field-selector", "--for", "--overwrite", "--profile", "--show-labels", "--timeout"),
+    *("--all-containers", "--resource", "--root-dir", "--tail", "--verb"),
     *("--quiet", "--type", "--push"),
     *(
         "--cap-drop",

@@ -64,7 +64,11 @@ def _config_map(name: str, text: str) -> Document:
 
 def _pod_monitor(driver: str) -> Document:
     # Labels of a sample that name the pod which has a device stay: honorLabels.
-    node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
+    found = {"node": "node_name", "driver": "label_nodeside_io_driver"}
+    relabelings = [
+        {"sourceLabels": [f"__meta_kubernetes_pod_{source}"], "targetLabel": target}
+        for target, source in found.items()
+    ]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
@@ -72,7 +76,7 @@ def _pod_monitor(driver: str) -> Document:
         "spec": {
             "selector": {"matchLabels": _selector(driver)},
             "podMetricsEndpoints": [
-                {"port": "metrics", "honorLabels": True, "relabelings": [node]},
+                {"port": "metrics", "honorLabels": True, "relabelings": relabelings},
             ],
         },
     }

@@ -216,12 +216,3 @@ def test_the_document_lists_every_metric_with_its_labels() -> None:
     }
 
     assert said == {f.name: f.labels for f in FAMILIES} | dict.fromkeys(HISTOGRAMS, ())
-
-
-def test_the_alert_rules_in_the_document_ask_for_metrics_that_exist() -> None:
-    section = DOCUMENT.read_text().partition("\n## Watching the controller\n")[2]
-    rules = re.findall(r"expr: (.*)", section.partition("\n## ")[0])
-    known = {family.name for family in FAMILIES}
-
-    assert len(rules) >= 2
-    assert {name for rule in rules for name in re.findall(r"nodeside_\w+", rule)} <= known

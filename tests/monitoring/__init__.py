@@ -1,0 +1,1 @@
+"""The alerts of examples/monitoring, in Debian's promtool and Prometheus."""

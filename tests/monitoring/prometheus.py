@@ -1,0 +1,129 @@
+"""Debian's Prometheus as a process, and the scrape jobs that the Prometheus operator would give it.
+
+It evaluates the rules of examples/monitoring, scrapes every second, and answers over HTTP.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+import yaml
+
+from nodeside import process
+from tests.monitoring.rules import program, write_rules
+
+LONG = 60.0  # seconds: a deadline that only a broken test meets
+Job = dict[str, Any]
+Labels = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    url: str
+
+    def query(self, expression: str) -> list[tuple[Labels, float]]:
+        """The labels and the value of each result, by now."""
+        answer = self._get("query", query=expression)
+        return [(each["metric"], float(each["value"][1])) for each in answer["result"]]
+
+    def until(self, expression: str, count: int = 1) -> list[tuple[Labels, float]]:
+        """The results, when there are so many."""
+        deadline = time.monotonic() + LONG
+        while len(found := self.query(expression)) != count:
+            assert time.monotonic() < deadline, (expression, found, self._get("targets"))
+            time.sleep(0.05)
+        return found
+
+    def alert(self, name: str) -> Mapping[str, Any]:
+        """An alert that is pending or fires, when there is one, with its words."""
+        deadline = time.monotonic() + LONG
+        while True:
+            for each in self._get("alerts")["alerts"]:
+                if each["labels"]["alertname"] == name:
+                    return dict(each)
+            assert time.monotonic() < deadline, self._get("rules")
+            time.sleep(0.05)
+
+    def _get(self, what: str, **parameters: str) -> Any:
+        answer = requests.get(f"{self.url}/api/v1/{what}", params=parameters, timeout=LONG).json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+
+@contextmanager
+def prometheus(directory: Path, *jobs: Job) -> Iterator[Prometheus]:
+    """It is ready, on a port that the kernel chose, and is killed at the end."""
+    config = {
+        "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), "1s"),
+        "rule_files": [str(write_rules(directory))],
+        "scrape_configs": list(jobs),
+    }
+    path = directory / "prometheus.yaml"
+    path.write_text(yaml.safe_dump(config))
+    process.run([program("promtool"), "check", "config", path], timeout=LONG)
+    log = directory / "prometheus.log"
+    argv = [program("prometheus"), f"--config.file={path}", "--web.listen-address=127.0.0.1:0"]
+    with log.open("wb") as said:
+        child = process.start(
+            ["setpriv", "--pdeathsig", "KILL", *argv, f"--storage.tsdb.path={directory / 'data'}"],
+            stderr=said,
+        )
+    try:
+        yield Prometheus(_when_ready(child, log))
+    finally:
+        process.kill_group(child.pid)
+        child.wait(LONG)
+
+
+def _when_ready(child: process.Child, log: Path) -> str:
+    deadline = time.monotonic() + LONG
+    while True:
+        assert child.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        connections = psutil.Process(child.pid).net_connections("tcp")
+        for each in (each for each in connections if each.status == psutil.CONN_LISTEN):
+            url = f"http://127.0.0.1:{each.laddr.port}"
+            with suppress(requests.ConnectionError):
+                if requests.get(f"{url}/-/ready", timeout=LONG).ok:
+                    return url
+        time.sleep(0.05)
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+def of_monitor(name: str, endpoint: Mapping[str, Any]) -> Job:
+    """The job that the Prometheus operator makes of an endpoint of a ServiceMonitor or PodMonitor.
+
+    The names of the settings are the same, but for their spelling and that of two.
+    """
+    renamed = {"relabelings": "relabel_configs", "path": "metrics_path"}
+    settings = {renamed.get(key, key): value for key, value in endpoint.items() if key != "port"}
+    job: Job = _in_snake_case(settings)
+    return {"job_name": name} | job
+
+
+def _in_snake_case(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            re.sub("([A-Z])", r"_\1", key).lower(): _in_snake_case(each)
+            for key, each in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_in_snake_case(each) for each in value]
+    return value
+
+
+def at(job: Job, port: int, labels: Labels) -> Job:
+    """The job with one target that was found, and what discovery says of it in `labels`."""
+    found = {"targets": [f"127.0.0.1:{port}"], "labels": labels}
+    kept = {key: value for key, value in job.items() if key != "kubernetes_sd_configs"}
+    return kept | {"static_configs": [found]}

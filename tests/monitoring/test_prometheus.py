@@ -1,0 +1,204 @@
+"""A real Prometheus that scrapes a real device agent, and the controller's own server of metrics.
+
+Each is scraped twice: as the Prometheus operator does by what nodeside makes for it, and by the
+jobs of examples/monitoring/scrape.yaml. Discovery is not played: what it would say of a target is
+written down. Expressions are asked for what they return; test_alerts.py has the times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from cluster.controller.controller import Reconciled
+from cluster.controller.executor import Outcome
+from cluster.install.manifests import Installation, manifests
+from cluster.kube.transport import RequestCounts
+from cluster.manager.metrics import Metrics
+from cluster.manager.metrics_auth import Verdict
+from cluster.manager.metrics_server import MetricsServer
+from cluster.manager.tls import Serving
+from cluster.model.snapshot import Settings
+from cluster.plan.objects.device_agent import device_agent
+from cluster.plan.planner import plan
+from nodeside.contract import State
+from nodeside.host import Host
+from nodeside.ready_file import clear_ready
+from tests.cluster.fakes.model import Model
+from tests.device_agent.agent_process import BOTH, EDU, agent, kubelet_directory, node
+from tests.device_agent.node import driver, say_ready
+from tests.device_agent.played_kubelet import played_kubelet
+from tests.monitoring.prometheus import LONG, Job, Prometheus, at, of_monitor, prometheus
+from tests.monitoring.rules import ALERTS, SCRAPE
+
+OPERATOR = "operator"
+ON_NODE = {"driver": "edu", "node": "n1"}
+OFFERED = {**ON_NODE, "resource": EDU["resource"]}
+TOKEN = "of the account that scrapes"
+PLAIN: dict[str, Job] = {job["job_name"]: job for job in SCRAPE["scrape_configs"]}
+
+
+def expression(alert: str) -> str:
+    return str(ALERTS[alert]["expr"])
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+def devices_jobs(port: int) -> list[Job]:
+    """By the PodMonitor of the stage `devices`, and without the operator."""
+    monitor = device_agent(driver(EDU), Settings())[2]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    labels = monitor["spec"]["selector"]["matchLabels"].items()
+    found = {
+        "__meta_kubernetes_pod_node_name": "n1",
+        "__meta_kubernetes_pod_container_port_name": endpoint["port"],
+        **{f"__meta_kubernetes_pod_label_{re.sub('[./]', '_', key)}": text for key, text in labels},
+    }
+    pod = {"namespace": "nodeside", "pod": "edu-devices-x", "container": "device-agent"}
+    return [
+        at(of_monitor(OPERATOR, endpoint), port, found | pod),  # the operator sets these three
+        at(PLAIN["nodeside-devices"], port, found),
+    ]
+
+
+def test_alerts_about_devices_say_what_happens_to_them(tmp_path: Path) -> None:
+    host = node(tmp_path / "host")
+    device = {"resource_name": EDU["resource"], "device_ids": ["00:06.0"]}
+    holder: dict[str, Any] = {"name": "main", "devices": [device]}
+    pods = [{"name": "worker", "namespace": "default", "containers": [holder]}]
+    with kubelet_directory() as directory:
+        options = ("--metrics-port", "0", "--pod-resources", str(directory / "kubelet.sock"))
+        with agent(host, directory, *options) as process, played_kubelet(directory) as kubelet:
+            kubelet.call(pods=pods)
+            kubelet.until_list(BOTH)
+            with prometheus(tmp_path, *devices_jobs(process.metrics_port())) as server:
+                _while_all_is_well(server)
+                _while_a_device_does_not_work(server, host)
+                _while_the_driver_is_not_ready(server, host)
+                kubelet.process.kill()
+                _while_there_is_no_kubelet(server)
+
+
+def _while_all_is_well(server: Prometheus) -> None:
+    held = {**OFFERED, "device": "00:06.0", "namespace": "default", "pod": "worker"}
+    for job in (OPERATOR, "nodeside-devices"):
+        [(labels, value)] = server.until(f'nodeside_device_allocated{{job="{job}"}}')
+        assert value == 1
+        assert labels.items() >= {**held, "container": "main"}.items(), "they are the pod's own"
+        assert not [name for name in labels if name.startswith("exported_")]
+    server.until("nodeside_device_healthy == 1", 2 * len(BOTH))
+    for alert in ALERTS:
+        if "nodeside_device" in expression(alert) or "nodeside_driver_ready" in expression(alert):
+            server.until(expression(alert), 0)
+
+
+def _while_a_device_does_not_work(server: Prometheus, host: Host) -> None:
+    (host.sys / "bus/pci/devices/0000:00:05.0/liveness").write_text("dead\n")
+    wanted = {**OFFERED, "device": "00:05.0"}
+    assert server.until(expression("NodesideDeviceUnhealthy")) == [(wanted, 0.0)]
+
+    alert = server.alert("NodesideDeviceUnhealthy")
+    said = alert["annotations"]["summary"]
+    assert alert["labels"].items() >= wanted.items()
+    assert said == "Device 00:05.0 (example.com/edu) of node n1 does not work."
+
+
+def _while_the_driver_is_not_ready(server: Prometheus, host: Host) -> None:
+    clear_ready(host, "edu")
+    assert server.until(expression("NodesideDriverNotReadyOnNode")) == [(ON_NODE, 0.0)]
+    server.until(expression("NodesideDeviceUnhealthy"), 0)
+    server.until("nodeside_device_healthy == 0", 2 * len(BOTH))
+    server.until(expression("NodesideDeviceUnhealthy"), 0)  # the driver is the reason
+    say_ready(host)
+    server.until(expression("NodesideDriverNotReadyOnNode"), 0)
+
+
+def _while_there_is_no_kubelet(server: Prometheus) -> None:
+    assert server.until(expression("NodesideDevicesNotWatched")) == [(OFFERED, 0.0)]
+    server.until("nodeside_device_holders_known == 0", 2)
+    server.until(expression("NodesideDeviceHoldersUnknown"), 0)  # the other one says it
+
+
+# --- the controller ------------------------------------------------------------------------------
+
+
+def controller_jobs(port: int, token: Path) -> list[Job]:
+    """By the ServiceMonitor of `install --service-monitor`, and without the operator."""
+    objects = manifests(Installation(service_monitor=True))
+    [monitor] = [each for each in objects if each["kind"] == "ServiceMonitor"]
+    [endpoint] = monitor["spec"]["endpoints"]
+    found = {
+        "__meta_kubernetes_service_name": "nodeside-controller-metrics",
+        "__meta_kubernetes_endpoint_port_name": "metrics",
+        "__meta_kubernetes_pod_name": "nodeside-controller-x",
+    }
+    plain = PLAIN["nodeside-controller"] | {"authorization": {"credentials_file": str(token)}}
+    operator = of_monitor(OPERATOR, endpoint) | {"bearer_token_file": str(token)}
+    return [at(operator, port, {"pod": "nodeside-controller-x"}), at(plain, port, found)]
+
+
+class Leader:
+    """A controller that leads, with the plans of a model; `server` answers its scrapers."""
+
+    def __init__(self) -> None:
+        self.leads = True
+        self.model = Model()
+        answers: Counter[int] = Counter()
+        self._metrics = Metrics(
+            tally=RequestCounts(), leads=lambda: self.leads, kinds=list, answers=answers
+        )
+        self.server = MetricsServer(
+            0,
+            serving=Serving(None, ["localhost"]),
+            judge=judge,
+            exposition=self._metrics.exposition,
+            answers=answers,
+            host="127.0.0.1",
+            seconds=LONG,
+        )
+
+    def plans(self) -> None:
+        self.model.settle()
+        snapshot = self.model.snapshot
+        self._metrics.after(Reconciled(snapshot, plan(snapshot, 0.0), Outcome(), 0.5, 0.25))
+
+
+def judge(header: str, path: str) -> Verdict:
+    known = (header, path) == (f"Bearer {TOKEN}", "/metrics")
+    return Verdict(HTTPStatus.OK if known else HTTPStatus.UNAUTHORIZED)
+
+
+def test_alerts_about_drivers_say_what_happens_to_them(tmp_path: Path) -> None:
+    leader, nodes = Leader(), ("n1", "n2", "n3")
+    leader.model.add(nodes)
+    leader.model.apply_driver("edu")
+    leader.model.settle()
+    for name in nodes:
+        leader.model.report(name)
+    leader.plans()
+    (token := tmp_path / "token").write_text(TOKEN)
+    with (
+        leader.server as answering,
+        prometheus(tmp_path, *controller_jobs(answering.port, token)) as server,
+    ):
+        server.until('nodeside_nodes{driver="edu", state="ready"} == 3', 2)
+        for alert in ALERTS:
+            server.until(expression(alert), 0)
+        leader.model.report("n2", State.FAILED)
+        leader.plans()
+        _while_a_node_fails(server)
+        leader.leads = False
+        assert server.until(expression("NodesideWithoutLeader")) == [({}, 0.0)]
+
+
+def _while_a_node_fails(server: Prometheus) -> None:
+    failed = {"driver": "edu", "state": "failed"}
+    assert server.until(expression("NodesideDriverNotReady")) == [(failed, 1.0)]
+    said = server.alert("NodesideDriverNotReady")["annotations"]["summary"]
+    assert said == "Driver edu is not ready on 1 node(s)."
+    server.until('nodeside_driver_condition{condition="Degraded"} == 1', 2)
+    server.until(expression("NodesideDriverDegraded"), 0)  # the other one says it
