@@ -75,7 +75,7 @@ def run(
         agent = Agent(driver, kubelet)
         stack.callback(agent.close)
         if metrics_port is not None:
-            stack.enter_context(_metrics(driver, host, kubelet, agent, metrics_port))
+            stack.enter_context(_metrics(driver, host, agent, metrics_port))
         stopped = stack.enter_context(_stop_signals())
         while True:
             readable, _, _ = select.select([finder.fileno(), stopped], [], [], _TICK)
@@ -99,6 +99,7 @@ class Agent:
     def __init__(self, driver: Driver, kubelet: Kubelet) -> None:
         self._driver = driver
         self._kubelet = kubelet
+        self.pod_resources = PodResources(kubelet.pod_resources)
         self._resources: dict[str, _Resource] = {}
 
     def take(self, found: FoundDevices, now: float) -> None:
@@ -114,9 +115,8 @@ class Agent:
 
     def _held(self, name: str) -> Container[str] | None:
         try:
-            return PodResources(self._kubelet.pod_resources).held(name)
-        except NoAnswer as error:
-            log.detail("who has the devices is not known", resource=name, error=error)
+            return self.pod_resources.held(name)
+        except NoAnswer:
             return None
 
     def sights(self) -> Iterator[Sight]:
@@ -149,12 +149,10 @@ class Agent:
         return self._resources[name]
 
 
-def _metrics(
-    driver: Driver, host: Host, kubelet: Kubelet, agent: Agent, port: int
-) -> AbstractContextManager[int]:
+def _metrics(driver: Driver, host: Host, agent: Agent, port: int) -> AbstractContextManager[int]:
     from nodeside.device_agent.metrics import Exposition, serving  # the finder needs none of it
 
-    held = PodResources(kubelet.pod_resources).held
+    held = agent.pod_resources.held
     return serving(port, lambda: Exposition(driver, host, agent.sights(), held))
 
 

@@ -104,8 +104,7 @@ class Exposition(Collector):
         words = "Whether the kubelet said who has the devices."
         try:
             held = self.held(sight.resource)
-        except NoAnswer as error:
-            log.detail("who has the devices is not known", resource=sight.resource, error=error)
+        except NoAnswer:
             self._add("nodeside_device_holders_known", words, value=False, **labels)
             return
         self._add("nodeside_device_holders_known", words, value=True, **labels)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nodeside import log
 from nodeside.errors import NodesideError
 
 _DEADLINE = 2.0  # seconds
@@ -32,16 +33,19 @@ class Container:
 
 
 class PodResources:
-    """The kubelet's answers, by the socket of its pod resources API."""
+    """The kubelet's answers, by the socket of its pod resources API. A trouble is logged once."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
+        self._trouble = ""
 
     def held(self, resource: str) -> Mapping[str, Container]:
         """Return who has the devices of a resource, by the kubelet's ids. Raises NoAnswer."""
+        answer = self._list()
+        self._trouble = ""
         return {
             name: Container(pod.namespace, pod.name, container.name)
-            for pod in self._list().pod_resources
+            for pod in answer.pod_resources
             for container in pod.containers
             for devices in container.devices
             if devices.resource_name == resource
@@ -63,4 +67,10 @@ class PodResources:
             try:
                 return call(messages.ListPodResourcesRequest(), timeout=_DEADLINE)
             except grpc.RpcError as error:
+                self._say(f"{self._socket}: {error.details()}")
                 raise NoAnswer(f"{self._socket}: {error.details()}") from error
+
+    def _say(self, trouble: str) -> None:
+        if not self._trouble:
+            log.warning("the kubelet does not say who has the devices", why=trouble)
+        self._trouble = trouble
