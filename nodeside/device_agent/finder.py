@@ -31,7 +31,7 @@ from nodeside.spec.devices import Device
 from nodeside.uevents import open_uevents
 
 INTERVAL = 30.0  # seconds between two looks without a reason
-_TICK = 1.0  # seconds between two looks at the ready file
+_TICK = 2.0  # seconds between two looks at the ready file
 _SETTLE = 0.1  # seconds from a kernel event to the look: several come at a time
 _EVENTS = 1024  # that are read at a time
 _CHUNK = 1 << 16
