@@ -77,7 +77,8 @@ def run(
         agent = Agent(driver, kubelet)
         stack.callback(agent.close)
         if metrics_port is not None:
-            stack.enter_context(_metrics(driver, host, agent, metrics_port))
+            waited_for = driver if needs_driver else None
+            stack.enter_context(_metrics(waited_for, host, agent, metrics_port))
         stopped = stack.enter_context(_stop_signals())
         while True:
             tick = _QUIET if agent.is_watched else _TICK
@@ -123,7 +124,7 @@ class Agent:
 
     def _held(self, name: str) -> Container[str] | None:
         try:
-            return self.pod_resources.held(name)
+            return self.pod_resources.held().get(name, {})
         except NoAnswer:
             return None
 
@@ -157,7 +158,9 @@ class Agent:
         return self._resources[name]
 
 
-def _metrics(driver: Driver, host: Host, agent: Agent, port: int) -> AbstractContextManager[int]:
+def _metrics(
+    driver: Driver | None, host: Host, agent: Agent, port: int
+) -> AbstractContextManager[int]:
     from nodeside.device_agent.metrics import Exposition, serving  # the finder needs none of it
 
     held = agent.pod_resources.held

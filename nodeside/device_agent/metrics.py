@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from nodeside import __version__, log
 from nodeside.device_agent.inventory import Offered, Sight
-from nodeside.device_agent.pod_resources import Container, NoAnswer
+from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
 from nodeside.http_server import Server
@@ -39,12 +39,15 @@ _SWEEP = 0.5  # seconds between two checks for expired connections
 
 @dataclass(eq=False)  # a registry keeps it by its identity
 class Exposition(Collector):
-    """The metrics of a scrape. `held` returns who has the devices of a resource."""
+    """The metrics of a scrape. `held` returns who has which devices; it is asked once.
 
-    driver: Driver
+    `driver` is the one whose ready file is waited for, None if none is.
+    """
+
+    driver: Driver | None
     host: Host
     sights: Iterable[Sight]
-    held: Callable[[str], Mapping[str, Container]]
+    held: Callable[[], Held]
     _families: dict[str, Metric] = field(default_factory=dict)
 
     def text(self, accept: str) -> tuple[str, bytes]:
@@ -55,14 +58,10 @@ class Exposition(Collector):
         return kind, encode(registry)
 
     def collect(self) -> Iterable[Metric]:
-        name, version = self.driver.name, self.driver.spec.version
         self._add("nodeside_device_agent_info", "What offers the devices.", 1, version=__version__)
-        ready = read_ready(self.host, name, Host().boot_id)
-        words = "Whether the driver works on this node in this boot."
-        self._add("nodeside_driver_ready", words, bool(ready), driver=name, version=version)
-        if ready:
-            words = "Since when the driver has worked, in seconds since the epoch."
-            self._add("nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name)
+        if self.driver is not None:
+            self._ready(self.driver)
+        held = self._who_has_them()
         for sight in self.sights:
             self._plugin(sight)
             for device in {each.device.id: each.device for each in sight.offered.values()}.values():
@@ -75,8 +74,23 @@ class Exposition(Collector):
                 self._add("nodeside_device_info", words, 1, **labels, **more)
                 for attribute in sight.attributes:
                     self._attribute(attribute, device.attributes, labels)
-            self._held(sight)
+            self._held(sight, held)
         return list(self._families.values())
+
+    def _ready(self, driver: Driver) -> None:
+        name, version = driver.name, driver.spec.version
+        ready = read_ready(self.host, name, Host().boot_id)
+        words = "Whether the driver works on this node in this boot."
+        self._add("nodeside_driver_ready", words, bool(ready), driver=name, version=version)
+        if ready:
+            words = "Since when the driver has worked, in seconds since the epoch."
+            self._add("nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name)
+
+    def _who_has_them(self) -> Held | None:
+        try:
+            return self.held()
+        except NoAnswer:
+            return None
 
     def _plugin(self, sight: Sight) -> None:
         labels = {"resource": sight.resource}
@@ -99,17 +113,13 @@ class Exposition(Collector):
         add = self._count if metric.type is MetricType.COUNTER else self._add
         add(metric.name, words, value, **labels)
 
-    def _held(self, sight: Sight) -> None:
+    def _held(self, sight: Sight, held: Held | None) -> None:
         labels = {"resource": sight.resource}
         words = "Whether the kubelet said who has the devices."
-        try:
-            held = self.held(sight.resource)
-        except NoAnswer:
-            self._add("nodeside_device_holders_known", words, value=False, **labels)
-            return
-        self._add("nodeside_device_holders_known", words, value=True, **labels)
+        self._add("nodeside_device_holders_known", words, held is not None, **labels)
         words = "How many shares of a device a container has: one, unless it is shared."
-        for (device, holder), count in sorted(_shares(sight.offered, held).items()):
+        mine = held.get(sight.resource, {}) if held else {}
+        for (device, holder), count in sorted(_shares(sight.offered, mine).items()):
             pod = {"namespace": holder.namespace, "pod": holder.pod, "container": holder.name}
             self._add("nodeside_device_allocated", words, count, **labels, device=device, **pod)
 

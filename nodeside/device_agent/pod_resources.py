@@ -32,6 +32,10 @@ class Container:
     name: str
 
 
+Held = Mapping[str, Mapping[str, Container]]
+"""Who has the devices, by resource and the kubelet's ids."""
+
+
 class PodResources:
     """The kubelet's answers, by the socket of its pod resources API. A trouble is logged once."""
 
@@ -39,18 +43,18 @@ class PodResources:
         self._socket = socket
         self._trouble = ""
 
-    def held(self, resource: str) -> Mapping[str, Container]:
-        """Return who has the devices of a resource, by the kubelet's ids. Raises NoAnswer."""
+    def held(self) -> Held:
+        """Return who has which devices. Raises NoAnswer."""
         answer = self._list()
         self._trouble = ""
-        return {
-            name: Container(pod.namespace, pod.name, container.name)
-            for pod in answer.pod_resources
-            for container in pod.containers
-            for devices in container.devices
-            if devices.resource_name == resource
-            for name in devices.device_ids
-        }
+        found: dict[str, dict[str, Container]] = {}
+        for pod in answer.pod_resources:
+            for container in pod.containers:
+                holder = Container(pod.namespace, pod.name, container.name)
+                for devices in container.devices:
+                    names = dict.fromkeys(devices.device_ids, holder)
+                    found.setdefault(devices.resource_name, {}).update(names)
+        return found
 
     def _list(self) -> Any:
         import grpc

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nodeside.device_agent.inventory import Offered, Sight
 from nodeside.device_agent.metrics import Exposition, number, serving
-from nodeside.device_agent.pod_resources import Container, NoAnswer
+from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
 from nodeside.devices.discovery import FoundDevice
 from nodeside.host import Host
 from nodeside.spec.devices import Attribute, Metric, MetricType
@@ -53,13 +53,17 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 def scraped(
     host: Host, *sights: Sight, held: Mapping[str, Container] | None = None
 ) -> dict[str, list[tuple[dict[str, str], float]]]:
-    def who(_: str) -> Mapping[str, Container]:
+    asked: list[int] = []
+
+    def who() -> Held:
+        asked.append(1)
         if held is None:
             raise NoAnswer("there is no kubelet")
-        return held
+        return {"example.com/edu": held, "example.com/other": {"00:06.0": HOLDER}}
 
     kind, body = Exposition(driver(EDU), host, sights, who).text("")
     assert kind.startswith("text/plain")
+    assert len(asked) == 1, "a kubelet that hangs takes one deadline, however many resources"
     return samples(body.decode())
 
 
@@ -99,6 +103,14 @@ def test_who_has_a_device_is_named_while_it_has_it(tmp_path: Path) -> None:
     assert "nodeside_driver_ready_timestamp_seconds" not in found
 
 
+def test_of_a_driver_that_is_not_waited_for_nothing_is_said(tmp_path: Path) -> None:
+    """Else it would be told for ever that it is not ready."""
+    _, body = Exposition(None, Host(tmp_path), [sight(WORKS)], dict).text("")
+    found = samples(body.decode())
+    assert "nodeside_driver_ready" not in found
+    assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0)]
+
+
 def test_a_kubelet_that_does_not_answer_costs_nothing_else(tmp_path: Path) -> None:
     found = scraped(Host(tmp_path), sight(WORKS))
     assert found["nodeside_device_holders_known"] == [({"resource": "example.com/edu"}, 0.0)]
@@ -120,7 +132,7 @@ def test_what_is_no_finite_number_is_no_sample(text: str, value: float | None) -
 
 def test_it_is_served_under_one_path(tmp_path: Path) -> None:
     def exposition() -> Exposition:
-        return Exposition(driver(EDU), Host(tmp_path), [sight(WORKS)], lambda _: {})
+        return Exposition(driver(EDU), Host(tmp_path), [sight(WORKS)], dict)
 
     with serving(0, exposition, host="127.0.0.1") as port:
         address = f"http://127.0.0.1:{port}"
