@@ -13,9 +13,7 @@ from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.lab.commands import serving
 from tests.lab.lab import Lab, two_kernels
-from tests.lab.story import STAGES, Story
 from tests.lab.tour import PASSED
-from tests.vm.hostbuilds import HostBuilds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,16 +63,6 @@ def started(
         lab.start(nodes)
         yield lab
         lab.check()
-
-
-@pytest.fixture(scope="module")
-def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
-        # The short story has devices: one stage more takes each chapter of the long one longer.
-        changes = {"stages": STAGES, "devices": None}
-        story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
-        story.write_stages()
-        yield story
 
 
 @pytest.fixture

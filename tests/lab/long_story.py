@@ -29,10 +29,11 @@ from tests.lab.conftest import started
 from tests.lab.content import toolkit_image
 from tests.lab.lab import Lab, two_kernels
 from tests.lab.node import LabNode
-from tests.lab.story import FOR_KERNELS, LONG, Story
+from tests.lab.story import FOR_KERNELS, LONG, STAGES, Story
 from tests.lab.system import ostree_version
 from tests.lab.tour import PASSED, Chapter, Record, Setting
 from tests.node.configuration import REGISTRY
+from tests.vm.hostbuilds import HostBuilds
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
 
@@ -60,6 +61,16 @@ def lab(
 ) -> Iterator[Lab]:
     with started(request, workshop, kernels, nodes=2) as lab:
         yield lab
+
+
+@pytest.fixture(scope="module")
+def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
+        # The short story has devices: one stage more takes each chapter longer.
+        changes = {"stages": STAGES, "devices": None}
+        story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
+        story.write_stages()
+        yield story
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ before ended.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -14,8 +15,9 @@ import yaml
 
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests import TOP
-from tests.cluster.e2e.scene import EDU
+from tests.cluster.e2e.scene import DRIVERS, EDU
 from tests.lab import devices
+from tests.lab.content import EDU_IMAGE
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, STAGES, Story
@@ -184,3 +186,24 @@ def test_units_that_are_counted_need_neither_driver_nor_controller(
     devices.end(story, "units")
     story.plane.kubectl("delete", "-k", str(TOP / "examples/fpga/aws"))
     devices.until_devices(story, node, 40, 0, units)
+
+
+def test_under_the_controller_a_driver_without_modules_offers_them_too(
+    story: Story, node: LabNode
+) -> None:
+    """In the image of any driver: the example names nodeside's own, which is its base."""
+    document = yaml.safe_load((TOP / "examples/fpga/aws/driver.yaml").read_text())
+    document["spec"]["image"] = EDU_IMAGE
+    story.plane.kubectl("apply", "-f", "-", input=json.dumps(document))
+    path = f"{DRIVERS}/accelerator"
+
+    def is_ready() -> bool:
+        status = story.plane.do("GET", path).get("status", {})
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
+        return conditions.get("Ready") == conditions.get("StagesReady") == "True"
+
+    story.wait_for(is_ready, "a driver without modules to be ready with its devices")
+    devices.until_devices(story, node, 40, 40, "b-com.com/accelerator")
+    story.plane.kubectl("delete", "driver", "accelerator", "--wait=false")
+    story.wait_for(lambda: story.plane.request("GET", path).status == 404, "it to be gone")
+    devices.until_devices(story, node, 40, 0, "b-com.com/accelerator")
