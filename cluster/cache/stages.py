@@ -8,20 +8,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.cache.renderings import Renderings
 from cluster.cache.stage_logs import StageLogs, logs_wanted
 from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
-from cluster.kube.reflector import Reflector, Selection
-from cluster.kube.resources import CONFIG_MAPS, PODS, Resource
+from cluster.kube.reflector import Named, Reflector, Selection
+from cluster.kube.resources import CLUSTER_VERSIONS, CONFIG_MAPS, PODS, Resource
 from cluster.model.names import STAGE_LABEL
 from cluster.model.parse_pods import unless_mirror
-from cluster.model.parse_stages import StageItem, stage_item_from, stage_pod_from
+from cluster.model.parse_stages import (
+    ClusterVersion,
+    StageItem,
+    cluster_version_from,
+    stage_item_from,
+    stage_pod_from,
+)
 from cluster.model.snapshot import Snapshot, uses
 from cluster.model.stages import ALLOWED, OPTIONAL, Key, StageObject, StagePod, Stages, Template
 
+T = TypeVar("T", bound=Named)
 _UNREAD = "the objects of stages have not been read yet"
 
 
@@ -39,13 +46,14 @@ class StageView:
         }
         selection = Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
         self._pods: Reflector[StagePod] = Reflector(api, selection, wake)
+        self._version: Reflector[ClusterVersion] = Reflector(api, _VERSION, wake)
         self._logs = StageLogs(api, namespace, wake)
         self._renderings = Renderings(wake)
         self._started = False
 
     @property
     def _every(self) -> tuple[Reflector[Any], ...]:
-        return (*self._reflectors.values(), self._pods)
+        return (*self._reflectors.values(), self._pods, self._version)
 
     def added(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the state of stages, if any Driver has stages."""
@@ -98,7 +106,7 @@ class StageView:
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
         items = {resource: each.objects() for resource, each in self._reflectors.items()}
-        return _stages(items, self._pods.objects() or {})
+        return _stages(items, self._pods.objects() or {}, self._version.objects())
 
 
 def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
@@ -108,15 +116,21 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     namespace = snapshot.settings.namespace
     items: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in ALLOWED:
-        try:
-            page = api.list(resource, _trim(resource), namespace=namespace)
-            items[resource] = {item.name: item for item in page.items}
-        except NotFound:
-            if resource not in OPTIONAL:
-                raise
-            items[resource] = None
+        items[resource] = _listed(api, _selection(resource, namespace))
     pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
-    return replace(snapshot, stages=_stages(items, {pod.name: pod for pod in pods}))
+    version = _listed(api, _VERSION)
+    return replace(snapshot, stages=_stages(items, {pod.name: pod for pod in pods}, version))
+
+
+def _listed(api: Api, selection: Selection[T]) -> Mapping[str, T] | None:
+    """List objects; None if the API server does not serve an optional kind."""
+    try:
+        page = api.list(selection.resource, selection.trim, namespace=selection.namespace)
+    except NotFound:
+        if selection.optional:
+            return None
+        raise
+    return {item.name: item for item in page.items}
 
 
 def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
@@ -125,7 +139,9 @@ def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
 
 
 def _stages(
-    by_kind: Mapping[Resource, Mapping[str, StageItem] | None], pods: Mapping[str, StagePod]
+    by_kind: Mapping[Resource, Mapping[str, StageItem] | None],
+    pods: Mapping[str, StagePod],
+    versions: Mapping[str, ClusterVersion] | None,
 ) -> Stages:
     objects: dict[Key, StageObject] = {
         (resource.kind, each.name): each.object
@@ -138,6 +154,7 @@ def _stages(
         sources={each.name: each.source for each in config_maps.values() if each.source},
         pods=pods,
         absent=frozenset(resource.kind for resource, items in by_kind.items() if items is None),
+        cluster_version=next((each.version for each in (versions or {}).values()), ""),
     )
 
 
@@ -152,3 +169,4 @@ def _trim(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
 
 
 _POD = unless_mirror(stage_pod_from)
+_VERSION = Selection(CLUSTER_VERSIONS, cluster_version_from, optional=True)

@@ -58,6 +58,7 @@ IMAGE_STREAMS = Resource("ImageStream", "imagestreams", "image.openshift.io", na
 IMAGE_STREAM_TAGS = Resource(
     "ImageStreamTag", "imagestreamtags", "image.openshift.io", namespaced=True
 )
+CLUSTER_VERSIONS = Resource("ClusterVersion", "clusterversions", "config.openshift.io")
 CRDS = Resource("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io")
 _MONITORING = "monitoring.coreos.com"
 SERVICE_MONITORS = Resource("ServiceMonitor", "servicemonitors", _MONITORING, namespaced=True)

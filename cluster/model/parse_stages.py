@@ -75,6 +75,26 @@ def _rollout(data: Mapping[str, Any]) -> tuple[bool, str]:
     return done, f"{min(updated, available)} of {replicas} replicas available"
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterVersion:
+    """OpenShift's ClusterVersion. `version` is the last one that was installed to its end."""
+
+    name: str
+    uid: str = ""
+    version: str = ""
+
+
+def cluster_version_from(data: Mapping[str, Any]) -> ClusterVersion:
+    metadata, status = data.get("metadata") or {}, data.get("status") or {}
+    history = status.get("history") or ()  # the newest first
+    done = (each.get("version") for each in history if each.get("state") == "Completed")
+    return ClusterVersion(
+        name=str(metadata.get("name")),
+        uid=str(metadata.get("uid", "")),
+        version=str(next(done, None) or (status.get("desired") or {}).get("version") or ""),
+    )
+
+
 def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
     pod = pod_from(data)
     labels = (data.get("metadata") or {}).get("labels") or {}

@@ -140,6 +140,7 @@ class Stages:
     `unknown` is the reason why the observations are incomplete and must not be acted on, "" if they
     are complete. `absent` holds the kinds that the API server does not serve. `logs` is by pod uid.
     `rendered` holds templates that a plan requested; missing ones are not rendered yet.
+    `cluster_version` is that of OpenShift, "" elsewhere.
     """
 
     objects: Mapping[Key, StageObject] = field(default_factory=dict)
@@ -149,6 +150,7 @@ class Stages:
     absent: frozenset[str] = frozenset()
     unknown: str = ""
     rendered: Mapping[Template, Rendered] = field(default_factory=dict)
+    cluster_version: str = ""
 
 
 # The documents to apply, in order, and descriptions of what is left out.

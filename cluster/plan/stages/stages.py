@@ -33,6 +33,7 @@ from cluster.model.stages import (
     Template,
 )
 from cluster.model.states import Health
+from cluster.plan.nodes.os_version import os_parts
 from cluster.plan.nodes.stage_pods import has_left
 from cluster.plan.objects.device_agent import device_agent
 from cluster.plan.stages.manifests import Frame, built_in, gate_labels, objects
@@ -262,7 +263,12 @@ class StagePlan:
                 "name": driver.name,
                 "version": driver.spec.version,
                 "image": driver.spec.image,
+                "pci": [
+                    {"vendor": each.vendor, "device": each.device}
+                    for each in driver.spec.hardware.pci
+                ],
             },
+            "cluster": {"version": self.observed.cluster_version},
             "revision": good,
             "namespace": context.snapshot.settings.namespace,
             "stage": {"name": stage.name},
@@ -283,6 +289,7 @@ class StagePlan:
             "name": assigned,
             "architecture": at.pool.architecture,
             "osVersion": at.pool.os_version,
+            "os": os_parts(at.pool.os_version),
             "kernel": at.pool.kernel,
             "toolkit": resolution.image if resolution else "",
             "revision": at.revision,

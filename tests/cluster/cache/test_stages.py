@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cluster.cache.stages import StageView, read_once
-from cluster.model.parse_stages import stage_item_from, stage_pod_from
+from cluster.model.parse_stages import cluster_version_from, stage_item_from, stage_pod_from
 from cluster.model.stages import ALLOWED, Stages
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
 from tests.cluster.fakes.stage_pods import LONG, STAGES, snapshot
@@ -28,8 +30,9 @@ def test_without_stages_the_api_server_is_not_asked_a_thing(tmp_path: Path) -> N
 
 def test_with_stages_every_kind_is_asked_for_in_our_namespace_only(tmp_path: Path) -> None:
     with ScriptedServer() as server:
+        absent = ("monitoring.coreos.com", "config.openshift.io")
         server.always = lambda asked: (
-            Said(404) if "monitoring.coreos.com" in asked.path else Said(body=page())
+            Said(404) if any(each in asked.path for each in absent) else Said(body=page())
         )
         api = server.api(tmp_path)
 
@@ -37,8 +40,10 @@ def test_with_stages_every_kind_is_asked_for_in_our_namespace_only(tmp_path: Pat
 
     assert found is not None
     assert found.absent == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
-    assert len(server.asked) == len(ALLOWED) + 1
-    assert all("/namespaces/nodeside/" in asked.path for asked in server.asked)
+    *asked, version = server.asked
+    assert len(asked) == len(ALLOWED) + 1
+    assert all("/namespaces/nodeside/" in each.path for each in asked)
+    assert version.path.startswith("/apis/config.openshift.io/v1/clusterversions")
 
 
 def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) -> None:
@@ -57,6 +62,32 @@ def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) ->
     assert first.unknown != ""
     assert later is not None
     assert "deployments is forbidden" in later.unknown
+
+
+@pytest.mark.parametrize(
+    ("status", "version"),
+    [
+        (
+            {
+                "desired": {"version": "4.19.1"},
+                "history": [
+                    {"state": "Partial", "version": "4.19.1"},
+                    {"state": "Completed", "version": "4.18.3"},
+                    {"state": "Completed", "version": "4.17.9"},
+                ],
+            },
+            "4.18.3",
+        ),
+        ({"desired": {"version": "4.19.1"}, "history": []}, "4.19.1"),
+        ({}, ""),
+    ],
+)
+def test_the_version_of_a_cluster_is_the_last_one_that_was_installed(
+    status: dict[str, Any], version: str
+) -> None:
+    found = cluster_version_from({"metadata": {"name": "version"}, "status": status})
+
+    assert found.version == version
 
 
 def test_a_config_map_of_a_person_is_a_source_and_one_of_ours_is_none() -> None:

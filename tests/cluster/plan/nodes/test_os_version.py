@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.model.names import OSTREE_LABEL
-from cluster.plan.nodes.os_version import os_version, ostree_version
+from cluster.plan.nodes.os_version import os_parts, os_version, ostree_version
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,26 @@ def test_any_other_system_is_named_by_id_and_version(os_image: str, version: str
 
 def test_a_point_release_is_no_other_version() -> None:
     assert os_version("Ubuntu 22.04.4 LTS") == os_version("Ubuntu 22.04.5 LTS")
+
+
+@pytest.mark.parametrize(
+    ("version", "parts"),
+    [
+        ("418.94.202501221327-0", ("rhcos", "4.18", "4", "18", "9.4")),
+        ("49.84.202110081407-0", ("rhcos", "4.9", "4", "9", "8.4")),
+        ("418.9.202412211500-0", ("scos", "4.18", "4", "18", "9")),
+        ("9.6.20260616-0", ("rhcos", "9.6", "9", "6", "9.6")),
+        ("rhel9.4", ("rhel", "9.4", "9", "4", "9.4")),
+        ("centos9", ("centos", "9", "9", "", "9")),
+        ("debian12", ("debian", "12", "12", "", "")),
+        ("ubuntu22.04", ("ubuntu", "22.04", "22", "04", "")),
+        ("opensuse-leap15.6", ("opensuse-leap", "15.6", "15", "6", "")),
+        ("debian", ("debian", "", "", "", "")),
+        ("unknown", ("unknown", "", "", "", "")),
+        ("", ("", "", "", "", "")),
+    ],
+)
+def test_a_version_has_parts(version: str, parts: tuple[str, ...]) -> None:
+    names = ("id", "version", "major", "minor", "rhel")
+
+    assert os_parts(version) == dict(zip(names, parts, strict=True))

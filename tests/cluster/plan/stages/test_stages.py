@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cluster.cache.stage_logs import logs_wanted
@@ -14,7 +16,7 @@ from cluster.plan.nodes.drain_labels import stamp
 from cluster.plan.planner import plan
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.drains import DRAINING
-from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.model import KERNEL, Model
 from tests.cluster.fakes.stagedriver import (
     CLOSED,
     FIRST,
@@ -405,6 +407,41 @@ def test_a_template_that_cannot_be_rendered_changes_nothing_and_names_file_and_l
     assert (
         message.replace("first:", "first: Invalid:") in explain_driver(model.snapshot, "edu").blocks
     )
+
+
+def test_the_manifest_that_the_documents_convert_is_one_object_for_each_pool() -> None:
+    text = Path("docs/special-resource-operator.md").read_text()
+    [converted] = re.findall(r"```yaml\n(\{% for.*?)```", text, re.DOTALL)
+    model = with_stages(1)
+    core = "Red Hat Enterprise Linux CoreOS 418.94.202501221327-0"
+    model.add(["n1"], kernel="5.14.0-427.el9.x86_64", os_image=core)
+    model.config_map("one", ds_yaml=converted)
+    up(model)
+
+    assert model.stages is not None
+    images = [
+        each.document["spec"]["template"]["spec"]["containers"][0]["image"]
+        for (kind, name), each in model.stages.objects.items()
+        if name.startswith("edu-exporter-")
+    ]
+    assert sorted(images) == [
+        f"registry.example.com/exporter:rhel-{KERNEL}",
+        "registry.example.com/exporter:rhel9.4-5.14.0-427.el9.x86_64",
+    ]
+    assert row(model, "first")["nodes"] == {"wanted": 2, "ready": 2}
+
+
+def test_the_version_of_openshift_and_the_hardware_can_be_named() -> None:
+    model = with_stages(1)
+    assert model.stages is not None
+    model.stages = replace(model.stages, cluster_version="4.18.3")
+    text = "image: registry.example.com/{{ cluster.version }}/{{ driver.pci[0].vendor }}"
+    model.config_map("one", ds_yaml=re.sub("image: .*", text, daemonset("plugin")))
+    up(model)
+
+    found = model.stages.objects["DaemonSet", "plugin"].document
+    [container] = found["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/4.18.3/1234"
 
 
 def test_while_a_template_is_being_rendered_its_stage_stays_as_it_is() -> None:
