@@ -58,6 +58,10 @@ class Rung(Enum):
     BUILT = "built"
 
 
+# The environment variable with the file that says in which boot the stage before became ready.
+ADMITTED_VARIABLE = "NODESIDE_ADMITTED"
+
+
 def state_label(driver: str) -> str:
     """Return the key of the node label that holds a `State`."""
     return f"{API_GROUP}/{driver}.state"

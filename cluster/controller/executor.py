@@ -33,7 +33,7 @@ from cluster.kube.managed_fields import kept_from, replacement
 from cluster.kube.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.model.actions import (
     Action,
-    AnnotateJob,
+    Annotate,
     Apply,
     Cordon,
     Create,
@@ -51,7 +51,6 @@ from cluster.model.actions import (
     waits_for_all,
 )
 from cluster.model.lanes import STATUS, Lane
-from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import Snapshot
 from nodeside import log
 from nodeside.contract import API_GROUP, API_VERSION
@@ -59,7 +58,7 @@ from nodeside.timestamps import rfc3339_micro
 
 PARALLEL = 16  # concurrent requests: more would only queue up in the API server
 _LANES = 8  # Drivers processed concurrently
-_OF_NODES = (LabelNode, Cordon, Uncordon, Evict)
+_OF_NODES = (LabelNode, Cordon, Uncordon, Evict, Annotate)
 _ROUND = 5.0  # seconds after which labels and their dependents are left to the next round
 _REQUEST = 10.0  # seconds for one request including its retries
 
@@ -152,8 +151,8 @@ class Applier:
                 self._put(action, outcome, limit)
             case LabelNode() | Cordon() | Uncordon():
                 self._change_node(action, snapshot, outcome, limit)
-            case AnnotateJob():
-                self._note_outcome(action, outcome, limit)
+            case Annotate():
+                self._annotate(action, outcome, limit)
             case Evict():
                 self._evict(action, outcome, limit)
             case SetStatus():
@@ -208,14 +207,14 @@ class Applier:
             answer = self._api.merge_patch(DRIVERS, action.driver, patch, **limit())
             self._wrote(outcome, DRIVERS, answer)
 
-    def _note_outcome(self, action: AnnotateJob, outcome: Outcome, limit: Limit) -> None:
-        noted = {"uid": action.uid, "annotations": {OUTCOME_NOTE: action.note}}
-        patch = {"metadata": noted}
+    def _annotate(self, action: Annotate, outcome: Outcome, limit: Limit) -> None:
+        patch = {"metadata": {"uid": action.uid, "annotations": {action.key: action.value}}}
         with suppress(NotFound):
             answer = self._api.merge_patch(
-                JOBS, action.name, patch, namespace=action.namespace, **limit()
+                action.resource, action.name, patch, namespace=action.namespace, **limit()
             )
-            self._wrote(outcome, JOBS, answer)
+            if action.resource == JOBS:  # pods of stages have their own watch
+                self._wrote(outcome, JOBS, answer)
 
     def _change_node(
         self,

@@ -90,18 +90,21 @@ class LabelNode:
 
 
 @dataclass(frozen=True, slots=True)
-class AnnotateJob:
-    """Record the outcome of a build on its Job, since the pods that reported it do not last."""
+class Annotate:
+    """Set an annotation of an object that still has this uid. `node` is the only node it is for."""
 
     driver: str
+    resource: Resource
     name: str
     namespace: str
     uid: str
-    note: str
+    key: str
+    value: str
+    node: str = ""
 
     @property
     def words(self) -> str:
-        return f"note the outcome of Job {self.name}"
+        return f"annotate {self.resource.kind} {self.name}: {self.key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,7 @@ Action = (
     | Cordon
     | Uncordon
     | Evict
-    | AnnotateJob
+    | Annotate
     | SetStatus
     | SetFinalizers
     | EmitEvent
@@ -248,7 +251,7 @@ def rests_on(action: Action) -> tuple[Lane, ...]:
 def node_of(action: Action) -> str:
     """Return the only node that an action concerns, "" if it is not limited to one node."""
     match action:
-        case LabelNode() | Cordon() | Uncordon() | Evict() | Create():
+        case LabelNode() | Cordon() | Uncordon() | Evict() | Create() | Annotate():
             return action.node
         case Delete(resource=resource) if resource == NODE_DRIVERS:
             return action.name.partition(".")[2]

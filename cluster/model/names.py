@@ -54,6 +54,10 @@ REFUSED_NOTE: Final = f"{API_GROUP}/refused-toolkits"
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 
+# Annotation of a stage's pod: the boot of its node in which the stage before became ready.
+ADMITTED_NOTE: Final = f"{API_GROUP}/admitted-in-boot"
+
+
 # Annotation of a build Job: its outcome, which outlives its pods.
 OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
 

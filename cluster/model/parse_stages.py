@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.kube.managed_fields import kept_from
 from cluster.model.names import (
+    ADMITTED_NOTE,
     APPLIED_NOTE,
     DRIVER_LABEL,
     MANAGED_BY,
@@ -97,7 +98,8 @@ def cluster_version_from(data: Mapping[str, Any]) -> ClusterVersion:
 
 def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
     pod = pod_from(data)
-    labels = (data.get("metadata") or {}).get("labels") or {}
+    metadata = data.get("metadata") or {}
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     containers = (data.get("spec") or {}).get("containers") or ()
     conditions = (data.get("status") or {}).get("conditions") or ()
     return StagePod(
@@ -108,6 +110,7 @@ def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
         node=pod.node,
         daemonset=pod.daemonset,
         container=str(containers[0].get("name", "") if containers else ""),
+        admitted=str(notes.get(ADMITTED_NOTE, "")),
         deleting=pod.deleting,
         ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
         waiting=pod.waiting,

@@ -69,7 +69,8 @@ class StageObject:
 class StagePod:
     """A pod of a DaemonSet or Deployment of a stage. `waiting` is as in DriverPod.
 
-    `container` is the name of its first container.
+    `container` is the name of its first container. `admitted` is the boot in which it was told that
+    the stage before is ready.
     """
 
     name: str
@@ -79,6 +80,7 @@ class StagePod:
     node: str = ""
     daemonset: str = ""
     container: str = ""
+    admitted: str = ""
     deleting: bool = False
     ready: bool = False
     waiting: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cluster.kube.resources import JOBS
-from cluster.model.actions import Action, AnnotateJob, Apply, Delete, EmitEvent
+from cluster.model.actions import Action, Annotate, Apply, Delete, EmitEvent
+from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import JobObject, Snapshot
 from cluster.plan.builds.builds import outcome_of
 from cluster.plan.context.context import DriverContext
@@ -36,7 +37,15 @@ def wanted(context: DriverContext) -> Iterator[Action]:
             yield Apply(context.driver.name, job(build, context.resource, settings))
         elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
             note = termination_message(outcome)
-            yield AnnotateJob(context.driver.name, name, settings.namespace, existing.uid, note)
+            yield Annotate(
+                context.driver.name,
+                JOBS,
+                name,
+                settings.namespace,
+                existing.uid,
+                OUTCOME_NOTE,
+                note,
+            )
             yield _event(context, build, outcome)
 
 

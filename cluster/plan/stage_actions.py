@@ -9,8 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
+from cluster.kube.resources import PODS
+from cluster.model.actions import (
+    Action,
+    Annotate,
+    Apply,
+    Cordon,
+    Delete,
+    LabelNode,
+    Plan,
+    SetStatus,
+)
 from cluster.model.lanes import stages_part
+from cluster.model.names import ADMITTED_NOTE
 from cluster.model.snapshot import DriverObject, Snapshot, uses
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import ALLOWED, StageObject
@@ -44,6 +55,22 @@ def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
             yield LabelNode(staging.driver, node.name, labels, why)
     elif (stages := staging.context.snapshot.stages) is not None and not stages.unknown:
         yield from _remove_labels(staging.context.snapshot, staging.driver)
+
+
+def admissions(staging: StagePlan) -> Iterator[Annotate]:
+    """Yields what tells waiting pods that the stage before is ready in this boot."""
+    namespace = staging.context.snapshot.settings.namespace
+    for pod, node in staging.unadmitted() if staging.active else ():
+        yield Annotate(
+            staging.driver,
+            PODS,
+            pod.name,
+            namespace,
+            pod.uid,
+            ADMITTED_NOTE,
+            node.boot_id,
+            node.name,
+        )
 
 
 def stage_objects(staging: StagePlan) -> Iterator[Action]:

@@ -305,11 +305,16 @@ def wait(name: str, host_root: Path, timeout: float) -> None:
     For the init container of a workload that needs the driver. It needs no privilege, only the
     host's /run/nodeside, mounted read-only.
     """
-    from nodeside.driver.commands.wait import await_ready
+    import os
+
+    from nodeside.contract import ADMITTED_VARIABLE
+    from nodeside.driver.commands.wait import await_admission, await_ready
     from nodeside.host import Host
 
-    # The boot id is the kernel's, so every container's own /proc has it.
-    await_ready(Host(host_root), name, Host().boot_id, timeout=timeout)
+    boot_id = Host().boot_id  # the kernel's, so every container's own /proc has it
+    await_ready(Host(host_root), name, boot_id, timeout=timeout)
+    if admitted := os.environ.get(ADMITTED_VARIABLE):
+        await_admission(Path(admitted), boot_id)
 
 
 _OUTCOME_FILE = click.option(

@@ -2,8 +2,9 @@
 
 Pure. The kinds that a stage may have are a closed list: what only RBAC could undo is not applied
 for anybody. A DaemonSet gets a node selector, which limits its pods to nodes where the driver and
-the previous stage are ready. It also gets an init container that waits for the ready file of this
-boot: after a reboot the labels still describe the previous boot.
+the previous stage are ready. After a reboot the labels still describe the previous boot, so it also
+gets an init container that waits for the ready file of this boot, and for an annotation by which
+the controller says in which boot the previous stage became ready.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from cluster.model.names import (
+    ADMITTED_NOTE,
     APPLIED_NOTE,
     CLOSED,
     CONTROLLER,
@@ -33,13 +35,15 @@ from cluster.plan.objects.daemonset import digest
 from cluster.plan.objects.driver_pod import unprivileged
 from cluster.plan.objects.revision import owner
 from cluster.render.templates import StageInvalid
-from nodeside.contract import State, state_label
+from nodeside.contract import ADMITTED_VARIABLE, State, state_label
 from nodeside.spec import Driver
 
 Document = dict[str, Any]
 
 GATE: Final = "nodeside-wait"  # the init container
-_RUN: Final = "nodeside-run"  # its volume
+_RUN: Final = "nodeside-run"  # its volumes
+_ADMITTED: Final = "nodeside-admitted"
+_ADMITTED_AT: Final = "/etc/nodeside-admitted"
 _GATE_SECONDS = 3600  # then the gate reports a timeout and the kubelet restarts it
 _GATE_USER = 65532
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -230,16 +234,31 @@ def _gate(pod: Document, frame: Frame) -> None:
     away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [CLOSED]}
     affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     affinity[_AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
-    pod["initContainers"] = [_wait(driver), *pod.get("initContainers", ())]
+    wait = _wait(driver)
     host = {"path": "/run/nodeside", "type": "DirectoryOrCreate"}
-    pod["volumes"] = [*pod.get("volumes", ()), {"name": _RUN, "hostPath": host}]
+    volumes: list[Document] = [{"name": _RUN, "hostPath": host}]
+    if frame.after:
+        volumes.append(_wait_for_stage(wait))
+    pod["initContainers"] = [wait, *pod.get("initContainers", ())]
+    pod["volumes"] = [*pod.get("volumes", ()), *volumes]
+
+
+def _wait_for_stage(wait: Document) -> Document:
+    """Makes the container wait for the stage before as well; returns the volume it reads.
+
+    By an environment variable: an image with an older nodeside waits for the driver only.
+    """
+    wait["env"] = [{"name": ADMITTED_VARIABLE, "value": f"{_ADMITTED_AT}/boot"}]
+    wait["volumeMounts"].append({"name": _ADMITTED, "mountPath": _ADMITTED_AT, "readOnly": True})
+    field = {"fieldPath": f"metadata.annotations['{ADMITTED_NOTE}']"}
+    return {"name": _ADMITTED, "downwardAPI": {"items": [{"path": "boot", "fieldRef": field}]}}
 
 
 def _wait(driver: Driver) -> Document:
     """Returns the container that waits for the ready file of this boot.
 
-    It can read one directory and nothing else. `--host-root` overrides the image's environment,
-    which is made for a driver container with the host below /host.
+    It can read one directory of the host and nothing else. `--host-root` overrides the image's
+    environment, which is made for a driver container with the host below /host.
     """
     return {
         "name": GATE,

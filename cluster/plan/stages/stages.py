@@ -333,6 +333,23 @@ class StagePlan:
     def _passed_by(self, step: StageState) -> list[Member]:
         return [member for member in self.working if self.passed(step, member.node)]
 
+    def unadmitted(self) -> Iterator[tuple[StagePod, Node]]:
+        """Yields pods on nodes where the stage before is ready that were not told so in this boot.
+
+        They wait for it: the node's labels, which let them run there, may be of an earlier boot.
+        """
+        after = {step.name: step.after for step in self.steps if step.after and not step.error}
+        if not after:
+            return
+        nodes = {member.node.name: member.node for member in self.working}
+        for pod in self.observed.pods.values():
+            node = nodes.get(pod.node)
+            if pod.driver != self.driver or pod.stage not in after or pod.deleting or node is None:
+                continue
+            is_ready = node.labels.get(stage_label(self.driver, after[pod.stage])) == READY
+            if is_ready and pod.admitted != node.boot_id:
+                yield pod, node
+
     # --- on one node ---
 
     def passed(self, step: StageState, node: Node) -> bool:

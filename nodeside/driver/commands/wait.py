@@ -2,10 +2,13 @@
 
 Runs in the init container of a workload that needs the driver. It does not read driver.yaml and
 needs no privilege: it reads only the host's /run/nodeside, mounted read-only. A node label may be
-from an earlier boot; the ready file cannot be.
+from an earlier boot; the ready file cannot be. In a stage that follows another one, it also waits
+for the controller's word that the other one is ready in this boot.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from nodeside import log
 from nodeside.clock import Clock
@@ -15,6 +18,8 @@ from nodeside.ready_file import ReadyRecord, read_ready, ready_path
 from nodeside.spec.patterns import DRIVER_NAME
 
 _LOOK = 0.25  # seconds between two polls: one open(2) each
+_WORD = 120.0  # seconds for the controller, which may be down: then the driver is enough
+_LONGEST = 64  # bytes; a boot id has 36 characters
 
 
 def await_ready(
@@ -37,6 +42,39 @@ def await_ready(
         clock.sleep(_LOOK)
     log.fact("the driver is ready", driver=driver, version=record.version, kernel=record.kernel)
     return record
+
+
+def await_admission(
+    file: Path, boot_id: str, *, timeout: float = _WORD, clock: Clock | None = None
+) -> bool:
+    """Wait until a file holds the id of this boot; return whether it did before the `timeout`.
+
+    It is an annotation of this pod, which the kubelet writes anew when it changes.
+    """
+    clock = clock or Clock()
+    ends, waited = clock.now() + timeout, False
+    while _text(file) != boot_id:
+        if not waited:
+            log.fact("waiting for the stage before to be ready in this boot")
+        waited = True
+        if clock.now() >= ends:
+            log.warning(
+                f"the controller did not say in {timeout:g} s that the stage before is ready in "
+                "this boot; going on without it",
+                hint="see whether it runs: nodeside-cluster status",
+            )
+            return False
+        clock.sleep(_LOOK)
+    log.fact("the stage before is ready")
+    return True
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(_LONGEST).decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _late(host: Host, driver: str, timeout: float) -> DeadlinePassed:

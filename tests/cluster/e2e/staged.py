@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cluster.model.names import NAMESPACE, closed_label, stage_label
+from cluster.model.names import ADMITTED_NOTE, NAMESPACE, closed_label, stage_label
 from nodeside.contract import State, assigned_label, state_label
 from tests.cluster.e2e.scene import Scene
 from tests.cluster.e2e.watching import Watching
@@ -70,11 +70,18 @@ def until_staged(scene: Scene, nodes: int) -> None:
 
 
 def stage_pods(scene: Scene) -> list[str]:
-    return sorted(
-        f"{p['metadata']['labels']['app']} on {p['spec'].get('nodeName')}"
+    return sorted(told(scene))
+
+
+def told(scene: Scene) -> dict[str, str | None]:
+    """The pods of stages, and in which boot each was told that the stage before is ready."""
+    return {
+        f"{p['metadata']['labels']['app']} on {p['spec'].get('nodeName')}": (
+            p["metadata"].get("annotations", {}).get(ADMITTED_NOTE)
+        )
         for p in scene.items(STAGE_PODS)
         if "deletionTimestamp" not in p["metadata"]
-    )
+    }
 
 
 class Watched(Watching):

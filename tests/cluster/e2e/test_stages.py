@@ -28,6 +28,7 @@ from tests.cluster.e2e.staged import (
     Watched,
     clear,
     stage_pods,
+    told,
     until_staged,
     write,
 )
@@ -58,6 +59,16 @@ def test_stages_go_through_the_nodes_in_order_and_make_way_for_a_new_driver(
         until_staged(staged, 2)
         expected = [f"{app} on n{i}" for app in ("monitor", "plugin") for i in range(2)]
         assert stage_pods(staged) == expected, "and none where the driver failed"
+        boots = {
+            node["metadata"]["name"]: node["status"]["nodeInfo"]["bootID"]
+            for node in staged.items("/api/v1/nodes")
+        }
+        assert told(staged) == {
+            "monitor on n0": boots["n0"],
+            "monitor on n1": boots["n1"],
+            "plugin on n0": None,
+            "plugin on n1": None,
+        }
 
         fleet.outcome = lambda _node, _: State.READY
         staged.driver("2.0.0", maxUnavailable=2)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from cluster.kube.resources import JOBS
 from cluster.model.actions import (
     Action,
-    AnnotateJob,
+    Annotate,
     Apply,
     Cordon,
     Create,
@@ -28,7 +29,7 @@ from cluster.model.actions import (
     SetStatus,
     Uncordon,
 )
-from cluster.model.names import CORDONED, STAGE_LABEL
+from cluster.model.names import ADMITTED_NOTE, CORDONED, OUTCOME_NOTE, STAGE_LABEL
 from cluster.model.parse import daemonset_from, driver_from, job_from, revision_from
 from cluster.model.parse_pods import pod_from
 from cluster.model.parse_stages import stage_item_from
@@ -336,9 +337,8 @@ class Model:
                 self._delete(action)
             case LabelNode():
                 self.relabel(action.node, dict(action.labels))
-            case AnnotateJob():
-                outcome = read_message(action.note)
-                self.jobs[action.name] = replace(self.jobs[action.name], outcome=outcome)
+            case Annotate():
+                self._annotate(action)
             case Cordon() | Uncordon() | Evict():
                 self._drain(action)
             case SetStatus():
@@ -348,6 +348,19 @@ class Model:
                 self._set_finalizers(action)
             case EmitEvent():
                 self.said.append(action)
+
+    def _annotate(self, action: Annotate) -> None:
+        if action.resource == JOBS:
+            assert action.key == OUTCOME_NOTE
+            outcome = read_message(action.value)
+            self.jobs[action.name] = replace(self.jobs[action.name], outcome=outcome)
+            return
+        assert action.key == ADMITTED_NOTE
+        assert self.stages is not None
+        pod = self.stages.pods[action.name]
+        assert (pod.uid, pod.node) == (action.uid, action.node)
+        told = {**self.stages.pods, pod.name: replace(pod, admitted=action.value)}
+        self.stages = replace(self.stages, pods=told)
 
     def _drain(self, action: Cordon | Uncordon | Evict) -> None:
         """As drain_requests.py does: a cordon is ours only if the node had none."""
@@ -412,6 +425,7 @@ class Model:
         """Do what the DaemonSet controller does: pods where node labels say so, and only there."""
         assert self.stages is not None
         pods: dict[str, StagePod] = {}
+        before = self.stages.pods
         for (kind, name), found in self.stages.objects.items():
             for node in self.nodes.values() if kind == "DaemonSet" else ():
                 if not _chosen(found.document, node):
@@ -427,6 +441,8 @@ class Model:
                     ready=ready,
                     waiting=waiting,
                 )
+                if pod.name in before:
+                    pod = replace(pod, admitted=before[pod.name].admitted)
                 pods[pod.name] = pod
                 self._register(pod)
         self.stages = replace(self.stages, pods=pods)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nodeside.clock import Clock
-from nodeside.contract import Rung
-from nodeside.driver.commands.wait import await_ready
+from nodeside.contract import ADMITTED_VARIABLE, Rung
+from nodeside.driver.commands import wait
+from nodeside.driver.commands.wait import await_admission, await_ready
 from nodeside.errors import DeadlinePassed, ExitCode, UsageError
 from nodeside.host import Host
 from nodeside.ready_file import ReadyRecord, ready_path, write_ready
@@ -80,3 +82,42 @@ def test_the_verb_needs_no_driver_yaml_and_says_what_it_missed(tmp_path: Path) -
     write_ready(Host(tmp_path), ReadyRecord("edu", "1.0", "6.1.0", boot, Rung.BUILT, (), 1.0))
     done = nodeside("driver", "wait", "edu", "--host-root", str(tmp_path), "--timeout", "0")
     assert done.code == ExitCode.OK
+
+
+# --- the stage before ----------------------------------------------------------------------------
+
+
+def test_a_stage_waits_until_the_one_before_is_ready_in_this_boot(tmp_path: Path) -> None:
+    file = tmp_path / "boot"
+    file.write_text("boot-1")
+    ticking = Ticking(then=lambda: file.write_text("boot-2\n"))
+
+    assert await_admission(file, "boot-2", clock=ticking.clock)
+    assert ticking.sleeps == 3
+
+
+@pytest.mark.parametrize("content", [None, b"", b"boot-1", b"\xff" * 100, b"boot-2" + b"x" * 99])
+def test_a_controller_that_says_nothing_holds_no_stage_for_ever(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "boot"
+    if content is not None:
+        file.write_bytes(content)
+    ticking = Ticking()
+
+    assert not await_admission(file, "boot-2", clock=ticking.clock)
+    assert ticking.time == 120
+    assert "the controller did not say in 120 s" in caplog.text
+
+
+def test_the_command_waits_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot_id = Host().boot_id
+    write_ready(Host(tmp_path), replace(READY, boot_id=boot_id))
+    waited: list[tuple[Path, str]] = []
+    monkeypatch.setattr(wait, "await_admission", lambda *words: waited.append(words))
+    words = ("driver", "wait", "edu", "--host-root", str(tmp_path))
+
+    assert nodeside(*words).code == 0
+    assert waited == []
+    assert nodeside(*words, env={ADMITTED_VARIABLE: "/at/boot"}).code == 0
+    assert waited == [(Path("/at/boot"), boot_id)]

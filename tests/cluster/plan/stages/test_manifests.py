@@ -92,13 +92,31 @@ def test_a_daemonset_is_gated_by_labels_and_by_the_ready_file_without_privilege(
                 "seLinuxOptions": {"type": "spc_t"},
             },
             "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}},
+            "env": [{"name": "NODESIDE_ADMITTED", "value": "/etc/nodeside-admitted/boot"}],
             "volumeMounts": [
-                {"name": "nodeside-run", "mountPath": "/run/nodeside", "readOnly": True}
+                {"name": "nodeside-run", "mountPath": "/run/nodeside", "readOnly": True},
+                {
+                    "name": "nodeside-admitted",
+                    "mountPath": "/etc/nodeside-admitted",
+                    "readOnly": True,
+                },
             ],
         }
     ]
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
-    assert [volume["hostPath"]["path"] for volume in pod["volumes"]] == ["/run/nodeside"]
+    run, admitted = pod["volumes"]
+    assert run["hostPath"]["path"] == "/run/nodeside"
+    [item] = admitted["downwardAPI"]["items"]
+    assert item["path"] == "boot"
+    assert item["fieldRef"] == {"fieldPath": "metadata.annotations['nodeside.io/admitted-in-boot']"}
+
+
+def test_the_first_stage_waits_for_the_driver_only() -> None:
+    [found], _ = made(daemonset("plugin"))
+
+    pod = found["spec"]["template"]["spec"]
+    assert "env" not in pod["initContainers"][0]
+    assert [volume["name"] for volume in pod["volumes"]] == ["nodeside-run"]
 
 
 def test_the_gate_looks_where_its_volume_is_whatever_the_image_says_of_the_host() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.cache.stage_logs import logs_wanted
 from cluster.cli.explain import explain_driver, explain_node
-from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
+from cluster.model.actions import Annotate, Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.stages import LogSight, LogWanted, StageObject, Stages
 from cluster.plan.nodes.drain_labels import stamp
 from cluster.plan.planner import plan
@@ -295,6 +295,45 @@ def _sees(model: Model, *sights: LogSight) -> None:
     assert model.stages is not None
     logs = dict.fromkeys(["uid-plugin-n0"], *sights) if sights else {}
     model.stages = replace(model.stages, logs=logs)
+
+
+# --- after a reboot ------------------------------------------------------------------------------
+
+
+def admissions(model: Model) -> list[tuple[str, str]]:
+    return [(a.name, a.value) for a in model.plan().actions if isinstance(a, Annotate)]
+
+
+def test_a_pod_is_told_that_the_stage_before_is_ready_in_this_boot() -> None:
+    model = up(with_stages(2))
+    assert model.stages is not None
+    told = {name: pod.admitted for name, pod in model.stages.pods.items()}
+    boots = {name: node.boot_id for name, node in model.nodes.items()}
+    assert told == {
+        "plugin-n0": "",
+        "plugin-n1": "",
+        "monitor-n0": boots["n0"],
+        "monitor-n1": boots["n1"],
+    }
+    assert admissions(model) == [], "and not again"
+
+
+def test_after_a_reboot_no_pod_is_told_so_before_the_stage_is_ready_again() -> None:
+    model = up(with_stages(1))
+    model.nodes["n0"] = replace(model.nodes["n0"], boot_id="boot-2")
+    assert model.nodes["n0"].labels[FIRST] == "ready", "of the boot before"
+
+    assert admissions(model) == []
+    round_(model)
+    assert FIRST not in model.nodes["n0"].labels
+    speak(model, "n0")
+    model.play_stages(ready=False)
+    assert pods(model) == {"plugin-n0"}
+    assert admissions(model) == []
+
+    up(model)
+    assert model.stages is not None
+    assert model.stages.pods["monitor-n0"].admitted == "boot-2"
 
 
 # --- before the driver changes -------------------------------------------------------------------
