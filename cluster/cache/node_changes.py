@@ -25,8 +25,8 @@ _DEVICE: Final = "/pci-"
 class Attention:
     """The label keys that are read: our own and `keys`.
 
-    `devices`: also those of PCI devices. `every`: all labels. `resources`: the allocatable ones
-    that stages wait for.
+    `devices`: also those of PCI devices. `every`: all labels. `resources`: the extended resources
+    that stages wait for or Drivers declare.
     """
 
     keys: frozenset[str] = frozenset((OSTREE_LABEL,))
@@ -38,15 +38,17 @@ class Attention:
         """Return whether the change of a node may change a plan."""
         if before == after:
             return False
-        alike = replace(before, labels=after.labels, allocatable=after.allocatable)
+        alike = replace(
+            before, labels=after.labels, capacity=after.capacity, allocatable=after.allocatable
+        )
         if alike != after or self._offered(before) != self._offered(after):
             return True
         if self.every:
             return before.labels != after.labels
         return self._read(before.labels) != self._read(after.labels)
 
-    def _offered(self, node: Node) -> list[int | None]:
-        return [node.allocatable.get(name) for name in self.resources]
+    def _offered(self, node: Node) -> list[tuple[int | None, int | None]]:
+        return [(node.capacity.get(name), node.allocatable.get(name)) for name in self.resources]
 
     def _read(self, labels: Mapping[str, str]) -> dict[str, str]:
         return {key: value for key, value in labels.items() if self._reads(key)}

@@ -30,6 +30,7 @@ from cluster.plan.rollout.decisions import Decision, why_queued
 from cluster.plan.rollout.table import Act
 from cluster.plan.rollout.unload import Unload, UnloadPhase
 from cluster.plan.stages.stages import StagePlan
+from cluster.plan.status import resources
 from cluster.plan.status.drains import held_up
 from cluster.plan.status.messages import called, nodes, pool_reason, some, toolkit_message
 from cluster.plan.status.report import report_of
@@ -228,6 +229,8 @@ def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     notes.blocks += [*_blocks(context, decision), *held_up(observed, decision, state.newest)]
     staging = StagePlan(context)
     notes.wanted += on_node(staging, node)
+    names = [device.resource for device in context.driver.spec.devices]
+    notes.wanted += resources.on_node(names, node)
     if why := blocking(staging, node):
         notes.blocks.append(why)
     queued = why_queued(decision, state)

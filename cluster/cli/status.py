@@ -64,6 +64,9 @@ class Overview:
         columns = ("DRIVER", "OS VERSION", "KERNEL", "NODES", "UPDATED", "READY", "FAILED")
         if pools:
             yield table(pools, header=(*columns, "TOOLKIT", "WHY"))
+        resources = [row for observed in self.drivers.values() for row in _resources(observed)]
+        if resources:
+            yield table(resources, header=("DRIVER", "RESOURCE", "DEVICES", "HEALTHY", "WHY"))
         stages = [row for observed in self.drivers.values() for row in _stages(observed)]
         if stages:
             yield table(stages, header=("DRIVER", "STAGE", "NODES", "READY", "STATE", "WHY"))
@@ -165,6 +168,12 @@ def _pools(observed: DriverObject) -> Iterator[Row]:
         good = row["reason"] == "Ready"
         why = row["message"] or ("" if good else row["reason"])
         yield (*where, *_counts(row["nodes"]), row["link"], why)
+
+
+def _resources(observed: DriverObject) -> Iterator[Row]:
+    for row in observed.status.get("resources", ()):
+        counts = (str(row.get(key, 0)) for key in ("devices", "healthy"))
+        yield (observed.name, row["name"], *counts, row["message"])
 
 
 def _stages(observed: DriverObject) -> Iterator[Row]:

@@ -51,6 +51,7 @@ from nodeside.spec import parse
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
 _RESOURCES = 256  # of a node
+_COUNT = 1 << 32  # of one resource; a sum over all nodes fits into 64 bits
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
 _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -73,6 +74,7 @@ def node_from(data: Document) -> Node:
         ready=ready.get("status") == "True",
         ready_since=seconds(ready.get("lastTransitionTime")),
         unschedulable=bool(part(data, "spec").get("unschedulable")),
+        capacity=_extended(part(status, "capacity")),
         allocatable=_extended(part(status, "allocatable")),
         labelled=_labelled(metadata),
     )
@@ -82,7 +84,10 @@ def _extended(resources: Document) -> Mapping[str, int]:
     """Return the extended resources: those whose name has a domain that is not Kubernetes' own."""
     names = [name for name in resources if "/" in name and "kubernetes.io/" not in name]
     found = {intern(name): amount(resources[name]) for name in names[:_RESOURCES]}
-    return {name: int(count) for name, count in found.items() if count is not None} or EMPTY
+    counts = {
+        name: max(0, min(int(count), _COUNT)) for name, count in found.items() if count is not None
+    }
+    return counts or EMPTY
 
 
 def driver_from(data: Document) -> DriverObject:

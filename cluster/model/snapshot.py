@@ -48,7 +48,7 @@ class Node:
     """A node. All fields except the labels and `unschedulable` are reported by the kubelet.
 
     `ready_since` is when `ready` last changed, `labelled` when we last changed a label.
-    `allocatable` has the extended resources only.
+    `capacity` and `allocatable` have the extended resources only.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Node:
     ready: bool = False
     ready_since: float = 0.0
     unschedulable: bool = False
+    capacity: Mapping[str, int] = field(default_factory=_nothing)
     allocatable: Mapping[str, int] = field(default_factory=_nothing)
     labelled: float = field(default=0.0, compare=False)
 

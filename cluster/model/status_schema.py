@@ -10,6 +10,9 @@ Schema = dict[str, Any]
 DEVICE_LIMIT = 128  # device ids in a status: those of the spec and some earlier ones
 
 
+RESOURCE_LIMIT = 16  # entries of spec.devices
+
+
 DRAIN_LIMIT = 64  # rows in a status
 
 
@@ -43,6 +46,13 @@ def _driver_status() -> Schema:
                 "description": "PCI ids that the Driver selects, and those it selected before.",
                 "items": _text("vendor or vendor:device."),
                 "maxItems": DEVICE_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+            "resources": {
+                "type": "array",
+                "description": "What the kubelets offer of spec.devices.",
+                "items": _resource(),
+                "maxItems": RESOURCE_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "conditions": _conditions(),
@@ -81,6 +91,19 @@ def _driver_status() -> Schema:
                 "maxItems": 64,
                 "x-kubernetes-list-type": "atomic",
             },
+        },
+    }
+
+
+def _resource() -> Schema:
+    return {
+        "type": "object",
+        "description": "The devices of one resource, on all nodes of the Driver.",
+        "properties": {
+            "name": _text("The resource, as pods ask for it."),
+            "devices": _count("Devices that the kubelets know; shares count."),
+            "healthy": _count("Those that pods can be given, or have."),
+            "message": _text("Where devices do not work.", _TEXT_LIMIT),
         },
     }
 

@@ -31,6 +31,7 @@ from cluster.plan.status.messages import (
 from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Motion, current_motion, stopped
 from cluster.plan.status.report import StatusReport, counts
+from cluster.plan.status.resources import resource_rows
 from nodeside.timestamps import rfc3339
 
 
@@ -60,6 +61,7 @@ def status(report: StatusReport, *, now: float) -> dict[str, Any]:
         "nodes": dict(report.counts),
         "leaving": report.leaving.count if report.leaving else 0,
         "devices": devices(report.driver.spec.hardware, report.found.status),
+        "resources": resource_rows(report),
         "pools": pool_rows(report),
         "preflight": [answer.row() for answer in report.preflight],
         "draining": drains(report.decisions, report.occupancy),
@@ -116,7 +118,7 @@ def deleting(
 def _previous_fields(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
     empty |= {"nodes": counts(()), "pools": [], "preflight": [], "draining": []}
-    empty |= {"casualties": [], "devices": []}
+    empty |= {"casualties": [], "devices": [], "resources": []}
     fields = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:
         fields["stages"] = found.status["stages"]

@@ -58,9 +58,11 @@ def test_so_does_a_resource_that_a_stage_waits_for() -> None:
     waits = driver(stages=[{"name": "plugin", "manifests": "plugin", "waitFor": wait}])
     declares = driver(devices=[{"resource": "example.com/edu", "discover": {"count": 1}}])
     after = replace(NODE, allocatable={"example.com/edu": 1})
+    more = replace(NODE, capacity={"example.com/edu": 1})
     other = replace(NODE, allocatable={"example.com/other": 1})
     for model in (waits, declares):
         assert attention(model.drivers.values()).is_news(NODE, after)
+        assert attention(model.drivers.values()).is_news(NODE, more)
         assert not attention(model.drivers.values()).is_news(NODE, other)
     assert not attention(driver().drivers.values()).is_news(NODE, after)
 

@@ -453,7 +453,11 @@ class Model:
         if pod.ready and pod.stage == DEVICES_STAGE and found and found.driver and self.registers:
             node = self.nodes[pod.node]
             offered = {each.resource: 1 for each in found.driver.spec.devices}
-            self.nodes[pod.node] = replace(node, allocatable={**offered, **node.allocatable})
+            self.nodes[pod.node] = replace(
+                node,
+                capacity={**offered, **node.capacity},
+                allocatable={**offered, **node.allocatable},
+            )
 
     def _delete(self, action: Delete) -> None:
         key = (action.resource.kind, action.name)

@@ -80,6 +80,11 @@ def test_of_what_a_node_offers_extended_resources_are_kept() -> None:
         "a.example/b": 3,
         "a/b": 1,
     }
+    absurd = {"example.com/edu": "9" * 60, "example.com/less": "-1"}
+    assert node_from({"status": {"capacity": absurd}}).capacity == {
+        "example.com/edu": 1 << 32,  # what the API server takes in a status, on every node
+        "example.com/less": 0,
+    }
     many = {f"example.com/r{number}": "1" for number in range(10_000)}
     assert len(node_from({"status": {"allocatable": many}}).allocatable) == 256
     assert node_from({"status": {"allocatable": "all"}}).allocatable == {}

@@ -10,6 +10,8 @@ import pytest
 
 from cluster.cache.stage_logs import logs_wanted
 from cluster.cli.explain import explain_node
+from cluster.cli.leader_status import Presence
+from cluster.cli.status import overview
 from cluster.model.names import closed_label, stage_label
 from cluster.model.snapshot import Settings
 from cluster.model.stages import StageObject
@@ -33,6 +35,7 @@ from tests.cluster.fakes.stagedriver import (
     with_stages,
 )
 
+LEADS = Presence(True)
 AGENT = "registry.example.com/nodeside-agent:1.0"
 DEVICES = stage_label("edu", "devices")
 DECLARED = [{"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}]
@@ -132,6 +135,25 @@ def test_it_is_ready_when_the_kubelet_knows_the_resources() -> None:
     model.nodes["n0"] = replace(model.nodes["n0"], allocatable=offered)
     up(model)
     assert model.nodes["n0"].labels[DEVICES] == "ready", "a node may have none of the devices"
+
+
+def test_the_status_counts_devices_and_names_the_nodes_where_some_do_not_work() -> None:
+    model = up(with_devices(2))
+    name = "example.com/edu"
+    assert model.drivers["edu"].status["resources"] == [
+        {"name": name, "devices": 2, "healthy": 2, "message": ""}
+    ]
+
+    model.nodes["n1"] = replace(model.nodes["n1"], capacity={name: 2}, allocatable={name: 1})
+    up(model)
+    words = "n1: not all devices work"
+    assert model.drivers["edu"].status["resources"] == [
+        {"name": name, "devices": 3, "healthy": 2, "message": words}
+    ]
+    lines = [" ".join(line.split()) for line in overview(model.drivers, LEADS).table().splitlines()]
+    assert "DRIVER RESOURCE DEVICES HEALTHY WHY" in lines
+    assert f"edu {name} 3 2 {words}" in lines
+    assert f"{name}: 1 of 2 devices work" in explain_node(model.snapshot, "edu", "n1").wanted
 
 
 def test_a_listed_entry_may_wait_for_so_many() -> None:

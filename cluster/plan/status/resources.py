@@ -1,0 +1,45 @@
+"""A row of the status for each resource of `spec.devices`: how many devices there are and work.
+
+Pure. The kubelet of a node knows both: `capacity` counts all devices, `allocatable` those that
+work. Why one does not, the device agent's log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cluster.model.snapshot import Node
+from cluster.plan.status.messages import cut, some
+from cluster.plan.status.report import StatusReport
+
+
+def resource_rows(report: StatusReport) -> list[dict[str, Any]]:
+    nodes = [decision.member.node for decision in report.decisions]
+    return [_row(device.resource, nodes) for device in report.driver.spec.devices]
+
+
+def _row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
+    devices = healthy = 0
+    sick: list[str] = []
+    for node in nodes:
+        present, works = counted(resource, node)
+        devices += present
+        healthy += works
+        if works < present:
+            sick.append(node.name)
+    message = f"{some(sick)}: not all devices work" if sick else ""
+    return {"name": resource, "devices": devices, "healthy": healthy, "message": cut(message)}
+
+
+def counted(resource: str, node: Node) -> tuple[int, int]:
+    """Returns how many devices a node has, and how many of them work."""
+    return node.capacity.get(resource, 0), node.allocatable.get(resource, 0)
+
+
+def on_node(resources: Iterable[str], node: Node) -> Iterator[str]:
+    """Yields a line for each resource that a node's kubelet knows."""
+    for resource in resources:
+        present, works = counted(resource, node)
+        if resource in node.capacity:
+            yield f"{resource}: {works} of {present} devices work"
