@@ -123,6 +123,14 @@ def held(story: Story, node: LabNode) -> dict[str, str]:
     return {labels["device"]: labels["pod"] for labels in allocated}
 
 
+def slot_of(node: LabNode, device_node: str) -> int:
+    """Which of the machine's devices, by their order, a device node belongs to."""
+    link = f"/sys/class/misc/{device_node.removeprefix('/dev/')}/device"
+    address = node.run("readlink", "--canonicalize", link).output.strip().rpartition("/")[2]
+    found = node.type("cd /sys/bus/pci/devices; grep -lx 0x11e8 */device | cut -d/ -f1 | sort")
+    return found.output.split().index(address)
+
+
 def agent_pid(node: LabNode) -> str:
     """The main process's."""
     found = node.run("pgrep", "--full", "--oldest", "nodeside device-agent", check=False)

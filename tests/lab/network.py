@@ -2,10 +2,10 @@
 
     host: nodeside-lab 10.93.0.1/24 -- veth -- | namespace nodeside-lab: bridge -- tap-N -- node N
 
-API server and registry are at the host's address, so that pods reach them; the host reaches nodes,
-so that an ordinary shell can use `kubectl logs`. Nothing is forwarded to other networks. The
-names are fixed: there is one lab at a time, and the next one removes what a killed one left. A tap
-lives as long as its descriptor.
+API server and registry are at the host's address, so that pods reach them; the host reaches nodes
+and pods, so that an ordinary shell can use `kubectl logs` and scrape metrics. Nothing is forwarded
+to other networks. The names are fixed: there is one lab at a time, and the next one removes what a
+killed one left. A tap lives as long as its descriptor.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Network:
             _inside("link", "set", _PEER, "master", _BRIDGE, "up")
             _ip("address", "add", f"{HOST}/24", "dev", _NAME)
             _ip("link", "set", _NAME, "up")
+            for number in range(1, MOST_NODES + 1):
+                _ip("route", "add", pods(number), "via", address(number))
         except BaseException:
             remove()
             raise

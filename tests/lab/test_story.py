@@ -119,6 +119,22 @@ def test_a_device_that_disappears_is_not_given_until_it_is_back(
     devices.end(story, "late")
 
 
+def test_a_card_that_is_pulled_is_given_to_nobody_until_it_is_plugged_in_again(
+    story: Story, node: LabNode
+) -> None:
+    """QEMU takes it away and gives it back, as a slot that can be hot-plugged does."""
+    [held] = devices.until_computes(story, "consumer")
+    free = devices.slot_of(node, *(BOTH - {held}))
+    node.computer.unplug(free)
+    devices.until_devices(story, node, 2, 1)
+    devices.start(story, "waiting", 1)
+    devices.until_computes(story, "consumer")
+    node.computer.plug_in(free)
+    devices.until_devices(story, node, 2, 2)
+    assert set(devices.until_computes(story, "waiting")) == BOTH - {held}
+    devices.end(story, "waiting")
+
+
 def test_a_version_that_does_not_compile_is_named_and_leaves_the_device_to_its_users(
     story: Story, node: LabNode
 ) -> None:

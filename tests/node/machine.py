@@ -21,6 +21,7 @@ from nodeside.trial.machine.machine import Machine
 from nodeside.trial.machine.payload import compile_package
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.workshop import Workshop
+from tests.node import qmp
 
 _COMMAND = 600.0  # seconds
 _SHUT_DOWN = 300.0  # seconds; systemd gives each service 90
@@ -115,9 +116,13 @@ class Computer:
             self.workshop.accelerator_for(kernel),
             _MEMORY_MIB,
             _CPUS,
-            tuple(self.devices),
+            tuple(f"{device},id={_slot(number)}" for number, device in enumerate(self.devices)),
             _APPEND,
-            more=(*self.cable.words, *qemu.drive(self.directory / "images.qcow2", "images")),
+            more=(
+                *self.cable.words,
+                *qemu.drive(self.directory / "images.qcow2", "images"),
+                *("-qmp", f"unix:{self._qmp},server=on,wait=off"),
+            ),
             descriptors=(self.cable.descriptor,),
         )
         machine = self._machine = Machine(hardware, files, allow_splats=True)
@@ -143,6 +148,20 @@ class Computer:
         """A command of the node's own, outside every container."""
         return self.machine.run(argv, "node", timeout=timeout, check=check)
 
+    @property
+    def _qmp(self) -> Path:
+        return self.directory / "qmp"
+
+    def unplug(self, number: int) -> None:
+        """Ask the machine to let one of its devices go; the kernel does it when it likes."""
+        qmp.ask(self._qmp, "device_del", id=_slot(number))
+
+    def plug_in(self, number: int) -> None:
+        """Put one of its devices, which has gone, into the machine again."""
+        driver, _, options = self.devices[number].partition(",")
+        more = dict(each.split("=", 1) for each in options.split(",") if each)
+        qmp.ask(self._qmp, "device_add", driver=driver, id=_slot(number), **more)
+
     def last_words(self) -> str:
         """What its journal, its kernel and its containers said."""
         if not self.is_on:
@@ -152,6 +171,11 @@ class Computer:
         journal = self.run(*asked, check=False).output
         pods = self.run("sh", "-c", shown, check=False).output
         return f"{self.machine.serial_log()[-4000:]}\n{journal}\n{pods}"
+
+
+def _slot(number: int) -> str:
+    """What QEMU calls one of the devices."""
+    return f"device{number}"
 
 
 def _with_init(kernel: KernelDisk, directory: Path) -> KernelDisk:

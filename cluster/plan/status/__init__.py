@@ -2,6 +2,6 @@
 
 report                the inputs of a status; counts for metrics
 conditions, progress  Ready, Progressing, Degraded, and their messages
-pool_rows, drains, stages   the rows
+pool_rows, resources, drains, stages   the rows
 messages              phrases shared by several messages
 """
