@@ -1,0 +1,80 @@
+"""The recipe of examples/edu/stack, as a new user applies it, with a real Prometheus beside it.
+
+After test_story.py: the node has the driver in its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import TOP
+from tests.controlplane.controlplane import ControlPlane
+from tests.lab import devices
+from tests.lab.lab import Lab
+from tests.lab.node import LabNode
+from tests.lab.story import Story
+from tests.node.configuration import SANDBOX
+from tests.vm.hostbuilds import HostBuilds
+
+pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
+
+STACK = TOP / "examples/edu/stack"
+_ROWS = "jsonpath={range .status.stages[*]}{.name}={.state} {end}"
+# Podman has no network of its own there, and needs none.
+_PODMAN = f"podman run --rm --network none --annotation example.com/edu=true {SANDBOX}"
+_NOTHING = f"{_PODMAN} /bin/busybox true"
+
+
+@pytest.fixture(scope="module")
+def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
+        yield Story(lab, tmp_path_factory.mktemp("drivers"), builds)
+
+
+@pytest.fixture
+def node(story: Story) -> LabNode:
+    [node] = story.lab.nodes.values()
+    return node
+
+
+def rows(plane: ControlPlane) -> list[str]:
+    found = plane.kubectl("get", "driver", "edu", "-o", _ROWS, check=False)
+    return found.output.split()
+
+
+def test_one_command_brings_up_a_driver_and_what_follows_it(story: Story, node: LabNode) -> None:
+    story.plane.kubectl("apply", "-k", str(STACK))
+    names = ("runtime", "devices", "dashboard")
+    expected = [f"{name}=Ready" for name in names]
+    story.wait_for(lambda: rows(story.plane) == expected, "every stage to be Ready")
+    devices.until_devices(story, node, 2, 2)
+
+    def lines() -> list[str]:
+        pods = devices.pods(story, "edu-workload")
+        found = [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"]
+        return [story.plane.kubectl("logs", name, "--tail=1").output.strip() for name in found]
+
+    story.wait_for(lambda: lines() == ["10! = 3628800 (mod 2^32)"] * 2, "two pods to compute")
+    status = story.scene.cli("status", "edu").output
+    for name in names:
+        assert name in status
+    assert "Ready" in status
+
+
+def test_a_container_of_podman_starts_only_while_the_driver_works(node: LabNode) -> None:
+    node.type(_NOTHING)
+    hidden = f"mount -t tmpfs nothing /run/nodeside/edu && {_NOTHING}"
+    refused = node.run("unshare", "--mount", "sh", "-c", hidden, check=False)
+    assert refused.exit_code != 0
+    assert "driver edu is not ready on this node" in refused.errors
+
+
+def test_the_recipe_goes_and_leaves_no_hook(story: Story, node: LabNode) -> None:
+    story.plane.kubectl("delete", "-k", str(STACK), "--wait=false")
+    story.until_gone()
+    story.nothing_is_left()
+    for path in ("/etc/containers/oci/hooks.d", "/var/lib/edu-hook"):
+        assert node.run("ls", path).output.split() == []
+    node.type(_NOTHING)
