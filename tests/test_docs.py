@@ -50,7 +50,7 @@ FOREIGN = {
     *("--take-ownership", "--clusterrole", "--role", "--serviceaccount", "--user"),
     *("--cluster", "--subresource", "--token"),
     *("--field-selector", "--for", "--overwrite", "--profile", "--show-labels", "--timeout"),
-    *("--all-containers", "--resource", "--root-dir", "--tail", "--verb"),
+    *("--all-containers", "--from-file", "--resource", "--root-dir", "--tail", "--verb"),
     *("--quiet", "--type", "--push"),
     *(
         "--cap-drop",

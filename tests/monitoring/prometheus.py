@@ -17,12 +17,19 @@ import psutil
 import requests
 import yaml
 
+from cluster.install.manifests import Installation, manifests
+from cluster.model.snapshot import Settings
+from cluster.plan.objects.device_agent import device_agent
 from nodeside import process
-from tests.monitoring.rules import program, write_rules
+from tests.device_agent.agent_process import EDU
+from tests.device_agent.node import driver
+from tests.monitoring.rules import SCRAPE, program, write_rules
 
 LONG = 60.0  # seconds: a deadline that only a broken test meets
 Job = dict[str, Any]
 Labels = dict[str, str]
+OPERATOR = "operator"
+PLAIN: dict[str, Job] = {job["job_name"]: job for job in SCRAPE["scrape_configs"]}
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,14 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(directory: Path, *jobs: Job) -> Iterator[Prometheus]:
-    """It is ready, on a port that the kernel chose, and is killed at the end."""
+def prometheus(directory: Path, *jobs: Job, at_once: bool = False) -> Iterator[Prometheus]:
+    """It is ready, on a port that the kernel chose, and is killed at the end.
+
+    `at_once`: alerts do not wait before they fire.
+    """
     config = {
         "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), "1s"),
-        "rule_files": [str(write_rules(directory))],
+        "rule_files": [str(write_rules(directory, at_once=at_once))],
         "scrape_configs": list(jobs),
     }
     path = directory / "prometheus.yaml"
@@ -127,3 +137,35 @@ def at(job: Job, port: int, labels: Labels) -> Job:
     found = {"targets": [f"127.0.0.1:{port}"], "labels": labels}
     kept = {key: value for key, value in job.items() if key != "kubernetes_sd_configs"}
     return kept | {"static_configs": [found]}
+
+
+def devices_jobs(port: int) -> list[Job]:
+    """By the PodMonitor of the stage `devices`, and without the operator."""
+    monitor = device_agent(driver(EDU), Settings())[2]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    labels = monitor["spec"]["selector"]["matchLabels"].items()
+    found = {
+        "__meta_kubernetes_pod_node_name": "n1",
+        "__meta_kubernetes_pod_container_port_name": endpoint["port"],
+        **{f"__meta_kubernetes_pod_label_{re.sub('[./]', '_', key)}": text for key, text in labels},
+    }
+    pod = {"namespace": "nodeside", "pod": "edu-devices-x", "container": "device-agent"}
+    return [
+        at(of_monitor(OPERATOR, endpoint), port, found | pod),  # the operator sets these three
+        at(PLAIN["nodeside-devices"], port, found),
+    ]
+
+
+def controller_jobs(port: int, token: Path) -> list[Job]:
+    """By the ServiceMonitor of `install --service-monitor`, and without the operator."""
+    objects = manifests(Installation(service_monitor=True))
+    [monitor] = [each for each in objects if each["kind"] == "ServiceMonitor"]
+    [endpoint] = monitor["spec"]["endpoints"]
+    found = {
+        "__meta_kubernetes_service_name": "nodeside-controller-metrics",
+        "__meta_kubernetes_endpoint_port_name": "metrics",
+        "__meta_kubernetes_pod_name": "nodeside-controller-x",
+    }
+    plain = PLAIN["nodeside-controller"] | {"authorization": {"credentials_file": str(token)}}
+    operator = of_monitor(OPERATOR, endpoint) | {"bearer_token_file": str(token)}
+    return [at(operator, port, {"pod": "nodeside-controller-x"}), at(plain, port, found)]

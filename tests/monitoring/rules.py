@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -31,8 +32,11 @@ def program(name: str) -> str:
     return found
 
 
-def write_rules(directory: Path) -> Path:
-    """What Prometheus reads is what a PrometheusRule has as its `spec`."""
-    path = directory / "rules.yaml"
-    path.write_text(yaml.safe_dump(RULE["spec"], sort_keys=False))
+def write_rules(directory: Path, *, at_once: bool = False) -> Path:
+    """What Prometheus reads is what a PrometheusRule has as its `spec`.
+
+    `at_once`: no alert waits before it fires.
+    """
+    text, path = yaml.safe_dump(RULE["spec"], sort_keys=False), directory / "rules.yaml"
+    path.write_text(re.sub(r"for: \w+", "for: 0s", text) if at_once else text)
     return path

@@ -7,7 +7,6 @@ written down. Expressions are asked for what they return; test_alerts.py has the
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
@@ -15,30 +14,32 @@ from typing import Any
 
 from cluster.controller.controller import Reconciled
 from cluster.controller.executor import Outcome
-from cluster.install.manifests import Installation, manifests
 from cluster.kube.transport import RequestCounts
 from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import Verdict
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.tls import Serving
-from cluster.model.snapshot import Settings
-from cluster.plan.objects.device_agent import device_agent
 from cluster.plan.planner import plan
 from nodeside.contract import State
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
 from tests.cluster.fakes.model import Model
 from tests.device_agent.agent_process import BOTH, EDU, agent, kubelet_directory, node
-from tests.device_agent.node import driver, say_ready
+from tests.device_agent.node import say_ready
 from tests.device_agent.played_kubelet import played_kubelet
-from tests.monitoring.prometheus import LONG, Job, Prometheus, at, of_monitor, prometheus
-from tests.monitoring.rules import ALERTS, SCRAPE
+from tests.monitoring.prometheus import (
+    LONG,
+    OPERATOR,
+    Prometheus,
+    controller_jobs,
+    devices_jobs,
+    prometheus,
+)
+from tests.monitoring.rules import ALERTS
 
-OPERATOR = "operator"
 ON_NODE = {"driver": "edu", "node": "n1"}
 OFFERED = {**ON_NODE, "resource": EDU["resource"]}
 TOKEN = "of the account that scrapes"
-PLAIN: dict[str, Job] = {job["job_name"]: job for job in SCRAPE["scrape_configs"]}
 
 
 def expression(alert: str) -> str:
@@ -46,23 +47,6 @@ def expression(alert: str) -> str:
 
 
 # --- devices -------------------------------------------------------------------------------------
-
-
-def devices_jobs(port: int) -> list[Job]:
-    """By the PodMonitor of the stage `devices`, and without the operator."""
-    monitor = device_agent(driver(EDU), Settings())[2]
-    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-    labels = monitor["spec"]["selector"]["matchLabels"].items()
-    found = {
-        "__meta_kubernetes_pod_node_name": "n1",
-        "__meta_kubernetes_pod_container_port_name": endpoint["port"],
-        **{f"__meta_kubernetes_pod_label_{re.sub('[./]', '_', key)}": text for key, text in labels},
-    }
-    pod = {"namespace": "nodeside", "pod": "edu-devices-x", "container": "device-agent"}
-    return [
-        at(of_monitor(OPERATOR, endpoint), port, found | pod),  # the operator sets these three
-        at(PLAIN["nodeside-devices"], port, found),
-    ]
 
 
 def test_alerts_about_devices_say_what_happens_to_them(tmp_path: Path) -> None:
@@ -124,21 +108,6 @@ def _while_there_is_no_kubelet(server: Prometheus) -> None:
 
 
 # --- the controller ------------------------------------------------------------------------------
-
-
-def controller_jobs(port: int, token: Path) -> list[Job]:
-    """By the ServiceMonitor of `install --service-monitor`, and without the operator."""
-    objects = manifests(Installation(service_monitor=True))
-    [monitor] = [each for each in objects if each["kind"] == "ServiceMonitor"]
-    [endpoint] = monitor["spec"]["endpoints"]
-    found = {
-        "__meta_kubernetes_service_name": "nodeside-controller-metrics",
-        "__meta_kubernetes_endpoint_port_name": "metrics",
-        "__meta_kubernetes_pod_name": "nodeside-controller-x",
-    }
-    plain = PLAIN["nodeside-controller"] | {"authorization": {"credentials_file": str(token)}}
-    operator = of_monitor(OPERATOR, endpoint) | {"bearer_token_file": str(token)}
-    return [at(operator, port, {"pod": "nodeside-controller-x"}), at(plain, port, found)]
 
 
 class Leader:

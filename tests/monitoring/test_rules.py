@@ -11,21 +11,12 @@ import yaml
 
 from cluster.cli.main import root
 from cluster.manager.metrics import FAMILIES
-from cluster.model.names import CONTROLLER, DRIVER_LABEL, METRICS, NAMESPACE, SILENT, STAGE_LABEL
-from cluster.model.states import Phase, Progress
+from cluster.model.names import CONTROLLER, DRIVER_LABEL, METRICS, NAMESPACE, STAGE_LABEL
 from cluster.plan.objects.device_agent import METRICS_PORT
 from nodeside import process
-from nodeside.contract import State
-from nodeside.device_agent.inventory import Offered, Sight
-from nodeside.device_agent.metrics import Exposition
-from nodeside.device_agent.pod_resources import Container
-from nodeside.devices.discovery import FoundDevice
-from nodeside.host import Host
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests import TOP
-from tests.cluster.fakes.model import Model
-from tests.device_agent.agent_process import EDU
-from tests.device_agent.node import driver, say_ready
+from tests.monitoring.exposed import exposed, known
 from tests.monitoring.rules import ALERTS, DIRECTORY, RULE, SCRAPE, program, write_rules
 
 LONG = 60.0  # seconds: a deadline that only a broken test meets
@@ -33,17 +24,6 @@ DOCUMENT = TOP / "docs" / "monitoring.md"
 METRIC = re.compile(r"\bnodeside_[a-z_]+")
 MATCHER = re.compile(r'(nodeside_\w+)\{(\w+)=~?"([^"]*)"\}')
 every_alert = pytest.mark.parametrize("name", ALERTS)
-
-
-def exposed(directory: Path) -> set[str]:
-    """The names of all metrics of the controller, and of an agent whose device a pod has."""
-    say_ready(Host(directory))
-    offered = {"00:05.0": Offered("00:05.0", FoundDevice("00:05.0"))}
-    sight = Sight(EDU["resource"], (), offered, is_watched=True, registrations=1, allocations=1)
-    held = {"00:05.0": Container("default", "worker", "main")}
-    agent = Exposition(driver(EDU), Host(directory), [sight], lambda: {EDU["resource"]: held})
-    samples = {sample.name for family in agent.collect() for sample in family.samples}
-    return samples | {family.name for family in FAMILIES}
 
 
 def words_of(name: str) -> str:
@@ -62,20 +42,6 @@ def test_each_metric_of_an_expression_is_one_that_is_exposed(name: str, tmp_path
 
     assert asked
     assert asked - exposed(tmp_path) == set()
-
-
-def known() -> dict[str, set[str]]:
-    """The values that the controller gives to labels."""
-    model = Model()
-    model.add(["n1"])
-    model.apply_driver("edu")
-    model.settle()
-    return {
-        "state": {*(state.value for state in State), SILENT},
-        "phase": {phase.name.lower() for phase in Phase},
-        "progress": {progress.name.lower() for progress in Progress},
-        "condition": {each["type"] for each in model.drivers["edu"].status["conditions"]},
-    }
 
 
 def test_each_label_of_an_expression_is_one_of_its_metric_and_can_have_its_values() -> None:
