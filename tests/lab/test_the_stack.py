@@ -5,7 +5,11 @@ After test_story.py: the node has the driver in its cache.
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +19,24 @@ from tests.lab import devices
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.story import Story
+from tests.monitoring.dashboards.files import DASHBOARDS
+from tests.monitoring.prometheus import PLAIN, prometheus
 from tests.node.configuration import SANDBOX
 from tests.vm.hostbuilds import HostBuilds
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
 
 STACK = TOP / "examples/edu/stack"
+PAGE = TOP / "docs/monitoring.md"
+# As the page has them, each in a line or two.
+RIGHTS = [
+    shlex.split(line)
+    for line in re.findall(
+        r"^\$ kubectl (.*prometheus-k8s.*)$",
+        PAGE.read_text().replace("\\\n    ", ""),
+        re.MULTILINE,
+    )
+]
 _ROWS = "jsonpath={range .status.stages[*]}{.name}={.state} {end}"
 # Podman has no network of its own there, and needs none.
 _PODMAN = f"podman run --rm --network none --annotation example.com/edu=true {SANDBOX}"
@@ -61,6 +77,47 @@ def test_one_command_brings_up_a_driver_and_what_follows_it(story: Story, node: 
     for name in names:
         assert name in status
     assert "Ready" in status
+
+
+def test_prometheus_finds_controllers_and_agents_and_answers_the_dashboards(
+    story: Story, tmp_path: Path
+) -> None:
+    """Debian's, on this host: by the jobs of examples/monitoring, with the rights of the page."""
+    plane = story.plane
+    plane.kubectl("create", "namespace", "monitoring")
+    plane.kubectl("create", "serviceaccount", "prometheus-k8s", "-n", "monitoring")
+    for command in RIGHTS:
+        plane.kubectl(*command)
+    token = plane.pod_token("monitoring", "prometheus-k8s", None)
+    (tmp_path / "token").write_text(token)
+    found = {"kubeconfig_file": str(plane.kubeconfig_of(token))}
+    jobs = [
+        {**job, "kubernetes_sd_configs": [each | found for each in job["kubernetes_sd_configs"]]}
+        for job in PLAIN.values()
+    ]
+    jobs[0]["authorization"] = {"credentials_file": str(tmp_path / "token")}
+    with prometheus(tmp_path, *jobs, every=15, patience=600) as server:
+        for job, count in (("nodeside-controller", 2), ("nodeside-devices", 1)):
+            server.until(f'up{{job="{job}"}} == 1', count)
+        for query in [*panels(), *own_panels()]:
+            server.until(f"count({query}) > bool 0")
+        both = server.until('nodeside_device_allocated{resource="example.com/edu"}', 2)
+        assert {labels["node"] for labels, _ in both} == {"node-1"}
+
+
+def panels() -> Iterator[str]:
+    """What the dashboards ask while all is well, of this node and driver."""
+    for board in DASHBOARDS:
+        for panel in (panel for row in board.rows for panel in row.panels if not panel.quiet):
+            for query in panel.queries:
+                yield query.text.replace("$node", "node-1").replace("$driver", "edu")
+
+
+def own_panels() -> Iterator[str]:
+    """What the recipe's dashboard asks."""
+    text = (STACK / "dashboard/configmap.yaml").read_text()
+    for expression in re.findall(r'"expr": "((?:[^"\\]|\\.)*)"', text):
+        yield json.loads(f'"{expression}"')
 
 
 def test_a_container_of_podman_starts_only_while_the_driver_works(node: LabNode) -> None:

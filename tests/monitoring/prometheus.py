@@ -34,7 +34,10 @@ PLAIN: dict[str, Job] = {job["job_name"]: job for job in SCRAPE["scrape_configs"
 
 @dataclass(frozen=True)
 class Prometheus:
+    """`patience` is in seconds."""
+
     url: str
+    patience: float = LONG
 
     def query(self, expression: str) -> list[tuple[Labels, float]]:
         """The labels and the value of each result, by now."""
@@ -43,7 +46,7 @@ class Prometheus:
 
     def until(self, expression: str, count: int = 1) -> list[tuple[Labels, float]]:
         """The results, when there are so many."""
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + self.patience
         while len(found := self.query(expression)) != count:
             assert time.monotonic() < deadline, (expression, found, self._get("targets"))
             time.sleep(0.05)
@@ -51,7 +54,7 @@ class Prometheus:
 
     def alert(self, name: str) -> Mapping[str, Any]:
         """An alert that is pending or fires, when there is one, with its words."""
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + self.patience
         while True:
             for each in self._get("alerts")["alerts"]:
                 if each["labels"]["alertname"] == name:
@@ -66,13 +69,16 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(directory: Path, *jobs: Job, at_once: bool = False) -> Iterator[Prometheus]:
+def prometheus(
+    directory: Path, *jobs: Job, at_once: bool = False, every: int = 1, patience: float = LONG
+) -> Iterator[Prometheus]:
     """It is ready, on a port that the kernel chose, and is killed at the end.
 
-    `at_once`: alerts do not wait before they fire.
+    `at_once`: alerts do not wait before they fire. It scrapes `every` so many seconds.
     """
+    intervals = ("scrape_interval", "scrape_timeout", "evaluation_interval")
     config = {
-        "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), "1s"),
+        "global": dict.fromkeys(intervals, f"{every}s"),
         "rule_files": [str(write_rules(directory, at_once=at_once))],
         "scrape_configs": list(jobs),
     }
@@ -87,7 +93,7 @@ def prometheus(directory: Path, *jobs: Job, at_once: bool = False) -> Iterator[P
             stderr=said,
         )
     try:
-        yield Prometheus(_when_ready(child, log))
+        yield Prometheus(_when_ready(child, log), patience)
     finally:
         process.kill_group(child.pid)
         child.wait(LONG)
