@@ -10,6 +10,7 @@
     pod_resources  which container has which devices, as the kubelet says
     metrics        Prometheus metrics of the devices
     messages       the messages of the kubelet's APIs
+    rpc            gRPC on unix sockets: what they are sent by
 
 Nothing here changes the node: it reads /sys, /dev and the ready file, and writes sockets in the
 kubelet's directory.

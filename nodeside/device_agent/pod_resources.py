@@ -57,22 +57,17 @@ class PodResources:
         return found
 
     def _list(self) -> Any:
-        import grpc
+        from nodeside.device_agent import messages, rpc
 
-        from nodeside.device_agent import messages
-
-        options = [("grpc.max_receive_message_length", _LARGEST)]
-        with grpc.insecure_channel(f"unix:{self._socket}", options) as channel:
-            call: Any = channel.unary_unary(
-                "/v1.PodResourcesLister/List",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=messages.ListPodResourcesResponse.FromString,
+        method, request = "/v1.PodResourcesLister/List", messages.ListPodResourcesRequest()
+        answer = messages.ListPodResourcesResponse
+        try:
+            return rpc.call(
+                self._socket, method, request, answer, timeout=_DEADLINE, largest=_LARGEST
             )
-            try:
-                return call(messages.ListPodResourcesRequest(), timeout=_DEADLINE)
-            except grpc.RpcError as error:
-                self._say(f"{self._socket}: {error.details()}")
-                raise NoAnswer(f"{self._socket}: {error.details()}") from error
+        except rpc.CallFailed as error:
+            self._say(f"{self._socket}: {error}")
+            raise NoAnswer(f"{self._socket}: {error}") from error
 
     def _say(self, trouble: str) -> None:
         if not self._trouble:

@@ -66,7 +66,7 @@ class Listener(Protocol):
         """Whether the kubelet listens to what is offered."""
 
     def start(self) -> None:
-        """Listen on a new socket. Raises OSError and RuntimeError."""
+        """Listen on a new socket. Raises OSError."""
 
     def stop(self) -> None: ...
 
@@ -116,7 +116,7 @@ class Registration:
         """Listen on a new socket: the kubelet takes the end of an old stream for the new one's."""
         try:
             self._plugin.start()
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             self._fail(now, f"cannot listen in {self._directory}")
             log.detail("cannot listen", error=error)
             return False
