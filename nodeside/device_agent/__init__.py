@@ -1,8 +1,8 @@
 """The device agent: offers the devices of one driver on one node to the kubelet.
 
     cli            nodeside device-agent
-    agent          the main process: what is found goes to the plugins, and is registered
-    finder         looks for the devices, in a process of its own: one with gRPC must not fork
+    agent          the main thread: what is found goes to the plugins, and is registered
+    finder         looks for the devices, in threads of its own
     plugin         one resource on one socket, as the kubelet's device plugin API has it
     registration   says to the kubelet that the plugin is there, again and again
     inventory      what is offered: what was found, and for a while what is gone
@@ -11,6 +11,7 @@
     metrics        Prometheus metrics of the devices
     messages       the messages of the kubelet's APIs
     rpc            gRPC on unix sockets: what they are sent by
+    connections    grpclib's connections, within limits
 
 Nothing here changes the node: it reads /sys, /dev and the ready file, and writes sockets in the
 kubelet's directory.

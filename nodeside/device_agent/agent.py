@@ -1,42 +1,28 @@
-"""The main process of the device agent: what is found goes to the plugins, which stay registered.
-
-It must not fork once gRPC is imported; see finder.py.
-"""
+"""The main thread of the device agent: what is found goes to the plugins, which stay registered."""
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import time
 from collections.abc import Container, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
 
 from nodeside import log
-from nodeside.device_agent.finder import Finder
+from nodeside.device_agent.finder import Finder, News
 from nodeside.device_agent.inventory import Inventory, Sight
+from nodeside.device_agent.plugin import Plugin
 from nodeside.device_agent.pod_resources import NoAnswer, PodResources
 from nodeside.device_agent.registration import Registration
 from nodeside.devices.discovery import FoundDevices
-from nodeside.errors import NodesideError
 from nodeside.host import Host
 from nodeside.spec import Driver
-
-if TYPE_CHECKING:
-    from nodeside.device_agent.plugin import Plugin
 
 # Seconds between two looks at the kubelet's socket and ours: while it does not watch, and while it
 # does. Each look takes milliseconds of a processor that sleeps otherwise.
 _TICK, _QUIET = 1.0, 5.0
-
-
-class FinderEnded(NodesideError):
-    """The process that looks for devices has ended."""
-
-    reason = "FinderEnded"
 
 
 @dataclass
@@ -68,32 +54,27 @@ def run(
     """Offer a driver's devices to a kubelet until SIGTERM or SIGINT.
 
     Without a port there are no metrics. Unless it `needs_driver`, the ready file is not looked at.
-    Raises FinderEnded, SystemRefused if it cannot listen on the port, and OSError if no process can
-    be started.
+    Raises SystemRefused if it cannot listen on the port, and OSError.
     """
+    news: News = SimpleQueue()
     with ExitStack() as stack:
-        finder = Finder(driver, host, needs_driver=needs_driver)
+        stack.enter_context(_stop_signals(news))
+        finder = Finder(driver, host, news, needs_driver=needs_driver)
         stack.callback(finder.close)
         agent = Agent(driver, kubelet)
         stack.callback(agent.close)
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
             stack.enter_context(_metrics(waited_for, host, agent, metrics_port))
-        stopped = stack.enter_context(_stop_signals())
         while True:
-            tick = _QUIET if agent.is_watched else _TICK
-            readable, _, _ = select.select([finder.fileno(), stopped], [], [], tick)
-            if stopped in readable:
-                log.fact("stopping")
-                return
-            if finder.fileno() in readable:
-                for found in finder.read():
-                    agent.take(found, time.monotonic())
-                if not finder.is_running:
-                    raise FinderEnded(
-                        "the process that looks for devices has ended",
-                        hint="the lines above say why",
-                    )
+            with suppress(Empty):
+                found = news.get(timeout=_QUIET if agent.is_watched else _TICK)
+                if found is None:
+                    log.fact("stopping")
+                    return
+                if isinstance(found, BaseException):
+                    raise found
+                agent.take(found, time.monotonic())
             agent.check(time.monotonic())
 
 
@@ -148,8 +129,6 @@ class Agent:
 
     def _resource(self, name: str) -> _Resource:
         if name not in self._resources:
-            from nodeside.device_agent.plugin import Plugin  # gRPC: only after the fork
-
             device = next(each for each in self._driver.spec.devices if each.resource == name)
             plugin = Plugin(device, self._kubelet.directory)
             registration = Registration(plugin, self._kubelet.directory)
@@ -161,26 +140,22 @@ class Agent:
 def _metrics(
     driver: Driver | None, host: Host, agent: Agent, port: int
 ) -> AbstractContextManager[int]:
-    from nodeside.device_agent.metrics import Exposition, serving  # the finder needs none of it
+    from nodeside.device_agent.metrics import Exposition, serving  # takes memory
 
     held = agent.pod_resources.held
     return serving(port, lambda: Exposition(driver, host, agent.sights(), held))
 
 
 @contextmanager
-def _stop_signals() -> Iterator[int]:
-    """A descriptor that can be read once SIGTERM or SIGINT has arrived."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+def _stop_signals(news: News) -> Iterator[None]:
+    """SIGTERM and SIGINT are news."""
     handlers = {
-        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, lambda *_: news.put(None))
+        for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        yield reader
+        yield
     finally:
         for number, handler in handlers.items():
             with suppress(TypeError):  # a handler that Python did not set
                 signal.signal(number, handler)
-        signal.set_wakeup_fd(before)
-        os.close(reader)
-        os.close(writer)

@@ -111,7 +111,7 @@ def device_agent(
         )
     if len(str(kubelet_directory)) > _LONGEST:
         raise SpecError(f"{kubelet_directory}: a socket's path has at most 107 characters")
-    for package in ("grpc", "prometheus_client"):
+    for package in ("grpclib", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
             raise NotInstalled(
                 f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"

@@ -15,7 +15,7 @@ from nodeside import log
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.spec.devices import Attribute
 
-MOST = 1 << 16  # devices that are listed: gRPC takes messages of 4 MiB
+MOST = 1 << 16  # devices that are listed: the kubelet takes messages of 4 MiB
 GONE_FOR = 300.0  # seconds that a device which is gone is still listed
 ASK_AGAIN = 30.0  # seconds after which the kubelet is asked again whether a container has it
 

@@ -1,7 +1,4 @@
-"""Which container has which devices, as the kubelet says: its pod resources API, v1.
-
-gRPC is imported by the first question: a process with it must not fork.
-"""
+"""Which container has which devices, as the kubelet says: its pod resources API, v1."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside import log
+from nodeside.device_agent import messages, rpc
 from nodeside.errors import NodesideError
 
 _DEADLINE = 2.0  # seconds
@@ -57,8 +55,6 @@ class PodResources:
         return found
 
     def _list(self) -> Any:
-        from nodeside.device_agent import messages, rpc
-
         method, request = "/v1.PodResourcesLister/List", messages.ListPodResourcesRequest()
         answer = messages.ListPodResourcesResponse
         try:

@@ -1,26 +1,38 @@
 """gRPC on unix sockets: what the kubelet's APIs are served and called by.
 
-Handlers of unary calls run in threads. A process that imported this must not fork.
+grpclib runs in one thread with an event loop, handlers run in others. Calls at once, the size of a
+message, and large ones at once are limited here, and what is below them in connections.py.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import grpc
+from google.protobuf.message import DecodeError, Message
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
 
+from nodeside import log
+from nodeside.device_agent.connections import SMALL, WORDS, LimitedChannel, LimitedServer
 from nodeside.errors import NodesideError
 
-RESEND = 30.0  # seconds after which a feed is sent again, which repairs what the kubelet forgot
-LARGEST = 4 << 20  # bytes of a message that is received; grpc-go takes as much unless told
-_THREADS = 8
-_AT_ONCE = 16  # calls; more are refused
+RESEND: Final = 30.0  # seconds after which a feed is sent again, which repairs what was forgotten
+LARGEST: Final = 4 << 20  # bytes of a message that is received; grpc-go takes as much unless told
+_AT_ONCE = 16  # calls of a server; more are refused
+_PATIENCE = 5.0  # seconds for a request to arrive, and for an answer to be taken
 _GRACE = 1.0  # seconds for calls that are being served when the server stops
+_LONGEST = 10.0  # seconds for a start or a stop
+_HEAD = struct.Struct(">?I")  # of a message: whether it is compressed, and its size
 
 
 class Refused(NodesideError):
@@ -39,7 +51,7 @@ class CallFailed(NodesideError):
 class Unary:
     """A method: `handler` takes a message of the class `request` and returns the answer.
 
-    It may raise Refused.
+    It runs in a thread of its own, and may raise Refused.
     """
 
     handler: Callable[[Any], Any]
@@ -50,15 +62,14 @@ class Unary:
 class Feed:
     """A method that streams what `latest` returns: at once, after `changed`, and each 30 s.
 
-    `request` is the class of the message that asks for it. Only the newest stream is served: there
-    is one kubelet.
+    `latest` waits for nothing. `request` is the class of the message that asks for it. Only the
+    newest stream is served: there is one kubelet.
     """
 
     latest: Callable[[], Any]
     request: Any
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _version: int = 0
-    _stream: object = None  # the newest one that has not ended
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _stream: asyncio.Task[Any] | None = None  # the newest one that has not ended
 
     @property
     def is_watched(self) -> bool:
@@ -67,42 +78,31 @@ class Feed:
 
     def changed(self) -> None:
         """Send it again."""
-        with self._changed:
-            self._version += 1
-            self._changed.notify_all()
+        _loop().call_soon_threadsafe(self._news.set)
 
-    def _serve(self, _request: Any, context: Any) -> Iterator[Any]:
-        mine = object()
-        with self._changed:
-            self._stream = mine
-            self._changed.notify_all()  # an older one ends
+    async def serve(self, stream: Any) -> None:
+        """Be the stream, until there is a newer one."""
+        self.end()
+        mine = self._stream = asyncio.current_task()
         try:
-            if not context.add_callback(self._wake):
-                return  # it has ended already
-            while context.is_active() and self._stream is mine:
-                version = self._version
-                yield self.latest()
-                self._wait(context, mine, version)
+            while True:
+                self._news.clear()
+                await stream.send_message(_outcome(self.latest))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RESEND):
+                        await self._news.wait()
+        except asyncio.CancelledError:
+            if self._stream is mine:
+                raise  # the peer's end
         finally:
-            with self._changed:
-                if self._stream is mine:
-                    self._stream = None
+            if self._stream is mine:
+                self._stream = None
 
-    def _wait(self, context: Any, mine: object, version: int) -> None:
-        def holds() -> bool:
-            ended = self._stream is not mine or not context.is_active()
-            return ended or self._version != version
-
-        with self._changed:
-            self._changed.wait_for(holds, RESEND)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _end(self) -> None:
-        self._stream = None
-        self._wake()
+    def end(self) -> None:
+        """End the stream that there is."""
+        older, self._stream = self._stream, None
+        if older is not None:
+            older.cancel()
 
 
 Services = Mapping[str, Mapping[str, Unary | Feed]]
@@ -113,60 +113,82 @@ class Server:
     """Serves them; nothing listens before `start`."""
 
     def __init__(self, services: Services) -> None:
-        self._services = services
-        self._server: Any = None
+        self._methods = {
+            f"/{service}/{name}": method
+            for service, methods in services.items()
+            for name, method in methods.items()
+        }
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rpc")
+        self._large = asyncio.Lock()
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._server: LimitedServer | None = None
+        self._path = Path()
 
     def start(self, path: Path) -> None:
-        """Listen on a new socket. Raises OSError if that cannot be made."""
-        server = grpc.server(
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="rpc"),
-            handlers=[
-                grpc.method_handlers_generic_handler(
-                    service, {name: _handler(method) for name, method in methods.items()}
-                )
-                for service, methods in self._services.items()
-            ],
-            maximum_concurrent_rpcs=_AT_ONCE,
-        )
-        try:
-            server.add_insecure_port(f"unix:{path}")
-        except RuntimeError as exc:
-            raise OSError(f"{path}: {exc}") from exc
-        server.start()
-        self._server = server
+        """Listen on a new socket, which no other server ever has. Raises OSError if it cannot."""
+        _wait_for(self._start(path))
 
     def stop(self) -> None:
-        """End all calls, and listen no longer."""
-        for methods in self._services.values():
-            for method in methods.values():
-                if isinstance(method, Feed):
-                    method._end()
+        """End all calls, listen no longer, and remove the socket."""
         if self._server is not None:
-            self._server.stop(_GRACE).wait()
-        self._server = None
+            _wait_for(self._stop(self._server))
+            self._server = None
 
+    async def _start(self, path: Path) -> None:
+        server = LimitedServer([self])
+        await server.start(path=str(path))
+        self._server, self._path = server, path
 
-def _handler(method: Unary | Feed) -> Any:
-    if isinstance(method, Feed):
-        kind: Any = grpc.unary_stream_rpc_method_handler
-        behaviour: Any = method._serve
-    else:
-        kind, behaviour = grpc.unary_unary_rpc_method_handler, _guarded(method.handler)
-    return kind(
-        behaviour,
-        request_deserializer=method.request.FromString,
-        response_serializer=lambda message: message.SerializeToString(),
-    )
+    async def _stop(self, server: LimitedServer) -> None:
+        self._path.unlink(missing_ok=True)
+        for method in self._methods.values():
+            if isinstance(method, Feed):
+                method.end()
+        await asyncio.sleep(0)  # they say that they end
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_GRACE)
+        server.close()
+        for connection in list(server.connections):
+            connection.close()
 
+    # --- in the loop, called by grpclib
 
-def _guarded(handler: Callable[[Any], Any]) -> Any:
-    def answer(request: Any, context: Any) -> Any:
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return {
+            path: Handler(partial(self._serve, method), _cardinality(method), Message, Message)
+            for path, method in self._methods.items()
+        }
+
+    async def _serve(self, method: Unary | Feed, stream: Any) -> None:
+        if len(self._calls) >= _AT_ONCE:
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"more than {_AT_ONCE} calls at once")
+        mine: Any = asyncio.current_task()
+        self._calls.add(mine)
         try:
-            return handler(request)
-        except Refused as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            async with _Room(self._large) as room:
+                async with asyncio.timeout(_PATIENCE):
+                    request = await _received(stream, method.request, LARGEST, room)
+                if request is None:
+                    raise GRPCError(Status.INTERNAL, "the request is empty")
+                if isinstance(method, Unary):
+                    answer = await self._answer(partial(method.handler, request))
+                    async with asyncio.timeout(_PATIENCE):
+                        await stream.send_message(answer)
+        except TimeoutError:
+            raise GRPCError(Status.DEADLINE_EXCEEDED, f"it took {_PATIENCE:g} s") from None
+        finally:
+            self._calls.discard(mine)
+        if isinstance(method, Feed):
+            await method.serve(stream)
 
-    return answer
+    async def _answer(self, handler: Callable[[], Any]) -> Any:
+        work = asyncio.get_running_loop().run_in_executor(self._threads, _outcome, handler)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:  # the thread goes on
+            self._calls.add(work)
+            work.add_done_callback(self._calls.discard)
+            raise
 
 
 def call(
@@ -182,14 +204,125 @@ def call(
 
     `timeout` is in seconds, `largest` the bytes that an answer may have. Raises CallFailed.
     """
-    options = [("grpc.max_receive_message_length", largest)]
-    with grpc.insecure_channel(f"unix:{socket}", options) as channel:
-        stub: Any = channel.unary_unary(
-            method,
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=response.FromString,
-        )
-        try:
-            return stub(request, timeout=timeout)
-        except grpc.RpcError as error:
-            raise CallFailed(str(error.details())) from error  # type: ignore[attr-defined]
+    work = _call(socket, method, request, response, timeout=timeout, largest=largest)
+    return _wait_for(work, timeout + _GRACE)
+
+
+_answers = asyncio.Lock()
+
+
+async def _call(
+    socket: Path, method: str, request: Any, response: Any, *, timeout: float, largest: int
+) -> Any:
+    channel = LimitedChannel(path=str(socket))
+    kinds = type(request), response
+    try:
+        async with (
+            _Room(_answers) as room,
+            asyncio.timeout(timeout),
+            channel.request(method, Cardinality.UNARY_UNARY, *kinds, timeout=timeout) as stream,
+        ):
+            await stream.send_message(request, end=True)
+            await stream.recv_initial_metadata()
+            with stream._wrapper:  # which notices that the connection ends
+                answer = await _received(stream, response, largest, room)
+        if answer is not None:
+            return answer
+        raise CallFailed("the answer is empty")
+    except GRPCError as error:
+        raise CallFailed((error.message or error.status.name)[:WORDS]) from error
+    except TimeoutError as error:
+        raise CallFailed(f"no answer within {timeout:g} s") from error
+    except OSError as error:
+        raise CallFailed(f"cannot connect: {error.strerror or error}") from error
+    except CallFailed:
+        raise
+    except Exception as error:  # grpclib and h2 raise many of what a peer says
+        raise CallFailed(f"the connection failed: {error or type(error).__name__}") from error
+    finally:
+        channel.close()
+
+
+# --- messages and errors --------------------------------------------------------------------------
+
+
+class _Room(AsyncExitStack):
+    """What a message takes; it has all of a `lock` while it is large."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        super().__init__()
+        self._lock = lock
+
+    async def take(self, size: int) -> None:
+        if size > SMALL:
+            await self.enter_async_context(self._lock)
+
+
+async def _received(stream: Any, kind: Any, largest: int, room: _Room) -> Any:
+    """Return a message, None if there is none. Raises GRPCError.
+
+    grpclib's own function takes any size.
+    """
+    data = stream._stream
+    try:
+        head = await data.recv_data(_HEAD.size)
+        if not head:
+            return None
+        compressed, size = _HEAD.unpack(head)
+        if compressed:
+            raise GRPCError(Status.UNIMPLEMENTED, "the message is compressed")
+        if size > largest:
+            words = f"the message has {size} bytes, more than {largest}"
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, words)
+        await room.take(size)
+        return kind.FromString(await data.recv_data(size))
+    except (AssertionError, DecodeError) as exc:  # it ended early, for grpclib
+        raise GRPCError(Status.INTERNAL, "the message is malformed") from exc
+
+
+def _outcome(handler: Callable[[], Any]) -> Any:
+    """Return what a handler returns. Raises GRPCError."""
+    try:
+        return handler()
+    except Refused as error:
+        raise GRPCError(Status.FAILED_PRECONDITION, str(error)[:WORDS]) from error
+    except Exception as exc:
+        log.traceback(exc)
+        raise GRPCError(Status.INTERNAL, f"a bug, see the log: {type(exc).__name__}") from exc
+
+
+def _cardinality(method: Unary | Feed) -> Cardinality:
+    return Cardinality.UNARY_STREAM if isinstance(method, Feed) else Cardinality.UNARY_UNARY
+
+
+# --- the thread -----------------------------------------------------------------------------------
+
+
+_starting = threading.Lock()
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the loop; its thread starts with the first call."""
+    with _starting:
+        return _started()
+
+
+@cache
+def _started() -> asyncio.AbstractEventLoop:
+    for name in ("asyncio", "grpclib"):  # what peers do; what handlers do, `_outcome` logs
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [_Details()]
+        logger.propagate = False
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="rpc", daemon=True).start()
+    return loop
+
+
+def _wait_for(work: Coroutine[Any, Any, Any], seconds: float = _LONGEST) -> Any:
+    """Do something in the loop and return its result. Raises TimeoutError."""
+    return asyncio.run_coroutine_threadsafe(work, _loop()).result(seconds)
+
+
+class _Details(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        log.detail(record.getMessage(), component_part=record.name)

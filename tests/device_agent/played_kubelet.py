@@ -1,4 +1,6 @@
-"""A kubelet as a device plugin sees it, in a process of its own, since pytest forks.
+"""A kubelet as a device plugin sees it, with another gRPC library than ours: grpcio.
+
+It is a process of its own: pytest forks, and one that uses grpcio must not.
 
 It does what Kubernetes does since 1.25 (pkg/kubelet/cm/devicemanager/plugin/v1beta1): in `Register`
 it calls the plugin back, then it watches it. Lines of JSON on stdin are calls, those on stdout what

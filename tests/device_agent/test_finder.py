@@ -1,20 +1,19 @@
-"""The process that looks for devices."""
+"""The threads that look for devices."""
 
 from __future__ import annotations
 
 import os
-import select
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-import psutil
 import pytest
 
-from nodeside.device_agent.finder import Finder, _subsystems
+from nodeside.device_agent.finder import Finder, News, _subsystems
 from nodeside.devices.discovery import FoundDevices
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
@@ -37,17 +36,14 @@ def host(tmp_path: Path) -> Host:
 class Heard:
     """What a finder says, one by one."""
 
-    def __init__(self, finder: Finder) -> None:
-        self.finder = finder
-        self._waiting: list[FoundDevices] = []
+    def __init__(self, host: Host, *devices: dict[str, Any], needs_driver: bool = True) -> None:
+        self._news: News = SimpleQueue()
+        self.finder = Finder(driver(*devices), host, self._news, needs_driver=needs_driver)
 
     def next(self) -> FoundDevices:
-        while not self._waiting:
-            readable, _, _ = select.select([self.finder.fileno()], [], [], LONG)
-            assert readable, "it says nothing"
-            self._waiting += self.finder.read()
-            assert self.finder.is_running
-        return self._waiting.pop(0)
+        found = self._news.get(timeout=LONG)
+        assert isinstance(found, FoundDevices), found
+        return found
 
     def until(self, resource: str, why: str) -> FoundDevices:
         while True:
@@ -56,22 +52,27 @@ class Heard:
                 return found
 
 
+Hear = Callable[..., Heard]
+
+
 @pytest.fixture
-def heard(host: Host) -> Iterator[Heard]:
+def hear(host: Host) -> Iterator[Hear]:
+    with ExitStack() as stack:
+
+        def start(*devices: dict[str, Any], needs_driver: bool = True) -> Heard:
+            heard = Heard(host, *devices, needs_driver=needs_driver)
+            stack.callback(heard.finder.close)
+            return heard
+
+        yield start
+
+
+@pytest.fixture
+def heard(host: Host, hear: Hear) -> Heard:
     real = add_pci_device(host, "0000:00:05.0", "1234", "11e8", "edu")
     write(real / "liveness", "ok\n")
     health = {"path": "liveness", "value": "ok", "intervalSeconds": 1}
-    finder = Finder(driver(EDU | {"health": health}, UNITS), host)
-    yield Heard(finder)
-    finder.close()
-
-
-def until_read(pipe: Path) -> int:
-    """Wait until somebody reads a pipe, in vain; return its other end."""
-    while True:
-        with suppress(OSError):  # ENXIO: nobody does
-            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        time.sleep(0.01)
+    return hear(EDU | {"health": health}, UNITS)
 
 
 def test_each_resource_is_looked_for(heard: Heard) -> None:
@@ -90,13 +91,10 @@ def test_a_driver_that_is_ready_no_longer_is_noticed_and_that_it_is_again(
     heard.until("example.com/unit", "")
 
 
-def test_without_a_driver_of_ours_none_is_waited_for(host: Host) -> None:
+def test_without_a_driver_of_ours_none_is_waited_for(host: Host, hear: Hear) -> None:
     clear_ready(host, "edu")
-    finder = Finder(driver(UNITS), host, needs_driver=False)
-    try:
-        assert [each.why for each in Heard(finder).next().devices] == ["", ""]
-    finally:
-        finder.close()
+    heard = hear(UNITS, needs_driver=False)
+    assert [each.why for each in heard.next().devices] == ["", ""]
 
 
 def test_a_ready_file_of_another_boot_is_none(heard: Heard, host: Host) -> None:
@@ -114,58 +112,47 @@ def test_a_health_file_is_read_again_after_its_interval(heard: Heard, host: Host
     heard.until("example.com/edu", "")
 
 
-def test_a_device_whose_files_hang_delays_no_other_resource(host: Host) -> None:
+def test_a_device_whose_files_hang_delays_no_other_resource(host: Host, hear: Hear) -> None:
     real = add_pci_device(host, "0000:00:05.0", "1234", "11e8", "edu")
     os.mkfifo(real / "liveness")  # nobody ever writes: a read hangs, as in a driver's code
     health = {"path": "liveness", "value": "ok"}
-    finder = Finder(driver(EDU | {"health": health}, UNITS), host)
-    try:
-        assert Heard(finder).next().resource == "example.com/unit"
-    finally:
-        finder.close()
+    assert hear(EDU | {"health": health}, UNITS).next().resource == "example.com/unit"
 
 
-def test_a_device_keeps_its_id_when_one_before_it_goes(host: Host) -> None:
+def test_a_device_keeps_its_id_when_one_before_it_goes(host: Host, hear: Hear) -> None:
     function = host.sys / "devices/pci0000:00/0000:00:05.0"
     for number in range(2):
         write(function / f"port{number}" / "liveness", "ok\n")
     health = {"path": "liveness", "value": "ok", "intervalSeconds": 1}
     ports = {"sysfs": ["devices/pci0000:00/0000:00:05.0/port*"]}
-    finder = Finder(
-        driver({"resource": "example.com/edu", "discover": ports, "health": health}), host
-    )
-    try:
-        heard = Heard(finder)
-        assert [each.id for each in heard.next().devices] == ["00:05.0", "00:05.0-2"]
-        shutil.rmtree(function / "port0")
-        while len(left := heard.next().devices) == 2:
-            pass
-        assert [each.id for each in left] == ["00:05.0-2"]
-    finally:
-        finder.close()
+    heard = hear({"resource": "example.com/edu", "discover": ports, "health": health})
+    assert [each.id for each in heard.next().devices] == ["00:05.0", "00:05.0-2"]
+    shutil.rmtree(function / "port0")
+    while len(left := heard.next().devices) == 2:
+        pass
+    assert [each.id for each in left] == ["00:05.0-2"]
 
 
-def test_no_child_is_left_when_the_agent_ends(host: Host) -> None:
-    real = add_pci_device(host, "0000:00:05.0", "1234", "11e8", "edu")
-    os.mkfifo(real / "liveness")
-    finder = Finder(driver(EDU | {"health": {"path": "liveness", "value": "ok"}}, UNITS), host)
-    Heard(finder).next()
-    writer = until_read(real / "liveness")
-    [reader] = psutil.Process(finder._pid).children()
-    child = os.pidfd_open(reader.pid)
+def test_what_ends_a_thread_is_news(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> FoundDevices:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("nodeside.device_agent.finder.discover", broken)
+    news: News = SimpleQueue()
+    finder = Finder(driver(UNITS), host, news)
+    assert isinstance(news.get(timeout=LONG), ZeroDivisionError)
     finder.close()
-    assert select.select([child], [], [], LONG)[0], "it is still there"
-    os.close(child)
-    os.close(writer)
 
 
-def test_it_ends_with_the_agent(host: Host) -> None:
-    finder = Finder(driver(UNITS), host)
-    Heard(finder).next()
-    os.close(finder._alive)
-    assert os.waitstatus_to_exitcode(os.waitpid(finder._pid, 0)[1]) == 0
-    finder._alive = os.open(os.devnull, os.O_RDONLY)
+def test_its_threads_end_with_it(host: Host) -> None:
+    before = set(threading.enumerate())
+    finder = Finder(driver(UNITS), host, SimpleQueue())
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 2
     finder.close()
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
