@@ -64,10 +64,14 @@ class PlayedKubelet:
     def call(self, **call: Any) -> Any:
         """Call the plugin and return its answer."""
         after = len(self.said)
+        self.begin(**call)
+        return self.until(lambda each: "answer" in each, after)["answer"]
+
+    def begin(self, **call: Any) -> None:
+        """Call the plugin, and do not wait for its answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(call) + "\n")
         self.process.stdin.flush()
-        return self.until(lambda each: "answer" in each, after)["answer"]
 
 
 @contextmanager

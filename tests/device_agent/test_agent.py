@@ -159,19 +159,26 @@ def test_a_kubelet_that_restarts_finds_the_plugin_again(host: Host, directory: P
         assert process.process.poll() is None
 
 
-def test_an_agent_that_is_killed_is_followed_by_another(
+def test_an_agent_that_is_killed_while_it_gives_devices_is_followed_by_another(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
+    both = {"resource": "example.com/edu", "allocate": [{"devices_ids": list(BOTH)}]}
     after = 0
-    for _ in range(3):
+    for _ in range(30):
         with agent(host, directory) as process:
             kubelet.until_registered("example.com/edu", after)
             kubelet.until_list(BOTH, after)
             after = len(kubelet.said)
+            kubelet.begin(**both)
             process.process.kill()
             process.process.wait()
         kubelet.until(lambda each: "ended" in each, after)
+        kubelet.until(lambda each: "answer" in each, after)  # of a call that may have failed
     assert len(list(directory.glob("nodeside-*.sock"))) == 1, "what was left was removed"
+    with agent(host, directory):
+        kubelet.until_list(BOTH, after)
+        [given] = kubelet.call(**both)
+        assert given["envs"]["EDU_NODES"] == "/dev/edu0,/dev/edu1"
 
 
 def test_a_second_agent_waits_for_the_first(
