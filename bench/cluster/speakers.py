@@ -28,8 +28,9 @@ from cluster.kube.errors import ApiError
 from cluster.kube.resources import NODES, PODS
 from cluster.model.names import DRIVER, NAMESPACE, OURS
 from nodeside.contract import NodeDriverStatus, Rung, State
-from nodeside.driver.announce.api import Access, Cluster
+from nodeside.driver.announce.api import Cluster
 from nodeside.driver.announce.delivery import Delivery, Pace
+from nodeside.kube_api import Access
 from tests.controlplane.controlplane import ControlPlane
 
 _WORKERS = 12

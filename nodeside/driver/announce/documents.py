@@ -8,7 +8,6 @@ the driver became ready or failed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -24,6 +23,7 @@ from nodeside.contract import (
     state_label,
 )
 from nodeside.errors import encodable
+from nodeside.kube_api import Call
 from nodeside.records import encode
 from nodeside.spec.schema import camel_case
 from nodeside.timestamps import rfc3339_micro
@@ -35,24 +35,6 @@ EVENT_NAMESPACE = "default"  # required for events about cluster-scoped objects
 NOTABLE = (State.READY, State.FAILED, State.REBOOT_REQUIRED)
 
 _NOTE_LIMIT = 1024  # bytes; the API server refuses an Event with a longer note
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request. `verb` and `resource` use the terms of RBAC rules."""
-
-    verb: str
-    resource: str
-    name: str
-    method: str
-    path: str
-    content_type: str = ""
-    body: Mapping[str, Any] | None = None
-
-    @property
-    def words(self) -> str:
-        """Return the request as text: `patch nodes "n1"`."""
-        return f'{self.verb} {self.resource} "{self.name}"'
 
 
 def label_call(node: str, labels: Mapping[str, str]) -> Call:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from nodeside.driver.http.failures import shown
 from nodeside.driver.store.base import FetchError
 from nodeside.driver.store.http_errors import wrong_proxy
+from nodeside.http.failures import shown
 
 _AMBIGUOUS = "expected one without backslashes, whitespace, control characters and user names"
 

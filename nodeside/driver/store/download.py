@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import IO, TYPE_CHECKING
 
-from nodeside.driver.http.failures import shown
 from nodeside.driver.store.base import FetchError
+from nodeside.http.failures import shown
 
 if TYPE_CHECKING:
     import requests

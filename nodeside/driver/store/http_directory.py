@@ -15,7 +15,6 @@ from urllib.parse import quote, urlsplit
 from nodeside.driver.bundle.archive import peek_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import Described
-from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import origin
 from nodeside.driver.store.base import (
     Accept,
@@ -30,6 +29,7 @@ from nodeside.driver.store.base import (
 from nodeside.driver.store.credentials import Credentials, find_credentials
 from nodeside.driver.store.transport import ServedStore, Transport
 from nodeside.errors import SpecError
+from nodeside.http.failures import shown
 
 _CHECKSUM_LIMIT = 4096
 

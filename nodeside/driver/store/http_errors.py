@@ -13,8 +13,8 @@ import ssl
 from typing import TYPE_CHECKING
 
 from nodeside.api_status import seconds_of
-from nodeside.driver.http.failures import causes, printable, root_cause, shown
 from nodeside.driver.store.base import FetchError
+from nodeside.http.failures import causes, printable, root_cause, shown
 
 if TYPE_CHECKING:
     import requests

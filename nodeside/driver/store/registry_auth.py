@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import origin
 from nodeside.driver.store.base import FetchError
 from nodeside.driver.store.credentials import Credentials
 from nodeside.driver.store.transport import Transport
 from nodeside.errors import SpecError
+from nodeside.http.failures import shown
 
 _PATH = re.compile(
     r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"

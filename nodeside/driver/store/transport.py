@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from nodeside import __version__
 from nodeside.backoff import backoff
 from nodeside.driver.bundle.bundle import CHUNK
-from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import check_proxy, next_address, origin, origin_to_ask
 from nodeside.driver.store.base import FetchError, FetchOptions, Store
 from nodeside.driver.store.download import Partial, announced_length, resumes, too_large, validator
 from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
 from nodeside.files import disk_errors
+from nodeside.http.failures import shown
 
 if TYPE_CHECKING:
     import requests
 
-    from nodeside.driver.http.deadline import Deadline
+    from nodeside.http.deadline import Deadline
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Transport:
     def __enter__(self) -> Self:
         import requests  # late: 15 MiB and 80 ms that most starts of a driver do not need
 
-        from nodeside.driver.http.deadline import Deadline
+        from nodeside.http.deadline import Deadline
 
         ca_file = self._options.ca_file
         if ca_file is not None and not ca_file.is_file():

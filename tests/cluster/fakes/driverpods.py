@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.model.names import DRIVER, NAMESPACE
-from nodeside.driver.announce.api import Access, Cluster
+from nodeside.driver.announce.api import Cluster
+from nodeside.kube_api import Access
 from tests.controlplane.controlplane import ControlPlane
 
 

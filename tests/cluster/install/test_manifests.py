@@ -35,7 +35,7 @@ from cluster.model.names import (
     NAMESPACE,
 )
 from cluster.model.snapshot import Settings
-from nodeside.driver.announce.api import _RULES
+from nodeside.driver.announce.api import CALLER
 from tests import TOP
 
 GOLDEN = TOP / "tests" / "cluster" / "golden" / "manifests"
@@ -118,7 +118,7 @@ def test_the_names_are_those_that_the_controller_gives_its_pods() -> None:
 def test_a_driver_pod_may_do_what_its_code_asks_for_and_nothing_else() -> None:
     asked = {
         (group, resource, verb)
-        for resource, (group, verbs) in _RULES.items()
+        for resource, (group, verbs) in CALLER.rules.items()
         if resource != "nodedrivers/status"  # asked of a NodeDriver with a status subresource only
         for verb in verbs
     }

@@ -754,7 +754,7 @@ def test_connection_is_closed_between_announcements(server: ApiServer, host: Hos
         announcer.state(READY)
         assert announcer.flush(30)
 
-    assert cluster._session is None
+    assert cluster._client._session is None
 
 
 def test_thread_takes_no_signal_from_the_others(host: Host) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from nodeside.api_status import KubernetesError
-from nodeside.driver.announce.api import Access, Cluster, NoCluster, Response, api_error, connect
+from nodeside.driver.announce.api import CALLER, Cluster, NoCluster, connect
 from nodeside.driver.announce.documents import event_call, label_call, node_call, node_driver_call
 from nodeside.errors import ExitCode
+from nodeside.kube_api import Access, Response, api_error
 from tests.driver.fakes.apiserver import TOKEN, ApiServer, Fault, make_certificates
 
 LABELS = {"nodeside.io/edu.state": "ready"}
@@ -146,13 +147,13 @@ def test_requests_of_one_announcement_share_a_connection(
     server: ApiServer, cluster: Cluster
 ) -> None:
     cluster.patch_node_labels("n1", LABELS)
-    first = cluster._session
+    first = cluster._client._session
     cluster.create_event(EVENT)
-    assert cluster._session is first
+    assert cluster._client._session is first
     cluster.close()
     cluster.patch_node_labels("n1", LABELS)
 
-    assert cluster._session is not first
+    assert cluster._client._session is not first
     assert len(server.seen) == 3
 
 
@@ -366,8 +367,8 @@ def test_an_answer_that_comes_byte_by_byte_has_a_deadline(server: ApiServer) -> 
 
     assert error.retryable
     assert "too slow or too large: the limits are 0.1 s" in str(error)
-    assert client._deadline is not None
-    client._deadline.seconds = 600
+    assert client._client._deadline is not None
+    client._client._deadline.seconds = 600
     server.faults.clear()
     assert client.patch_node_labels("n1", LABELS) == "uid-of-n1"
     client.close()
@@ -466,7 +467,7 @@ def test_projected_token_has_a_directory_of_its_own(
     shutil.copytree(server.credentials, usual)
     _write(usual / "token", "the-usual-token")
     server.tokens.add("the-usual-token")
-    monkeypatch.setattr("nodeside.driver.announce.api.TOKEN_DIRECTORY", usual)
+    monkeypatch.setattr("nodeside.kube_api.TOKEN_DIRECTORY", usual)
     environ = {
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(server.port),
@@ -525,7 +526,7 @@ def test_words_of_a_call_are_those_of_rbac() -> None:
         'create events "edu.n1.5f"',
     ]
     for call in calls:
-        hint = api_error(call, Response(403)).hint
+        hint = api_error(CALLER, call, Response(403)).hint
         assert f'resources: ["{call.resource}"]' in hint
         assert f'"{call.verb}"' in hint
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from nodeside import process
-from nodeside.driver.announce.api import Access
+from nodeside.kube_api import Access
 
 TOKEN = "first-token.of_this-pod"
 

@@ -9,9 +9,9 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import parse_url
 
-from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import check_proxy, next_address, origin, origin_to_ask
 from nodeside.driver.store.base import FetchError
+from nodeside.http.failures import shown
 
 HOME = "https://registry.example.com/v2/team/edu/blobs/x"
 

@@ -35,10 +35,10 @@ from cluster.plan.objects.revision import config_map, read_revision, revision_of
 from cluster.plan.objects.unload_pod import unload_pod
 from nodeside.contract import assigned_label
 from nodeside.driver import cli
-from nodeside.driver.announce.api import Access
 from nodeside.driver.handoff.provide import command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.host import Host
+from nodeside.kube_api import Access
 from nodeside.trial.machine import containers
 from tests import TOP
 from tests.cluster.fakes.daemonsets import CASES, COREOS, OPENSHIFT, POOL, wanted

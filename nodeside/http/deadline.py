@@ -20,7 +20,7 @@ from urllib3 import PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from nodeside.driver.http.bounded_response import BoundedResponse
+from nodeside.http.bounded_response import BoundedResponse
 
 # Sockets recorded per session. A session has one request at a time, so older ones are finished.
 _CONNECTIONS = 32

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeside.driver.http.bounded_response import LINE_LIMIT, BoundedResponse
+from nodeside.http.bounded_response import LINE_LIMIT, BoundedResponse
 
 HEAD = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nTransfer-Encoding: chunked\r\n\r\n"
 
