@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nodeside.spec.devices import Expose
 from nodeside.spec.fleet import DEVICES_STAGE, Stage
 from nodeside.spec.model import DriverSpec
 
@@ -22,9 +23,9 @@ def awaited_of(stage: Stage, spec: DriverSpec) -> Mapping[str, int]:
     """Return the resources that a node must offer before a stage is ready there, and how many.
 
     The kubelet knows those of the stage `devices` once their device agent is registered, be it
-    that there are none.
+    that there are none. What is exposed by dynamic resource allocation it does not count.
     """
     own = spec.devices if stage.name == DEVICES_STAGE else ()
-    awaited = {device.resource: 0 for device in own}
+    awaited = {each.resource: 0 for each in own if each.expose is Expose.DEVICE_PLUGIN}
     resource = stage.wait_for.resource if stage.wait_for else None
     return awaited | ({resource.name: resource.at_least} if resource else {})

@@ -9,12 +9,22 @@ from nodeside.spec import patterns
 from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
 
+LABEL_LIMIT = 22  # characters of an attribute: <driver>.<attribute> has at most 63
+OWN_LABELS = ("version", "count")  # that the device agent sets without an attribute
+
 
 class MetricType(Enum):
     """What kind of metric an attribute is."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
+
+
+class Expose(Enum):
+    """How pods ask for the devices."""
+
+    DEVICE_PLUGIN = "devicePlugin"
+    DRA = "dra"
 
 
 @section
@@ -143,6 +153,11 @@ class Attribute:
         "with 0x.",
         default=None,
     )
+    label: bool = item(
+        "Whether it is a label of the node too, `feature.nodeside.io/<driver>.<name>`: only for "
+        "what never changes. It is left out where the node's devices disagree.",
+        default=False,
+    )
 
 
 @section
@@ -186,6 +201,11 @@ class Device:
         "A file that tells whether one works.",
         default=None,
         default_words="one works if the driver is ready and bound to it",
+    )
+    expose: Expose = item(
+        "How pods ask for them: `devicePlugin` for an extended resource of the kubelet, `dra` for "
+        "dynamic resource allocation, by ResourceClaims.",
+        default=Expose.DEVICE_PLUGIN,
     )
     shares: int = item(
         "To how many containers a device is given at a time.", default=1, minimum=1, maximum=64

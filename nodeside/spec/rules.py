@@ -14,7 +14,17 @@ from typing import Any, Generic, TypeVar
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
 from nodeside.spec import expressions
-from nodeside.spec.devices import Device, DeviceHealth, DeviceNodes, Discover, Metric, MetricType
+from nodeside.spec.devices import (
+    LABEL_LIMIT,
+    OWN_LABELS,
+    Attribute,
+    Device,
+    DeviceHealth,
+    DeviceNodes,
+    Discover,
+    Metric,
+    MetricType,
+)
 from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Stage, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
@@ -56,6 +66,10 @@ class Rule(Generic[S]):
 
 def _metrics(device: Device) -> list[str]:
     return [each.metric.name for each in device.attributes if each.metric]
+
+
+def _labels(spec: DriverSpec) -> list[str]:
+    return [each.name for device in spec.devices for each in device.attributes if each.label]
 
 
 def _repeated(modules: tuple[Module, ...]) -> list[str]:
@@ -273,6 +287,29 @@ RULES: tuple[Rule[Any], ...] = (
         lambda device: len({each.name for each in device.attributes}) == len(device.attributes),
         "!has(self.attributes) || "
         "self.attributes.all(a, self.attributes.exists_one(b, a.name == b.name))",
+    ),
+    Rule(
+        Attribute,
+        ("name", "label"),
+        f"the name of an attribute that is a label has at most {LABEL_LIMIT} characters",
+        lambda attribute: not attribute.label or len(attribute.name) <= LABEL_LIMIT,
+        f"!has(self.label) || !self.label || size(self.name) <= {LABEL_LIMIT}",
+    ),
+    Rule(
+        Attribute,
+        ("name", "label"),
+        f"the labels {' and '.join(OWN_LABELS)} are those of the device agent itself",
+        lambda attribute: not attribute.label or attribute.name not in OWN_LABELS,
+        f"!has(self.label) || !self.label || !(self.name in {list(OWN_LABELS)})",
+    ),
+    Rule(
+        DriverSpec,
+        ("devices",),
+        "attributes that are labels have different names in all entries",
+        lambda spec: len(names := _labels(spec)) == len(set(names)),
+        "!has(self.devices) || self.devices.all(d, !has(d.attributes) || d.attributes.all(a, "
+        "!has(a.label) || !a.label || self.devices.exists_one(e, has(e.attributes) && "
+        "e.attributes.exists(b, has(b.label) && b.label && a.name == b.name))))",
     ),
     Rule(
         Source,

@@ -8,6 +8,11 @@ SYSFS = "bus/pci/drivers/edu/uevent"
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
 
 
+def labels(*names: str) -> dict[str, Any]:
+    """Attributes that are labels."""
+    return {"attributes": [{"name": name, "path": name, "label": True} for name in names]}
+
+
 def metrics(*metrics: dict[str, Any]) -> dict[str, Any]:
     """Attributes with these metrics."""
     each = enumerate(metrics)
@@ -99,6 +104,24 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
             "$.spec.devices[0].attributes[0].metric: the name of a counter ends in _total, and no "
             "other"
         ),
+    ),
+    (
+        {"devices": [EDU | labels("a" * 23)]},
+        (
+            "$.spec.devices[0].attributes[0]: the name of an attribute that is a label has at most "
+            "22 characters"
+        ),
+    ),
+    (
+        {"devices": [EDU | labels("count")]},
+        (
+            "$.spec.devices[0].attributes[0]: the labels version and count are those of the device "
+            "agent itself"
+        ),
+    ),
+    (
+        {"devices": [EDU | labels("a"), EDU | labels("b", "a") | {"resource": "example.com/x"}]},
+        "$.spec.devices: attributes that are labels have different names in all entries",
     ),
     (
         {"devices": [EDU | metrics({"name": "nodeside_heat"})]},
