@@ -48,6 +48,10 @@ REPORT_TEXT = 1024  # characters
 REPORT_ITEMS = 64
 
 
+# Feature labels that a driver has on a node at most: 16 attributes of 16 entries, and two more.
+FEATURE_LIMIT = 258
+
+
 class Rung(Enum):
     """The origin of a ready driver's modules, from the cheapest to the most expensive."""
 
@@ -70,6 +74,22 @@ def state_label(driver: str) -> str:
 def assigned_label(driver: str) -> str:
     """Return the key of the node label by which the controller assigns a node to a DaemonSet."""
     return f"{API_GROUP}/{driver}.assigned"
+
+
+def feature_prefix(driver: str) -> str:
+    """Return how the keys of a driver's feature labels begin; the device agent sets them.
+
+    A driver's name has no dot, so none of them is a label of another driver.
+    """
+    return f"feature.{API_GROUP}/{driver}."
+
+
+def dra_driver(driver: str) -> str:
+    """Return the name under which devices are exposed by dynamic resource allocation.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+    """
+    return f"{driver}.{API_GROUP}"
 
 
 def node_driver_name(driver: str, node: str) -> str:

@@ -36,10 +36,13 @@ from cluster.model.names import (
 )
 from nodeside.contract import (
     API_GROUP,
+    FEATURE_LIMIT,
     REPORT_ITEMS,
     REPORT_TEXT,
     NodeDriverStatus,
     State,
+    dra_driver,
+    feature_prefix,
     state_label,
 )
 from nodeside.errors import ExitCode, NodesideError
@@ -65,9 +68,12 @@ _CONTROL_PLANE = {
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 # The key of a driver's state label, as a CEL expression.
 _STATE_LABEL = '"{}" + variables.driver + "{}"'.format(*state_label("<>").split("<>"))
+# What its device agent's labels and slices have, likewise.
+_FEATURE_PREFIX = '"{}" + variables.driver + "{}"'.format(*feature_prefix("<>").split("<>"))
+_DRA_DRIVER = 'variables.driver + "{}"'.format(*dra_driver("<>").split("<>")[1:])
 # The free-text fields of a NodeDriver.
 _TEXTS = [each.name for each in fields(NodeDriverStatus) if each.type == "str"]
-_OUR_LABELS = rf"^(stage[.])?{API_GROUP.replace('.', '[.]')}/"
+_OUR_LABELS = rf"^((stage|feature)[.])?{API_GROUP.replace('.', '[.]')}/"
 
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
@@ -194,6 +200,9 @@ def constants() -> dict[str, Any]:
         "group": API_GROUP,
         "states": [state.value for state in State],
         "state_label": _STATE_LABEL,
+        "feature_prefix": _FEATURE_PREFIX,
+        "feature_limit": FEATURE_LIMIT,
+        "dra_driver": _DRA_DRIVER,
         "texts": [camel_case(name) for name in _TEXTS],
         "text_limit": REPORT_TEXT,
         "item_limit": REPORT_ITEMS,

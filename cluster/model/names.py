@@ -162,7 +162,7 @@ CONTROLLER = "nodeside-controller"  # its service account, roles, Deployment
 DRIVER = "nodeside-driver"  # the service account and the roles of driver pods; their SCC
 
 
-DEVICE_AGENT = "nodeside-device-agent"  # the service account of its pods, which has no rights
+DEVICE_AGENT = "nodeside-device-agent"  # the service account and the role of its pods; their SCC
 
 
 METRICS = f"{CONTROLLER}-metrics"  # the Service, its certificate Secret, and the ServiceMonitor

@@ -31,7 +31,7 @@ from cluster.plan.objects.revision import config_map, revision_text
 from cluster.plan.objects.unload_pod import unload_pod
 from cluster.plan.rollout.unload import REST, SLOW, LeavingNode, Unload, UnloadPhase, trace_labels
 from cluster.plan.status import conditions
-from nodeside.contract import State, node_driver_name
+from nodeside.contract import State, feature_prefix, node_driver_name
 
 LIMIT = 100  # active unload pods per Driver; a pod that waits for holders does not count
 _AT_ONCE = 200  # orphaned NodeDrivers handled in one plan
@@ -111,15 +111,26 @@ def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
         and (report.driver, report.node) not in with_pods
     ]
     reports = reports[:_AT_ONCE]
-    traces = {key: each.driver for each in reports for key in trace_labels(each.driver)}
+    traces = {
+        key: each.driver
+        for each in reports
+        for key in (*trace_labels(each.driver), feature_prefix(each.driver))
+    }
     for node in snapshot.nodes.values() if traces else ():
         labels: dict[str, dict[str, str | None]] = defaultdict(dict)
         for key in node.labels:
-            if key in traces and (traces[key], node.name) not in with_pods:
-                labels[traces[key]][key] = None
+            of = traces.get(key) or traces.get(_beginning(key))
+            if of and (of, node.name) not in with_pods:
+                labels[of][key] = None
         for driver, gone in labels.items():
             yield LabelNode(driver, node.name, gone, "the driver is gone")
     yield from (Delete(report.driver, NODE_DRIVERS, report.name) for report in reports)
+
+
+def _beginning(key: str) -> str:
+    """Return what is `feature_prefix` of the driver if this is a feature label."""
+    prefix, _, name = key.partition("/")
+    return f"{prefix}/{name.partition('.')[0]}."
 
 
 # --- a Driver that is deleted --------------------------------------------------------------------
@@ -230,8 +241,11 @@ def _forget(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]
     Actions of one kind are yielded in a row, so that they are sent in parallel.
     """
     snapshot, driver = leaving.snapshot, leaving.found.name
+    features, traces = feature_prefix(driver), trace_labels(driver)
     for each in leavers:
-        labels = {key: None for key in trace_labels(driver) if key in each.node.labels}
+        labels: dict[str, str | None] = {
+            key: None for key in each.node.labels if key in traces or key.startswith(features)
+        }
         if labels:
             yield LabelNode(driver, each.node.name, labels, "the driver is gone from it")
     for each in leavers:

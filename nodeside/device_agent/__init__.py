@@ -9,10 +9,12 @@
     allocation     what a container gets, and which devices it should
     pod_resources  which container has which devices, as the kubelet says
     metrics        Prometheus metrics of the devices
+    features       labels of the node: what its devices are
+    feature_sinks  where labels go: to Node Feature Discovery, else to the node
     messages       the messages of the kubelet's APIs
     rpc            gRPC on unix sockets: what they are sent by
     connections    grpclib's connections, within limits
 
-Nothing here changes the node: it reads /sys, /dev and the ready file, and writes sockets in the
-kubelet's directory.
+Nothing here changes what runs on the node: it reads /sys, /dev and the ready file, and writes
+sockets in the kubelet's directory, and labels.
 """

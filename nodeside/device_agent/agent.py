@@ -11,6 +11,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from nodeside import log
+from nodeside.device_agent.feature_sinks import Sinks
+from nodeside.device_agent.features import Labelling, labelling
 from nodeside.device_agent.finder import Finder, News
 from nodeside.device_agent.inventory import Inventory, Sight
 from nodeside.device_agent.plugin import Plugin
@@ -48,13 +50,15 @@ def run(
     host: Host,
     kubelet: Kubelet,
     *,
+    sinks: Sinks,
     metrics_port: int | None = None,
     needs_driver: bool = True,
 ) -> None:
     """Offer a driver's devices to a kubelet until SIGTERM or SIGINT.
 
-    Without a port there are no metrics. Unless it `needs_driver`, the ready file is not looked at.
-    Raises SystemRefused if it cannot listen on the port, and OSError.
+    Labels of the node go to `sinks`. Without a port there are no metrics. Unless it `needs_driver`,
+    the ready file is not looked at. Raises SystemRefused if it cannot listen on the port, and
+    OSError.
     """
     news: News = SimpleQueue()
     with ExitStack() as stack:
@@ -66,6 +70,8 @@ def run(
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
             stack.enter_context(_metrics(waited_for, host, agent, metrics_port))
+        labels = Labelling(driver, host, agent.sights, sinks, needs_driver=needs_driver)
+        stack.enter_context(labelling(labels))
         while True:
             with suppress(Empty):
                 found = news.get(timeout=_QUIET if agent.is_watched else _TICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import click
@@ -56,6 +57,14 @@ class NotInstalled(NodesideError):
     help="The kubelet's socket that says which container has which devices.",
 )
 @click.option(
+    "--features-directory",
+    envvar="NODESIDE_FEATURES_DIRECTORY",
+    default="/etc/kubernetes/node-feature-discovery/features.d",
+    show_default=True,
+    help="Where Node Feature Discovery reads feature files. If it is not there, or with an empty "
+    "text, the agent labels the node itself, if it has a token.",
+)
+@click.option(
     "--metrics-port",
     envvar="NODESIDE_METRICS_PORT",
     type=click.IntRange(0, 65535),
@@ -82,6 +91,7 @@ def device_agent(
     host_root: Path,
     kubelet_directory: Path,
     pod_resources: Path,
+    features_directory: str,
     metrics_port: int | None,
     without_driver: bool,
     log_format: str,
@@ -94,6 +104,7 @@ def device_agent(
     while the driver is ready on this node, and the device works. It runs until it is stopped.
     """
     from nodeside.device_agent.agent import Kubelet, run
+    from nodeside.device_agent.feature_sinks import Sinks
     from nodeside.spec.document import load, node_load
 
     log.setup("device-agent", format="json" if log_format == "json" else "text", verbose=verbose)
@@ -117,10 +128,12 @@ def device_agent(
                 f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
             )
     kubelet = Kubelet(kubelet_directory, pod_resources)
+    features = Path(features_directory) if features_directory else None
     run(
         driver,
         Host(host_root),
         kubelet,
+        sinks=Sinks.of(driver.name, features, os.environ),
         metrics_port=metrics_port,
         needs_driver=not without_driver,
     )

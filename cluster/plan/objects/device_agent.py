@@ -2,25 +2,31 @@
 
 Pure; plan/stages marks and gates them like any other stage's. Mounts and environment match what
 `nodeside device-agent` reads. The agent reads sysfs and /dev, and registers with the kubelet
-through the directory of its device plugins, the only one that it can write to. It has no token.
+through the directory of its device plugins. Further directories, and a token, it has only where
+driver.yaml asks for what takes them: dynamic resource allocation, or labels of the node.
 Where the cluster has the Prometheus operator, a PodMonitor has its metrics scraped.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.model.names import (
     DEVICE_AGENT,
+    DRIVER,
     DRIVER_LABEL,
     STAGE_LABEL,
     agent_name,
 )
 from cluster.model.snapshot import Settings
-from cluster.plan.objects.driver_pod import unprivileged
+from cluster.plan.objects.driver_pod import TOKEN_DIRECTORY, token_volume, unprivileged
 from cluster.plan.objects.revision import revision_text
+from nodeside.contract import dra_driver
 from nodeside.spec import Driver
+from nodeside.spec.devices import Expose
 from nodeside.spec.fleet import DEVICES_STAGE
 
 Document = dict[str, Any]
@@ -32,15 +38,70 @@ KUBELET: Final = "/var/lib/kubelet/device-plugins"
 POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 METRICS_PORT: Final = 9402
 
-# Volume, host path, hostPath type, mount path, whether read-only.
-_HOST_PATHS: Final = (
-    ("sys", "/sys", "Directory", "/host/sys", True),
-    ("dev", "/dev", "Directory", "/host/dev", True),
-    ("run-nodeside", "/run/nodeside", "DirectoryOrCreate", "/host/run/nodeside", True),
-    ("device-plugins", KUBELET, "Directory", KUBELET, False),
-    ("pod-resources", POD_RESOURCES, "DirectoryOrCreate", POD_RESOURCES, True),
-)
+PLUGINS: Final = "/var/lib/kubelet/plugins"
+PLUGINS_REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
+CDI: Final = "/var/run/cdi"
+STATE: Final = "/var/lib/nodeside-devices"
+# The parent of NFD's features.d: that is there only if NFD is, and may come later.
+FEATURES: Final = "/etc/kubernetes/node-feature-discovery"
+
 _SCRATCH_LIMIT: Final = "16Mi"
+
+
+@dataclass(frozen=True, slots=True)
+class _HostPath:
+    """A directory of the host, and where it is mounted ("": under the same path)."""
+
+    volume: str
+    path: str
+    at: str = ""
+    type: str = "DirectoryOrCreate"
+    read_only: bool = False
+
+    @property
+    def mount(self) -> Document:
+        mount: Document = {"name": self.volume, "mountPath": self.at or self.path}
+        return mount | {"readOnly": True} if self.read_only else mount
+
+    @property
+    def source(self) -> Document:
+        return {"name": self.volume, "hostPath": {"path": self.path, "type": self.type}}
+
+
+_ALWAYS: Final = (
+    _HostPath("sys", "/sys", "/host/sys", "Directory", read_only=True),
+    _HostPath("dev", "/dev", "/host/dev", "Directory", read_only=True),
+    _HostPath("run-nodeside", "/run/nodeside", "/host/run/nodeside", read_only=True),
+    _HostPath("device-plugins", KUBELET, type="Directory"),
+    _HostPath("pod-resources", POD_RESOURCES, read_only=True),
+    _HostPath("state", STATE),
+)
+
+
+def _host_paths(driver: Driver) -> Iterator[_HostPath]:
+    yield from _ALWAYS
+    if exposes_by_dra(driver):
+        # Of the kubelet's plugins it has its own only.
+        yield _HostPath("plugin", f"{PLUGINS}/{dra_driver(driver.name)}")
+        yield _HostPath("plugins-registry", PLUGINS_REGISTRY)
+        yield _HostPath("cdi", CDI)
+    if has_labels(driver):
+        yield _HostPath("features", FEATURES)
+
+
+def exposes_by_dra(driver: Driver) -> bool:
+    """Returns whether pods ask for one of the devices by a ResourceClaim."""
+    return any(device.expose is Expose.DRA for device in driver.spec.devices)
+
+
+def has_labels(driver: Driver) -> bool:
+    """Returns whether the nodes get feature labels."""
+    devices = driver.spec.devices
+    return any(attribute.label for device in devices for attribute in device.attributes)
+
+
+def _has_token(driver: Driver) -> bool:
+    return exposes_by_dra(driver) or has_labels(driver)
 
 
 def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:
@@ -48,7 +109,7 @@ def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document
     text, name = revision_text(driver), agent_name(driver.name)
     return (
         _config_map(name, text),
-        _daemonset(driver.name, text, settings),
+        _daemonset(driver, text, settings),
         _pod_monitor(driver.name),
     )
 
@@ -87,14 +148,14 @@ def _selector(driver: str) -> dict[str, str]:
     return {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
 
 
-def _daemonset(driver: str, text: str, settings: Settings) -> Document:
-    revision = hashlib.sha256(text.encode()).hexdigest()[:16]  # a change replaces the pods
-    notes = {"openshift.io/required-scc": settings.scc} if settings.scc else {}
-    selector = _selector(driver)  # it cannot change
+def _daemonset(driver: Driver, text: str, settings: Settings) -> Document:
+    # OpenShift: the installation has a narrower one for the agent beside that of driver pods.
+    scc = DEVICE_AGENT if settings.scc == DRIVER else settings.scc
+    selector = _selector(driver.name)  # it cannot change
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": agent_name(driver)},
+        "metadata": {"name": agent_name(driver.name)},
         "spec": {
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": selector},
@@ -104,14 +165,17 @@ def _daemonset(driver: str, text: str, settings: Settings) -> Document:
                 "rollingUpdate": {"maxUnavailable": "10%", "maxSurge": 0},
             },
             "template": {
-                "metadata": {"labels": selector, "annotations": notes},
-                "spec": _pod(agent_name(driver), revision, settings),
+                "metadata": {
+                    "labels": selector,
+                    "annotations": {"openshift.io/required-scc": scc} if scc else {},
+                },
+                "spec": _pod(driver, text, settings),
             },
         },
     }
 
 
-def _pod(config_map: str, revision: str, settings: Settings) -> Document:
+def _pod(driver: Driver, text: str, settings: Settings) -> Document:
     return {
         "serviceAccountName": DEVICE_AGENT,
         "automountServiceAccountToken": False,
@@ -119,25 +183,27 @@ def _pod(config_map: str, revision: str, settings: Settings) -> Document:
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
         "terminationGracePeriodSeconds": 10,
-        "containers": [_container(revision, settings)],
+        "containers": [_container(driver, text, settings)],
         "volumes": [
-            {"name": "driver-yaml", "configMap": {"name": config_map}},
-            *(
-                {"name": volume, "hostPath": {"path": path, "type": kind}}
-                for volume, path, kind, _, _ in _HOST_PATHS
-            ),
+            {"name": "driver-yaml", "configMap": {"name": agent_name(driver.name)}},
+            *(each.source for each in _host_paths(driver)),
+            *([token_volume()] if _has_token(driver) else []),
             {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
         ],
     }
 
 
-def _container(revision: str, settings: Settings) -> Document:
+def _container(driver: Driver, text: str, settings: Settings) -> Document:
+    has_token = _has_token(driver)
+    # A newer controller than the agent may know more fields. A change replaces the pods.
+    revision = hashlib.sha256(text.encode()).hexdigest()[:16]
     values = {
-        "NODESIDE_REVISION": revision,  # a newer controller than the agent may know more fields
+        "NODESIDE_REVISION": revision,
         "NODESIDE_DRIVER": f"{DOCUMENT_DIRECTORY}/driver.yaml",
         "NODESIDE_HOST": "/host",
         "NODESIDE_LOG_FORMAT": "json",
         "NODESIDE_METRICS_PORT": str(METRICS_PORT),
+        **({"NODESIDE_TOKEN_DIR": TOKEN_DIRECTORY} if has_token else {}),
     }
     return {
         "name": CONTAINER,
@@ -154,14 +220,17 @@ def _container(revision: str, settings: Settings) -> Document:
             "seLinuxOptions": {"type": "spc_t"},
         },
         "resources": {
-            "requests": {"cpu": "5m", "memory": "40Mi"},
-            "limits": {"memory": "128Mi"},
+            # Requests to the API server take a TLS library, and certificates.
+            "requests": {"cpu": "5m", "memory": "56Mi" if has_token else "40Mi"},
+            "limits": {"memory": "192Mi" if has_token else "128Mi"},
         },
         "volumeMounts": [
             {"name": "driver-yaml", "mountPath": DOCUMENT_DIRECTORY, "readOnly": True},
+            *(each.mount for each in _host_paths(driver)),
             *(
-                {"name": volume, "mountPath": at} | ({"readOnly": True} if read_only else {})
-                for volume, _, _, at, read_only in _HOST_PATHS
+                [{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}]
+                if has_token
+                else []
             ),
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
         ],

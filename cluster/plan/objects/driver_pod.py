@@ -266,7 +266,7 @@ def _volumes(inputs: DaemonSetInput) -> list[Document]:
             {"name": _volume_name(path), "hostPath": {"path": path, "type": kind}}
             for path, kind, _ in _HOST_PATHS
         ),
-        {"name": "token", "projected": {"sources": _token_sources()}},
+        token_volume(),
         {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
     ]
     if inputs.toolkit:
@@ -277,11 +277,14 @@ def _volumes(inputs: DaemonSetInput) -> list[Document]:
     return volumes + [{"name": n, **source} for n, _, source in _optional(inputs)]
 
 
-def _token_sources() -> list[Document]:
-    return [
+def token_volume() -> Document:
+    """Returns the volume with a token of the pod, short-lived, and the API server's certificate."""
+    certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    sources: list[Document] = [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_SECONDS}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"configMap": certificate},
     ]
+    return {"name": "token", "projected": {"sources": sources}}
 
 
 def signing_secret(driver: Driver) -> str:

@@ -448,7 +448,7 @@ def test_the_api_server_finds_no_fault_with_the_policies(control_plane: ControlP
 
     control_plane.wait_for(checked, "the policies to be type-checked")
     warnings = {p["metadata"]["name"]: p["status"]["typeChecking"] for p in policies()}
-    assert len(warnings) == 6
+    assert len(warnings) == 8
     assert {name: said.get("expressionWarnings", []) for name, said in warnings.items()} == {
         name: [] for name in warnings
     }

@@ -132,19 +132,40 @@ def test_a_driver_pod_may_do_what_its_code_asks_for_and_nothing_else() -> None:
     assert allowed == asked
 
 
-def test_the_device_agent_may_do_nothing_but_be_admitted_on_openshift() -> None:
-    assert list(roles(KINDS["plain"], DEVICE_AGENT)) == []
-    assert list(roles(KINDS["openshift"], DEVICE_AGENT)) == [
-        (
-            "drivers",
-            {
-                "apiGroups": ["security.openshift.io"],
-                "resources": ["securitycontextconstraints"],
-                "resourceNames": [DRIVER],
-                "verbs": ["use"],
-            },
+def test_a_device_agent_may_label_its_node_and_publish_devices_and_nothing_else() -> None:
+    allowed = {
+        (namespace, resource): rule["verbs"]
+        for namespace, rule in roles(KINDS["plain"], DEVICE_AGENT)
+        for resource in rule["resources"]
+    }
+    assert allowed == {
+        ("", "nodes"): ["get", "patch"],
+        ("", "resourceslices"): ["list", "create", "update", "delete"],
+        ("", "resourceclaims"): ["get"],
+    }
+
+
+def test_on_openshift_each_account_is_admitted_by_constraints_of_its_own() -> None:
+    documents = made(KINDS["openshift"])
+    named = {d["metadata"]["name"]: d for d in documents if d["kind"].endswith("Constraints")}
+    assert set(named) == {DRIVER, DEVICE_AGENT}
+    for account in named:
+        (rule,) = (
+            rule
+            for namespace, rule in roles(KINDS["openshift"], account)
+            if namespace == "drivers" and "securitycontextconstraints" in rule["resources"]
         )
-    ]
+        assert rule["resourceNames"] == [account]
+        assert rule["verbs"] == ["use"]
+    agent = named[DEVICE_AGENT]
+    assert agent["requiredDropCapabilities"] == ["ALL"]
+    assert agent["allowedCapabilities"] == []
+    assert agent["readOnlyRootFilesystem"] is True
+    assert not agent["allowPrivilegedContainer"]
+    assert not agent["allowPrivilegeEscalation"]
+
+
+def test_the_device_agents_token_is_mounted_by_nobody_itself() -> None:
     (account,) = [
         document
         for document in made(KINDS["plain"])
@@ -154,7 +175,7 @@ def test_the_device_agent_may_do_nothing_but_be_admitted_on_openshift() -> None:
 
 
 def test_no_role_has_a_wildcard_or_hands_out_rights() -> None:
-    for account in (CONTROLLER, DRIVER):
+    for account in (CONTROLLER, DRIVER, DEVICE_AGENT):
         for _, rule in roles(KINDS["openshift"], account):
             words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not words & {"*", "escalate", "bind", "impersonate", "secrets"}, rule
@@ -185,6 +206,7 @@ def test_only_a_role_of_its_own_looks_at_all_pods_and_evicts() -> None:
         (EVICTION, "pods/eviction", "create"),
         (CONTROLLER, "nodes", "get"),  # where somebody was faster than a patch
         (DRIVER, "nodes", "get"),
+        (DEVICE_AGENT, "nodes", "get"),
     }
     assert documents["ClusterRoleBinding", EVICTION]["subjects"][0]["name"] == CONTROLLER
 

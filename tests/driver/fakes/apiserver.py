@@ -117,7 +117,8 @@ class ApiServer:
 
     def _node(self, name: str, seen: Seen) -> tuple[int, dict[str, Any]]:
         if seen.method == "PATCH":
-            self.labels.setdefault(name, {}).update(seen.body["metadata"]["labels"])
+            after = self.labels.get(name, {}) | seen.body["metadata"]["labels"]
+            self.labels[name] = {key: value for key, value in after.items() if value is not None}
         metadata = {"name": name, "uid": f"uid-of-{name}", "labels": self.labels.get(name, {})}
         return 200, {"kind": "PartialObjectMetadata", "metadata": metadata}
 

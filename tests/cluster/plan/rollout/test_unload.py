@@ -578,3 +578,38 @@ def test_labels_of_all_nodes_go_out_together() -> None:
     first = kinds.index(LabelNode.__name__)
     assert kinds[first : first + 3] == [LabelNode.__name__] * 3
     assert EmitEvent.__name__ not in kinds
+
+
+# --- feature labels ------------------------------------------------------------------------------
+
+FEATURES: dict[str, str | None] = {
+    "feature.nodeside.io/edu.version": "1.0.0",
+    "feature.nodeside.io/edu2.version": "7",
+}
+
+
+def features(model: Model) -> set[str]:
+    return FEATURES.keys() & model.nodes["n0"].labels.keys()
+
+
+def test_a_drivers_feature_labels_go_with_it_and_no_other_drivers() -> None:
+    model = running()
+    model.relabel("n0", FEATURES)
+    model.delete_driver()
+    model.settle_deleting()
+    assert features(model) == FEATURES.keys(), "its modules are loaded still"
+
+    unloaded(model)
+    going(model)
+    assert features(model) == {"feature.nodeside.io/edu2.version"}
+
+
+def test_feature_labels_of_a_driver_that_went_without_cleanup_are_removed() -> None:
+    model = running()
+    model.relabel("n0", FEATURES)
+    for gone in (model.drivers, model.daemonsets, model.pods):
+        gone.clear()
+
+    going(model)
+
+    assert features(model) == {"feature.nodeside.io/edu2.version"}

@@ -156,6 +156,13 @@ def test_the_status_counts_devices_and_names_the_nodes_where_some_do_not_work() 
     assert f"{name}: 1 of 2 devices work" in explain_node(model.snapshot, "edu", "n1").wanted
 
 
+def test_it_does_not_wait_for_the_kubelet_to_count_what_claims_are_for() -> None:
+    model = with_devices(devices=[DECLARED[0] | {"expose": "dra"}])
+    model.registers = False
+    up(model)
+    assert model.nodes["n0"].labels[DEVICES] == "ready"
+
+
 def test_a_listed_entry_may_wait_for_so_many() -> None:
     wait = {"resource": {"name": "example.com/edu", "atLeast": 2}}
     model = up(with_devices(stages=[{"name": "devices", "waitFor": wait}]))
@@ -255,17 +262,18 @@ def test_the_agent_can_write_only_where_it_registers() -> None:
     mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
     assert {at for at, each in mounts.items() if not each.get("readOnly")} == {
         "/var/lib/kubelet/device-plugins",
+        "/var/lib/nodeside-devices",
         "/tmp",
     }
-    volumes = {each["name"]: each for each in pod["volumes"]}
-    paths = {at: volumes[each["name"]].get("hostPath", {}) for at, each in mounts.items()}
-    assert {at: path["path"] for at, path in paths.items() if path} == {
+    assert host_paths(pod) == {
         "/host/sys": "/sys",
         "/host/dev": "/dev",
         "/host/run/nodeside": "/run/nodeside",
         "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources": "/var/lib/kubelet/pod-resources",
+        "/var/lib/nodeside-devices": "/var/lib/nodeside-devices",
     }
+    assert not any("projected" in each for each in pod["volumes"]), "it has no token"
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment.pop("NODESIDE_REVISION")
     assert environment == {
@@ -277,6 +285,50 @@ def test_the_agent_can_write_only_where_it_registers() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("devices", "more"),
+    [
+        (
+            [DECLARED[0] | {"expose": "dra"}],
+            {
+                "/var/lib/kubelet/plugins/edu.nodeside.io",
+                "/var/lib/kubelet/plugins_registry",
+                "/var/run/cdi",
+            },
+        ),
+        (
+            [DECLARED[0] | {"attributes": [{"name": "a", "path": "a", "label": True}]}],
+            {"/etc/kubernetes/node-feature-discovery"},
+        ),
+    ],
+    ids=["dra", "labels"],
+)
+def test_what_takes_the_api_server_has_a_token_of_the_pod_and_its_directories(
+    devices: Any, more: set[str]
+) -> None:
+    bare = agent_pod(up(with_devices()))["spec"]
+    pod = agent_pod(up(with_devices(devices=devices)))["spec"]
+    [container], [without] = pod["containers"], bare["containers"]
+
+    assert host_paths(pod) == host_paths(bare) | {path: path for path in more}
+    assert pod["automountServiceAccountToken"] is False
+    [token] = [each["projected"] for each in pod["volumes"] if "projected" in each]
+    source = token["sources"][0]["serviceAccountToken"]
+    assert source == {"path": "token", "expirationSeconds": 3607}
+    at = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}["token"]
+    assert {"name": "NODESIDE_TOKEN_DIR", "value": at} in container["env"]
+    assert "token" not in {each["name"] for each in pod["initContainers"][0]["volumeMounts"]}
+    assert container["securityContext"] == without["securityContext"]
+
+
+def host_paths(pod: dict[str, Any]) -> dict[str, str]:
+    """The directories of the host that the agent has, by where they are mounted."""
+    volumes = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
+    mounts = pod["containers"][0]["volumeMounts"]
+    found = {each["mountPath"]: volumes[each["name"]] for each in mounts}
+    return {at: path for at, path in found.items() if path}
+
+
 def test_no_node_has_two_agents_of_a_driver_at_once() -> None:
     spec = found(up(with_devices()), "DaemonSet").document["spec"]
 
@@ -286,11 +338,15 @@ def test_no_node_has_two_agents_of_a_driver_at_once() -> None:
     }
 
 
-@pytest.mark.parametrize("scc", ["", "nodeside-driver"])
-def test_on_openshift_the_pod_names_what_admits_it(scc: str) -> None:
+@pytest.mark.parametrize(
+    ("scc", "required"),
+    [("", ""), ("nodeside-driver", "nodeside-device-agent"), ("their-own", "their-own")],
+)
+def test_on_openshift_the_pod_names_what_admits_it(scc: str, required: str) -> None:
     model = up(with_devices(settings=Settings(agent_image=AGENT, scc=scc)))
 
-    assert agent_pod(model)["metadata"]["annotations"].get("openshift.io/required-scc", "") == scc
+    notes = agent_pod(model)["metadata"]["annotations"]
+    assert notes.get("openshift.io/required-scc", "") == required
 
 
 def test_the_agents_driver_yaml_can_be_read_and_declares_the_devices(tmp_path: Path) -> None:
@@ -371,6 +427,15 @@ def test_the_agent_leaves_a_node_before_its_driver_changes() -> None:
     up(model)
     assert model.nodes["n0"].labels[DEVICES] == "ready"
     assert CLOSED not in model.nodes["n0"].labels
+
+
+def test_feature_labels_stay_while_the_driver_changes() -> None:
+    feature = "feature.nodeside.io/edu.version"
+    model = up(with_devices())
+    model.relabel("n0", {feature: "1.0.0"})
+    model.apply_driver(devices=DECLARED, version="2.0.0")
+    up(model)
+    assert model.nodes["n0"].labels[feature] == "1.0.0"
 
 
 def test_where_the_driver_fails_the_agent_ends() -> None:

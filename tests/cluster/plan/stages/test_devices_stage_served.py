@@ -27,7 +27,14 @@ SETTINGS = Settings(
     scc="nodeside-driver",
     pull_secrets=("pull",),
 )
-DEVICES = [{"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}]
+DEVICES = [
+    {
+        "resource": "example.com/edu",
+        "discover": {"pci": [{"vendor": "1234"}]},
+        "attributes": [{"name": "revision", "path": "revision", "label": True}],
+        "expose": "dra",
+    }
+]
 
 
 def made() -> list[dict[str, Any]]:

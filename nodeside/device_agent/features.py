@@ -1,0 +1,185 @@
+"""Feature labels of the node: what its devices are, for whoever selects nodes by it.
+
+    feature.nodeside.io/<driver>.<attribute>   of `label: true`, where the node's devices agree
+    feature.nodeside.io/<driver>.version       of the driver that is ready
+    feature.nodeside.io/<driver>.count         of the devices that are there
+
+They say what a node has, not whether it works: while the driver is not ready they stay as they are.
+Otherwise each change of a driver would end what runs by its labels. The agent's thread for labels
+looks at what the main process knows, and delivers changes; see feature_sinks.py.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeside import log
+from nodeside.backoff import backoff
+from nodeside.contract import LABEL_VALUE, feature_prefix
+from nodeside.device_agent.feature_sinks import Sink, Sinks
+from nodeside.device_agent.inventory import Sight
+from nodeside.errors import NodesideError
+from nodeside.host import Host
+from nodeside.ready_file import read_ready
+from nodeside.spec import Driver
+
+SOON: Final = 1.0  # seconds between two looks until the labels are known
+LOOK: Final = 30.0  # seconds between two looks after that
+HOLD: Final = 300.0  # seconds from a delivery to the next change: what is a label should not change
+_LONGEST = 300.0  # seconds between two tries to deliver
+
+
+def has_labels(driver: Driver) -> bool:
+    """Return whether a driver asks for labels: one of its attributes is to be one."""
+    return bool(_labelled(driver))
+
+
+def _labelled(driver: Driver) -> list[str]:
+    return [each.name for dev in driver.spec.devices for each in dev.attributes if each.label]
+
+
+def label_value(text: str) -> str:
+    """Return a text as the value of a label; "" if it cannot be one.
+
+    What is not allowed in it becomes _, as in `Arria 10` → `Arria_10`.
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+    """
+    value = re.sub(r"[^A-Za-z0-9_.-]+", "_", text.strip()).strip("_")
+    return value if LABEL_VALUE.fullmatch(value) else ""
+
+
+@dataclass
+class Features:
+    """The labels of a driver. What is left out, and why, is logged once."""
+
+    driver: Driver
+    _known: dict[str, str] = field(default_factory=dict)
+    _left_out: dict[str, str] = field(default_factory=dict)
+
+    def labels(self, sights: Iterable[Sight], version: str) -> Mapping[str, str] | None:
+        """Return all labels by key, None while devices are still being looked for.
+
+        `version` is that of the driver, "" if none is brought up by nodeside. An attribute that no
+        device says at the moment stays what it was.
+        """
+        seen = {sight.resource: sight for sight in sights}
+        if seen.keys() != {device.resource for device in self.driver.spec.devices}:
+            return None
+        # Several ids of the kubelet may be shares of one device.
+        devices = [
+            device
+            for sight in seen.values()
+            for device in {each.device.id: each.device for each in sight.offered.values()}.values()
+        ]
+        values = {
+            "count": str(len(devices)),
+            "version": self._of("version", {version} if version else set()),
+        }
+        for name in _labelled(self.driver):
+            said = (device.attributes.get(name, "") for device in devices)
+            values[name] = self._of(name, {text for text in said if text})
+        prefix = feature_prefix(self.driver.name)
+        return {prefix + name: value for name, value in sorted(values.items()) if value}
+
+    def _of(self, name: str, texts: set[str]) -> str:
+        if not texts:
+            return self._known.get(name, "")
+        value, why = "", ""
+        if len(texts) > 1:
+            why = "the node's devices disagree"
+        elif not (value := label_value(*texts)):
+            why = "what they say cannot be the value of a label"
+        if why and self._left_out.get(name) != why:
+            self._left_out[name] = why
+            key = feature_prefix(self.driver.name) + name
+            log.warning(
+                "a label is left out", label=key, why=why, says=", ".join(sorted(texts)[:2])
+            )
+        self._known[name] = value
+        return value
+
+
+@dataclass
+class Labelling:
+    """The looks of the thread. `sights` returns what is known of each resource."""
+
+    driver: Driver
+    host: Host
+    sights: Callable[[], Iterable[Sight]]
+    sinks: Sinks
+    needs_driver: bool = True
+    _labels: Mapping[str, str] | None = None
+    _sink: Sink | None = None
+    _written: Mapping[str, str] | None = None
+    _changed: float = 0.0
+    _again: float = 0.0
+    _failures: int = 0
+    _trouble: str = ""
+
+    def __post_init__(self) -> None:
+        self._features = Features(self.driver)
+
+    def step(self, now: float) -> float:
+        """Look, and deliver what has changed or is due again. Return the seconds until the next.
+
+        `now` is in monotonic seconds.
+        """
+        ready, version = self._ready()
+        if ready:
+            self._labels = self._features.labels(self.sights(), version) or self._labels
+        if self._labels is None:
+            return SOON
+        sink = self.sinks.chosen()
+        if sink is not self._sink:
+            self._sink, self._written = sink, None
+        is_new = self._labels != self._written
+        due = self._changed + HOLD if is_new else self._again
+        if sink is None or (self._written is not None and now < due):
+            return LOOK
+        try:
+            sink.write(self._labels)
+        except NodesideError as error:
+            self._failures += 1
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.warning("the node's labels are not up to date", why=error, hint=error.hint)
+            return backoff(self._failures, LOOK, _LONGEST)
+        if is_new:
+            self._written, self._changed = self._labels, now
+        self._again = now + sink.renew
+        self._failures, self._trouble = 0, ""
+        return LOOK
+
+    def _ready(self) -> tuple[bool, str]:
+        """Return whether the driver is ready, and its version."""
+        if not self.needs_driver:
+            return True, ""
+        record = read_ready(self.host, self.driver.name, Host().boot_id)
+        return record is not None, record.version if record else ""
+
+
+@contextmanager
+def labelling(labels: Labelling) -> Iterator[None]:
+    """Keep the labels of the node up to date in a thread, if the driver asks for some."""
+    ended = threading.Event()
+
+    def run() -> None:
+        pause = 0.0
+        try:
+            while not ended.wait(pause):
+                pause = labels.step(time.monotonic())
+        except Exception as exc:  # a bug: the devices are offered all the same
+            log.traceback(exc)
+
+    if has_labels(labels.driver):
+        threading.Thread(target=run, name="labels", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
