@@ -1,29 +1,34 @@
 """Watches the pods that use devices, cluster-wide, only while a Driver that evicts is changing.
 
 Listing and watching all pods of a large cluster is expensive, so it is not done at other times.
-Pods that match no Driver are not kept.
+Pods that match no Driver are not kept. ResourceClaims are watched too if a Driver's devices are
+requested by them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from cluster.kube.client import Api
-from cluster.kube.errors import ApiError
-from cluster.kube.reflector import Reflector, Selection
-from cluster.kube.resources import PODS
+from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.reflector import Named, Reflector, Selection
+from cluster.kube.resources import PODS, RESOURCE_CLAIMS
 from cluster.model.demand import Demand
+from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
-from cluster.model.snapshot import Consumer, Occupancy
+from cluster.model.snapshot import EMPTY, Claim, Consumer, Occupancy
+
+T = TypeVar("T", bound=Named)
 
 _KEPT: Final = 300.0  # seconds for which pods are watched after a plan last asked for them
 
 
 class ConsumerCache:
-    """A holder of at most one reflector, which is replaced when the demand grows.
+    """A holder of at most one reflector for pods, which is replaced when the demand grows, and of
+    one for claims.
 
     A single node can make every other plan ask for pods. So the demand does not shrink, and ends
     only when no plan has asked for some time.
@@ -37,7 +42,9 @@ class ConsumerCache:
         self._now = now
         self._demand: Demand | None = None
         self._asked = float("-inf")
-        self._reflector: Reflector[Consumer] | None = None
+        self._pods: Reflector[Consumer] | None = None
+        self._claims: Reflector[Claim] | None = None
+        self._joined = _Joined()
 
     def want(self, demand: Demand | None) -> None:
         """Watch these pods, and for some time those of earlier plans too."""
@@ -50,40 +57,83 @@ class ConsumerCache:
         if before is None or not before.covers(demand):
             self.stop()
             self._demand = demand if before is None else before | demand
-            self._reflector = Reflector(self._api, _selection(self._demand), self._wake)
-            self._reflector.start()
+            self._pods = Reflector(self._api, _pods(self._demand), self._wake)
+            self._pods.start()
+            if self._demand.by_claims:
+                self._claims = Reflector(self._api, _claims(self._demand), self._wake)
+                self._claims.start()
 
     def stop(self) -> None:
         """Watch no pods."""
-        if self._reflector is not None:
-            self._reflector.stop()
-        self._demand, self._reflector = None, None
+        for reflector in (self._pods, self._claims):
+            if reflector is not None:
+                reflector.stop()
+        self._demand, self._pods, self._claims = None, None, None
 
     def ends_in(self) -> float | None:
         """Return the seconds until pods need not be watched any more; None if none are."""
         return None if self._demand is None else max(0.0, self._asked + _KEPT - self._now())
 
     def occupancy(self) -> Occupancy:
-        """Return the pods. They are unknown while the watch fails: a pod may have been added."""
-        if self._reflector is None:
+        """Return the pods. They are unknown while a watch fails: a pod may have been added."""
+        if self._pods is None:
             return Occupancy()
-        health, consumers = self._reflector.health(), self._reflector.objects()
-        if not health.synced or health.trouble or consumers is None:
-            return Occupancy(trouble=health.trouble)
-        return Occupancy(consumers, known=True, demand=self._demand)
+        for reflector in (self._pods, self._claims):
+            if reflector is not None:
+                health = reflector.health()
+                if not health.synced or health.trouble:
+                    return Occupancy(trouble=health.trouble)
+        consumers = self._pods.objects() or EMPTY
+        claims = (self._claims.objects() or EMPTY) if self._claims else None
+        return Occupancy(self._joined.of(consumers, claims), known=True, demand=self._demand)
+
+
+class _Joined:
+    """The last result of a join, which is made anew only if one of its sides has changed."""
+
+    def __init__(self) -> None:
+        self._of: tuple[object, object] = (None, None)
+        self._result: Mapping[str, Consumer] = {}
+
+    def of(
+        self, consumers: Mapping[str, Consumer], claims: Mapping[str, Claim] | None
+    ) -> Mapping[str, Consumer]:
+        if claims is None:
+            return consumers
+        before, claims_before = self._of
+        if consumers is not before or claims is not claims_before:
+            self._of = (consumers, claims)
+            self._result = with_claims(consumers, claims.values())
+        return self._result
 
 
 def look(api: Api, demand: Demand | None) -> Occupancy:
     """List the pods once, for a one-shot command."""
     if demand is None:
         return Occupancy()
-    selection = _selection(demand)
     try:
-        page = api.list(selection.resource, selection.trim, fields=selection.fields)
+        consumers = {each.name: each for each in _listed(api, _pods(demand))}
+        if demand.by_claims:
+            consumers = dict(with_claims(consumers, _listed(api, _claims(demand))))
     except ApiError as error:
         return Occupancy(trouble=str(error))
-    return Occupancy({item.name: item for item in page.items}, known=True, demand=demand)
+    return Occupancy(consumers, known=True, demand=demand)
 
 
-def _selection(demand: Demand) -> Selection[Consumer]:
+def _listed(api: Api, selection: Selection[T]) -> Sequence[T]:
+    try:
+        return api.list(selection.resource, selection.trim, fields=selection.fields).items
+    except NotFound:
+        if not selection.optional:
+            raise
+        return ()
+
+
+def _pods(demand: Demand) -> Selection[Consumer]:
     return Selection(PODS, partial(consumer_from, demand=demand), fields=FIELDS, left_out=pod_name)
+
+
+def _claims(demand: Demand) -> Selection[Claim]:
+    """Return the claims; a cluster without dynamic resource allocation has none."""
+    trim = partial(claim_from, demand=demand)
+    return Selection(RESOURCE_CLAIMS, trim, optional=True, left_out=pod_name)

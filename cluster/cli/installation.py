@@ -45,17 +45,44 @@ def crds() -> None:
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Directory for the chart or the base."
 )
+@click.option(
+    "--driver",
+    "-f",
+    "driver_file",
+    type=click.Path(path_type=Path),
+    help="Instead: the DeviceClasses and ResourceClaimTemplates for the devices of this "
+    "driver.yaml that are exposed by DRA. The directory it is in will do.",
+)
+@click.option(
+    "--extended-resource/--no-extended-resource",
+    "extended",
+    default=True,
+    help="With --driver: whether pods may ask for such devices by `limits` too.",
+)
+@click.pass_context
 def manifests(
-    *, namespace: str, chosen: Mapping[str, Any], format: str, output: Path | None
+    context: click.Context,
+    *,
+    namespace: str,
+    chosen: Mapping[str, Any],
+    format: str,
+    output: Path | None,
+    driver_file: Path | None,
+    extended: bool,
 ) -> None:
     """Print everything that `install` applies, as YAML for kubectl.
 
     With `--format helm` or `kustomize`: make a directory of it, a Helm chart or a base. The other
     options are then the chart's default values.
     """
+    if driver_file is not None:
+        _print_device_classes(context, driver_file, extended=extended)
+        return
     from cluster.install.manifests import IMAGE, to_yaml
     from cluster.install.manifests import manifests as all_of
 
+    if _is_given(context, "extended"):
+        raise click.UsageError("--extended-resource goes with --driver")
     if (output is None) is not (format == FORMATS[0]):
         raise click.UsageError("--output goes with --format helm or kustomize, and they with it")
     installation = _installation(namespace, chosen)
@@ -65,6 +92,26 @@ def manifests(
         click.echo(to_yaml(all_of(installation)), nl=False)
     else:
         _make_directory(format, output, installation)
+
+
+def _print_device_classes(context: click.Context, path: Path, *, extended: bool) -> None:
+    from cluster.install.device_classes import device_classes
+    from cluster.install.manifests import to_yaml
+    from nodeside.spec import load
+
+    with_it = ("driver_file", "extended")
+    for option in context.command.params:
+        if option.name not in with_it and _is_given(context, option.name):
+            raise click.UsageError(
+                f"--driver does not go with {option.opts[0]}, which is of the installation"
+            )
+    driver = load(path / "driver.yaml" if path.is_dir() else path)
+    click.echo(to_yaml(device_classes(driver, extended=extended)), nl=False)
+
+
+def _is_given(context: click.Context, name: str | None) -> bool:
+    source = context.get_parameter_source(name or "")
+    return source not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def _make_directory(format: str, output: Path, installation: Installation) -> None:

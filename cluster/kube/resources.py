@@ -59,6 +59,7 @@ IMAGE_STREAM_TAGS = Resource(
     "ImageStreamTag", "imagestreamtags", "image.openshift.io", namespaced=True
 )
 CLUSTER_VERSIONS = Resource("ClusterVersion", "clusterversions", "config.openshift.io")
+RESOURCE_CLAIMS = Resource("ResourceClaim", "resourceclaims", "resource.k8s.io", namespaced=True)
 CRDS = Resource("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io")
 _MONITORING = "monitoring.coreos.com"
 SERVICE_MONITORS = Resource("ServiceMonitor", "servicemonitors", _MONITORING, namespaced=True)
@@ -87,6 +88,7 @@ KNOWN = (
     PROMETHEUS_RULES,
     EVENTS,
     LEASES,
+    RESOURCE_CLAIMS,
     DRIVERS,
     NODE_DRIVERS,
     IMAGE_STREAMS,

@@ -13,7 +13,8 @@ Labels = frozenset[tuple[str, str]]
 class Demand:
     """Pods that request one of the resources, or have all labels of one selector.
 
-    Empty `namespaces` means all namespaces.
+    Among the resources are drivers of dynamic resource allocation, whose names have no slash: a pod
+    requests them by a ResourceClaim. Empty `namespaces` means all namespaces.
     """
 
     resources: frozenset[str]
@@ -27,6 +28,11 @@ class Demand:
             self.selectors | other.selectors,
             frozenset() if every else self.namespaces | other.namespaces,
         )
+
+    @property
+    def by_claims(self) -> frozenset[str]:
+        """Return the drivers of dynamic resource allocation among the resources."""
+        return frozenset(name for name in self.resources if "/" not in name)
 
     def covers(self, other: Demand) -> bool:
         """Return whether this includes all pods of the other demand."""

@@ -173,14 +173,18 @@ def pod_name(document: Mapping[str, Any]) -> str:
 
 
 def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | None:
-    """Return the parts of a pod that match this demand; None if nothing matches."""
+    """Return the parts of a pod that match this demand; None if nothing matches.
+
+    If claims are asked for, a pod with claims is kept; parse_claims.py says what they are for.
+    """
     metadata, spec = document["metadata"], document.get("spec", {})
     if demand.namespaces and metadata.get("namespace") not in demand.namespaces:
         return None
     labels = metadata.get("labels") or EMPTY
     resources = demand.resources & _requested(spec) if demand.resources else frozenset()
     selectors = [selector for selector in demand.selectors if selector <= labels.items()]
-    if not (resources or selectors) or not spec.get("nodeName") or _stays(document):
+    is_asked_for = resources or selectors or (demand.by_claims and _has_claims(document))
+    if not is_asked_for or not spec.get("nodeName") or _stays(document):
         return None
     return Consumer(
         name=pod_name(document),
@@ -200,6 +204,15 @@ def _requested(spec: Mapping[str, Any]) -> frozenset[str]:
         for container in containers
         for name, amount in ((container.get("resources") or {}).get("requests") or {}).items()
         if str(amount) not in _NONE
+    )
+
+
+def _has_claims(document: Mapping[str, Any]) -> bool:
+    """Return whether a pod has claims of its own, or one for an extended resource."""
+    status = document.get("status") or {}
+    return bool(
+        (document.get("spec") or {}).get("resourceClaims")
+        or status.get("extendedResourceClaimStatus")
     )
 
 

@@ -212,7 +212,7 @@ class BuildPod:
 class Consumer:
     """A pod that must leave a node before a Driver changes there. `name` is namespace/name.
 
-    Only resources and labels that a Driver names are kept.
+    Only resources and labels that a Driver names are kept; see `Demand` for the resources.
     """
 
     name: str
@@ -221,6 +221,18 @@ class Consumer:
     resources: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=_nothing)
     deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim: the drivers whose devices it was given, and the uids of pods that use it.
+
+    `name` is namespace/name. Only drivers that somebody asks for are kept.
+    """
+
+    name: str
+    drivers: frozenset[str]
+    pods: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

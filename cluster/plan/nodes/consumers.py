@@ -13,7 +13,9 @@ from dataclasses import replace
 
 from cluster.model.demand import Demand
 from cluster.model.snapshot import EMPTY, Consumer, Snapshot
+from nodeside.contract import dra_driver
 from nodeside.spec import Driver
+from nodeside.spec.devices import Expose
 from nodeside.spec.fleet import Evict
 from nodeside.spec.model import Upgrade
 
@@ -21,14 +23,18 @@ from nodeside.spec.model import Upgrade
 def evicts(driver: Driver) -> Evict | None:
     """Returns which pods a Driver evicts, None for none: a reboot empties a node by itself.
 
-    Without `resources` and `selector`, they are those that request a declared device.
+    Without `resources` and `selector`, they are those that request a declared device. Those that
+    request one by a claim are found by the name of the driver that gives it, see `Demand`.
     """
-    evict = driver.spec.rollout.evict
+    evict, devices = driver.spec.rollout.evict, driver.spec.devices
     if evict is None or driver.spec.upgrade is not Upgrade.LIVE:
         return None
-    if evict.resources or evict.selector:
-        return evict
-    return replace(evict, resources=tuple(device.resource for device in driver.spec.devices))
+    resources = evict.resources
+    if not (resources or evict.selector):
+        resources = tuple(device.resource for device in devices)
+    by_claims = any(each.expose is Expose.DRA and each.resource in resources for each in devices)
+    claims = (dra_driver(driver.name),) if by_claims else ()
+    return replace(evict, resources=(*resources, *claims))
 
 
 def demand_of(evict: Evict) -> Demand:

@@ -275,6 +275,8 @@ def test_resolve_asks_for_the_kernel_where_the_images_are_named_by_it(tmp_path: 
         (["manifests", "--node-selector", "infra"], "'infra': expected KEY=VALUE"),
         (["manifests", "--format", "helm"], "--output goes with --format helm or kustomize"),
         (["manifests", "--output", "x"], "--output goes with --format helm or kustomize"),
+        (["manifests", "--driver", "x", "--pull-secret", "x"], "does not go with --pull-secret"),
+        (["manifests", "--no-extended-resource"], "--extended-resource goes with --driver"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_option(words: list[str], said: str) -> None:

