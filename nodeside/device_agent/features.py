@@ -28,20 +28,12 @@ from nodeside.errors import NodesideError
 from nodeside.host import Host
 from nodeside.ready_file import read_ready
 from nodeside.spec import Driver
+from nodeside.spec.devices import label_names
 
 SOON: Final = 1.0  # seconds between two looks until the labels are known
 LOOK: Final = 30.0  # seconds between two looks after that
 HOLD: Final = 300.0  # seconds from a delivery to the next change: what is a label should not change
 _LONGEST = 300.0  # seconds between two tries to deliver
-
-
-def has_labels(driver: Driver) -> bool:
-    """Return whether a driver asks for labels: one of its attributes is to be one."""
-    return bool(_labelled(driver))
-
-
-def _labelled(driver: Driver) -> list[str]:
-    return [each.name for dev in driver.spec.devices for each in dev.attributes if each.label]
 
 
 def label_value(text: str) -> str:
@@ -81,7 +73,7 @@ class Features:
             "count": str(len(devices)),
             "version": self._of("version", {version} if version else set()),
         }
-        for name in _labelled(self.driver):
+        for name in label_names(self.driver.spec.devices):
             said = (device.attributes.get(name, "") for device in devices)
             values[name] = self._of(name, {text for text in said if text})
         prefix = feature_prefix(self.driver.name)
@@ -177,7 +169,7 @@ def labelling(labels: Labelling) -> Iterator[None]:
         except Exception as exc:  # a bug: the devices are offered all the same
             log.traceback(exc)
 
-    if has_labels(labels.driver):
+    if label_names(labels.driver.spec.devices):
         threading.Thread(target=run, name="labels", daemon=True).start()
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from nodeside.spec import patterns
@@ -210,3 +210,8 @@ class Device:
     shares: int = item(
         "To how many containers a device is given at a time.", default=1, minimum=1, maximum=64
     )
+
+
+def label_names(devices: Iterable[Device]) -> list[str]:
+    """Return the names of the attributes that are labels of the node."""
+    return [each.name for device in devices for each in device.attributes if each.label]

@@ -24,6 +24,7 @@ from nodeside.spec.devices import (
     Discover,
     Metric,
     MetricType,
+    label_names,
 )
 from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Stage, Toolkit, WaitFor
 from nodeside.spec.model import (
@@ -66,10 +67,6 @@ class Rule(Generic[S]):
 
 def _metrics(device: Device) -> list[str]:
     return [each.metric.name for each in device.attributes if each.metric]
-
-
-def _labels(spec: DriverSpec) -> list[str]:
-    return [each.name for device in spec.devices for each in device.attributes if each.label]
 
 
 def _repeated(modules: tuple[Module, ...]) -> list[str]:
@@ -306,7 +303,7 @@ RULES: tuple[Rule[Any], ...] = (
         DriverSpec,
         ("devices",),
         "attributes that are labels have different names in all entries",
-        lambda spec: len(names := _labels(spec)) == len(set(names)),
+        lambda spec: len(names := label_names(spec.devices)) == len(set(names)),
         "!has(self.devices) || self.devices.all(d, !has(d.attributes) || d.attributes.all(a, "
         "!has(a.label) || !a.label || self.devices.exists_one(e, has(e.attributes) && "
         "e.attributes.exists(b, has(b.label) && b.label && a.name == b.name))))",

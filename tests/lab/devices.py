@@ -9,12 +9,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL
 from cluster.plan.objects.device_agent import METRICS_PORT
+from nodeside.contract import feature_prefix
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests.lab.content import EDU_IMAGE
 from tests.lab.node import LabNode
 from tests.lab.story import Story
 
 EDU = "example.com/edu"
+REVISION = {"name": "revision", "path": "revision", "label": True}
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 MOUNTS = [{"hostPath": "/etc/os-release", "containerPath": "/mnt/os-release"}]
 _COMPUTE = """\
 import os, sys, time
@@ -104,6 +107,19 @@ def until_devices(
         return found == [str(capacity), str(allocatable)]
 
     story.wait_for(holds, f"{allocatable} of {capacity} devices")
+
+
+def until_labelled(story: Story, node: LabNode, **features: str) -> None:
+    """The node's feature labels of the driver are these, and no others."""
+    prefix = feature_prefix("edu")
+
+    def holds() -> bool:
+        labels = story.scene.labels(node.name).items()
+        return features == {
+            key.removeprefix(prefix): value for key, value in labels if key.startswith(prefix)
+        }
+
+    story.wait_for(holds, f"the feature labels {features}")
 
 
 def held(story: Story, node: LabNode) -> dict[str, str]:

@@ -536,7 +536,8 @@ class Story:
         self.wait_for(lambda: not self.scene.pods(), "the pods to be gone")
         for node in self.lab.nodes.values():
             labels = self.scene.labels(node.name)
-            assert not [key for key in labels if key.startswith("nodeside.io/")]
+            ours = ("nodeside.io/", "feature.nodeside.io/")
+            assert not [key for key in labels if key.startswith(ours)]
             for path in ("/sys/module/edu", "/dev/edu0"):
                 assert node.run("test", "-e", path, check=False).exit_code == 1, path
             files = node.run("find", "/run/nodeside", "-type", "f", check=False).output.split()

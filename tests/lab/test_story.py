@@ -34,6 +34,7 @@ def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]
     with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
         [edu] = yaml.safe_load(EDU.read_text())["spec"]["devices"]
         edu["give"]["mounts"] = devices.MOUNTS
+        edu["attributes"].append(devices.REVISION)
         changes = {"stages": STAGES, "devices": [edu]}
         story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
         story.write_stages()
@@ -59,6 +60,26 @@ def test_a_driver_is_built_in_its_pod_and_another_pod_computes_with_both_devices
     assert set(devices.until_computes(story, "both")) == BOTH
     [both] = devices.pods(story, "both")
     assert sorted(devices.held(story, node).values()) == [both["metadata"]["name"]] * 2
+
+
+def test_labels_say_what_the_nodes_devices_are(story: Story, node: LabNode) -> None:
+    devices.until_labelled(story, node, count="2", revision="0x10", version="1.0.0")
+
+
+def test_where_node_feature_discovery_reads_files_the_agent_writes_one(
+    story: Story, node: LabNode
+) -> None:
+    """Its directory is all that there is of it here."""
+    node.run("mkdir", "-p", devices.FEATURES)
+    words = f"cat {devices.FEATURES}/nodeside-edu"
+
+    def lines() -> list[str]:
+        return node.run("sh", "-c", words, check=False).output.splitlines()
+
+    story.wait_for(lambda: "feature.nodeside.io/edu.count=2" in lines(), "the feature file")
+    assert "feature.nodeside.io/edu.revision=0x10" in lines()
+    node.run("rm", "-r", devices.FEATURES)
+    devices.until_labelled(story, node, count="2", revision="0x10", version="1.0.0")
 
 
 def test_a_pod_that_asks_for_a_device_waits_until_one_is_free(story: Story, node: LabNode) -> None:
@@ -171,6 +192,7 @@ def test_after_a_power_cut_stages_and_pods_wait_for_the_driver_of_that_boot(
     story.boot(node)
     story.until_ready(version, node_1="cached")
     story.until_stages()
+    devices.until_labelled(story, node, count="2", revision="0x10", version=version)
     assert min(gate["finishedAt"] for gate in story.gates(node)) >= story.ready_since(node)
     devices.until_devices(story, node, 2, 2)
     devices.until_computes(story, "again")

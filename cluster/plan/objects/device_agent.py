@@ -26,7 +26,7 @@ from cluster.plan.objects.driver_pod import TOKEN_DIRECTORY, token_volume, unpri
 from cluster.plan.objects.revision import revision_text
 from nodeside.contract import dra_driver
 from nodeside.spec import Driver
-from nodeside.spec.devices import Expose
+from nodeside.spec.devices import Expose, label_names
 from nodeside.spec.fleet import DEVICES_STAGE
 
 Document = dict[str, Any]
@@ -80,28 +80,22 @@ _ALWAYS: Final = (
 
 def _host_paths(driver: Driver) -> Iterator[_HostPath]:
     yield from _ALWAYS
-    if exposes_by_dra(driver):
+    if _exposes_by_dra(driver):
         # Of the kubelet's plugins it has its own only.
         yield _HostPath("plugin", f"{PLUGINS}/{dra_driver(driver.name)}")
         yield _HostPath("plugins-registry", PLUGINS_REGISTRY)
         yield _HostPath("cdi", CDI)
-    if has_labels(driver):
+    if label_names(driver.spec.devices):
         yield _HostPath("features", FEATURES)
 
 
-def exposes_by_dra(driver: Driver) -> bool:
+def _exposes_by_dra(driver: Driver) -> bool:
     """Returns whether pods ask for one of the devices by a ResourceClaim."""
     return any(device.expose is Expose.DRA for device in driver.spec.devices)
 
 
-def has_labels(driver: Driver) -> bool:
-    """Returns whether the nodes get feature labels."""
-    devices = driver.spec.devices
-    return any(attribute.label for device in devices for attribute in device.attributes)
-
-
 def _has_token(driver: Driver) -> bool:
-    return exposes_by_dra(driver) or has_labels(driver)
+    return _exposes_by_dra(driver) or bool(label_names(driver.spec.devices))
 
 
 def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:

@@ -114,11 +114,10 @@ def claimant(name: str = "train-0", **parts: Any) -> dict[str, Any]:
 def joined(pods: list[dict[str, Any]], claims: list[dict[str, Any]]) -> dict[str, frozenset[str]]:
     """What is known of each consumer: what it requests, by its name."""
     demand = demand_of(CLAIMED)
-    consumers = [found for each in pods if (found := consumer_from(each, demand))]
-    known = [found for each in claims if (found := claim_from(each, demand))]
-    found = with_claims({each.name: each for each in consumers}, known)
-    assert all(consumes(each, CLAIMED) for each in found.values())
-    return {name: each.resources for name, each in found.items()}
+    consumers = {pod.name: pod for each in pods if (pod := consumer_from(each, demand))}
+    made = with_claims(consumers, [said for each in claims if (said := claim_from(each, demand))])
+    assert all(consumes(each, CLAIMED) for each in made.values())
+    return {name: each.resources for name, each in made.items()}
 
 
 def test_pods_that_use_a_claim_with_a_device_of_the_driver_are_consumers() -> None:
