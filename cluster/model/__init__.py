@@ -4,7 +4,7 @@
     states                the enums that decisions are based on
     snapshot, stages      the cluster state at one moment
     stage_order           the stages of a Driver, with the one for its devices
-    fields, parse, parse_claims, parse_pods, parse_stages    parsers from the API server's JSON to these values
+    fields, parse, parse_claims, parse_pods, parse_stages    parsers from the API server's JSON
     labelmap, pci_labels  compact label sets; their labels about PCI devices
     index                 cached single-pass lookups
     actions, lanes        the actions of a plan, and their dependencies

@@ -133,6 +133,8 @@ def test_every_module_finds_what_it_imports(driver: Path, controller: Path) -> N
 def test_the_agent_has_what_it_imports(agent: Path) -> None:
     found = run(agent, "python3", "-c", _IMPORT_ALL.format("nodeside.device_agent"))
     assert found.exit_code == 0, found.errors
+    found = run(agent, "python3", "-c", "import requests; print('late')")
+    assert found.output == "late\n", found.errors
     found = run(agent, "nodeside", "device-agent", "--driver", "/nowhere")
     assert found.errors.startswith("error: cannot read /nowhere"), found.errors
 

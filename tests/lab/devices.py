@@ -16,7 +16,6 @@ from tests.lab.node import LabNode
 from tests.lab.story import Story
 
 EDU = "example.com/edu"
-REVISION = {"name": "revision", "path": "revision", "label": True}
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 MOUNTS = [{"hostPath": "/etc/os-release", "containerPath": "/mnt/os-release"}]
 _COMPUTE = """\

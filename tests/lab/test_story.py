@@ -34,7 +34,6 @@ def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]
     with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
         [edu] = yaml.safe_load(EDU.read_text())["spec"]["devices"]
         edu["give"]["mounts"] = devices.MOUNTS
-        edu["attributes"].append(devices.REVISION)
         changes = {"stages": STAGES, "devices": [edu]}
         story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
         story.write_stages()
