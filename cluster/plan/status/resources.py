@@ -1,7 +1,8 @@
 """A row of the status for each resource of `spec.devices`: how many devices there are and work.
 
 Pure. The kubelet of a node knows both: `capacity` counts all devices, `allocatable` those that
-work. Why one does not, the device agent's log says.
+work. Why one does not, the device agent's log says. What is exposed by dynamic resource allocation
+the kubelet does not count, so it has no row.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 from cluster.model.snapshot import Node
 from cluster.plan.status.messages import cut, some
 from cluster.plan.status.report import StatusReport
+from nodeside.spec.devices import Expose
 
 
 def resource_rows(report: StatusReport) -> list[dict[str, Any]]:
     nodes = [decision.member.node for decision in report.decisions]
-    return [_row(device.resource, nodes) for device in report.driver.spec.devices]
+    devices = report.driver.spec.devices
+    return [_row(each.resource, nodes) for each in devices if each.expose is Expose.DEVICE_PLUGIN]
 
 
 def _row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:

@@ -161,6 +161,7 @@ def test_it_does_not_wait_for_the_kubelet_to_count_what_claims_are_for() -> None
     model.registers = False
     up(model)
     assert model.nodes["n0"].labels[DEVICES] == "ready"
+    assert model.drivers["edu"].status["resources"] == []
 
 
 def test_a_listed_entry_may_wait_for_so_many() -> None:
