@@ -19,7 +19,7 @@ from nodeside.files import publish_bytes
 from nodeside.kube_api import Access, Call, Caller, Client
 from nodeside.timestamps import rfc3339
 
-CALLER: Final = Caller("device-agent", {"nodes": ("", ("get", "patch"))})
+CALLER: Final = Caller("device agent", {"nodes": ("", ("get", "patch"))})
 # Seconds that NFD keeps the labels after the agent's last word. An upgrade of the driver, whose
 # build may take minutes, and a reboot fit in; no label goes and comes meanwhile.
 EXPIRES: Final = 3600.0
