@@ -5,8 +5,8 @@
     feature.nodeside.io/<driver>.count         of the devices that are there
 
 They say what a node has, not whether it works: while the driver is not ready they stay as they are.
-Otherwise each change of a driver would end what runs by its labels. The agent's thread for labels
-looks at what the main process knows, and delivers changes; see feature_sinks.py.
+Otherwise each change of a driver would end what runs by its labels. A thread looks at what the
+agent knows, and delivers changes; see feature_sinks.py.
 """
 
 from __future__ import annotations

@@ -10,16 +10,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cluster.install.device_classes import class_name, device_classes
 from cluster.kube.resources import PODS, Resource
 from cluster.model.names import CORDONED, draining_label
+from nodeside.spec import parse
 from tests.cluster.e2e.watching import Watching
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane
+from tests.spec.documents import document as document_of
 
 DEVICE = "example.com/edu"
+CLAIMED = {"resource": DEVICE, "discover": {"pci": [{"vendor": "1234"}]}, "expose": "dra"}
 NAMESPACE = "default"
 _DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 _BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+_DRA = "/apis/resource.k8s.io/v1"
+_SLICES = f"{_DRA}/resourceslices"
+_BY_KIND = {
+    "DeviceClass": f"{_DRA}/deviceclasses",
+    "ResourceClaimTemplate": f"{_DRA}/namespaces/{NAMESPACE}/resourceclaimtemplates",
+}
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -36,9 +46,30 @@ class Consumers:
             path = f"/api/v1/nodes/{node}/status"
             self.control_plane.do("PATCH", path, status, content_type=MERGE_PATCH)
 
-    def deploy(self, name: str, replicas: int, *, device: bool) -> None:
+    def publish(self, *nodes: str) -> None:
+        """A device agent publishes one device on each of these nodes, and somebody has applied what
+        `nodeside-cluster manifests --driver` prints."""
+        for document in device_classes(parse(document_of(devices=[CLAIMED]))):
+            path = _BY_KIND[document["kind"]]
+            self.control_plane.do("POST", path, document)
+        for node in nodes:
+            device = {"name": "d0", "attributes": {"resource": {"string": DEVICE}}}
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": "edu.nodeside.io", "nodeName": node, "pool": pool}
+            slice_ = {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": node},
+                "spec": {**spec, "devices": [device]},
+            }
+            self.control_plane.do("POST", _SLICES, slice_)
+
+    def deploy(
+        self, name: str, replicas: int, *, device: bool = False, claims: bool = False
+    ) -> None:
         """Returns when all of them run and are ready."""
-        self.control_plane.do("POST", _DEPLOYMENTS, _deployment(name, replicas, device=device))
+        document = _deployment(name, replicas, device=device, claims=claims)
+        self.control_plane.do("POST", _DEPLOYMENTS, document)
         self.control_plane.wait_for(
             lambda: self.ready(name) == replicas, f"{replicas} pods of {name} to be ready"
         )
@@ -77,6 +108,9 @@ class Consumers:
                 plane.request("DELETE", path, {"propagationPolicy": "Background"})
         plane.request("DELETE", _PODS, {"gracePeriodSeconds": 0})
         plane.wait_for(lambda: not plane.do("GET", _PODS)["items"], "the pods to be gone")
+        for kind in (_SLICES, *_BY_KIND.values()):
+            for item in plane.do("GET", kind)["items"]:
+                plane.do("DELETE", f"{kind}/{item['metadata']['name']}")
 
 
 @dataclass
@@ -134,9 +168,13 @@ def consumers_of(control_plane: ControlPlane) -> Iterator[Consumers]:
         consumers.clear()
 
 
-def _deployment(name: str, replicas: int, *, device: bool) -> dict[str, Any]:
+def _deployment(name: str, replicas: int, *, device: bool, claims: bool) -> dict[str, Any]:
     labels = {"app": name}
-    resources = {"limits": {DEVICE: "1"}} if device else {}
+    resources: dict[str, Any] = {"limits": {DEVICE: "1"}} if device else {}
+    claimed = []
+    if claims:
+        resources = {"claims": [{"name": "device"}]}
+        claimed = [{"name": "device", "resourceClaimTemplateName": class_name(DEVICE)}]
     container = {"name": "main", "image": "registry.example.com/app:1", "resources": resources}
     return {
         "apiVersion": "apps/v1",
@@ -149,6 +187,7 @@ def _deployment(name: str, replicas: int, *, device: bool) -> dict[str, Any]:
                 "metadata": {"labels": labels},
                 "spec": {
                     "containers": [container],
+                    "resourceClaims": claimed,
                     "terminationGracePeriodSeconds": 0,
                     "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
                 },

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.model.names import CORDONED, draining_label
 from nodeside.contract import assigned_label
-from tests.cluster.e2e.consumers import DEVICE, Consumers, Guard, consumers_of
+from tests.cluster.e2e.consumers import CLAIMED, DEVICE, Consumers, Guard, consumers_of
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene
@@ -95,6 +95,32 @@ def test_a_controller_killed_at_each_step_of_a_drain_leaves_no_trace_of_it(
     assert scene.nodes.get(kept)["spec"]["unschedulable"] is True
     assert seen.cordons.pop(kept) == (0, 0, 0)
     assert {on == off == mine == 1 for on, off, mine in map(_ours(seen), names[:2])} == {True}
+
+
+def test_pods_that_use_a_device_by_a_claim_leave_too(
+    scene: Scene, replicas: Replicas, fleet: Fleet, consumers: Consumers
+) -> None:
+    """Its stage `devices` does without an agent here, which it says."""
+    scene.toolkits(OLD)
+    names = scene.some_nodes("n", 2)
+    consumers.publish(*names)
+    replicas.start()
+    scene.driver(evict=EVICT)
+    scene.change({"devices": [CLAIMED]})
+    scene.until_ready(2)
+    consumers.deploy("train", 1, claims=True)
+    consumers.deploy("bystander", 2)
+    consumers.budget("train", {"minAvailable": 1})
+
+    with Guard(scene.control_plane) as seen:
+        scene.driver("2.0.0", canary=0, maxUnavailable=2, evict=EVICT)
+        message = _until_said(scene, "the disruption budget train needs 1 healthy pods")
+        assert "waiting for default/train-" in message
+        consumers.control_plane.kubectl("delete", "pdb", "train")
+        scene.until_complete("2.0.0", 2)
+        scene.control_plane.wait_for(lambda: not _marked(scene, names), "no node to be held")
+
+    assert seen.evicted == {"train"}
 
 
 def _ours(seen: Guard) -> Callable[[str], tuple[int, int, int]]:
