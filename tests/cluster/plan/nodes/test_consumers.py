@@ -88,11 +88,22 @@ def test_without_more_words_the_consumers_are_those_of_the_declared_devices() ->
         {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}},
         {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
         {"metadata": {"labels": {"app.kubernetes.io/managed-by": "nodeside"}}},
+        {
+            "metadata": {
+                "ownerReferences": [{"kind": "Job", "controller": True}],
+                "labels": {"app.kubernetes.io/managed-by": "nodeside-stages", "uses": "edu"},
+            }
+        },
     ],
     ids=lambda parts: str(parts)[:60],
 )
 def test_nothing_is_kept_of_a_pod_that_is_none_or_is_never_evicted(parts: dict[str, Any]) -> None:
     assert consumer_from(pod(**parts), BOTH) is None
+
+
+def test_a_job_of_somebody_is_evicted() -> None:
+    owner = {"kind": "Job", "controller": True}
+    assert consumer_from(pod(metadata={"ownerReferences": [owner]}), BOTH) is not None
 
 
 def test_an_init_container_and_a_pod_that_is_leaving_count() -> None:
