@@ -20,7 +20,7 @@ from cluster.kube.reflector import Reflector, Selection, WatchHealth
 from cluster.kube.resources import Resource
 from cluster.model import parse
 from cluster.model.demand import Demand
-from cluster.model.names import BUILDER, MANAGED_BY, OURS
+from cluster.model.names import BUILDER, JOBS_OF_OURS, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.snapshot import Node, Settings, Snapshot, Tag, Unseen
 from cluster.model.stages import Template
@@ -38,7 +38,9 @@ def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selec
         "nodes": Selection(resources.NODES, parse.node_from),
         "drivers": Selection(resources.DRIVERS, parse.driver_from),
         "daemonsets": Selection(resources.DAEMON_SETS, parse.daemonset_from, **ours),
-        "jobs": Selection(resources.JOBS, parse.job_from, **ours),
+        "jobs": Selection(
+            resources.JOBS, parse.job_from, namespace=namespace, selector=JOBS_OF_OURS
+        ),
         "build_pods": Selection(
             resources.PODS,
             unless_mirror(build_pod_from),

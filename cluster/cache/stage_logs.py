@@ -152,7 +152,7 @@ def logs_wanted(snapshot: Snapshot) -> Iterator[LogWanted]:
     }
     for pod in snapshot.stages.pods.values() if snapshot.stages and waits else ():
         wait = waits.get((pod.driver, pod.stage))
-        if wait is None or pod.deleting or not pod.ready:
+        if wait is None or pod.deleting or pod.job or not pod.ready:
             continue
         node = snapshot.nodes.get(pod.node)
         if pod.daemonset and node and stage_label(pod.driver, pod.stage) in node.labels:

@@ -26,7 +26,7 @@ from cluster.model.parse_stages import (
     stage_pod_from,
 )
 from cluster.model.snapshot import Snapshot, uses
-from cluster.model.stages import ALLOWED, OPTIONAL, Key, StageObject, StagePod, Stages, Template
+from cluster.model.stages import OPTIONAL, WATCHED, Key, StageObject, StagePod, Stages, Template
 
 T = TypeVar("T", bound=Named)
 _UNREAD = "the objects of stages have not been read yet"
@@ -42,7 +42,7 @@ class StageView:
 
     def __init__(self, api: Api, namespace: str, wake: Callable[[], None]) -> None:
         self._reflectors: dict[Resource, Reflector[StageItem]] = {
-            resource: Reflector(api, _selection(resource, namespace), wake) for resource in ALLOWED
+            resource: Reflector(api, _selection(resource, namespace), wake) for resource in WATCHED
         }
         selection = Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
         self._pods: Reflector[StagePod] = Reflector(api, selection, wake)
@@ -115,7 +115,7 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
         return snapshot
     namespace = snapshot.settings.namespace
     items: dict[Resource, Mapping[str, StageItem] | None] = {}
-    for resource in ALLOWED:
+    for resource in WATCHED:
         items[resource] = _listed(api, _selection(resource, namespace))
     pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
     version = _listed(api, _VERSION)

@@ -58,7 +58,7 @@ from nodeside.timestamps import rfc3339_micro
 
 PARALLEL = 16  # concurrent requests: more would only queue up in the API server
 _LANES = 8  # Drivers processed concurrently
-_OF_NODES = (LabelNode, Cordon, Uncordon, Evict, Annotate)
+_OF_NODES = (LabelNode, Cordon, Uncordon, Evict, Annotate, Create)
 _ROUND = 5.0  # seconds after which labels and their dependents are left to the next round
 _REQUEST = 10.0  # seconds for one request including its retries
 
@@ -175,7 +175,8 @@ class Applier:
             answer = self._api.create(action.document, **limit())
             with self._lock:
                 self._collided.discard(action.words)
-        if not lane_of(action).is_of_stages:  # objects of stages have their own watches
+        # Applied objects of stages have watches of their own.
+        if isinstance(action, Create) or not lane_of(action).is_of_stages:
             self._wrote(outcome, resource_of(action.document), answer)
 
     def _apply(self, action: Apply, limit: Limit) -> Mapping[str, Any]:

@@ -89,15 +89,15 @@ def with_troubles(
 
 
 def _merged_by_driver(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[Lane, Failure]]:
-    """Yield the failures to report. Those of nodes are merged into one per Driver and come first,
+    """Yield the failures to report. Those of nodes are merged into one per lane and come first,
     so that worse ones overwrite them."""
-    nodes: dict[str, dict[str, Failure]] = {}
+    nodes: dict[Lane, dict[str, Failure]] = {}
     for lane in sorted(lane for lane in troubles if lane.node):
-        nodes.setdefault(lane.driver, {})[lane.node] = troubles[lane]
-    for name, each in nodes.items():
+        nodes.setdefault(lane.on(""), {})[lane.node] = troubles[lane]
+    for whole, each in nodes.items():
         first, *others = each
         words = f"; and so of {shortlist(others, _NAMED)}" if others else ""
-        yield Lane(name), replace(each[first], message=each[first].message + words)
+        yield whole, replace(each[first], message=each[first].message + words)
     yield from ((lane, each) for lane, each in troubles.items() if not lane.node)
 
 

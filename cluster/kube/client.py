@@ -256,8 +256,11 @@ class Api:
         return self._write("patch", "PATCH", document, limits, content_type, **query)
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
-        """Create an object. Raises Conflict if it exists, possibly from our own first try."""
-        return self._write("create", "POST", document, limits)
+        """Create an object. Raises Conflict if it exists, possibly from our own first try.
+
+        An unknown field is refused, as `apply` does it.
+        """
+        return self._write("create", "POST", document, limits, fieldValidation="Strict")
 
     def replace(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Replace an object. Raises Conflict if its resource version is not the document's."""

@@ -42,12 +42,13 @@ class Apply:
 class Create:
     """Create an object whose name identifies its purpose, so an existing one is just as good.
 
-    `node` is the only node it is for.
+    `node` is the only node it is for, "" for any. `part` is that of the lane.
     """
 
     driver: str
     document: Mapping[str, Any]
-    node: str
+    node: str = ""
+    part: str = ""
 
     @property
     def words(self) -> str:
@@ -225,7 +226,7 @@ Action = (
 def lane_of(action: Action) -> Lane:
     """Return the lane in which an action is carried out."""
     match action:
-        case Apply(part=part) | Delete(part=part):
+        case Apply(part=part) | Create(part=part) | Delete(part=part):
             return Lane(action.driver, part)
         case Uncordon():
             return Lane(action.driver, CORDONS)

@@ -81,6 +81,41 @@ STAGE_LABEL: Final = f"{API_GROUP}/stage"
 STAGE_MANAGER: Final = "nodeside-stages"
 
 
+# The label selector of Jobs: of builds and of stages.
+JOBS_OF_OURS: Final = f"{MANAGED_BY} in ({MANAGER},{STAGE_MANAGER})"
+
+
+# Annotation of a Job in a stage's manifests, by its author: how often it runs.
+RUN_NOTE: Final = f"{API_GROUP}/run"
+
+
+# Annotations of a Job of a stage: its name in the manifest, the node it is for ("" for any), and
+# what it is run once for.
+JOB_NOTE: Final = f"{API_GROUP}/job"
+
+
+NODE_NOTE: Final = f"{API_GROUP}/node"
+
+
+RUN_MARK_NOTE: Final = f"{API_GROUP}/run-mark"
+
+
+@lru_cache(maxsize=16384)
+def run_mark(node_uid: str, boot_id: str, revision: str) -> str:
+    """Return 12 hex digits that identify a revision of a driver, on a node also during one boot."""
+    return hashlib.sha256(f"{node_uid}\n{boot_id}\n{revision}".encode()).hexdigest()[:12]
+
+
+@lru_cache(maxsize=16384)
+def run_name(driver: str, stage: str, job: str, mark: str, content: str) -> str:
+    """Return a Job name of at most 50 + 1 + 12 characters: it becomes the value of a label.
+
+    `content` is the hash of the manifest: a Job cannot be changed.
+    """
+    words = "\n".join((driver, stage, job, mark, content))
+    return f"{job[:50].rstrip('-.')}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+
+
 READY: Final = "ready"
 
 

@@ -21,14 +21,20 @@ from cluster.model.names import (
     ARCHITECTURE_NOTE,
     DRIVER_LABEL,
     FELL_BACK_NOTE,
+    JOB_NOTE,
     KERNEL_NOTE,
     LEAVE_MODULES,
     LINK_NOTE,
+    MANAGED_BY,
+    NODE_NOTE,
     OS_VERSION_NOTE,
     OUTCOME_NOTE,
     POLICY_KEY,
     REFUSED_NOTE,
     REVISION_LABEL,
+    RUN_MARK_NOTE,
+    STAGE_LABEL,
+    STAGE_MANAGER,
     TOOLKIT_NOTE,
 )
 from cluster.model.parse_pods import words_of
@@ -43,6 +49,7 @@ from cluster.model.snapshot import (
     NodeDriverObject,
     Pool,
     RevisionObject,
+    StageRun,
     ToolkitLabels,
 )
 from nodeside.buildjob import read_message
@@ -178,17 +185,21 @@ def node_driver_from(data: Document) -> NodeDriverObject | None:
 
 def job_from(data: Document) -> JobObject:
     metadata, status = part(data, "metadata"), part(data, "status")
+    labels, notes = part(metadata, "labels"), part(metadata, "annotations")
     failed = condition(status, "Failed")
     gave_up = failed.get("status") == "True"
+    words = (text(notes, key) for key in (JOB_NOTE, NODE_NOTE, RUN_MARK_NOTE))
+    of_stage = labels.get(MANAGED_BY) == STAGE_MANAGER
     return JobObject(
         name=text(metadata, "name"),
         uid=text(metadata, "uid"),
-        driver=text(part(metadata, "labels"), DRIVER_LABEL),
-        revision=text(part(metadata, "labels"), REVISION_LABEL),
+        driver=text(labels, DRIVER_LABEL),
+        revision=text(labels, REVISION_LABEL),
         deleting="deletionTimestamp" in metadata,
         finished=gave_up or condition(status, "Complete").get("status") == "True",
         why=words_of(failed) if gave_up else "",
-        outcome=read_message(str(part(metadata, "annotations").get(OUTCOME_NOTE, ""))),
+        outcome=read_message(str(notes.get(OUTCOME_NOTE, ""))),
+        run=StageRun(text(labels, STAGE_LABEL), *words) if of_stage else None,
     )
 
 

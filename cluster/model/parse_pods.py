@@ -15,6 +15,7 @@ from cluster.model.names import (
     MANAGER,
     REVISION_LABEL,
     STAGE_LABEL,
+    STAGE_MANAGER,
     TELLING,
     TOOLKIT_CONTAINER,
     UNLOAD_LABEL,
@@ -115,6 +116,25 @@ def _toolkit_was_killed(status: Document) -> bool:
         and part(part(container, "state"), "waiting").get("reason") == "CrashLoopBackOff"
         for container in islice(status.get("containerStatuses") or (), _CONTAINERS)
     )
+
+
+_MESSAGE: Final = 4096  # bytes of a termination message, by the kubelet
+_LINE: Final = 300  # characters of its last line
+
+
+def last_words(status: Document) -> str:
+    """Return how a container of a pod failed, with the last line of its termination message."""
+    words = ""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in islice(status.get(kind) or (), _CONTAINERS):
+            ends = (part(part(container, each), "terminated") for each in ("state", "lastState"))
+            end = next((each for each in ends if each.get("exitCode")), EMPTY)
+            if end:
+                lines = str(end.get("message") or "")[-_MESSAGE:].strip().splitlines()
+                said = f": {lines[-1][:_LINE]}" if lines else ""
+                name = str(container.get("name"))[:_NAME]
+                words = f"{name}: {end.get('reason')}, exit code {end['exitCode']}{said}"
+    return printable(words or (words_of(status) if status.get("reason") else ""))
 
 
 def words_of(cause: Document) -> str:
@@ -219,12 +239,14 @@ def _has_claims(document: Mapping[str, Any]) -> bool:
 def _stays(document: Mapping[str, Any]) -> bool:
     """Return whether the pod need not or must not be evicted."""
     metadata = document["metadata"]
-    owners = metadata.get("ownerReferences") or ()
+    labels, owners = metadata.get("labels") or EMPTY, metadata.get("ownerReferences") or ()
+    # A Job of a stage, which an eviction might fail, ends with its stage.
+    kinds = ("DaemonSet", "Job") if labels.get(MANAGED_BY) == STAGE_MANAGER else ("DaemonSet",)
     return (
         document.get("status", {}).get("phase") in ("Succeeded", "Failed")
         or MIRROR in (metadata.get("annotations") or ())
-        or (metadata.get("labels") or EMPTY).get(MANAGED_BY) == MANAGER
-        or any(o.get("kind") == "DaemonSet" and o.get("controller") for o in owners)
+        or labels.get(MANAGED_BY) == MANAGER
+        or any(o.get("kind") in kinds and o.get("controller") for o in owners)
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.kube.managed_fields import kept_from
+from cluster.model.fields import part
 from cluster.model.names import (
     ADMITTED_NOTE,
     APPLIED_NOTE,
@@ -17,7 +18,7 @@ from cluster.model.names import (
     STAGE_LABEL,
     STAGE_MANAGER,
 )
-from cluster.model.parse_pods import pod_from
+from cluster.model.parse_pods import last_words, pod_from
 from cluster.model.stages import Source, StageObject, StagePod
 
 
@@ -101,7 +102,9 @@ def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
     metadata = data.get("metadata") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     containers = (data.get("spec") or {}).get("containers") or ()
-    conditions = (data.get("status") or {}).get("conditions") or ()
+    owners = (data.get("metadata") or {}).get("ownerReferences") or ()
+    status = part(data, "status")
+    conditions = status.get("conditions") or ()
     return StagePod(
         name=pod.name,
         uid=pod.uid,
@@ -109,9 +112,12 @@ def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
         stage=str(labels.get(STAGE_LABEL, "")),
         node=pod.node,
         daemonset=pod.daemonset,
+        job=next((str(o.get("uid", "")) for o in owners if o.get("kind") == "Job"), ""),
         container=str(containers[0].get("name", "") if containers else ""),
         admitted=str(notes.get(ADMITTED_NOTE, "")),
         deleting=pod.deleting,
         ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
+        over=status.get("phase") in ("Succeeded", "Failed"),
+        last=last_words(status),
         waiting=pod.waiting,
     )

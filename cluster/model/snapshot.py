@@ -174,11 +174,25 @@ class DriverPod:
 
 
 @dataclass(frozen=True, slots=True)
+class StageRun:
+    """What a Job of a stage is for: a Job in the stage's manifests, and the only `node` of it.
+
+    `node` is "" if it may run on any. `mark` is as in `run_mark`.
+    """
+
+    stage: str
+    job: str
+    node: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobObject:
-    """A build Job. `outcome` is from our annotation; `finished` means that no more pods will run.
+    """A build Job, or, with `run`, a Job of a stage. `finished` means that no more pods will run.
 
     `revision` is the revision that its pods mount, possibly an older one with the same build.
-    `why` is the reason if Kubernetes marked the Job as failed, else "".
+    `why` is the reason if Kubernetes marked the Job as failed, else "". `outcome`, of a build, is
+    from our annotation.
     """
 
     name: str
@@ -189,6 +203,11 @@ class JobObject:
     finished: bool = False
     why: str = ""
     outcome: BuildOutcome | None = None
+    run: StageRun | None = None
+
+    @property
+    def completed(self) -> bool:
+        return self.finished and not self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +388,12 @@ class Snapshot:
         by_driver: Mapping[str, list[DriverPod]] = self.index.once(_by_driver, self.pods)
         return by_driver.get(driver, ())
 
+    def stage_jobs_of(self, driver: str) -> Sequence[tuple[JobObject, StageRun]]:
+        """Return the Jobs of one Driver's stages."""
+        by_driver: Mapping[str, list[tuple[JobObject, StageRun]]]
+        by_driver = self.index.once(_stage_jobs, self.jobs)
+        return by_driver.get(driver, ())
+
     def homeless_of(self, driver: str) -> Sequence[NodeDriverObject]:
         """Return the reports about one Driver from nodes that no longer exist."""
         by_driver: Mapping[str, list[NodeDriverObject]] = self.index.once(
@@ -381,6 +406,16 @@ def _by_driver(pods: Mapping[str, DriverPod]) -> dict[str, list[DriverPod]]:
     by_driver: dict[str, list[DriverPod]] = {}
     for pod in pods.values():
         by_driver.setdefault(pod.driver, []).append(pod)
+    return by_driver
+
+
+def _stage_jobs(
+    jobs: Mapping[str, JobObject],
+) -> dict[str, list[tuple[JobObject, StageRun]]]:
+    by_driver: dict[str, list[tuple[JobObject, StageRun]]] = {}
+    for job in jobs.values():
+        if job.run is not None:
+            by_driver.setdefault(job.driver, []).append((job, job.run))
     return by_driver
 
 

@@ -15,6 +15,7 @@ from cluster.kube.resources import (
     CONFIG_MAPS,
     DAEMON_SETS,
     DEPLOYMENTS,
+    JOBS,
     POD_MONITORS,
     PROMETHEUS_RULES,
     SERVICE_ACCOUNTS,
@@ -30,10 +31,15 @@ ALLOWED: Final[tuple[Resource, ...]] = (
     SERVICES,
     DAEMON_SETS,
     DEPLOYMENTS,
+    JOBS,
     SERVICE_MONITORS,
     POD_MONITORS,
     PROMETHEUS_RULES,
 )
+
+
+# What is watched from the first Driver with stages on. All our Jobs are watched anyway.
+WATCHED: Final = tuple(each for each in ALLOWED if each is not JOBS)
 
 
 # Kinds of the Prometheus operator, which not every cluster runs.
@@ -67,10 +73,11 @@ class StageObject:
 
 @dataclass(frozen=True, slots=True)
 class StagePod:
-    """A pod of a DaemonSet or Deployment of a stage. `waiting` is as in DriverPod.
+    """A pod of a DaemonSet, Deployment or Job of a stage. `waiting` is as in DriverPod.
 
     `container` is the name of its first container. `admitted` is the boot in which it was told that
-    the stage before is ready.
+    the stage before is ready. `job` is the uid of its Job. `over`: it has ended and will not start
+    again. `last` says how a container failed, with its last line.
     """
 
     name: str
@@ -79,11 +86,19 @@ class StagePod:
     stage: str = ""
     node: str = ""
     daemonset: str = ""
+    job: str = ""
     container: str = ""
     admitted: str = ""
     deleting: bool = False
     ready: bool = False
+    over: bool = False
+    last: str = ""
     waiting: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is or may come on a node of its stage, and may have the device open there."""
+        return bool(self.daemonset or self.job) and not self.over
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,13 +75,17 @@ def revisions_at_work(context: DriverContext) -> set[str]:
 
 
 def of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
-    """Yields the Jobs of a Driver that are not being deleted yet."""
-    return (job for job in snapshot.jobs.values() if job.driver == driver and not job.deleting)
+    """Yields the build Jobs of a Driver that are not being deleted yet."""
+    return (job for job in _all(snapshot, driver) if job.run is None)
 
 
 def deleted(snapshot: Snapshot, driver: str) -> Iterator[Action]:
     """Deletes all Jobs of a Driver that is being deleted."""
-    return (_delete(snapshot, each) for each in of(snapshot, driver))
+    return (_delete(snapshot, each) for each in _all(snapshot, driver))
+
+
+def _all(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
+    return (job for job in snapshot.jobs.values() if job.driver == driver and not job.deleting)
 
 
 def _delete(snapshot: Snapshot, existing: JobObject) -> Delete:

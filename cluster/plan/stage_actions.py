@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cluster.kube.resources import PODS
+from cluster.kube.resources import JOBS, PODS
 from cluster.model.actions import (
     Action,
     Annotate,
     Apply,
     Cordon,
+    Create,
     Delete,
     LabelNode,
     Plan,
@@ -22,11 +23,12 @@ from cluster.model.actions import (
 )
 from cluster.model.lanes import stages_part
 from cluster.model.names import ADMITTED_NOTE
-from cluster.model.snapshot import DriverObject, Snapshot, uses
+from cluster.model.snapshot import DriverObject, JobObject, Snapshot, uses
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import ALLOWED, StageObject
 from cluster.plan.nodes.stage_pods import has_left, label_keys
 from cluster.plan.stages.changes import content, end_order, to_apply, to_prune
+from cluster.plan.stages.job_changes import to_begin, to_end
 from cluster.plan.stages.labels import changed_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
@@ -78,14 +80,17 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     if not staging.active:
         return
     gone, changed = list(to_prune(staging)), list(to_apply(staging))
-    if not gone and not changed:
+    over, due = list(to_end(staging)), list(to_begin(staging))
+    if not (gone or changed or over or due):
         return  # the usual case; hashing all documents is slow
     part = stages_part(content(staging))
     namespace = staging.context.snapshot.settings.namespace
+    yield from (_delete_job(job, namespace, part) for job in over)
     for found in gone:
         yield _delete(found, namespace, part)
     for document, edited in changed:
         yield Apply(staging.driver, document, edited, part)
+    yield from (Create(staging.driver, document, node, part) for document, node in due)
 
 
 def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
@@ -98,11 +103,13 @@ def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | Non
         words = f"its stages cannot be ended: {observed.unknown}"
         return Plan(tuple(_set_status(found, words, now)))
     left = [each for each in observed.objects.values() if each.driver == found.name]
+    jobs = snapshot.stage_jobs_of(found.name)
     pods = {pod.stage: [] for pod in observed.pods.values()}  # type: dict[str, list[str]]
     for pod in observed.pods.values():
-        if pod.driver == found.name and _holds_up(snapshot, pod.node):
+        if pod.driver == found.name and not pod.over and _holds_up(snapshot, pod.node):
             pods[pod.stage].append(pod.node)
-    stages = {each.stage for each in left} | {stage for stage, nodes in pods.items() if nodes}
+    stages = {each.stage for each in left} | {run.stage for _, run in jobs}
+    stages |= {stage for stage, nodes in pods.items() if nodes}
     if not stages:
         labels = tuple(_remove_labels(snapshot, found.name))
         return Plan(labels) if labels else None
@@ -111,13 +118,19 @@ def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | Non
     namespace = snapshot.settings.namespace
     where = some(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
-    ending = [_delete(each, namespace) for each in gone if not each.deleting]
+    over = [job for job, run in jobs if run.stage == last and not job.deleting]
+    ending = [_delete_job(job, namespace) for job in over]
+    ending += [_delete(each, namespace) for each in gone if not each.deleting]
     return Plan((*ending, *_set_status(found, words, now)))
 
 
 def _delete(existing: StageObject, namespace: str, part: str = "") -> Delete:
     resource = _RESOURCES[existing.kind]
     return Delete(existing.driver, resource, existing.name, namespace, existing.uid, part)
+
+
+def _delete_job(job: JobObject, namespace: str, part: str = "") -> Delete:
+    return Delete(job.driver, JOBS, job.name, namespace, job.uid, part)
 
 
 def _set_status(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:

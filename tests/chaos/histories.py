@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.chaos.ledger import Ledger
 from tests.cluster.plan.evicting_histories import Emptied
 from tests.cluster.plan.histories import History, Liars, OnReboot, often
-from tests.cluster.plan.staged_histories import Staged
+from tests.cluster.plan.staged_histories import Staged, StagedWithJobs
 from tests.cluster.plan.unreliable_histories import Unreliable
 
 NAME = "histories of a cluster"
@@ -25,6 +25,7 @@ _KINDS: tuple[type[RuleBasedStateMachine], ...] = (
     Unreliable,
     Emptied,
     Staged,
+    StagedWithJobs,
 )
 _NEW_ONES = settings(often(BATCH), database=None, derandomize=False)
 _SHOWN = 4000  # characters of what failed

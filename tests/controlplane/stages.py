@@ -11,6 +11,8 @@ from pathlib import Path
 
 # On a pod: how long it is still there after its deletion, as Go says a duration.
 LINGER = "tests.nodeside.io/linger"
+# On a pod of a Job: a test says how it ends.
+UNENDED = "tests.nodeside.io/unended"
 # The tag of images that are in no registry, and on a pod: now they are.
 UNPUSHED = "9.9.9"
 PUSHED = "tests.nodeside.io/pushed"
@@ -38,8 +40,10 @@ spec:
 """
 
 
-# Pods of build Jobs run until a test says how they end.
-_NO_BUILDS = """  matchExpressions:
+# Pods of build Jobs, and others that say so, run until a test says how they end.
+_NO_BUILDS = f"""  matchExpressions:
+    - key: '.metadata.annotations["{UNENDED}"]'
+      operator: 'DoesNotExist'
     - key: '.metadata.labels["app.kubernetes.io/managed-by"]'
       operator: 'NotIn'
       values:

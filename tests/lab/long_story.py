@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cluster.model.names import NAMESPACE
+from cluster.model.names import NAMESPACE, stage_label
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import TOP
@@ -29,7 +29,7 @@ from tests.lab.conftest import started
 from tests.lab.content import toolkit_image
 from tests.lab.lab import Lab, two_kernels
 from tests.lab.node import LabNode
-from tests.lab.story import FOR_KERNELS, LONG, STAGES, Story
+from tests.lab.story import FOR_KERNELS, JOB_STAGE, LONG, SELFTEST, STAGES, Story
 from tests.lab.system import ostree_version
 from tests.lab.tour import PASSED, Chapter, Record, Setting
 from tests.node.configuration import REGISTRY
@@ -168,6 +168,39 @@ def test_stages_end_before_their_driver_changes(story: Story, version: str, one:
     story.until_pod_of(one, version)
     assert story.stage_pods(one) == []
     story.until_ready(version)
+    story.until_stages()
+
+
+def test_a_job_tests_each_node_and_the_stages_wait_where_it_fails(
+    story: Story, version: str, one: LabNode, two: LabNode
+) -> None:
+    """A stage of one Job: it fails on a node, which is repaired, and it runs again in each boot."""
+    two.type(f"mkdir -p {SELFTEST} && touch {SELFTEST}/dark")
+    story.write_job()
+    story.apply_again(version, stages=[JOB_STAGE, *STAGES])
+    message = story.until_reason("StagesReady", "StageFailed")
+    first = story.jobs()
+    assert f"stage selftest: {two.name}: Job selftest failed there: " in message
+    said = "main: Error, exit code 3: LED 2 is dark"
+    assert f"{said}: kubectl -n nodeside logs job/{first[two.name]}" in message
+    story.wait_for(
+        lambda: stage_label("edu", "second") in story.scene.labels(one.name),
+        "the stages on the node that passed",
+    )
+    story.wait_for(lambda: story.stages_at(two) == {"selftest"}, "the stages to leave the other")
+
+    two.type(f"rm {SELFTEST}/dark")
+    story.plane.kubectl("delete", "job", first[two.name], "-n", NAMESPACE)
+    story.until_stages()
+    story.reboot(one)
+    story.until_node_ready(one, version, "cached")
+    story.wait_for(lambda: story.jobs().get(one.name) not in (None, first[one.name]), "a new run")
+    story.until_stages()
+    assert story.jobs()[two.name] == first[two.name]
+    assert min(gate["finishedAt"] for gate in story.gates(one)) >= story.ready_since(one)
+
+    story.apply_again(version)
+    story.wait_for(lambda: not story.jobs(), "the Jobs to go with their stage")
     story.until_stages()
 
 

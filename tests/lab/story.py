@@ -20,7 +20,7 @@ from nodeside import process
 from nodeside.contract import READY_PATTERN, State, node_driver_name, state_label
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.cluster.e2e.scene import DRIVERS, EDU, JOBS, NODE_DRIVERS, REVISIONS, Scene
-from tests.cluster.e2e.staged import STAGE_DAEMON_SETS, write
+from tests.cluster.e2e.staged import STAGE_DAEMON_SETS, STAGE_JOBS, write
 from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.audit import Audit
 from tests.controlplane.controlplane import ControlPlane
@@ -65,6 +65,35 @@ spec:
           image: {image}
           command: [/bin/busybox, sh, -c, "echo {name} is here; exec /bin/busybox sleep 1000000"]
 """
+SELFTEST = "/var/tmp/selftest"  # on a node; a file `dark` in it makes the Job fail
+_JOB = f"""\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: selftest
+  annotations: {{nodeside.io/run: perNode}}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      volumes:
+        - name: state
+          hostPath: {{path: {SELFTEST}, type: DirectoryOrCreate}}
+      containers:
+        - name: main
+          image: {SANDBOX}
+          command:
+            - /bin/busybox
+            - sh
+            - -c
+            - |
+              [ -d /sys/module/edu ] || {{ echo there is no driver; exit 4; }}
+              [ ! -e /state/dark ] || {{ echo LED 2 is dark; exit 3; }}
+          volumeMounts:
+            - {{name: state, mountPath: /state}}
+"""
+JOB_STAGE = {"name": "selftest", "manifests": "selftest"}
 QUICK = {"kind": "command", "command": ["bash", "-u", "build.sh"]}
 FOR_KERNELS = f"{REGISTRY}/drivers/edu:{{version}}-{{kernel}}"  # as in `spec.prebuilt.image`
 STAGES: list[dict[str, Any]] = [
@@ -118,6 +147,10 @@ class Story:
         for stage in STAGES:
             name = str(stage["name"])
             write(self.scene, name, _STAGE.format(name=name, image=SANDBOX))
+
+    def write_job(self) -> None:
+        """A stage of one Job, which runs on each node."""
+        write(self.scene, JOB_STAGE["manifests"], _JOB)
 
     def apply(self, version: str, **changes: Any) -> None:
         """This version, by `kubectl apply`; `changes` replace parts of `spec`, None removes one."""
@@ -449,6 +482,11 @@ class Story:
 
         self.wait_for(holds, "both stages to be ready")
 
+    def jobs(self) -> dict[str, str]:
+        """The names of the Jobs of stages, by the node that they are for."""
+        found = (each["metadata"] for each in self.scene.items(STAGE_JOBS))
+        return {each["annotations"]["nodeside.io/node"]: each["name"] for each in found}
+
     def until_consumer_is_gone(self, name: str = "consumer") -> None:
         path = f"/api/v1/namespaces/default/pods/{name}"
         self.wait_for(lambda: self.plane.request("GET", path).status == 404, f"{name} to be gone")
@@ -483,6 +521,10 @@ class Story:
         """Also those that are ending."""
         label = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={STAGE_LABEL}"
         return [p for p in self.scene.items(label) if p["spec"].get("nodeName") == node.name]
+
+    def stages_at(self, node: LabNode) -> set[str]:
+        """The stages that have pods on a node."""
+        return {pod["metadata"]["labels"][STAGE_LABEL] for pod in self.stage_pods(node)}
 
     def node_driver(self, node: LabNode) -> Mapping[str, Any]:
         """The status that the pod of a node wrote."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.model.names import CLOSED, closed_label, stage_label
-from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, uses
+from cluster.model.snapshot import (
+    EMPTY,
+    DriverObject,
+    Node,
+    Snapshot,
+    uses,
+)
 from nodeside.contract import State, state_label
 
 
@@ -26,7 +32,7 @@ def has_left(snapshot: Snapshot, driver: str) -> bool:
     if stages is None:
         return False
     owners = (each.driver for kind in (stages.objects, stages.pods) for each in kind.values())
-    return driver in owners
+    return driver in owners or bool(snapshot.stage_jobs_of(driver))
 
 
 def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
@@ -41,10 +47,14 @@ def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     up = [node for node in snapshot.nodes.values() if node.ready]
     if stages.unknown:
         return frozenset(node.name for node in up) if uses(found) else frozenset()
-    with_pods = {p.node for p in stages.pods.values() if p.driver == found.name and p.daemonset}
+    with_pods = {p.node for p in stages.pods.values() if p.driver == found.name and p.holds}
     may_come = any(
         each.driver == found.name and each.kind == "DaemonSet" for each in stages.objects.values()
     )
+    for job, run in snapshot.stage_jobs_of(found.name):
+        if not job.finished:  # its pod may come in a moment, be it to replace one that failed
+            with_pods |= {run.node}
+            may_come = may_come or not run.node
     return frozenset(
         node.name
         for node in up
@@ -61,6 +71,6 @@ def ending_pods(snapshot: Snapshot, driver: str) -> Mapping[str, Sequence[str]] 
         return None
     pods: dict[str, list[str]] = {}
     for pod in stages.pods.values():
-        if pod.deleting and pod.daemonset and pod.driver == driver:
+        if pod.deleting and pod.holds and pod.driver == driver:
             pods.setdefault(pod.node, []).append(f"{snapshot.settings.namespace}/{pod.name}")
     return pods

@@ -9,7 +9,8 @@ from cluster.kube.managed_fields import Overwrite, has_additions, over
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.stages import StageObject
 from cluster.plan.objects.daemonset import digest
-from cluster.plan.stages.stages import Document, StagePlan, StageState, key_of
+from cluster.plan.stages.stage_state import Document, StageState, key_of
+from cluster.plan.stages.stages import StagePlan
 
 
 def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
@@ -54,4 +55,6 @@ def end_order(found: StageObject) -> tuple[bool, str, str]:
 
 def content(staging: StagePlan) -> str:
     """Returns a hash of all documents: once they change, an earlier error no longer applies."""
-    return digest({"documents": [list(step.documents) for step in staging.steps]})
+    steps = staging.steps
+    jobs = [[job.document for job in step.jobs] for step in steps]
+    return digest({"documents": [list(step.documents) for step in steps], "jobs": jobs})

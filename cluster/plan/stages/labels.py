@@ -54,15 +54,19 @@ def _desired(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping
     ready: dict[str, str] = {}
     node = member.node
     for step in staging.steps:
-        if step.on_nodes and staging.passed(step, node):
-            ready[step.name] = READY
-            node = _labelled(node, stage_label(staging.driver, step.name))
+        if step.on_nodes:
+            passed = staging.passed(step, node)
+            ready |= {step.name: READY} if passed else {}
+            node = _labelled(node, stage_label(staging.driver, step.name), passed=passed)
     return ready, "its stages go on"
 
 
-def _labelled(node: Node, key: str) -> Node:
-    is_ready = node.labels.get(key) == READY
-    return node if is_ready else replace(node, labels={**node.labels, key: READY})
+def _labelled(node: Node, key: str, *, passed: bool) -> Node:
+    """Returns the node as the next stage finds it once this change is made."""
+    if (node.labels.get(key) == READY) == passed:
+        return node
+    others = {name: value for name, value in node.labels.items() if name != key}
+    return replace(node, labels={**others, key: READY} if passed else others)
 
 
 def _difference(

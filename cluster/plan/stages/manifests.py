@@ -1,10 +1,10 @@
 """The objects of a stage: its documents, checked, marked as ours, and gated.
 
 Pure. The kinds that a stage may have are a closed list: what only RBAC could undo is not applied
-for anybody. A DaemonSet gets a node selector, which limits its pods to nodes where the driver and
-the previous stage are ready. After a reboot the labels still describe the previous boot, so it also
-gets an init container that waits for the ready file of this boot, and for an annotation by which
-the controller says in which boot the previous stage became ready.
+for anybody. A DaemonSet or Job gets a node selector, which limits its pods to nodes where the
+driver and the previous stage are ready. After a reboot the labels still describe the previous boot,
+so it also gets an init container that waits for the ready file of this boot, and for an annotation
+by which the controller says in which boot the previous stage became ready.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from cluster.model.stages import ALLOWED, OPTIONAL, Framed
 from cluster.plan.objects.daemonset import digest
 from cluster.plan.objects.driver_pod import unprivileged
 from cluster.plan.objects.revision import owner
+from cluster.plan.stages.job_manifests import complete_job, job_problems
 from cluster.render.templates import StageInvalid
 from nodeside.contract import ADMITTED_VARIABLE, State, state_label
 from nodeside.spec import Driver
@@ -50,9 +51,10 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _KINDS = {(each.api_version, each.kind): each for each in ALLOWED}
 _ORDER = {each.kind: position for position, each in enumerate(ALLOWED)}
 _OPTIONAL = frozenset(each.kind for each in OPTIONAL)
-_WORKLOADS = ("DaemonSet", "Deployment")
+_WORKLOADS = ("DaemonSet", "Deployment", "Job")
+_GATED = ("DaemonSet", "Job")
 _LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")  # of a pod
-_AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
+AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
             yield f"{kind} {name}: metadata.{field}: expected a mapping"
     if kind in _WORKLOADS:
         yield from (f"{kind} {name}: {words}" for words in _pod_problems(document, settings))
+    if kind == "Job":
+        yield from (f"{kind} {name}: {words}" for words in job_problems(document))
 
 
 def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
@@ -159,7 +163,7 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
         yield "serviceAccountName: expected a string"
     if account in (CONTROLLER, DEVICE_AGENT, settings.service_account):
         yield f"the service account {account} is nodeside's own; name another one"
-    if document["kind"] == "DaemonSet" and _AFFINITY in affinity:
+    if document["kind"] in _GATED and AFFINITY in affinity:
         yield "select nodes by nodeSelector: nodeside sets the required nodeAffinity itself"
 
 
@@ -183,7 +187,7 @@ def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
-    """Returns a copy marked as ours; a DaemonSet is also gated."""
+    """Returns a copy marked as ours; a DaemonSet or Job is also gated."""
     framed = copy.deepcopy(dict(document))
     framed.pop("status", None)
     metadata = framed["metadata"]
@@ -192,8 +196,10 @@ def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
     metadata["ownerReferences"] = owner(frame.owner)
     if framed["kind"] in _WORKLOADS:
         _frame_pod(framed, frame)
-    # Computed last, so that the digest covers our additions.
-    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(framed)}
+    # Computed last, so that the digest covers our additions. A Job runs again if it changes, so
+    # there it covers only what its author wrote.
+    content = digest(document if framed["kind"] == "Job" else framed)
+    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: content}
     metadata["annotations"] = notes
     return framed
 
@@ -211,7 +217,9 @@ def _frame_pod(document: Document, frame: Frame) -> None:
     pod, metadata = template["spec"], template.setdefault("metadata", {})
     metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
     _secrets(pod, frame.settings.pull_secrets)
-    if document["kind"] == "DaemonSet":
+    if document["kind"] == "Job":
+        complete_job(document)
+    if document["kind"] in _GATED:
         _gate(pod, frame)
 
 
@@ -233,7 +241,7 @@ def _gate(pod: Document, frame: Frame) -> None:
     pod["nodeSelector"] = {**pod.get("nodeSelector", {}), **gate_labels(driver.name, frame.after)}
     away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [CLOSED]}
     affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    affinity[_AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+    affinity[AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
     wait = _wait(driver)
     host = {"path": "/run/nodeside", "type": "DirectoryOrCreate"}
     volumes: list[Document] = [{"name": _RUN, "hostPath": host}]

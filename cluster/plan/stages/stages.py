@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,83 +36,17 @@ from cluster.model.states import Health
 from cluster.plan.nodes.os_version import os_parts
 from cluster.plan.nodes.stage_pods import has_left
 from cluster.plan.objects.device_agent import device_agent
+from cluster.plan.stages.job_runs import JobManifest, JobRuns
 from cluster.plan.stages.manifests import Frame, built_in, gate_labels, objects
+from cluster.plan.stages.stage_state import Document, StageState, key_of
 from cluster.render.templates import StageInvalid
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
-from nodeside.spec.fleet import DEVICES_STAGE, Stage, WaitFor
+from nodeside.spec.fleet import DEVICES_STAGE, Stage
 
 if TYPE_CHECKING:
     from cluster.plan.context.context import DriverContext
     from cluster.plan.nodes.members import Member
-
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class StageState:
-    """The desired and actual state of a stage. `after` is the previous stage with pods on nodes.
-
-    `error` says why there are no documents; `awaited` means that they are being rendered. `opened`
-    means that the stage may be applied, or was applied already. `resources` are awaited on each of
-    its nodes, so many of each.
-    """
-
-    stage: Stage
-    after: str
-    documents: tuple[Document, ...] = ()
-    skipped: tuple[str, ...] = ()
-    error: str = ""
-    awaited: bool = False
-    opened: bool = False
-    template: Template | None = None
-    resources: Mapping[str, int] = field(default_factory=dict)
-    existing: Mapping[Key, StageObject] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.stage.name
-
-    @property
-    def log(self) -> WaitFor | None:
-        """Returns the log line that is awaited."""
-        wait = self.stage.wait_for
-        return wait if wait and wait.log else None
-
-    @cached_property
-    def daemonsets(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
-        """Returns the DaemonSets by name with the node labels that their author selects."""
-        return tuple(
-            (each["metadata"]["name"], each["spec"]["template"]["spec"].get("nodeSelector", {}))
-            for each in self.documents
-            if each["kind"] == "DaemonSet"
-        )
-
-    @cached_property
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(key_of(document) for document in self.documents)
-
-    @property
-    def on_nodes(self) -> bool:
-        """Returns whether the stage has pods on nodes, or had while it could still be read."""
-        had = any(kind == "DaemonSet" for kind, _ in self.existing)
-        return had if self.error else bool(self.daemonsets)
-
-    @property
-    def behind(self) -> tuple[str, ...]:
-        """Returns messages about objects that are not applied or not rolled out yet."""
-        return tuple(filter(None, (self._behind(each) for each in self.documents)))
-
-    def _behind(self, document: Document) -> str:
-        name = f"{document['kind']} {document['metadata']['name']}"
-        existing = self.existing.get(key_of(document))
-        if existing is None:
-            return f"{name} does not exist yet"
-        return "" if existing.rolled_out else f"{name}: {existing.progress}"
-
-
-def key_of(document: Document) -> Key:
-    return document["kind"], document["metadata"]["name"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +76,7 @@ class StagePlan:
 
     @cached_property
     def pods(self) -> Mapping[tuple[str, str], tuple[StagePod, ...]]:
-        """Returns the pods that are not terminating, by DaemonSet and node."""
+        """Returns the pods of DaemonSets that are not terminating, by DaemonSet and node."""
         pods: dict[tuple[str, str], tuple[StagePod, ...]] = {}
         for pod in self.observed.pods.values():
             if pod.driver == self.driver and pod.daemonset and not pod.deleting:
@@ -162,6 +96,27 @@ class StagePlan:
         return tuple(decision.member for decision in self.context.rollout.announced)
 
     @cached_property
+    def healths(self) -> Mapping[str, Health]:
+        return {member.node.name: member.health for member in self.members}
+
+    @cached_property
+    def runs(self) -> JobRuns:
+        context, nodes = self.context, self.context.snapshot.nodes
+        pods: dict[str, list[StagePod]] = {}
+        for pod in self.observed.pods.values():
+            up = not pod.node or (pod.node in nodes and nodes[pod.node].ready)
+            if pod.job and pod.driver == self.driver and up:
+                pods.setdefault(pod.job, []).append(pod)
+        return JobRuns(
+            self.driver,
+            context.snapshot.settings.namespace,
+            context.rollout.state.good or context.revisions.newest,
+            {m.node.name: m.at.revision for m in self.members if m.at},
+            context.snapshot.stage_jobs_of(self.driver),
+            pods,
+        )
+
+    @cached_property
     def steps(self) -> tuple[StageState, ...]:
         steps: list[StageState] = []
         for stage in stages_of(self.context.driver.spec):
@@ -178,7 +133,8 @@ class StagePlan:
 
     def _rendered(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
         existing = {key: each for key, each in self.owned.items() if each.stage == stage.name}
-        step = StageState(stage, after, existing=existing)
+        past = tuple(run for _, run in self.runs.every if run.stage == stage.name)
+        step = StageState(stage, after, existing=existing, past=past)
         try:
             if wrong := step.log and refusal(step.log.log):
                 raise StageInvalid(f"waitFor.log: {wrong}")
@@ -191,11 +147,13 @@ class StagePlan:
                 if rendered is None:
                     return replace(step, error="its templates are being rendered", awaited=True)
                 documents, skipped = self._framed(stage, after, rendered)
+            jobs = tuple(JobManifest(stage.name, d) for d in documents if d["kind"] == "Job")
+            documents = tuple(each for each in documents if each["kind"] != "Job")
             self._check_owned(documents, stage, earlier)
         except StageInvalid as error:
             return replace(step, error=str(error))
         awaited = awaited_of(stage, self._declaring.spec)
-        return replace(step, documents=documents, skipped=skipped, resources=awaited)
+        return replace(step, documents=documents, jobs=jobs, skipped=skipped, resources=awaited)
 
     def _template(self, stage: Stage) -> Template:
         source = self.observed.sources.get(stage.manifests)
@@ -320,12 +278,12 @@ class StagePlan:
         A stage that was applied once stays. A new stage waits until the previous one is ready on
         some node; if that one has no pods on nodes, only its Deployments have to be ready.
         """
-        if step.existing or step.error:
-            return bool(step.existing)
+        if step.existing or step.past or step.error:
+            return bool(step.existing or step.past)
         if not earlier:
             return bool(self.working)
         last = earlier[-1]
-        if last.error or not last.opened or last.behind or any(self.silent(last)):
+        if last.error or not last.opened or any(self.behind(last)) or any(self.silent(last)):
             return False
         passed = self._passed_by(last) if last.on_nodes else self.working
         return bool(passed)
@@ -338,16 +296,20 @@ class StagePlan:
 
         They wait for it: the node's labels, which let them run there, may be of an earlier boot.
         """
-        after = {step.name: step.after for step in self.steps if step.after and not step.error}
+        steps = {step.name: step for step in self.steps}
+        after = {s.name: steps[s.after] for s in self.steps if s.after and not s.error}
         if not after:
             return
         nodes = {member.node.name: member.node for member in self.working}
         for pod in self.observed.pods.values():
             node = nodes.get(pod.node)
-            if pod.driver != self.driver or pod.stage not in after or pod.deleting or node is None:
+            if pod.driver != self.driver or pod.stage not in after or pod.deleting or pod.over:
                 continue
-            is_ready = node.labels.get(stage_label(self.driver, after[pod.stage])) == READY
-            if is_ready and pod.admitted != node.boot_id:
+            if node is None:
+                continue
+            before = after[pod.stage]
+            is_ready = node.labels.get(stage_label(self.driver, before.name)) == READY
+            if is_ready and self.passed(before, node) and pod.admitted != node.boot_id:
                 yield pod, node
 
     # --- on one node ---
@@ -357,7 +319,7 @@ class StagePlan:
         if step.after and stage_label(self.driver, step.after) not in node.labels:
             return False
         if node.labels.get(stage_label(self.driver, step.name)) == READY:
-            return True
+            return all(self.runs.completed(job, node) for job in self._jobs_for(step, node))
         applied = not step.error and step.opened and all(k in step.existing for k in step.keys)
         return (
             applied and closed_label(self.driver) not in node.labels and not self.lacks(step, node)
@@ -367,10 +329,8 @@ class StagePlan:
         """Returns what is not ready of a stage on a node, "" if everything is."""
         is_for, is_new = False, stage_label(self.driver, step.name) not in node.labels
         for daemonset, selector in step.daemonsets:
-            gate = gate_labels(self.driver, step.after)
-            selected = {key: value for key, value in selector.items() if key not in gate}
-            if any(node.labels.get(key) != value for key, value in selected.items()):
-                continue  # its nodeSelector excludes this node
+            if not self.is_for(step, selector, node):
+                continue
             is_for = True
             pods = self.pods.get((daemonset, node.name), ())
             if not pods:
@@ -380,7 +340,27 @@ class StagePlan:
                     return _not_ready(pod)
                 if is_new and (words := self.missing_line(step, pod)):
                     return words
+        for job in self._jobs_for(step, node):
+            is_for = True
+            if words := self.runs.lacks(job, node):
+                return words
         return missing_resource(step, node) if is_for and is_new else ""
+
+    def is_for(self, step: StageState, selector: Mapping[str, str], node: Node) -> bool:
+        """Returns whether a nodeSelector admits a node, leaving the gate aside."""
+        gate = gate_labels(self.driver, step.after)
+        return all(node.labels.get(k) == value for k, value in selector.items() if k not in gate)
+
+    def _jobs_for(self, step: StageState, node: Node) -> Iterator[JobManifest]:
+        """Yields the Jobs that run on each node and are meant for this one."""
+        return (job for job in step.jobs if job.per_node and self.is_for(step, job.selector, node))
+
+    def behind(self, step: StageState) -> Iterator[str]:
+        """Yields what is not applied, rolled out or completed, apart from what is on nodes."""
+        yield from step.behind
+        for job in step.jobs:
+            if not job.per_node and (words := self.runs.lacks(job)):
+                yield words
 
     def missing_line(self, step: StageState, pod: StagePod) -> str:
         """Returns which log line of a ready pod is missing, "" if none is awaited."""
@@ -396,7 +376,7 @@ class StagePlan:
         """Yields a stage's Deployment pods whose awaited log line is missing."""
         for pod in self.observed.pods.values() if step.log else ():
             owned = (pod.driver, pod.stage) == (self.driver, step.name)
-            up = pod.ready and not pod.deleting and not pod.daemonset
+            up = pod.ready and not pod.deleting and not (pod.daemonset or pod.job)
             if owned and up and (words := self.missing_line(step, pod)):
                 yield pod, words
 

@@ -16,7 +16,8 @@ from cluster.model.names import closed_label
 from cluster.model.snapshot import Node
 from cluster.model.stages import StagePod
 from cluster.model.states import Health
-from cluster.plan.stages.stages import StagePlan, StageState
+from cluster.plan.stages.stage_state import StageState
+from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status.conditions import Condition, conditions
 from cluster.plan.status.messages import some
 
@@ -127,7 +128,8 @@ def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterato
     yield "Failed", _failing(staging, step)
     if not step.opened:
         yield "Waiting", _before(staging, step)
-    yield "Progressing", "; ".join((*step.behind, *(words for _, words in staging.silent(step))))
+    behind = staging.behind(step)
+    yield "Progressing", "; ".join((*behind, *(words for _, words in staging.silent(step))))
     late = [m.node for m in staging.working if m.node.name not in ready]
     if late:
         yield "Progressing", f"{some(node.name for node in late)}: {_why(staging, step, late[0])}"
@@ -136,17 +138,31 @@ def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterato
 
 
 def _failing(staging: StagePlan, step: StageState) -> str:
-    """Returns pods that cannot start, restart repeatedly, or never log the awaited line."""
+    """Returns what fails: a pod that cannot start or restarts, a Job, a missing line of a log."""
     stuck = [
         pod
         for pod in staging.observed.pods.values()
         if (pod.driver, pod.stage) == (staging.driver, step.name) and pod.waiting
-        if not pod.deleting
+        if not (pod.deleting or pod.over)
     ]
     if not stuck:
-        return _late(staging, step)
+        return _failed_job(staging, step) or _late(staging, step)
     stuck.sort(key=lambda pod: pod.name)
     return f"{some(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
+
+
+def _failed_job(staging: StagePlan, step: StageState) -> str:
+    for job in step.jobs:
+        if not job.per_node and (words := staging.runs.failed(job)):
+            return words
+        failed = {
+            member.node.name: words
+            for member in (staging.working if job.per_node else ())
+            if (words := staging.runs.failed(job, member.node))
+        }
+        if failed:
+            return f"{some(failed)}: {next(iter(failed.values()))}"
+    return ""
 
 
 def _late(staging: StagePlan, step: StageState) -> str:
@@ -221,7 +237,7 @@ def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
         return _before(staging, step)
     if _is_ready(staging, step, node):
         return ""
-    return "; ".join(step.behind) or _why(staging, step, node)
+    return "; ".join(staging.behind(step)) or _why(staging, step, node)
 
 
 def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.cache.stages import StageView, read_once
 from cluster.model.parse_stages import cluster_version_from, stage_item_from, stage_pod_from
-from cluster.model.stages import ALLOWED, Stages
+from cluster.model.stages import WATCHED, Stages
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
 from tests.cluster.fakes.stage_pods import LONG, STAGES, snapshot
 
@@ -41,7 +41,7 @@ def test_with_stages_every_kind_is_asked_for_in_our_namespace_only(tmp_path: Pat
     assert found is not None
     assert found.absent == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     *asked, version = server.asked
-    assert len(asked) == len(ALLOWED) + 1
+    assert len(asked) == len(WATCHED) + 1
     assert all("/namespaces/nodeside/" in each.path for each in asked)
     assert version.path.startswith("/apis/config.openshift.io/v1/clusterversions")
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) ->
         view = StageView(server.api(tmp_path), "nodeside", lambda: None)
 
         first = view.added(snapshot(stages=STAGES)).stages
-        view._reflectors[ALLOWED[0]].wait_current(0.1)
+        view._reflectors[WATCHED[0]].wait_current(0.1)
         view.stop()
         view.join(LONG)
         later = view.added(snapshot()).stages

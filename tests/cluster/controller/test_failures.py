@@ -14,7 +14,7 @@ from cluster.controller.failures import (
     with_troubles,
 )
 from cluster.kube.errors import Forbidden
-from cluster.model.actions import Apply, EmitEvent, LabelNode, Plan, SetStatus
+from cluster.model.actions import Apply, Create, EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.lanes import STATUS, Lane, stages_part
 from tests.cluster.fakes.model import Model
 
@@ -90,6 +90,20 @@ def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
     conditions = {c["type"]: (c["status"], c["reason"]) for c in said.status["conditions"]}
     assert conditions["StagesReady"] == ("False", "Forbidden")
     assert conditions["Degraded"] == ("True", "Forbidden")
+
+
+def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() -> None:
+    lane = Lane("edu", stages_part("0123"))
+    job = {"kind": "Job", "metadata": {"name": "selftest"}}
+    creates = tuple(Create("edu", job, node, lane.part) for node in ("n1", "n2", "n3"))
+    refused = {lane.on(node): replace(REFUSED, generation=0) for node in ("n1", "n2")}
+
+    plan = with_troubles(Plan(creates), model().snapshot, refused, now=49, wall=0)
+
+    assert plan.lanes()[lane] == [creates[2]], "others have nothing to do with it"
+    [said] = [action for action in plan.actions if isinstance(action, SetStatus)]
+    conditions = {c["type"]: (c["status"], c["message"]) for c in said.status["conditions"]}
+    assert conditions["StagesReady"] == ("False", f"{REFUSED.message}; and so of n2")
 
 
 def test_a_status_that_says_it_already_is_not_written_again() -> None:

@@ -25,14 +25,16 @@ TWO = [{"name": "first", "manifests": "one"}, {"name": "second", "manifests": "t
 _IN = f"namespaces/{NAMESPACE}"
 STAGE_DAEMON_SETS = f"/apis/apps/v1/{_IN}/daemonsets?labelSelector=nodeside.io/stage"
 STAGE_PODS = f"/api/v1/{_IN}/pods?labelSelector=nodeside.io/stage"
+STAGE_JOBS = f"/apis/batch/v1/{_IN}/jobs?labelSelector=nodeside.io/stage"
 
 
 def clear(scene: Scene, *config_maps: str) -> None:
     """What is left of stages, with or without a controller."""
-    for path in (STAGE_DAEMON_SETS, STAGE_PODS):
+    at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+    for path in (STAGE_DAEMON_SETS, STAGE_JOBS, STAGE_PODS):
         for item in scene.items(path):
             where = f"{path.partition('?')[0]}/{item['metadata']['name']}"
-            scene.control_plane.request("DELETE", where, {"gracePeriodSeconds": 0})
+            scene.control_plane.request("DELETE", where, at_once)
     for name in config_maps:
         scene.control_plane.request("DELETE", f"/api/v1/{_IN}/configmaps/{name}")
 
@@ -120,13 +122,13 @@ class Watched(Watching):
                 assert ("first", node) in ready, (stage, node, ready)
 
     def check_ends(self) -> None:
-        """No node changed its assignment while a pod of a stage was there, ending or not."""
+        """No node changed its assignment while a pod of a stage was at work there, or ended."""
         there: dict[str, str] = {}
         assigned: dict[str, str] = {}
         for event in self.events:
             item, meta = event.object, event.object["metadata"]
             if event.kind == "Pod" and "nodeside.io/stage" in meta.get("labels", {}):
-                if event.deleted:
+                if event.deleted or item.get("status", {}).get("phase") in ("Succeeded", "Failed"):
                     there.pop(meta["name"], None)
                 else:
                     there[meta["name"]] = _node_of(item)
@@ -138,11 +140,13 @@ class Watched(Watching):
 
 
 def _node_of(pod: Mapping[str, Any]) -> str:
+    """Where it is or is to be; "" for one of a Job that may run anywhere."""
     spec = pod["spec"]
     if spec.get("nodeName"):
         return str(spec["nodeName"])
-    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return str(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
+    affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = affinity["nodeSelectorTerms"]
+    return str(term["matchFields"][0]["values"][0]) if "matchFields" in term else ""
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:

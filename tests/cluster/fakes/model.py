@@ -80,6 +80,11 @@ def document(name: str = "edu", **spec: Any) -> dict[str, Any]:
     }
 
 
+def pod_of(job: JobObject) -> str:
+    """The name of the pod of a stage's Job."""
+    return f"{job.name}-{job.uid}"
+
+
 def _chosen(daemonset: Mapping[str, Any], node: Node) -> bool:
     """Whether the node selector and the gate of a DaemonSet let its pod onto a node."""
     pod = daemonset["spec"]["template"]["spec"]
@@ -330,9 +335,7 @@ class Model:
             case Apply():
                 self._apply(dict(action.document))
             case Create():
-                name = action.document["metadata"]["name"]
-                assert name not in self.pods, "there is one already"
-                self.pods[name] = pod_from(action.document)
+                self._create(dict(action.document))
             case Delete():
                 self._delete(action)
             case LabelNode():
@@ -387,6 +390,21 @@ class Model:
         else:
             del self.consumers[name]
 
+    def _create(self, wanted: dict[str, Any]) -> None:
+        name = wanted["metadata"]["name"]
+        if wanted["kind"] == "Job":
+            self._apply_job(wanted)
+        else:
+            assert name not in self.pods, "there is one already"
+            self.pods[name] = pod_from(wanted)
+
+    def _apply_job(self, wanted: dict[str, Any]) -> None:
+        name = wanted["metadata"]["name"]
+        assert name not in self.jobs, "a Job cannot be changed"
+        self.uids += 1
+        self.made.append(name)
+        self.jobs[name] = replace(job_from(wanted), uid=f"uid-{self.uids}")
+
     def _apply(self, wanted: dict[str, Any]) -> None:
         self.uids += 1
         wanted["metadata"] = {**wanted["metadata"], "uid": f"uid-{self.uids}"}
@@ -396,9 +414,7 @@ class Model:
         elif wanted["kind"] == "DaemonSet":
             self.daemonsets[name] = daemonset_from(wanted)
         elif wanted["kind"] == "Job":
-            assert name not in self.jobs, "a Job cannot be changed"
-            self.made.append(name)
-            self.jobs[name] = job_from(wanted)
+            self._apply_job(wanted)
         else:
             assert wanted["kind"] == "ConfigMap"
             if not wanted.get("immutable"):
@@ -422,10 +438,25 @@ class Model:
         self.stages = replace(stages, sources={**stages.sources, name: source})
 
     def play_stages(self, ready: bool = True, **waiting: str) -> None:
-        """Do what the DaemonSet controller does: pods where node labels say so, and only there."""
+        """Do what the controllers of DaemonSets and Jobs do.
+
+        There are pods of DaemonSets where node labels say so, and only there. A Job that is not
+        finished has one, on its node, or on the first that is ready.
+        """
         assert self.stages is not None
-        pods: dict[str, StagePod] = {}
         before = self.stages.pods
+        pods = {p.name: p for p in self.stages.pods.values() if p.job and self._has(p)}
+        for job in self.jobs.values():
+            if job.run and not job.finished and pod_of(job) not in pods:
+                pods[pod_of(job)] = StagePod(
+                    name=pod_of(job),
+                    uid=f"uid-{pod_of(job)}",
+                    driver=job.driver,
+                    stage=job.run.stage,
+                    node=job.run.node or next(n.name for n in self.nodes.values() if n.ready),
+                    job=job.uid,
+                    ready=True,
+                )
         for (kind, name), found in self.stages.objects.items():
             for node in self.nodes.values() if kind == "DaemonSet" else ():
                 if not _chosen(found.document, node):
@@ -446,6 +477,17 @@ class Model:
                 pods[pod.name] = pod
                 self._register(pod)
         self.stages = replace(self.stages, pods=pods)
+
+    def _has(self, pod: StagePod) -> bool:
+        return pod.job in {job.uid for job in self.jobs.values()}
+
+    def end_job(self, name: str, why: str = "", last: str = "") -> None:
+        """A Job of a stage comes to its end, and this is what is seen of its pod."""
+        assert self.stages is not None
+        found, key = self.jobs[name], pod_of(self.jobs[name])
+        self.jobs[name] = replace(found, finished=True, why=why)
+        pod = replace(self.stages.pods[key], over=True, ready=False, last=last)
+        self.stages = replace(self.stages, pods={**self.stages.pods, key: pod})
 
     def _register(self, pod: StagePod) -> None:
         """As a device agent does it that is ready."""

@@ -6,6 +6,7 @@ never do, nodes fail, lie, reboot and go down, controllers die in the middle of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,9 @@ from cluster.model.actions import Action, LabelNode
 from cluster.model.names import CORDONED, before_label
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.drains import DRAINING, EVICT, UNDRAINED
-from tests.cluster.fakes.model import Model
-from tests.cluster.fakes.stagedriver import CLOSED, STATE, TWO, up, with_stages
+from tests.cluster.fakes.model import Model, pod_of
+from tests.cluster.fakes.stagedriver import CLOSED, STATE, TWO, daemonset, up, with_stages
+from tests.cluster.fakes.stagejobs import complete, job, with_job
 
 NODES = [f"n{number}" for number in range(4)]
 _ASSIGNED = assigned_label("edu")
@@ -43,8 +45,11 @@ class Staged(RuleBasedStateMachine):
     @initialize(allowed=st.integers(1, 2), canary=st.integers(0, 1))
     def begin(self, allowed: int, canary: int) -> None:
         self.rollout = {"maxUnavailable": str(allowed), "canary": canary, "maxFailed": "4"}
-        self.model = up(with_stages(len(NODES), rollout=self.rollout, version="1"))
+        self.model = self.at_first(rollout=self.rollout, version="1")
         self.apply(version="2")
+
+    def at_first(self, **spec: Any) -> Model:
+        return up(with_stages(len(NODES), **spec))
 
     def apply(self, **changes: Any) -> None:
         self.spec |= changes
@@ -170,7 +175,8 @@ class Staged(RuleBasedStateMachine):
 
     def _pods(self, node: str) -> list[str]:
         assert self.model.stages is not None
-        return [name for name, pod in self.model.stages.pods.items() if pod.node == node]
+        pods = self.model.stages.pods.items()
+        return [name for name, pod in pods if pod.node == node and not pod.over]
 
     def _works(self, node: str) -> bool:
         said, there = self.model.node_drivers.get(f"edu.{node}"), self.model.serving(node)
@@ -188,6 +194,9 @@ class Staged(RuleBasedStateMachine):
         return not self._works(node) and self.model.revision(node) == good
 
     # --- the end ---
+
+    def nothing_is_in_the_way(self) -> None:
+        """What helps everybody to get there in the end."""
 
     def teardown(self) -> None:
         """Once nothing is in the way any more, everybody gets there, and no trace is left."""
@@ -207,6 +216,7 @@ class Staged(RuleBasedStateMachine):
             self.everybody_speaks()
             if not actions and self.model.stages == before and not self.plan():
                 break
+            self.nothing_is_in_the_way()
             self.now += 1
         else:
             raise AssertionError("never settled")
@@ -214,3 +224,61 @@ class Staged(RuleBasedStateMachine):
         assert status["nodes"]["updated"] == status["nodes"]["ready"] == len(NODES)
         assert not [n for n, node in self.model.nodes.items() if _MARKS & node.labels.keys()]
         assert not [n for n, node in self.model.nodes.items() if node.unschedulable]
+
+
+class StagedWithJobs(Staged):
+    """The first stage has a DaemonSet and two Jobs, of which one runs on each node."""
+
+    def at_first(self, **spec: Any) -> Model:
+        manifests = "---".join((daemonset("plugin"), job(), job("register", "once")))
+        return complete(with_job(len(NODES), manifests, **spec))
+
+    @rule(data=st.data(), why=st.sampled_from(["", "BackoffLimitExceeded"]))
+    def end_a_job(self, data: st.DataObject, why: str) -> None:
+        found = sorted(self._running())
+        if found:
+            self.model.end_job(data.draw(st.sampled_from(found)), why)
+
+    @rule(data=st.data())
+    def delete_a_job(self, data: st.DataObject) -> None:
+        found = sorted(name for name, each in self.model.jobs.items() if each.run)
+        if found:
+            del self.model.jobs[data.draw(st.sampled_from(found))]
+
+    @rule(version=st.integers(1, 3))
+    def write_other_manifests(self, version: int) -> None:
+        texts = (daemonset("plugin"), job(), job("register", "once"))
+        text = "---".join(texts).replace("selftest:1", f"selftest:{version}")
+        self.model.config_map("one", job_yaml=text)
+
+    def plan(self, crash_after: int | None = None) -> tuple[Action, ...]:
+        actions = super().plan(crash_after)
+        works = [
+            run for each in self.model.jobs.values() if (run := each.run) and not each.finished
+        ]
+        places = [(run.job, run.node) for run in works]
+        assert len(places) == len(set(places)), "two of a Job are at work"
+        return actions
+
+    def _running(self) -> Iterator[str]:
+        """The Jobs that have a pod."""
+        assert self.model.stages is not None
+        pods = self.model.stages.pods
+        for name, each in self.model.jobs.items():
+            if each.run and not each.finished and pod_of(each) in pods:
+                yield name
+
+    def nothing_is_in_the_way(self) -> None:
+        """Every Job comes to a good end; one that failed is deleted by a person."""
+        for name in list(self._running()):
+            self.model.end_job(name)
+        for name in [name for name, each in self.model.jobs.items() if each.run and each.why]:
+            del self.model.jobs[name]
+
+    def teardown(self) -> None:
+        super().teardown()
+        jobs = [each for each in self.model.jobs.values() if each.run]
+        if self.model.drivers:
+            assert all(each.completed for each in jobs)
+            where = sorted(each.run.node for each in jobs if each.run)
+            assert where == ["", *NODES]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tests.cluster.plan.histories import often
-from tests.cluster.plan.staged_histories import Staged
+from tests.cluster.plan.staged_histories import Staged, StagedWithJobs
 
 TestStaged = Staged.TestCase
 TestStaged.settings = often(30)
+TestStagedWithJobs = StagedWithJobs.TestCase
+TestStagedWithJobs.settings = often(30)

@@ -171,11 +171,22 @@ def test_a_pod_with_claims_is_not_kept_unless_somebody_asks_for_claims() -> None
         {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}},
         {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
         {"metadata": {"labels": {"app.kubernetes.io/managed-by": "nodeside"}}},
+        {
+            "metadata": {
+                "ownerReferences": [{"kind": "Job", "controller": True}],
+                "labels": {"app.kubernetes.io/managed-by": "nodeside-stages", "uses": "edu"},
+            }
+        },
     ],
     ids=lambda parts: str(parts)[:60],
 )
 def test_nothing_is_kept_of_a_pod_that_is_none_or_is_never_evicted(parts: dict[str, Any]) -> None:
     assert consumer_from(pod(**parts), BOTH) is None
+
+
+def test_a_job_of_somebody_is_evicted() -> None:
+    owner = {"kind": "Job", "controller": True}
+    assert consumer_from(pod(metadata={"ownerReferences": [owner]}), BOTH) is not None
 
 
 def test_an_init_container_and_a_pod_that_is_leaving_count() -> None:

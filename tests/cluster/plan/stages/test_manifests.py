@@ -18,6 +18,7 @@ from cluster.render.templates import StageInvalid, documents
 from tests import TOP
 from tests.cluster.fakes.model import EDU, document
 from tests.cluster.fakes.stagedriver import daemonset
+from tests.cluster.fakes.stagejobs import job
 from tests.console import nodeside
 from tests.images import containerfile
 
@@ -134,6 +135,29 @@ def test_the_gate_looks_where_its_volume_is_whatever_the_image_says_of_the_host(
     assert f" {ready} does not exist" in done.errors
 
 
+def test_a_job_is_gated_has_a_deadline_and_says_why_it_fails() -> None:
+    [found], _ = made(job("selftest"), after="first")
+
+    spec = found["spec"]
+    pod = spec["template"]["spec"]
+    assert pod["nodeSelector"]["stage.nodeside.io/edu.first"] == "ready"
+    assert [each["name"] for each in pod["initContainers"]] == ["nodeside-wait"]
+    assert spec["activeDeadlineSeconds"] == 3600
+    assert pod["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    own = job("selftest").replace("backoffLimit: 0", "activeDeadlineSeconds: 60")
+    [found], _ = made(own)
+    assert found["spec"]["activeDeadlineSeconds"] == 60
+
+
+def test_the_hash_of_a_job_covers_only_what_its_author_wrote() -> None:
+    [one], _ = made(job("selftest"))
+    [other], _ = made(job("selftest"), after="first", pull_secrets=("pull",))
+    [new], _ = made(job("selftest").replace("backoffLimit: 0", "backoffLimit: 1"))
+
+    hashes = [each["metadata"]["annotations"]["nodeside.io/applied"] for each in (one, other, new)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 def test_what_is_made_is_marked_as_the_drivers_and_not_as_other_objects_of_ours() -> None:
     [found], _ = made(daemonset("plugin"))
 
@@ -185,7 +209,7 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
             "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: x}\n",
             (
                 "Role of rbac.authorization.k8s.io/v1 is not a kind that a stage may have "
-                "(ServiceAccount, ConfigMap, Service, DaemonSet, Deployment, ServiceMonitor, "
+                "(ServiceAccount, ConfigMap, Service, DaemonSet, Deployment, Job, ServiceMonitor, "
                 "PodMonitor, PrometheusRule): apply it yourself, once, beside the Driver"
             ),
         ),
@@ -227,6 +251,38 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
             "DaemonSet x: select nodes by nodeSelector: nodeside sets the required nodeAffinity",
         ),
         (daemonset("x") + "---\n" + daemonset("x"), "DaemonSet x is defined twice"),
+        (job("x", "often"), "Job x: annotation nodeside.io/run: expected once or perNode"),
+        (job("x", "[]"), "expected once or perNode, found []"),
+        *(
+            (job("x").replace("backoffLimit: 0", field), f"Job x: spec.{words}")
+            for field, words in (
+                ("ttlSecondsAfterFinished: 9", "ttlSecondsAfterFinished is not allowed in a stage"),
+                ("selector: {}", "selector is not allowed in a stage: the Job controller sets it"),
+                ("manualSelector: true", "manualSelector is not allowed"),
+                ("managedBy: x.org/y", "managedBy is not allowed"),
+                ("suspend: true", "suspend is not allowed"),
+                ("completions: 2", "completions: with nodeside.io/run: perNode, a node has one"),
+                ("parallelism: 0", "parallelism: with nodeside.io/run: perNode, a node has one"),
+            )
+        ),
+        (
+            job("x").replace("restartPolicy", "nodeName: n0\n      restartPolicy"),
+            "Job x: spec.template.spec.nodeName is not allowed in a stage: use nodeSelector",
+        ),
+        (
+            job("x").replace(
+                "restartPolicy", f"serviceAccountName: {CONTROLLER}\n      restartPolicy"
+            ),
+            "Job x: the service account nodeside-controller is nodeside's own",
+        ),
+        (
+            job("x").replace(
+                "restartPolicy",
+                "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {}}}\n"
+                "      restartPolicy",
+            ),
+            "Job x: select nodes by nodeSelector: nodeside sets the required nodeAffinity",
+        ),
         ("a: [", "rendered line 2: did not find expected node content"),
         ("- a\n", "expected a mapping, got ['a']"),
         ("a: 2026-01-02\n", "write dates and the like in quotes"),
@@ -287,7 +343,8 @@ def test_aliases_that_give_more_than_fits_into_memory_are_refused() -> None:
 @given(st.data())
 @settings(max_examples=300)
 def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObject) -> None:
-    [(_, whole)] = documents("one", {"ds.yaml": daemonset("plugin")}, VALUES)
+    text = data.draw(st.sampled_from([daemonset("plugin"), job()]))
+    [(_, whole)] = documents("one", {"ds.yaml": text}, VALUES)
     document_ = data.draw(mutated(whole))
 
     with suppress(StageInvalid):
