@@ -62,7 +62,7 @@ def rows(plane: ControlPlane) -> list[str]:
 
 def test_one_command_brings_up_a_driver_and_what_follows_it(story: Story, node: LabNode) -> None:
     story.plane.kubectl("apply", "-k", str(STACK))
-    names = ("runtime", "devices", "dashboard")
+    names = ("runtime", "devices", "selftest", "dashboard")
     expected = [f"{name}=Ready" for name in names]
     story.wait_for(lambda: rows(story.plane) == expected, "every stage to be Ready")
     devices.until_devices(story, node, 2, 2)
