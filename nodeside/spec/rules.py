@@ -22,6 +22,7 @@ from nodeside.spec.devices import (
     DeviceHealth,
     DeviceNodes,
     Discover,
+    Expose,
     Metric,
     MetricType,
     label_names,
@@ -40,6 +41,9 @@ from nodeside.spec.model import (
 S = TypeVar("S")
 
 _LISTS = ("pci", "sysfs", "nodes")  # kinds of `discover` that are lists
+# Limits of resource.k8s.io/v1, and the names that the device agent uses itself.
+DRA_VALUE_LIMIT, DRA_NAME_LIMIT = 64, 32  # characters of an attribute of a ResourceSlice
+DRA_OWN = ("device", "resource", "vendor")
 PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")
 
 
@@ -67,6 +71,13 @@ class Rule(Generic[S]):
 
 def _metrics(device: Device) -> list[str]:
     return [each.metric.name for each in device.attributes if each.metric]
+
+
+def _is_dra(device: Device) -> bool:
+    return device.expose is Expose.DRA
+
+
+_NO_DRA = "!has(self.expose) || self.expose != 'dra'"
 
 
 def _repeated(modules: tuple[Module, ...]) -> list[str]:
@@ -284,6 +295,36 @@ RULES: tuple[Rule[Any], ...] = (
         lambda device: len({each.name for each in device.attributes}) == len(device.attributes),
         "!has(self.attributes) || "
         "self.attributes.all(a, self.attributes.exists_one(b, a.name == b.name))",
+    ),
+    Rule(
+        Device,
+        ("resource", "expose"),
+        f"the resource's name has at most {DRA_VALUE_LIMIT} characters with expose: dra",
+        lambda device: not _is_dra(device) or len(device.resource) <= DRA_VALUE_LIMIT,
+        f"{_NO_DRA} || size(self.resource) <= {DRA_VALUE_LIMIT}",
+    ),
+    Rule(
+        Device,
+        ("attributes", "expose"),
+        f"names of attributes have at most {DRA_NAME_LIMIT} characters with expose: dra, and "
+        f"{', '.join(DRA_OWN[:-1])} and {DRA_OWN[-1]} are the device agent's",
+        lambda device: (
+            not _is_dra(device)
+            or all(
+                len(each.name) <= DRA_NAME_LIMIT and each.name not in DRA_OWN
+                for each in device.attributes
+            )
+        ),
+        f"{_NO_DRA} || !has(self.attributes) || self.attributes.all(a, "
+        f"size(a.name) <= {DRA_NAME_LIMIT} && !(a.name in {list(DRA_OWN)}))",
+    ),
+    Rule(
+        Device,
+        ("discover", "shares", "expose"),
+        "units that are only counted have no shares with expose: dra; count more of them",
+        lambda device: not _is_dra(device) or not device.discover.count or device.shares == 1,
+        f"{_NO_DRA} || !has(self.discover.count) || self.discover.count == 0 || "
+        "!has(self.shares) || self.shares == 1",
     ),
     Rule(
         Attribute,

@@ -7,6 +7,11 @@ from typing import Any
 SYSFS = "bus/pci/drivers/edu/uevent"
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
 
+OF_ATTRIBUTES = (
+    "$.spec.devices[0]: names of attributes have at most 32 characters with expose: dra, and "
+    "device, resource and vendor are the device agent's"
+)
+
 
 def labels(*names: str) -> dict[str, Any]:
     """Attributes that are labels."""
@@ -88,6 +93,25 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         (
             "$.spec.devices[0]: units that are only counted have no class of device nodes, no "
             "attributes and no health"
+        ),
+    ),
+    (
+        {"devices": [EDU | {"resource": f"{'x' * 60}.com/a", "expose": "dra"}]},
+        ("$.spec.devices[0]: the resource's name has at most 64 characters with expose: dra"),
+    ),
+    (
+        {"devices": [EDU | {"expose": "dra", "attributes": [{"name": "a" * 33, "path": "x"}]}]},
+        OF_ATTRIBUTES,
+    ),
+    (
+        {"devices": [EDU | {"expose": "dra", "attributes": [{"name": "vendor", "path": "x"}]}]},
+        OF_ATTRIBUTES,
+    ),
+    (
+        {"devices": [EDU | {"expose": "dra", "shares": 2, "discover": {"count": 2}}]},
+        (
+            "$.spec.devices[0]: units that are only counted have no shares with expose: dra; "
+            "count more of them"
         ),
     ),
     (
