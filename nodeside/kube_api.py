@@ -57,6 +57,7 @@ class Call:
     path: str
     content_type: str = ""
     body: Mapping[str, Any] | None = None
+    accept: str = ""  # default: JSON, of a Node only its metadata
 
     @property
     def words(self) -> str:
@@ -275,10 +276,10 @@ def _rule(caller: Caller, call: Call) -> str:
 
 
 def _headers(call: Call, token: str) -> dict[str, str]:
-    metadata_only = call.resource == "nodes"
+    default = _METADATA_ONLY if call.resource == "nodes" else "application/json"
     headers = {
         "Authorization": f"Bearer {token}",
-        "Accept": _METADATA_ONLY if metadata_only else "application/json",
+        "Accept": call.accept or default,
         "User-Agent": "nodeside-node",
     }
     if call.content_type:

@@ -9,6 +9,8 @@
     allocation     what a container gets, and which devices it should
     pod_resources  which container has which devices, as the kubelet says
     metrics        Prometheus metrics of the devices
+    kept_ids       the ids of devices, over restarts
+    dra            the same for claims, as a DRA driver
     features       labels of the node: what its devices are
     feature_sinks  where labels go: to Node Feature Discovery, else to the node
     messages       the messages of the kubelet's APIs
@@ -16,5 +18,6 @@
     connections    grpclib's connections, within limits
 
 Nothing here changes what runs on the node: it reads /sys, /dev and the ready file, and writes
-sockets in the kubelet's directory, and labels.
+sockets in the kubelet's directories, its state, labels, and for claims CDI files and
+ResourceSlices.
 """

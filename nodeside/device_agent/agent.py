@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from nodeside import log
 from nodeside.device_agent.feature_sinks import Sinks
@@ -16,11 +17,15 @@ from nodeside.device_agent.features import Labelling, labelling
 from nodeside.device_agent.finder import Finder, News
 from nodeside.device_agent.inventory import Inventory, Sight
 from nodeside.device_agent.plugin import Plugin
-from nodeside.device_agent.pod_resources import NoAnswer, PodResources
+from nodeside.device_agent.pod_resources import Held, NoAnswer, PodResources
 from nodeside.device_agent.registration import Registration
 from nodeside.devices.discovery import FoundDevices
 from nodeside.host import Host
 from nodeside.spec import Driver
+
+if TYPE_CHECKING:
+    from nodeside.device_agent.dra.agent import DraAgent
+    from nodeside.device_agent.dra.site import Site
 
 # Seconds between two looks at the kubelet's socket and ours: while it does not watch, and while it
 # does. Each look takes milliseconds of a processor that sleeps otherwise.
@@ -51,21 +56,24 @@ def run(
     kubelet: Kubelet,
     *,
     sinks: Sinks,
+    state: Path | None = None,
+    site: Site | None = None,
     metrics_port: int | None = None,
     needs_driver: bool = True,
 ) -> None:
     """Offer a driver's devices to a kubelet until SIGTERM or SIGINT.
 
-    Labels of the node go to `sinks`. Without a port there are no metrics. Unless it `needs_driver`,
-    the ready file is not looked at. Raises SystemRefused if it cannot listen on the port, and
-    OSError.
+    Labels of the node go to `sinks`. `state` is a directory where ids of devices are kept. Without
+    a `site` nothing is offered to claims, and without a port there are no metrics. Unless it
+    `needs_driver`, the ready file is not looked at. Raises SystemRefused if it cannot listen on the
+    port, and OSError.
     """
     news: News = SimpleQueue()
     with ExitStack() as stack:
         stack.enter_context(_stop_signals(news))
-        finder = Finder(driver, host, news, needs_driver=needs_driver)
+        finder = Finder(driver, host, news, state=state, needs_driver=needs_driver)
         stack.callback(finder.close)
-        agent = Agent(driver, kubelet)
+        agent = Agent(driver, host, kubelet, site)
         stack.callback(agent.close)
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
@@ -85,16 +93,21 @@ def run(
 
 
 class Agent:
-    """The plugins of one driver. Nothing is registered before its devices were looked for."""
+    """The plugins of one driver, and its DRA driver. Nothing is registered before its devices were
+    looked for."""
 
-    def __init__(self, driver: Driver, kubelet: Kubelet) -> None:
+    def __init__(self, driver: Driver, host: Host, kubelet: Kubelet, site: Site | None) -> None:
         self._driver = driver
         self._kubelet = kubelet
-        self.pod_resources = PodResources(kubelet.pod_resources)
+        self._pod_resources = PodResources(kubelet.pod_resources)
         self._resources: dict[str, _Resource] = {}
+        self._dra = _dra_agent(driver, host, site)
 
     def take(self, found: FoundDevices, now: float) -> None:
         """Offer what was found of one resource."""
+        if self._dra is not None and self._dra.takes(found.resource):
+            self._dra.take(found, now)
+            return
         is_new = found.resource not in self._resources
         resource = self._resource(found.resource)
         if resource.inventory.update(found, now) or is_new:
@@ -103,17 +116,25 @@ class Agent:
     @property
     def is_watched(self) -> bool:
         """Whether the kubelet listens to all that is offered."""
-        return all(resource.plugin.is_watched for resource in self._resources.values())
+        plugins = all(resource.plugin.is_watched for resource in self._resources.values())
+        return plugins and (self._dra is None or self._dra.is_watched)
 
     def check(self, now: float) -> None:
         """See that each plugin is registered; a kubelet that hangs is asked once at a time."""
         any(resource.registration.check(now) for resource in self._resources.values())
+        if self._dra is not None:
+            self._dra.check(now)
 
     def _held(self, name: str) -> Container[str] | None:
         try:
-            return self.pod_resources.held().get(name, {})
+            return self._pod_resources.held().get(name, {})
         except NoAnswer:
             return None
+
+    def held(self) -> Held:
+        """Return who has the devices, by resource. Raises NoAnswer."""
+        found = self._pod_resources.held()
+        return found if self._dra is None else {**found, **self._dra.holders(found)}
 
     def sights(self) -> Iterator[Sight]:
         """Yield what is known of each resource, for the metrics."""
@@ -128,10 +149,14 @@ class Agent:
                     registrations=plugin.registrations,
                     allocations=plugin.allocations,
                 )
+        if self._dra is not None:
+            yield from self._dra.sights()
 
     def close(self) -> None:
         for resource in self._resources.values():
             resource.registration.close()
+        if self._dra is not None:
+            self._dra.close()
 
     def _resource(self, name: str) -> _Resource:
         if name not in self._resources:
@@ -143,13 +168,20 @@ class Agent:
         return self._resources[name]
 
 
+def _dra_agent(driver: Driver, host: Host, site: Site | None) -> DraAgent | None:
+    if site is None:
+        return None
+    from nodeside.device_agent.dra.agent import DraAgent  # takes memory
+
+    return DraAgent(driver, host, site)
+
+
 def _metrics(
     driver: Driver | None, host: Host, agent: Agent, port: int
 ) -> AbstractContextManager[int]:
     from nodeside.device_agent.metrics import Exposition, serving  # takes memory
 
-    held = agent.pod_resources.held
-    return serving(port, lambda: Exposition(driver, host, agent.sights(), held))
+    return serving(port, lambda: Exposition(driver, host, agent.sights(), agent.held))
 
 
 @contextmanager

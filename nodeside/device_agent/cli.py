@@ -57,6 +57,44 @@ class NotInstalled(NodesideError):
     help="The kubelet's socket that says which container has which devices.",
 )
 @click.option(
+    "--plugins-directory",
+    envvar="NODESIDE_PLUGINS_DIRECTORY",
+    default="/var/lib/kubelet/plugins",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="With expose: dra, the kubelet's directory of plugins, under the path it has there.",
+)
+@click.option(
+    "--plugins-registry",
+    envvar="NODESIDE_PLUGINS_REGISTRY",
+    default="/var/lib/kubelet/plugins_registry",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="With expose: dra, the directory where the kubelet looks for plugins.",
+)
+@click.option(
+    "--cdi-directory",
+    envvar="NODESIDE_CDI_DIRECTORY",
+    default="/var/run/cdi",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="With expose: dra, the directory where the container runtime looks for CDI files.",
+)
+@click.option(
+    "--state-directory",
+    envvar="NODESIDE_STATE_DIRECTORY",
+    default="/var/lib/nodeside-devices",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="What must outlive the agent: ids of devices, prepared claims; in a directory per driver.",
+)
+@click.option(
+    "--node-name",
+    envvar="NODE_NAME",
+    default="",
+    help="With expose: dra, the name of this node in the cluster.",
+)
+@click.option(
     "--features-directory",
     envvar="NODESIDE_FEATURES_DIRECTORY",
     default="/etc/kubernetes/node-feature-discovery/features.d",
@@ -91,6 +129,11 @@ def device_agent(
     host_root: Path,
     kubelet_directory: Path,
     pod_resources: Path,
+    plugins_directory: Path,
+    plugins_registry: Path,
+    cdi_directory: Path,
+    state_directory: Path,
+    node_name: str,
     features_directory: str,
     metrics_port: int | None,
     without_driver: bool,
@@ -104,7 +147,10 @@ def device_agent(
     while the driver is ready on this node, and the device works. It runs until it is stopped.
     """
     from nodeside.device_agent.agent import Kubelet, run
+    from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
+    from nodeside.kube_api import Access
+    from nodeside.spec.devices import Expose
     from nodeside.spec.document import load, node_load
 
     log.setup("device-agent", format="json" if log_format == "json" else "text", verbose=verbose)
@@ -127,12 +173,27 @@ def device_agent(
             raise NotInstalled(
                 f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
             )
+    state = state_directory / driver.name
+    site = None
+    if any(each.expose is Expose.DRA for each in driver.spec.devices):
+        access = Access.from_environment(os.environ)
+        if access is None or not node_name:
+            raise SpecError(
+                "devices with expose: dra need the API server, and the name of this node",
+                hint="run it in a pod, with NODE_NAME; or set KUBERNETES_SERVICE_HOST, "
+                "NODESIDE_TOKEN_DIR (a directory with token and ca.crt) and NODE_NAME",
+            )
+        site = Site(node_name, access, plugins_directory, plugins_registry, state, cdi_directory)
+        if mistake := site.mistake(driver.name):
+            raise SpecError(mistake, hint="run it on a node, or in a pod that mounts the kubelet's")
     kubelet = Kubelet(kubelet_directory, pod_resources)
     features = Path(features_directory) if features_directory else None
     run(
         driver,
         Host(host_root),
         kubelet,
+        state=state,
+        site=site,
         sinks=Sinks.of(driver.name, features, os.environ),
         metrics_port=metrics_port,
         needs_driver=not without_driver,

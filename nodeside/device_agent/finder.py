@@ -14,11 +14,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from queue import SimpleQueue
 
 from nodeside import log
+from nodeside.device_agent.kept_ids import KeptIds
 from nodeside.devices.discovery import FoundDevices, discover
-from nodeside.devices.identity import DeviceIds
 from nodeside.host import Host
 from nodeside.ready_file import read_ready, ready_path
 from nodeside.spec import Driver
@@ -39,15 +40,23 @@ _ReadyFile = tuple[int, ...] | None  # its identity
 class Finder:
     """The threads that look at all entries of a driver, until `close`.
 
-    `needs_driver`: devices are unhealthy while the driver is not ready.
+    `state`: the directory where ids are kept, if any. `needs_driver`: devices are unhealthy while
+    the driver is not ready.
     """
 
     def __init__(
-        self, driver: Driver, host: Host, news: News, *, needs_driver: bool = True
+        self,
+        driver: Driver,
+        host: Host,
+        news: News,
+        *,
+        state: Path | None = None,
+        needs_driver: bool = True,
     ) -> None:
         self._driver = driver
         self._host = host
         self._news = news
+        self._state = state
         self._needs_driver = needs_driver
         self._is_closed = False
         self._closed = os.eventfd(0)  # can be read then
@@ -99,14 +108,16 @@ class Finder:
             again.set()
 
     def _look_for_ever(self, device: Device, again: threading.Event) -> None:
-        ids = DeviceIds()
+        kept = KeptIds(self._state, device.resource, _boot_id())
+        ids = kept.read()
         health = device.health
         while True:
             again.clear()
             if self._is_closed:
                 return
-            not_ready = self._not_ready()
-            self._news.put(discover(self._host, device, not_ready=not_ready, ids=ids))
+            found = discover(self._host, device, not_ready=self._not_ready(), ids=ids)
+            kept.write(ids)  # first: who is told of a device keeps its id
+            self._news.put(found)
             again.wait(min(INTERVAL, health.interval_seconds) if health else INTERVAL)
 
     def _not_ready(self) -> str:

@@ -1,4 +1,5 @@
-"""The messages of the kubelet's APIs: device plugin, v1beta1, and pod resources, v1.
+"""The messages of the kubelet's APIs: device plugin, v1beta1; pod resources, DRA and plugin
+registration, v1.
 
 `api/*.proto` states them. Each is compiled to a descriptor set, `api/*.binpb`, from which the
 classes are made at import: generated Python code would pin one version of protobuf. The pools are
@@ -36,6 +37,7 @@ def _class(pool: descriptor_pool.DescriptorPool, name: str) -> Any:
 
 
 _PLUGIN, _PODS = _pool("deviceplugin"), _pool("podresources")
+_DRA, _HEALTH, _REGISTRATION = _pool("dra"), _pool("drahealth"), _pool("pluginregistration")
 
 
 def _message(name: str) -> Any:
@@ -62,3 +64,31 @@ Mount: Final = _message("Mount")
 
 ListPodResourcesRequest: Final = _class(_PODS, "v1.ListPodResourcesRequest")
 ListPodResourcesResponse: Final = _class(_PODS, "v1.ListPodResourcesResponse")
+
+
+def _dra(name: str) -> Any:
+    return _class(_DRA, f"{DRA_PACKAGE}.{name}")
+
+
+def _registration(name: str) -> Any:
+    return _class(_REGISTRATION, f"pluginregistration.{name}")
+
+
+DRA_PACKAGE: Final = "k8s.io.kubelet.pkg.apis.dra.v1"
+NodePrepareResourcesRequest: Final = _dra("NodePrepareResourcesRequest")
+NodePrepareResourcesResponse: Final = _dra("NodePrepareResourcesResponse")
+NodePrepareResourceResponse: Final = _dra("NodePrepareResourceResponse")
+DraDevice: Final = _dra("Device")
+NodeUnprepareResourcesRequest: Final = _dra("NodeUnprepareResourcesRequest")
+NodeUnprepareResourcesResponse: Final = _dra("NodeUnprepareResourcesResponse")
+NodeUnprepareResourceResponse: Final = _dra("NodeUnprepareResourceResponse")
+
+NodeWatchResourcesRequest: Final = _class(_HEALTH, "v1alpha1.NodeWatchResourcesRequest")
+DeviceHealth: Final = _class(_HEALTH, "v1alpha1.DeviceHealth")
+DeviceIdentifier: Final = _class(_HEALTH, "v1alpha1.DeviceIdentifier")
+NodeWatchResourcesResponse: Final = _class(_HEALTH, "v1alpha1.NodeWatchResourcesResponse")
+
+InfoRequest: Final = _registration("InfoRequest")
+PluginInfo: Final = _registration("PluginInfo")
+RegistrationStatus: Final = _registration("RegistrationStatus")
+RegistrationStatusResponse: Final = _registration("RegistrationStatusResponse")

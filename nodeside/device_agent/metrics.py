@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -144,11 +144,14 @@ class Exposition(Collector):
 
 
 def _shares(
-    offered: Mapping[str, Offered], held: Mapping[str, Container]
+    offered: Mapping[str, Offered], held: Mapping[str, Sequence[Container]]
 ) -> Mapping[tuple[str, Container], int]:
     """Return how many shares of which device which container has, of those that are listed."""
     return Counter(
-        (offered[name].device.id, holder) for name, holder in held.items() if name in offered
+        (offered[name].device.id, holder)
+        for name, holders in held.items()
+        if name in offered
+        for holder in holders
     )
 
 

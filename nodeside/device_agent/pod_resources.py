@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,11 @@ class Container:
     name: str
 
 
-Held = Mapping[str, Mapping[str, Container]]
-"""Who has the devices, by resource and the kubelet's ids."""
+Held = Mapping[str, Mapping[str, Sequence[Container]]]
+"""Who has the devices, by resource and the kubelet's ids, or by DRA driver and names in slices.
+
+Containers share the devices of one claim.
+"""
 
 
 class PodResources:
@@ -45,13 +48,22 @@ class PodResources:
         """Return who has which devices. Raises NoAnswer."""
         answer = self._list()
         self._trouble = ""
-        found: dict[str, dict[str, Container]] = {}
+        found: dict[str, dict[str, list[Container]]] = {}
         for pod in answer.pod_resources:
             for container in pod.containers:
                 holder = Container(pod.namespace, pod.name, container.name)
-                for devices in container.devices:
-                    names = dict.fromkeys(devices.device_ids, holder)
-                    found.setdefault(devices.resource_name, {}).update(names)
+                given = [
+                    (each.resource_name, id_)
+                    for each in container.devices
+                    for id_ in each.device_ids
+                ]
+                given += [
+                    (each.driver_name, each.device_name)
+                    for claim in container.dynamic_resources
+                    for each in claim.claim_resources
+                ]
+                for kind, name in given:
+                    found.setdefault(kind, {}).setdefault(name, []).append(holder)
         return found
 
     def _list(self) -> Any:

@@ -36,12 +36,12 @@ def file_prefix(resource: str) -> str:
 def identity(path: Path) -> Identity | None:
     """Return the device, inode and ctime of a file; None if there is none."""
     try:
-        return _identity_of(path.lstat())
+        return identity_of(path.lstat())
     except OSError:
         return None
 
 
-def _identity_of(found: os.stat_result) -> Identity:
+def identity_of(found: os.stat_result) -> Identity:
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
@@ -128,7 +128,7 @@ class Registration:
 
     def _is_locked(self) -> bool:
         if self._locked is not None:
-            if identity(self._lock) == _identity_of(os.fstat(self._locked)):
+            if identity(self._lock) == identity_of(os.fstat(self._locked)):
                 return True
             self._release()  # an older kubelet removes all files at its start
         with suppress(OSError):

@@ -48,8 +48,14 @@ class DeviceIds:
     a second container.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[Path, str] = {}  # what was seen last comes last
+    def __init__(self, known: Mapping[Path, str] | None = None) -> None:
+        """`known` are those of an earlier process in this boot."""
+        self._known: dict[Path, str] = dict(known or {})  # what was seen last comes last
+
+    @property
+    def known(self) -> Mapping[Path, str]:
+        """Those of devices that are there or were, by resolved paths; seen last comes last."""
+        return self._known
 
     def of(self, paths: Iterable[Path]) -> Mapping[Path, str]:
         """Return an id for each resolved path: its PCI function's, with -2, -3 … for further ones.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,23 +47,32 @@ class Agent:
 
     def listen(self) -> None:
         assert self.process.stderr is not None
-        self.log += self.process.stderr
+        with suppress(ValueError):  # it is closed, since the test has ended
+            self.log += self.process.stderr
 
     def metrics_port(self) -> int:
+        return int(self.until_said(r"serving metrics.*port=(\d+)")[1])
+
+    def until_said(self, pattern: str) -> re.Match[str]:
         deadline = time.monotonic() + LONG
-        while not (found := re.search(r"serving metrics.*port=(\d+)", "".join(self.log))):
+        while not (found := re.search(pattern, "".join(self.log))):
             assert time.monotonic() < deadline, self.log
             time.sleep(0.01)
-        return int(found[1])
+        return found
 
 
 @contextmanager
-def agent(host: Host, kubelet: Path, *options: str) -> Iterator[Agent]:
+def agent(
+    host: Host, kubelet: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Agent]:
+    """With these options, and variables beside ours."""
     command = [sys.executable, "-m", "nodeside", "device-agent", "--host-root", str(host.root)]
+    command += ["--state-directory", str(host.root / "state")]
     with subprocess.Popen(
         [*command, "-f", str(host.root), "--kubelet-directory", str(kubelet), *options],
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **(environment or {})},
     ) as process:
         agent = Agent(process)
         threading.Thread(target=agent.listen, daemon=True).start()

@@ -18,7 +18,7 @@ from nodeside.devices.discovery import FoundDevices
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
 from tests.device_agent.node import driver, say_ready
-from tests.driver.fakes.kernel import add_pci_device, write
+from tests.driver.fakes.kernel import add_pci_device, link, write
 
 LONG = 60.0  # seconds
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234", "device": "11e8"}]}}
@@ -36,9 +36,9 @@ def host(tmp_path: Path) -> Host:
 class Heard:
     """What a finder says, one by one."""
 
-    def __init__(self, host: Host, *devices: dict[str, Any], needs_driver: bool = True) -> None:
+    def __init__(self, host: Host, *devices: dict[str, Any], **more: Any) -> None:
         self._news: News = SimpleQueue()
-        self.finder = Finder(driver(*devices), host, self._news, needs_driver=needs_driver)
+        self.finder = Finder(driver(*devices), host, self._news, **more)
 
     def next(self) -> FoundDevices:
         found = self._news.get(timeout=LONG)
@@ -95,6 +95,20 @@ def test_without_a_driver_of_ours_none_is_waited_for(host: Host, hear: Hear) -> 
     clear_ready(host, "edu")
     heard = hear(UNITS, needs_driver=False)
     assert [each.why for each in heard.next().devices] == ["", ""]
+
+
+def test_a_finder_that_starts_again_gives_no_device_the_id_of_one_that_went(host: Host) -> None:
+    real = add_pci_device(host, "0000:00:05.0", "1234", "11e8", "edu")
+    for name in ("port.0", "port.1"):
+        write(real / name / "uevent", "")
+        link(host.sys / "class" / "port" / name, real / name)
+    ports = {"resource": "example.com/port", "discover": {"sysfs": ["class/port/*"]}}
+    for expected in (["00:05.0", "00:05.0-2"], ["00:05.0-2"]):
+        heard = Heard(host, ports, state=host.root / "state")
+        assert [each.id for each in heard.next().devices] == expected
+        heard.finder.close()
+        shutil.rmtree(real / "port.0", ignore_errors=True)
+        (host.sys / "class" / "port" / "port.0").unlink(missing_ok=True)
 
 
 def test_a_ready_file_of_another_boot_is_none(heard: Heard, host: Host) -> None:

@@ -14,7 +14,9 @@ from nodeside.device_agent import messages
 API = Path(nodeside.device_agent.__file__).with_name("api")
 
 
-@pytest.mark.parametrize("name", ["deviceplugin", "podresources"])
+@pytest.mark.parametrize(
+    "name", ["deviceplugin", "podresources", "dra", "drahealth", "pluginregistration"]
+)
 def test_the_descriptors_are_those_of_the_proto_file(name: str, tmp_path: Path) -> None:
     made = tmp_path / f"{name}.binpb"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{API}", f"{name}.proto"]

@@ -23,7 +23,7 @@ def exposed(directory: Path) -> set[str]:
     say_ready(Host(directory))
     offered = {"00:05.0": Offered("00:05.0", FoundDevice("00:05.0"))}
     sight = Sight(EDU["resource"], (), offered, is_watched=True, registrations=1, allocations=1)
-    held = {"00:05.0": Container("default", "worker", "main")}
+    held = {"00:05.0": [Container("default", "worker", "main")]}
     agent = Exposition(driver(EDU), Host(directory), [sight], lambda: {EDU["resource"]: held})
     samples = {sample.name for family in agent.collect() for sample in family.samples}
     return samples | {family.name for family in FAMILIES}

@@ -15,8 +15,13 @@ import pytest
 from cluster.install.manifests import Installation
 from cluster.model.names import DEVICE_AGENT, NAMESPACE
 from nodeside.api_status import KubernetesError
-from nodeside.contract import API_VERSION
+from nodeside.contract import API_VERSION, dra_driver
+from nodeside.device_agent.dra.api import Cluster
+from nodeside.device_agent.dra.publisher import Publication
+from nodeside.device_agent.dra.slices import device
 from nodeside.device_agent.feature_sinks import CALLER, NodeLabels
+from nodeside.device_agent.inventory import Offered
+from nodeside.devices.discovery import FoundDevice
 from nodeside.kube_api import Access, Client
 from tests.cluster.fakes.driverpods import Identity, identity, make_pod
 from tests.controlplane.api_server import MERGE_PATCH, Answer
@@ -71,6 +76,24 @@ def sink(who: Identity, node: str, driver: str = "edu") -> NodeLabels:
 def send(who: Identity, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
     content_type = MERGE_PATCH if method == "PATCH" else "application/json"
     return who.control_plane.request(method, path, body, content_type=content_type, token=who.token)
+
+
+def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
+    stolen: Identity,
+) -> None:
+    dra = Cluster(Access(stolen.control_plane.url, stolen.directory))
+    publication = Publication(dra, dra_driver("edu"), OURS)
+    offered = Offered("00:06.0", FoundDevice("00:06.0"))
+    for now, devices in enumerate(([offered], [], [offered], [])):
+        publication.want(
+            [
+                device("pci-0000-00-06-0", each, resource="example.com/edu", version="1.0.0")
+                for each in devices
+            ]
+        )
+        publication.step(now * 2.0)
+        assert len(dra.slices(dra_driver("edu"), OURS)) == len(devices)
+    dra.close()
 
 
 # --- labels --------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""The requests of a DRA driver to the API server: ResourceSlices, ResourceClaims, its Node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from nodeside.device_agent.dra.slices import API, Document, Write
+from nodeside.kube_api import Access, Call, Caller, Client
+
+_SLICES, _CLAIMS = "resourceslices", "resourceclaims"
+_PATH = f"/apis/{API}/{_SLICES}"
+_PAGE = 8  # slices of a page of a list: at most some hundred kB each
+_LARGEST = 8 << 20  # bytes of an answer
+_PAGES = 64
+# https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+def _meaning(call: Call, status: int) -> tuple[str, str] | None:
+    if status != 404 or call.verb != "list":
+        return None
+    return (
+        f"the API server has no {API}: cannot",
+        "devices with expose: dra need Kubernetes 1.34; offer them with expose: devicePlugin",
+    )
+
+
+CALLER: Final = Caller(
+    "device agent",
+    {
+        "nodes": ("", ("get",)),
+        _SLICES: ("resource.k8s.io", ("list", "create", "update", "delete")),
+        _CLAIMS: ("resource.k8s.io", ("get",)),
+    },
+    _meaning,
+)
+
+
+class Cluster:
+    """The API server. Every method raises KubernetesError only; for one thread at a time."""
+
+    def __init__(self, access: Access) -> None:
+        self._client = Client(access, CALLER, answer=_LARGEST)
+
+    def node_uid(self, node: str) -> str:
+        call = Call("get", "nodes", node, "GET", f"/api/v1/nodes/{quote(node, safe='')}")
+        return str(_metadata(self._client.send(call)).get("uid", ""))
+
+    def claim(self, namespace: str, name: str) -> Document:
+        path = f"/apis/{API}/namespaces/{quote(namespace, safe='')}/{_CLAIMS}/"
+        path += quote(name, safe="")
+        return self._client.send(Call("get", _CLAIMS, f"{namespace}/{name}", "GET", path))
+
+    def slices(self, driver: str, node: str) -> list[Document]:
+        """Return the slices of a driver and a node."""
+        return list(self._listed(driver, node, {"limit": str(_PAGE)}))
+
+    def versions(self, driver: str, node: str) -> Mapping[str, str]:
+        """Return the resourceVersions of the slices by their names, as some cache has them."""
+        found = self._listed(driver, node, {"resourceVersion": "0"}, _METADATA_ONLY)
+        return {_name(each): version(each) for each in found}
+
+    def _listed(
+        self, driver: str, node: str, options: Mapping[str, str], accept: str = ""
+    ) -> Iterator[Document]:
+        query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}", **options}
+        for _ in range(_PAGES):
+            path = f"{_PATH}?{urlencode(query)}"
+            answer = self._client.send(Call("list", _SLICES, driver, "GET", path, accept=accept))
+            items = answer.get("items") or ()
+            yield from (each for each in items if isinstance(each, Mapping) and _name(each))
+            following = str(_metadata(answer).get("continue", ""))
+            if not following:
+                return
+            query["continue"] = following
+
+    def write(self, write: Write) -> Document:
+        """Carry it out; return the slice as it is now, or what is said of one that was deleted."""
+        path = _PATH if write.verb == "create" else f"{_PATH}/{quote(write.name, safe='')}"
+        method = {"create": "POST", "update": "PUT", "delete": "DELETE"}[write.verb]
+        body = None if write.verb == "delete" else write.document
+        kind = "application/json" if body else ""
+        return self._client.send(Call(write.verb, _SLICES, write.name, method, path, kind, body))
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        self._client.close()
+
+
+def version(document: Document) -> str:
+    """Return the resourceVersion of an object."""
+    return str(_metadata(document).get("resourceVersion", ""))
+
+
+def _name(document: Document) -> str:
+    return str(_metadata(document).get("name", ""))
+
+
+def _metadata(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = document.get("metadata")
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,151 @@
+"""A DRA driver on a node, as the kubelet finds it.
+
+<plugins>/<name>/agent.lock   of several agents on a node, one is the driver
+<plugins>/<name>/dra.sock     service.py
+<registry>/<name>-reg.sock    says so to the kubelet, which looks for sockets there
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nodeside import log
+from nodeside.backoff import backoff
+from nodeside.contract import dra_driver
+from nodeside.device_agent import messages
+from nodeside.device_agent.dra.service import VERSIONS, ClaimService
+from nodeside.device_agent.dra.site import Site
+from nodeside.device_agent.registration import Identity, identity, identity_of
+from nodeside.device_agent.rpc import Server, Unary
+from nodeside.errors import NodesideError
+from nodeside.filelock import take_lock
+
+_FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts to listen
+
+
+class DraDriver:
+    """The DRA driver of a Driver, if this agent has its lock; `check` is called every second or so.
+
+    `kubelet_came` is called when the kubelet has seen the driver anew.
+    """
+
+    def __init__(
+        self, driver: str, site: Site, service: ClaimService, kubelet_came: Callable[[], None]
+    ) -> None:
+        self.name = dra_driver(driver)
+        self._socket, self._announced_by = site.service(driver), site.announcement(driver)
+        self._service = service
+        self._kubelet_came = kubelet_came
+        self._server = Server(service.services)
+        self._announcement = Server(
+            {
+                "pluginregistration.Registration": {
+                    "GetInfo": Unary(self._info, messages.InfoRequest),
+                    "NotifyRegistrationStatus": Unary(
+                        self._registered, messages.RegistrationStatus
+                    ),
+                }
+            }
+        )
+        self._lock: int | None = None
+        self._sockets: Mapping[Path, Identity | None] = {}
+        self._failures, self._next, self._said = 0, 0.0, ""
+        self.registrations = 0  # since the start
+        self.is_registered = False
+
+    def check(self, now: float) -> bool:
+        """See that the kubelet can find the driver; return whether this agent is the driver."""
+        if now < self._next and not self._sockets:
+            return False
+        try:
+            if not self._is_locked():
+                self._say("another agent is the DRA driver here; waiting for its end")
+                return False
+            if not self._is_listening():
+                self._listen()
+        except (OSError, NodesideError) as exc:
+            self._failures += 1
+            self._next = now + backoff(self._failures, _FIRST, _LONGEST)
+            self._say(f"cannot serve the kubelet: {exc}")
+            return False
+        self._failures, self._said = 0, ""
+        return True
+
+    def close(self) -> None:
+        """End it, and let another agent be the driver."""
+        self._stop()
+        self._service.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _is_locked(self) -> bool:
+        path = self._socket.with_name("agent.lock")
+        if self._lock is not None:
+            if identity(path) == identity_of(os.fstat(self._lock)):
+                return True
+            self.close()  # somebody has removed the directory
+        path.parent.mkdir(mode=0o750, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if not take_lock(fd):
+            os.close(fd)
+            return False
+        self._lock = fd
+        return True
+
+    def _is_listening(self) -> bool:
+        """Whether both sockets are those that this agent made."""
+        sockets = self._sockets
+        return bool(sockets) and all(identity(path) == known for path, known in sockets.items())
+
+    def _listen(self) -> None:
+        """Serve, then announce. What an earlier agent left behind is removed: we hold the lock."""
+        self._stop()
+        self._service.open()
+        paths = (self._announced_by, self._socket)
+        for path in paths:
+            path.unlink(missing_ok=True)
+        self._server.start(self._socket)
+        self._announcement.start(self._announced_by)
+        self._sockets = {path: identity(path) for path in paths}
+        log.fact("waiting for the kubelet", driver=self.name, socket=self._announced_by)
+
+    def _stop(self) -> None:
+        """The kubelet is told first: it gives us no claim while nothing answers."""
+        paths, self._sockets = list(self._sockets), {}
+        self.is_registered = False
+        self._announcement.stop()
+        self._server.stop()
+        for path in paths:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _say(self, words: str) -> None:
+        """Log a trouble once."""
+        if words != self._said:
+            self._said = words
+            log.warning(words, driver=self.name)
+
+    # --- for the server's threads
+
+    def _info(self, _request: Any) -> Any:
+        return messages.PluginInfo(
+            type="DRAPlugin",
+            name=self.name,
+            endpoint=str(self._socket),
+            supported_versions=VERSIONS,
+        )
+
+    def _registered(self, status: Any) -> Any:
+        self.is_registered = status.plugin_registered
+        if status.plugin_registered:
+            self.registrations += 1
+            log.fact("registered with the kubelet", driver=self.name)
+        else:
+            log.warning("the kubelet does not take the driver", driver=self.name, why=status.error)
+        self._kubelet_came()
+        return messages.RegistrationStatusResponse()

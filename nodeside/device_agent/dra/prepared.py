@@ -1,0 +1,101 @@
+"""The claims that are prepared on this node, and their CDI files, on disk.
+
+    <state>/claims/<uid>.json                       until the kubelet has it unprepared
+    <CDI directory>/nodeside.io-<driver>_<uid>.json    what its containers get; gone after a reboot
+
+A record is there before its CDI file, and longer. A record that cannot be read counts as absent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from nodeside import log
+from nodeside.device_agent.dra.claims import UID, Claim
+from nodeside.errors import NodesideError
+from nodeside.files import TEMPORARY_PREFIX, UntrustedFile, disk_errors
+from nodeside.records import MalformedRecord, decode, encode, publish, read_untrusted
+
+_SUFFIX = ".json"
+_MOST = 4096  # claims; a node has some hundred pods
+
+
+class Prepared:
+    """The prepared claims of one DRA driver, by uid. Of several agents, one may have it."""
+
+    def __init__(self, state: Path, cdi: Path, kind: str) -> None:
+        """Read what is there. Raises SystemRefused if a directory is missing and cannot be made."""
+        self._records = state / "claims"
+        self._cdi = cdi
+        self._prefix = kind.replace("/", "-") + "_"
+        for directory in (self._records, self._cdi):
+            with disk_errors(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+        self.claims: dict[str, Claim] = dict(self._read())
+        self._sweep()
+
+    def keep(self, claim: Claim, spec: Mapping[str, Any] | None) -> None:
+        """Say that a claim is prepared, and what its containers get. Raises NodesideError."""
+        if self.claims.get(claim.uid) != claim:
+            publish(self._record(claim.uid), encode(claim))
+            self.claims[claim.uid] = claim
+        if spec is None:
+            self._unlink(self._spec(claim.uid))
+        elif self._written(claim.uid) != spec:
+            publish(self._spec(claim.uid), spec)
+
+    def drop(self, uid: str) -> bool:
+        """Forget a claim, if it is known; return whether it was. Raises NodesideError."""
+        self._unlink(self._spec(uid))
+        self._unlink(self._record(uid))
+        return self.claims.pop(uid, None) is not None
+
+    def _written(self, uid: str) -> Mapping[str, Any] | None:
+        with suppress(UntrustedFile):
+            return read_untrusted(self._spec(uid))
+        return None
+
+    def _record(self, uid: str) -> Path:
+        return self._records / f"{uid}{_SUFFIX}"
+
+    def _spec(self, uid: str) -> Path:
+        return self._cdi / f"{self._prefix}{uid}{_SUFFIX}"
+
+    def _unlink(self, path: Path) -> None:
+        with disk_errors(path):
+            path.unlink(missing_ok=True)
+
+    def _read(self) -> Iterator[tuple[str, Claim]]:
+        for name in islice(self._names(self._records), _MOST):
+            uid = name.removesuffix(_SUFFIX)
+            try:
+                if not UID.fullmatch(uid):
+                    raise MalformedRecord(f"{name[:80]!r} is not named after a claim")
+                claim = decode(Claim, read_untrusted(self._records / name) or {}, where="claim")
+                if claim.uid != uid:
+                    raise MalformedRecord(f"it is about {claim.uid[:64]!r}")
+            except NodesideError as exc:
+                log.warning("a record of a claim is ignored", file=name[:80], why=exc)
+            else:
+                yield uid, claim
+
+    def _sweep(self) -> None:
+        """Remove CDI files that no record knows: of claims that ended, or half prepared."""
+        known = {self._spec(uid).name for uid in self.claims}
+        for name in list(self._names(self._cdi)):
+            uid = name.removeprefix(self._prefix).removesuffix(_SUFFIX)
+            if name.startswith(self._prefix) and UID.fullmatch(uid) and name not in known:
+                log.fact("a CDI file of no claim is removed", file=name[:120])
+                with suppress(OSError):
+                    (self._cdi / name).unlink()
+
+    def _names(self, directory: Path) -> Iterator[str]:
+        with disk_errors(directory), os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIX) and not entry.name.startswith(TEMPORARY_PREFIX):
+                    yield entry.name

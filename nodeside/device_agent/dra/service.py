@@ -1,0 +1,289 @@
+"""What the kubelet asks of a DRA driver: to prepare claims and unprepare them, and their health.
+
+The agent's main thread says what is offered; threads of the server answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from nodeside import log
+from nodeside.api_status import KubernetesError, may_pass
+from nodeside.contract import dra_driver
+from nodeside.device_agent import messages
+from nodeside.device_agent.allocation import Given, given
+from nodeside.device_agent.dra.claims import (
+    UID,
+    Allotted,
+    Claim,
+    ClaimUnfit,
+    Edits,
+    allotted,
+    cdi_device,
+    cdi_kind,
+    cdi_spec,
+)
+from nodeside.device_agent.dra.names import device_name
+from nodeside.device_agent.dra.prepared import Prepared
+from nodeside.device_agent.dra.site import Site
+from nodeside.device_agent.dra.slices import MOST, Document
+from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.rpc import Feed, Services, Unary
+from nodeside.errors import NodesideError
+from nodeside.spec.devices import Device, Mount
+
+# What a kubelet since 1.34, and since 1.36, looks for: kubelet/pkg/apis/dra/v1/types.go
+VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+_HEALTH_HOLDS = 120  # seconds after which the kubelet no longer knows: a feed comes every 30
+_UNHEALTHY, _HEALTHY, _WHY = 2, 1, 128  # of v1alpha1.HealthStatus; characters of a reason
+_MOST = 256  # claims of a request
+
+
+@dataclass(frozen=True)
+class _Device:
+    """A device that can be allotted."""
+
+    entry: Device
+    offered: Offered
+
+
+class ClaimService:
+    """The claims of a Driver's devices on this node; nothing is served before `open`.
+
+    `entries` are those of `spec.devices` with `expose: dra`. `ask` gets a claim from the API
+    server, by namespace and name; it raises KubernetesError.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        entries: Sequence[Device],
+        site: Site,
+        ask: Callable[[str, str], Document],
+    ) -> None:
+        self._driver = dra_driver(driver)
+        self._kind = cdi_kind(driver)
+        self._entries = {each.resource: each for each in entries}
+        self._site = site
+        self._ask = ask
+        self._offered: dict[str, Mapping[str, Offered]] = {}  # by resource
+        self._devices: Mapping[str, _Device] = {}  # by name
+        self._prepared: Prepared | None = None
+        self._working = threading.Lock()
+        self._preparations: Counter[str] = Counter()  # claims by resource, since the start
+        self._health = Feed(self._healths, messages.NodeWatchResourcesRequest)
+        self._was_watched = False
+        self.services: Services = {
+            f"{messages.DRA_PACKAGE}.DRAPlugin": {
+                "NodePrepareResources": Unary(self._prepare, messages.NodePrepareResourcesRequest),
+                "NodeUnprepareResources": Unary(
+                    self._unprepare, messages.NodeUnprepareResourcesRequest
+                ),
+            },
+            VERSIONS[1]: {"NodeWatchResources": self._health},
+        }
+
+    # --- for the main thread
+
+    def open(self) -> None:
+        """Read which claims are prepared, if that was not done. Raises NodesideError."""
+        if self._prepared is None:
+            self._prepared = Prepared(self._site.state, self._site.cdi, self._kind)
+            self._write_anew(self._prepared)
+
+    def close(self) -> None:
+        """Forget it: another agent may change it."""
+        self._prepared = None
+
+    def name_of(self, resource: str, device_id: str) -> str:
+        """Return the name of a device in ResourceSlices."""
+        return device_name(device_id, resource if len(self._entries) > 1 else "")
+
+    def offer(self, resource: str, offered: Mapping[str, Offered]) -> None:
+        """Say what there is of a resource; CDI files of its prepared claims follow."""
+        self._offered[resource] = offered
+        self._devices = {
+            self.name_of(name, each.id): _Device(self._entries[name], each)
+            for name, some in self._offered.items()
+            for each in some.values()
+        }
+        self._health.changed()
+        if self._prepared is not None:
+            self._write_anew(self._prepared)
+
+    def held(self, resource: str) -> frozenset[str]:
+        """Return the ids of the devices that prepared claims have."""
+        claims = self._prepared.claims if self._prepared else {}
+        taken = {each.device for claim in list(claims.values()) for each in claim.devices}
+        offered = self._offered.get(resource, {})
+        return frozenset(each for each in offered if self.name_of(resource, each) in taken)
+
+    @property
+    def is_watched(self) -> bool | None:
+        """Whether the kubelet watches the health; None if none has: those before 1.36 do not."""
+        return self._health.is_watched if self._was_watched else None
+
+    def preparations(self, resource: str) -> int:
+        """Return how many claims were given devices of a resource, since the start."""
+        return self._preparations[resource]
+
+    def _write_anew(self, prepared: Prepared) -> None:
+        """Write the CDI files of prepared claims as devices are now: nodes may have other names.
+
+        Those with devices that are not there now stay as they are.
+        """
+        with self._working:
+            for claim in list(prepared.claims.values()):
+                try:
+                    prepared.keep(claim, cdi_spec(self._kind, claim, self._edits(claim)))
+                except ClaimUnfit:
+                    continue
+                except NodesideError as exc:
+                    log.warning("a CDI file is not written", claim=claim.name, why=exc)
+
+    # --- for the server's threads
+
+    def _prepare(self, request: Any) -> Any:
+        claims = {}
+        for number, each in enumerate(request.claims):
+            try:
+                devices = self._prepared_devices(each, number)
+                answer = messages.NodePrepareResourceResponse(devices=devices)
+            except NodesideError as error:
+                words = f"{error}; {error.hint}" if error.hint else str(error)
+                log.warning("a claim is not prepared", claim=_words(each), why=error)
+                answer = messages.NodePrepareResourceResponse(error=words)
+            claims[each.uid] = answer
+        return messages.NodePrepareResourcesResponse(claims=claims)
+
+    def _prepared_devices(self, asked: Any, number: int) -> Sequence[Any]:
+        """Prepare a claim, again if it is prepared; return its devices. Raises NodesideError."""
+        prepared = self._checked(asked, number)
+        claim = self._asked(asked, prepared.claims.get(asked.uid))
+        with self._working:
+            spec = cdi_spec(self._kind, claim, self._edits(claim))
+            is_new = claim.uid not in prepared.claims
+            prepared.keep(claim, spec)
+            if is_new:
+                self._preparations.update(self._resources(claim))
+        if is_new:
+            names = ",".join(each.device for each in claim.devices)
+            log.fact("a claim is prepared", claim=_words(asked), devices=names)
+        given_names = {each["name"] for each in spec["devices"]} if spec else set()
+        return _answered(claim, self._site.node, self._kind, given_names)
+
+    def _checked(self, asked: Any, number: int) -> Prepared:
+        if not UID.fullmatch(asked.uid):
+            raise ClaimUnfit(f"{asked.uid[:64]!r} is no uid")
+        if number >= _MOST:
+            raise ClaimUnfit(f"a request has at most {_MOST} claims")
+        if self._prepared is None:
+            raise ClaimUnfit("this agent is about to end")
+        return self._prepared
+
+    def _asked(self, asked: Any, known: Claim | None) -> Claim:
+        """Return what the API server says of a claim; while it fails, what is known."""
+        try:
+            document = self._ask(asked.namespace, asked.name)
+        except KubernetesError as error:
+            if known is not None and (error.status == 0 or may_pass(error.status)):
+                return known
+            raise
+        return allotted(
+            document,
+            uid=asked.uid,
+            namespace=asked.namespace,
+            name=asked.name,
+            driver=self._driver,
+            pool=self._site.node,
+        )
+
+    def _edits(self, claim: Claim) -> Mapping[str, Edits]:
+        """Return what containers get, by request. Raises ClaimUnfit."""
+        devices = self._devices
+        edits = {}
+        for request, names in claim.by_request.items():
+            ids: dict[str, list[str]] = {}  # by resource
+            for name in names:
+                if name not in devices:
+                    raise ClaimUnfit(f"this node has no device {name} of {self._driver} now")
+                each = devices[name]
+                ids.setdefault(each.entry.resource, []).append(each.offered.id)
+            edits[request] = Edits(tuple(self._given(*each) for each in ids.items()))
+        return edits
+
+    def _given(self, resource: str, ids: Sequence[str]) -> tuple[Given, tuple[Mount, ...]]:
+        give = self._entries[resource].give
+        try:
+            return given(give, self._offered.get(resource, {}), ids), give.mounts
+        except NodesideError as error:
+            raise ClaimUnfit(str(error)) from error
+
+    def _resources(self, claim: Claim) -> set[str]:
+        devices = self._devices
+        return {
+            devices[each.device].entry.resource for each in claim.devices if each.device in devices
+        }
+
+    def _unprepare(self, request: Any) -> Any:
+        claims = {}
+        for number, each in enumerate(request.claims):
+            answer = messages.NodeUnprepareResourceResponse()
+            try:
+                prepared = self._checked(each, number)
+                with self._working:
+                    is_known = prepared.drop(each.uid)
+                if is_known:
+                    log.fact("a claim is unprepared", claim=_words(each))
+            except NodesideError as error:
+                log.warning("a claim is not unprepared", claim=_words(each), why=error)
+                answer = messages.NodeUnprepareResourceResponse(error=str(error))
+            claims[each.uid] = answer
+        return messages.NodeUnprepareResourcesResponse(claims=claims)
+
+    def _healths(self) -> Any:
+        """Return the health of all devices, which the kubelet puts into the status of pods."""
+        self._was_watched, now = True, int(time.time())
+        return messages.NodeWatchResourcesResponse(
+            devices=[
+                messages.DeviceHealth(
+                    device=messages.DeviceIdentifier(pool_name=self._site.node, device_name=name),
+                    health=_HEALTHY if each.offered.device.healthy else _UNHEALTHY,
+                    last_updated_time=now,
+                    health_check_timeout_seconds=_HEALTH_HOLDS,
+                    message=each.offered.device.why[:_WHY],
+                )
+                for name, each in islice(self._devices.items(), MOST)
+            ]
+        )
+
+
+def _answered(claim: Claim, pool: str, kind: str, given_names: set[str]) -> Sequence[Any]:
+    """Return the devices of a claim. The first of a request brings what all of them give."""
+    seen: set[str] = set()
+
+    def cdi(each: Allotted) -> Sequence[str]:
+        name = cdi_device(claim, each.request)
+        is_first = each.request not in seen
+        seen.add(each.request)
+        return [f"{kind}={name}"] if is_first and name in given_names else []
+
+    return [
+        messages.DraDevice(
+            request_names=[each.request],
+            pool_name=pool,
+            device_name=each.device,
+            cdi_device_ids=cdi(each),
+        )
+        for each in claim.devices
+    ]
+
+
+def _words(asked: Any) -> str:
+    return f"{asked.namespace[:64]}/{asked.name[:64]}"

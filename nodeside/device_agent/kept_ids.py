@@ -1,0 +1,80 @@
+"""The ids of devices, kept over restarts of the agent: `<state>/ids/<digest of the resource>.json`.
+
+They hold in one boot only: after another one, drivers may count their devices in another order.
+What cannot be read counts as absent, and what cannot be written is said once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import log
+from nodeside.devices.identity import DeviceIds
+from nodeside.errors import NodesideError
+from nodeside.files import disk_errors
+from nodeside.records import MalformedRecord, decode, encode, publish, read_untrusted
+
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
+
+
+@dataclass(frozen=True)
+class _Record:
+    resource: str
+    boot_id: str
+    paths: tuple[str, ...]  # resolved; what was seen last comes last
+    ids: tuple[str, ...]
+
+    @property
+    def known(self) -> Mapping[Path, str]:
+        """The ids by paths. Raises MalformedRecord."""
+        if len(self.paths) != len(self.ids) or not all(map(_ID.fullmatch, self.ids)):
+            raise MalformedRecord("it has odd ids")
+        return dict(zip(map(Path, self.paths), self.ids, strict=True))
+
+
+class KeptIds:
+    """The ids of one resource's devices on disk; nothing is kept without a directory."""
+
+    def __init__(self, state: Path | None, resource: str, boot_id: str) -> None:
+        digest = hashlib.sha256(resource.encode()).hexdigest()[:12]
+        self._path = state / "ids" / f"{digest}.json" if state else None
+        self._resource, self._boot_id = resource, boot_id
+        self._written: Mapping[Path, str] = {}
+        self._said = False
+
+    def read(self) -> DeviceIds:
+        """Return the ids that were given in this boot."""
+        if self._path is None:
+            return DeviceIds()
+        try:
+            found = read_untrusted(self._path)
+            if found is None:
+                return DeviceIds()
+            record = decode(_Record, found, where=str(self._path))
+            if (record.resource, record.boot_id) != (self._resource, self._boot_id):
+                return DeviceIds()
+            self._written = record.known
+        except NodesideError as exc:
+            log.warning("the ids of devices are given anew", resource=self._resource, why=exc)
+            return DeviceIds()
+        return DeviceIds(self._written)
+
+    def write(self, ids: DeviceIds) -> None:
+        """Keep them, if they have changed."""
+        if self._path is None or ids.known == self._written:
+            return
+        paths, names = tuple(map(str, ids.known)), tuple(ids.known.values())
+        record = _Record(self._resource, self._boot_id, paths, names)
+        try:
+            with disk_errors(self._path.parent):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            publish(self._path, encode(record))
+            self._written = dict(ids.known)
+        except NodesideError as exc:
+            if not self._said:
+                log.warning("the ids of devices are not kept", resource=self._resource, why=exc)
+            self._said = True
