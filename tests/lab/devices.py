@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -42,17 +43,28 @@ while True:
 
 
 def start(
-    story: Story, name: str, devices: int, resource: str = EDU, program: str = _COMPUTE
+    story: Story,
+    name: str,
+    devices: int,
+    resource: str = EDU,
+    program: str = _COMPUTE,
+    *,
+    claims: Sequence[Mapping[str, str]] = (),
 ) -> None:
-    """A pod that asks for devices and has no privilege; a ReplicaSet makes another if it fails."""
+    """A pod that asks for devices and has no privilege; a ReplicaSet makes another if it fails.
+
+    With `claims`, those of the pod, it asks for nothing else.
+    """
+    asked = {"claims": [{"name": each["name"]} for each in claims]}
     labels = {"app": name}
     container = {
         "name": "main",
         "image": EDU_IMAGE,
         "command": ["python3", "-c", program],
-        "resources": {"limits": {resource: str(devices)}},
+        "resources": asked if claims else {"limits": {resource: str(devices)}},
     }
-    spec = {"terminationGracePeriodSeconds": 1, "containers": [container]}
+    spec: dict[str, Any] = {"terminationGracePeriodSeconds": 1, "containers": [container]}
+    spec |= {"resourceClaims": list(claims)} if claims else {}
     template = {"metadata": {"labels": labels}, "spec": spec}
     document = {
         "apiVersion": "apps/v1",
