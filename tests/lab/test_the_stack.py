@@ -39,8 +39,8 @@ RIGHTS = [
 ]
 _ROWS = "jsonpath={range .status.stages[*]}{.name}={.state} {end}"
 # Podman has no network of its own there, and needs none.
-_PODMAN = f"podman run --rm --network none --annotation example.com/edu=true {SANDBOX}"
-_NOTHING = f"{_PODMAN} /bin/busybox true"
+_PODMAN = "podman run --rm --network none --annotation example.com/edu=true"
+_NOTHING = f"{_PODMAN} --entrypoint /bin/busybox {SANDBOX} true"
 
 
 @pytest.fixture(scope="module")
