@@ -5,14 +5,18 @@ After test_story.py: the node has the driver in its cache.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cluster.model.names import NAMESPACE
+from nodeside import process
 from tests import TOP
 from tests.controlplane.controlplane import ControlPlane
 from tests.lab import devices
@@ -39,7 +43,9 @@ RIGHTS = [
 ]
 _ROWS = "jsonpath={range .status.stages[*]}{.name}={.state} {end}"
 # Podman has no network of its own there, and needs none.
-_PODMAN = "podman run --rm --network none --annotation example.com/edu=true"
+_HOOKS = "/run/containers/oci/hooks.d"
+_RUN = "run --rm --network none --annotation example.com/edu=true"
+_PODMAN = f"podman --hooks-dir {_HOOKS} {_RUN}"
 _NOTHING = f"{_PODMAN} --entrypoint /bin/busybox {SANDBOX} true"
 
 
@@ -82,7 +88,10 @@ def test_one_command_brings_up_a_driver_and_what_follows_it(story: Story, node: 
 def test_prometheus_finds_controllers_and_agents_and_answers_the_dashboards(
     story: Story, tmp_path: Path
 ) -> None:
-    """Debian's, on this host: by the jobs of examples/monitoring, with the rights of the page."""
+    """Debian's, on this host, by the jobs and with the rights of the page.
+
+    Debian's does not ask Kubernetes for targets, so that is done for it with the same rights.
+    """
     plane = story.plane
     plane.kubectl("create", "namespace", "monitoring")
     plane.kubectl("create", "serviceaccount", "prometheus-k8s", "-n", "monitoring")
@@ -90,9 +99,10 @@ def test_prometheus_finds_controllers_and_agents_and_answers_the_dashboards(
         plane.kubectl(*command)
     token = plane.pod_token("monitoring", "prometheus-k8s", None)
     (tmp_path / "token").write_text(token)
-    found = {"kubeconfig_file": str(plane.kubeconfig_of(token))}
+    found = [*ports(plane, token), *pods(plane, token)]
     jobs = [
-        {**job, "kubernetes_sd_configs": [each | found for each in job["kubernetes_sd_configs"]]}
+        {key: value for key, value in job.items() if key != "kubernetes_sd_configs"}
+        | {"static_configs": found}
         for job in PLAIN.values()
     ]
     jobs[0]["authorization"] = {"credentials_file": str(tmp_path / "token")}
@@ -103,6 +113,40 @@ def test_prometheus_finds_controllers_and_agents_and_answers_the_dashboards(
             server.until(f"count({query}) > bool 0")
         both = server.until('nodeside_device_allocated{resource="example.com/edu"}', 2)
         assert {labels["node"] for labels, _ in both} == {"node-1"}
+
+
+def asked(plane: ControlPlane, token: str, kind: str) -> list[dict[str, Any]]:
+    config = ("--kubeconfig", plane.kubeconfig_of(token), "--namespace", NAMESPACE)
+    argv = [plane.kubectl_program, *config, "get", kind, "-o", "json"]
+    return list(json.loads(process.run(argv, timeout=60).output)["items"])
+
+
+def ports(plane: ControlPlane, token: str) -> Iterator[dict[str, Any]]:
+    """What Prometheus finds with `role: endpoints`, as far as the jobs look at it."""
+    for each in asked(plane, token, "endpoints"):
+        for subset in each.get("subsets", ()):
+            for address, port in itertools.product(subset["addresses"], subset["ports"]):
+                labels = {
+                    "__meta_kubernetes_service_name": each["metadata"]["name"],
+                    "__meta_kubernetes_endpoint_port_name": port["name"],
+                    "__meta_kubernetes_pod_name": address["targetRef"]["name"],
+                }
+                yield {"targets": [f"{address['ip']}:{port['port']}"], "labels": labels}
+
+
+def pods(plane: ControlPlane, token: str) -> Iterator[dict[str, Any]]:
+    """The same with `role: pod`."""
+    for pod in asked(plane, token, "pods"):
+        containers = pod["spec"]["containers"]
+        for port in (port for each in containers for port in each.get("ports", ())):
+            labels = {
+                "__meta_kubernetes_pod_node_name": pod["spec"]["nodeName"],
+                "__meta_kubernetes_pod_container_port_name": port["name"],
+            }
+            for key, value in pod["metadata"]["labels"].items():
+                labels[f"__meta_kubernetes_pod_label_{re.sub('[^a-zA-Z0-9]', '_', key)}"] = value
+            where = f"{pod['status']['podIP']}:{port['containerPort']}"
+            yield {"targets": [where], "labels": labels}
 
 
 def panels() -> Iterator[str]:
@@ -132,6 +176,6 @@ def test_the_recipe_goes_and_leaves_no_hook(story: Story, node: LabNode) -> None
     story.plane.kubectl("delete", "-k", str(STACK), "--wait=false")
     story.until_gone()
     story.nothing_is_left()
-    for path in ("/etc/containers/oci/hooks.d", "/var/lib/edu-hook"):
+    for path in (_HOOKS, "/var/lib/edu-hook"):
         assert node.run("ls", path).output.split() == []
     node.type(_NOTHING)
