@@ -116,8 +116,8 @@ def test_prometheus_finds_controllers_and_agents_and_answers_the_dashboards(
 
 
 def asked(plane: ControlPlane, token: str, kind: str) -> list[dict[str, Any]]:
-    config = ("--kubeconfig", plane.kubeconfig_of(token), "--namespace", NAMESPACE)
-    argv = [plane.kubectl_program, *config, "get", kind, "-o", "json"]
+    config = ("--kubeconfig", str(plane.kubeconfig_of(token)), "--namespace", NAMESPACE)
+    argv = [str(plane.kubectl_program), *config, "get", kind, "-o", "json"]
     return list(json.loads(process.run(argv, timeout=60).output)["items"])
 
 
