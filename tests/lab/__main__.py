@@ -28,8 +28,9 @@ A cluster of {count} nodes is up. In another shell, as root:
 
   export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
   kubectl get nodes --label-columns feature.node.kubernetes.io/pci-00ff_1234.present
-  kubectl apply --filename {document}      # the example driver
+  kubectl apply --kustomize examples/edu/stack    # the example driver, and what follows it
   .venv/bin/nodeside-cluster status --watch
+  kubectl logs deployment/edu-workload
   kubectl --namespace nodeside logs --follow --all-containers --selector nodeside.io/driver=edu
   .venv/bin/python -m tests.lab node reboot node-1 {other}
   .venv/bin/python -m tests.lab node --help               # all that can befall a node
@@ -71,7 +72,6 @@ def _tour(lab: Lab) -> str:
         count=len(lab.nodes),
         kubeconfig=lab.plane.kubeconfig,
         programs=lab.plane.binaries["kubectl"].parent,
-        document=lab.write_example(),
         other=lab.kernels[-1].release,
     )
 

@@ -11,7 +11,6 @@ killed one left, the next one removes.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -22,8 +21,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from nodeside import process
 from nodeside.errors import Locked, UsageError
 from nodeside.filelock import take_lock
@@ -32,14 +29,13 @@ from nodeside.trial.architecture import ARM64, Architecture
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.cluster.e2e.controllers import LEASE
-from tests.cluster.e2e.scene import EDU
 from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import install_image_streams, set_image_stream
 from tests.driver.fakes.registry import registry
 from tests.images.built import engine
 from tests.lab import network
-from tests.lab.content import CONTROLLER_IMAGE, EDU_IMAGE, make_content, toolkit_image
+from tests.lab.content import CONTROLLER_IMAGE, make_content, toolkit_image
 from tests.lab.features import CONFIGURATION
 from tests.lab.network import MOST_NODES, Network
 from tests.lab.node import LabNode
@@ -199,14 +195,6 @@ class Lab:
         config = ("--kubeconfig", str(self.plane.kubeconfig))
         words = [sys.executable, "-m", "cluster", *argv, *config]
         return process.run(words, timeout=timeout, env={"COLUMNS": "200"})
-
-    def write_example(self) -> Path:
-        """driver.yaml of examples/edu for this registry."""
-        document = yaml.safe_load(EDU.read_text())
-        document["spec"]["image"] = EDU_IMAGE
-        path = self.directory / "driver.json"
-        path.write_text(json.dumps(document, indent=2) + "\n")
-        return path
 
     # --- nodes
 
