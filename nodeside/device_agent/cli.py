@@ -92,7 +92,7 @@ class NotInstalled(NodesideError):
     "--node-name",
     envvar="NODE_NAME",
     default="",
-    help="With expose: dra, the name of this node in the cluster.",
+    help="With expose: dra or labels, the name of this node in the cluster.",
 )
 @click.option(
     "--features-directory",
@@ -146,6 +146,11 @@ def device_agent(
     Each entry of `devices` in driver.yaml is a resource that pods can ask for. A device is healthy
     while the driver is ready on this node, and the device works. It runs until it is stopped.
     """
+    for package in ("grpclib", "google.protobuf", "prometheus_client"):
+        if not _is_installed(package):
+            raise NotInstalled(
+                f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
+            )
     from nodeside.device_agent.agent import Kubelet, run
     from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
@@ -168,11 +173,6 @@ def device_agent(
         )
     if len(str(kubelet_directory)) > _LONGEST:
         raise SpecError(f"{kubelet_directory}: a socket's path has at most 107 characters")
-    for package in ("grpclib", "prometheus_client"):
-        if importlib.util.find_spec(package) is None:
-            raise NotInstalled(
-                f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
-            )
     state = state_directory / driver.name
     site = None
     if any(each.expose is Expose.DRA for each in driver.spec.devices):
@@ -194,7 +194,14 @@ def device_agent(
         kubelet,
         state=state,
         site=site,
-        sinks=Sinks.of(driver.name, features, os.environ),
+        sinks=Sinks.of(driver.name, features, Access.from_environment(os.environ), node_name),
         metrics_port=metrics_port,
         needs_driver=not without_driver,
     )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # what it is part of is missing
+        return False

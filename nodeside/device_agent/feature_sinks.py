@@ -108,12 +108,11 @@ class Sinks:
         self._said: object = self  # nothing yet
 
     @staticmethod
-    def of(driver: str, directory: Path | None, environ: Mapping[str, str]) -> Sinks:
-        """Return those of a pod: NFD's directory, if any, and the node that NODE_NAME names.
+    def of(driver: str, directory: Path | None, access: Access | None, name: str) -> Sinks:
+        """Return those of a pod: NFD's directory, if any, and the node of this name.
 
-        Without the token of a pod there is no node to label.
+        Without a token there is no node to label.
         """
-        access, name = Access.from_environment(environ), environ.get("NODE_NAME", "")
         node = None
         if access and name and (access.directory / "token").exists():
             node = NodeLabels(Client(access, CALLER), name, driver)

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from nodeside import process
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
 from tests.device_agent.agent_process import (
@@ -247,6 +249,16 @@ def test_what_is_wrong_is_said_at_once(
         assert process.process.wait(LONG) == code
         while not any(words in line for line in process.log):
             time.sleep(0.05)
+
+
+def test_a_package_that_is_missing_is_named(host: Host) -> None:
+    program = "import sys; sys.modules['google'] = None; from nodeside.__main__ import main; main()"
+    argv = [sys.executable, "-c", program, "device-agent", "-f", str(host.root)]
+    done = process.run(argv, check=False, timeout=LONG)
+
+    assert done.exit_code != 1
+    assert "the Python package google.protobuf is missing" in done.errors
+    assert "pip install 'nodeside[devices]'" in done.errors
 
 
 def test_the_socket_is_one(host: Host, directory: Path, kubelet: PlayedKubelet) -> None:

@@ -34,7 +34,7 @@ from nodeside.device_agent.inventory import Inventory, Sight
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
-from nodeside.kube_api import Client
+from nodeside.kube_api import Access, Client
 from nodeside.ready_file import clear_ready
 from nodeside.spec import Driver, patterns
 from nodeside.spec.devices import LABEL_LIMIT
@@ -387,7 +387,9 @@ def test_nfd_is_the_one_that_labels_where_it_is_which_is_said_once(
 ) -> None:
     caplog.set_level("INFO", logger="nodeside")
     directory = tmp_path / "features.d"
-    sinks = Sinks.of("edu", directory, environ(server))
+    variables = environ(server)
+    access = Access.from_environment(variables)
+    sinks = Sinks.of("edu", directory, access, variables["NODE_NAME"])
 
     assert isinstance(sinks.chosen(), NodeLabels)
     assert isinstance(sinks.chosen(), NodeLabels)
@@ -409,7 +411,8 @@ def test_without_nfd_and_without_a_token_there_are_no_labels_which_is_said_once(
     variables.pop(missing, "")
     if missing == "token":
         (server.credentials / "token").unlink()
-    sinks = Sinks.of("edu", tmp_path / "features.d", variables)
+    access = Access.from_environment(variables)
+    sinks = Sinks.of("edu", tmp_path / "features.d", access, variables.get("NODE_NAME", ""))
     assert sinks.chosen() is None
     assert sinks.chosen() is None
     [record] = warnings(caplog)
