@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from cluster.cache.renderings import Renderings
 from cluster.cache.stage_logs import StageLogs, logs_wanted
 from cluster.kube.client import Api
-from cluster.kube.errors import NotFound
+from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.reflector import Named, Reflector, Selection
 from cluster.kube.resources import CLUSTER_VERSIONS, CONFIG_MAPS, PODS, Resource
 from cluster.model.names import STAGE_LABEL
@@ -101,7 +102,12 @@ class StageView:
                 reflector.join(timeout / len(self._every))
 
     def _stages(self) -> Stages:
-        healths = [reflector.health() for reflector in self._every]
+        # Without the version, templates that name it have an empty one.
+        needed: tuple[Reflector[Any], ...] = (*self._reflectors.values(), self._pods)
+        healths = [reflector.health() for reflector in needed]
+        version = self._version.health()
+        if not version.synced and not version.trouble:
+            return Stages(unknown=_UNREAD)
         if not all(health.synced for health in healths):
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
@@ -118,7 +124,9 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     for resource in WATCHED:
         items[resource] = _listed(api, _selection(resource, namespace))
     pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
-    version = _listed(api, _VERSION)
+    version: Mapping[str, ClusterVersion] | None = None
+    with suppress(ApiError):
+        version = _listed(api, _VERSION)
     return replace(snapshot, stages=_stages(items, {pod.name: pod for pod in pods}, version))
 
 

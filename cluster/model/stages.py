@@ -76,7 +76,8 @@ class StagePod:
     """A pod of a DaemonSet, Deployment or Job of a stage. `waiting` is as in DriverPod.
 
     `container` is the name of its first container. `admitted` is the boot in which it was told that
-    the stage before is ready. `job` is the uid of its Job. `over`: it has ended and will not start
+    the stage before is ready. `job` is the uid of its Job, `run_of` the Job in the manifests, and
+    `run_on` the node that the run is for, "" for any. `over`: it has ended and will not start
     again. `last` says how a container failed, with its last line.
     """
 
@@ -87,6 +88,8 @@ class StagePod:
     node: str = ""
     daemonset: str = ""
     job: str = ""
+    run_of: str = ""
+    run_on: str = ""
     container: str = ""
     admitted: str = ""
     deleting: bool = False

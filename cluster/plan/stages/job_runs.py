@@ -8,7 +8,7 @@ hash of all that a new run depends on. A completed Job stays, as the record of i
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -65,6 +65,10 @@ class JobManifest:
             "name": name,
             "annotations": {**metadata["annotations"], **notes},
         }
+        # A pod may be there longer than its Job, and only holds up the same run.
+        of_pod = document["spec"]["template"].setdefault("metadata", {})
+        run = {JOB_NOTE: self.name, NODE_NOTE: node}
+        of_pod["annotations"] = {**of_pod.get("annotations", {}), **run}
         if node:
             [term] = pod["affinity"]["nodeAffinity"][AFFINITY]["nodeSelectorTerms"]
             here = {"key": "metadata.name", "operator": "In", "values": [node]}
@@ -77,7 +81,7 @@ class JobManifest:
 class JobRuns:
     """The runs of a Driver's stages. `revisions` are those of its nodes.
 
-    `revision` is the one that new nodes get. `pods` are those of nodes that are up, by uid of
+    `revision` is the one that new nodes get. `pods` are those of nodes that are `up`, by uid of
     their Job: others never end.
     """
 
@@ -87,6 +91,7 @@ class JobRuns:
     revisions: Mapping[str, str]
     every: Sequence[tuple[JobObject, StageRun]]
     pods: Mapping[str, Sequence[StagePod]]
+    up: Collection[str]
 
     @cached_property
     def _by_name(self) -> Mapping[str, JobObject]:
@@ -102,8 +107,8 @@ class JobRuns:
 
     @cached_property
     def active(self) -> int:
-        """Returns how many Jobs per node run."""
-        return sum(bool(run.node) and not job.finished for job, run in self.every)
+        """Returns how many Jobs per node run. On a node that is down, one never ends."""
+        return sum(run.node in self.up and not job.finished for job, run in self.every)
 
     def mark(self, node: Node | None) -> str:
         """Returns the mark of the runs on a node, "" if its boot or revision is unknown.
@@ -136,8 +141,13 @@ class JobRuns:
         """Returns why a run that is due has not completed, "" if it has."""
         job, there = self.current(manifest, node), " there" if node else ""
         if job is None:
-            full = f": {AT_ONCE} run already" if node and self.active >= AT_ONCE else ""
-            return f"Job {manifest.name} has not begun{there} yet{full}"
+            why = f": {AT_ONCE} run already" if node and self.active >= AT_ONCE else ""
+            if left := self._left.get(_place(manifest, node)):
+                why = (
+                    f": pod {left.name} of an earlier run does not end on {left.node}: "
+                    f"kubectl -n {self.namespace} describe pod {left.name}"
+                )
+            return f"Job {manifest.name} has not begun{there} yet{why}"
         if job.why:
             return self._failed(manifest, job, there)
         if job.finished:
@@ -178,18 +188,20 @@ class JobRuns:
         }
 
     @cached_property
-    def _left(self) -> set[tuple[str, str]]:
-        """Returns stage and node of the pods whose Job is gone; "" stands for any node."""
+    def _left(self) -> Mapping[tuple[str, str, str], StagePod]:
+        """Returns the pods whose Job is gone, by stage, Job and node of their run."""
         uids = {job.uid for job, _ in self.every}
         orphans = [pod for uid, pods in self.pods.items() if uid not in uids for pod in pods]
-        where = {(pod.stage, pod.node) for pod in orphans if not pod.over}
-        return where | {(stage, "") for stage, _ in where}
+        return {(pod.stage, pod.run_of, pod.run_on): pod for pod in orphans if not pod.over}
 
     def is_free(self, manifest: JobManifest, node: Node | None) -> bool:
         """Returns whether no earlier run of a Job is still at work, nor a pod of one that is gone.
 
         Two must never work on a device at the same time.
         """
-        where = node.name if node else ""
-        is_at_work = (manifest.stage, manifest.name, where) in self._at_work
-        return not is_at_work and (manifest.stage, where) not in self._left
+        where = _place(manifest, node)
+        return where not in self._at_work and where not in self._left
+
+
+def _place(manifest: JobManifest, node: Node | None) -> tuple[str, str, str]:
+    return manifest.stage, manifest.name, node.name if node else ""

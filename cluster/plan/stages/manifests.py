@@ -53,7 +53,8 @@ _ORDER = {each.kind: position for position, each in enumerate(ALLOWED)}
 _OPTIONAL = frozenset(each.kind for each in OPTIONAL)
 _WORKLOADS = ("DaemonSet", "Deployment", "Job")
 _GATED = ("DaemonSet", "Job")
-_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")  # of a pod
+# Of a pod.
+_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets", "tolerations")
 AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -157,6 +158,9 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
     if not _is_template(pod, metadata) or affinity is None:
         yield "spec.template is not a valid pod template"
         return
+    for key, value in pod.get("nodeSelector", {}).items():
+        if not isinstance(value, str):
+            yield f"nodeSelector: {key}: expected text: write the value in quotes"
     # If serviceAccountName is empty, the API server uses serviceAccount, its old name.
     account = pod.get("serviceAccountName") or pod.get("serviceAccount") or ""
     if not isinstance(account, str):

@@ -114,6 +114,7 @@ class StagePlan:
             {m.node.name: m.at.revision for m in self.members if m.at},
             context.snapshot.stage_jobs_of(self.driver),
             pods,
+            {node.name for node in nodes.values() if node.ready},
         )
 
     @cached_property

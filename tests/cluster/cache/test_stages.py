@@ -64,6 +64,27 @@ def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) ->
     assert "deployments is forbidden" in later.unknown
 
 
+def test_a_version_that_may_not_be_read_holds_no_stage_up(tmp_path: Path) -> None:
+    """An older ClusterRole, or one of a person: without OpenShift, too, it is 403 and not 404."""
+    refusal = json.dumps({"kind": "Status", "message": "clusterversions is forbidden"})
+    with ScriptedServer() as server:
+        server.always = lambda asked: (
+            Said(403, refusal) if "clusterversions" in asked.path else Said(body=page())
+        )
+        api = server.api(tmp_path)
+        view = StageView(api, "nodeside", lambda: None)
+        view.added(snapshot(stages=STAGES))
+        view.wait_current(LONG)
+        found = view.added(snapshot(stages=STAGES)).stages
+        view.stop()
+        view.join(LONG)
+        once = read_once(api, snapshot(stages=STAGES)).stages
+
+    for stages in (found, once):
+        assert stages is not None
+        assert (stages.unknown, stages.cluster_version) == ("", "")
+
+
 @pytest.mark.parametrize(
     ("status", "version"),
     [

@@ -455,6 +455,8 @@ class Model:
                     stage=job.run.stage,
                     node=job.run.node or next(n.name for n in self.nodes.values() if n.ready),
                     job=job.uid,
+                    run_of=job.run.job,
+                    run_on=job.run.node,
                     ready=True,
                 )
         for (kind, name), found in self.stages.objects.items():

@@ -12,6 +12,7 @@ from cluster.cli.explain import explain_node
 from cluster.model.actions import Annotate, Create, Delete
 from cluster.model.parse import job_from
 from cluster.model.parse_stages import stage_pod_from
+from cluster.model.stages import StagePod
 from cluster.plan.stages.job_runs import AT_ONCE
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.model import pod_of
@@ -210,6 +211,74 @@ def test_so_many_run_at_once_and_the_others_have_their_turn() -> None:
 
 
 # --- once ----------------------------------------------------------------------------------------
+
+
+def test_jobs_on_nodes_that_are_down_take_no_turn_of_others() -> None:
+    model = go_on(with_job(130, rollout={"maxUnavailable": "100%", "canary": 0}))
+    lost = set(running(model))
+    assert len(lost) == AT_ONCE
+    for name in lost:
+        model.change(name, ready=False)
+
+    assert len(created(round_(model))) == 30
+    assert len(set(running(model)) - lost) == 30
+
+
+def test_a_pod_of_an_earlier_run_holds_up_its_own_run_only_and_is_named() -> None:
+    ghost = StagePod(
+        name="old-x",
+        uid="ghost",
+        driver="edu",
+        stage="first",
+        node="n0",
+        job="gone",
+        run_of="selftest",
+        run_on="n0",
+        deleting=True,
+    )
+    both = f"{job()}---{job('licence', run='once')}"
+    model = with_job(2, both)
+    model.settle()
+    for name in model.nodes:
+        speak(model, name)
+    for _ in range(3):
+        assert model.stages is not None
+        model.stages = replace(model.stages, pods={**model.stages.pods, "old-x": ghost})
+        round_(model)
+
+    assert {(each.run.job, each.run.node) for each in model.jobs.values() if each.run} == {
+        ("selftest", "n1"),
+        ("licence", ""),
+    }
+    model.play_stages()
+    model.end_job(running(model)[""])
+    assert model.stages is not None
+    model.stages = replace(model.stages, pods={**model.stages.pods, "old-x": ghost})
+    words = (
+        "stage first: Job selftest has not begun there yet: pod old-x of an earlier run does not "
+        "end on n0: kubectl -n nodeside describe pod old-x"
+    )
+    assert explain_node(model.snapshot, "edu", "n0").blocks == (words,)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("nodeSelector: {edu: true}", "nodeSelector: edu: expected text: write the value in"),
+        ("nodeSelector: {tier: 1}", "nodeSelector: tier: expected text: write the value in"),
+        ("tolerations: 5", "spec.template is not a valid pod template"),
+    ],
+)
+def test_what_the_api_server_would_never_see_is_refused(field: str, words: str) -> None:
+    text = job().replace("      containers:", f"      {field}\n      containers:")
+    model = with_job(1, text)
+    model.settle()
+    speak(model, "n0")
+    round_(model)
+
+    found = row(model, "first")
+    assert found["state"] == "Invalid"
+    assert words in found["message"]
 
 
 def test_a_job_runs_once_for_a_revision_and_the_next_stage_waits_for_it() -> None:

@@ -13,6 +13,7 @@ from cluster.kube.comparison import drifted
 from cluster.model.names import CONTROLLER, DEVICE_AGENT
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
+from cluster.plan.stages.job_runs import JobManifest
 from cluster.plan.stages.manifests import Frame, objects
 from cluster.render.templates import StageInvalid, documents
 from tests import TOP
@@ -37,7 +38,10 @@ JSON = st.recursive(
     ),
     max_leaves=5,
 )
-FIELDS = ("affinity", "initContainers", "volumes", "imagePullSecrets", "nodeSelector", "metadata")
+FIELDS = (
+    *("affinity", "initContainers", "volumes", "imagePullSecrets", "nodeSelector", "metadata"),
+    "tolerations",
+)
 
 
 def frame(after: str = "", **settings: Any) -> Frame:
@@ -351,6 +355,8 @@ def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObjec
         [found], _ = objects(frame(), "one", [("ds.yaml", document_)], frozenset())
         drifted(found, whole)
         assert found["spec"]["template"]["spec"]["initContainers"][0]["name"] == "nodeside-wait"
+        if found["kind"] == "Job":
+            JobManifest("first", found).run("name", "mark", "n0")
 
 
 @st.composite
