@@ -12,6 +12,7 @@ from contextlib import closing
 from nodeside import log, sysfs
 from nodeside.device_agent.dra.api import Cluster
 from nodeside.device_agent.dra.driver import DraDriver
+from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.publisher import Publication, Publisher
 from nodeside.device_agent.dra.service import ClaimService
 from nodeside.device_agent.dra.site import Site
@@ -99,7 +100,7 @@ class DraAgent:
             resource: {
                 id_: mine[name]
                 for id_ in inventory.offered()
-                if (name := self._service.name_of(resource, id_)) in mine
+                if (name := device_name(resource, id_)) in mine
             }
             for resource, inventory in list(self._inventories.items())
         }
@@ -141,7 +142,7 @@ class DraAgent:
     def _document(self, resource: str, offered: Offered) -> Document:
         attributes = self._entries[resource].attributes
         return device(
-            self._service.name_of(resource, offered.id),
+            device_name(resource, offered.id),
             offered,
             resource=resource,
             version=self._version,

@@ -101,15 +101,11 @@ class ClaimService:
         """Forget it: another agent may change it."""
         self._prepared = None
 
-    def name_of(self, resource: str, device_id: str) -> str:
-        """Return the name of a device in ResourceSlices."""
-        return device_name(device_id, resource if len(self._entries) > 1 else "")
-
     def offer(self, resource: str, offered: Mapping[str, Offered]) -> None:
         """Say what there is of a resource; CDI files of its prepared claims follow."""
         self._offered[resource] = offered
         self._devices = {
-            self.name_of(name, each.id): _Device(self._entries[name], each)
+            device_name(name, each.id): _Device(self._entries[name], each)
             for name, some in self._offered.items()
             for each in some.values()
         }
@@ -122,7 +118,7 @@ class ClaimService:
         claims = self._prepared.claims if self._prepared else {}
         taken = {each.device for claim in list(claims.values()) for each in claim.devices}
         offered = self._offered.get(resource, {})
-        return frozenset(each for each in offered if self.name_of(resource, each) in taken)
+        return frozenset(each for each in offered if device_name(resource, each) in taken)
 
     @property
     def is_watched(self) -> bool | None:

@@ -87,7 +87,7 @@ def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
     for now, devices in enumerate(([offered], [], [offered], [])):
         publication.want(
             [
-                device("pci-0000-00-06-0", each, resource="example.com/edu", version="1.0.0")
+                device("edu-00-06-0", each, resource="example.com/edu", version="1.0.0")
                 for each in devices
             ]
         )
