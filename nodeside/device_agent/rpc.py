@@ -11,7 +11,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -118,7 +118,6 @@ class Server:
             for service, methods in services.items()
             for name, method in methods.items()
         }
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rpc")
         self._large = asyncio.Lock()
         self._calls: set[asyncio.Future[Any]] = set()
         self._server: LimitedServer | None = None
@@ -182,7 +181,7 @@ class Server:
             await method.serve(stream)
 
     async def _answer(self, handler: Callable[[], Any]) -> Any:
-        work = asyncio.get_running_loop().run_in_executor(self._threads, _outcome, handler)
+        work = asyncio.wrap_future(_begun(handler))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:  # the thread goes on
@@ -278,6 +277,20 @@ async def _received(stream: Any, kind: Any, largest: int, room: _Room) -> Any:
         return kind.FromString(await data.recv_data(size))
     except (AssertionError, DecodeError) as exc:  # it ended early, for grpclib
         raise GRPCError(Status.INTERNAL, "the message is malformed") from exc
+
+
+def _begun(handler: Callable[[], Any]) -> Future[Any]:
+    """Run a handler in a thread that does not keep the process from ending, as an executor's do."""
+    work: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            work.set_result(_outcome(handler))
+        except GRPCError as error:
+            work.set_exception(error)
+
+    threading.Thread(target=run, name="rpc-call", daemon=True).start()
+    return work
 
 
 def _outcome(handler: Callable[[], Any]) -> Any:

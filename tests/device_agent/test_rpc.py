@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -438,6 +440,28 @@ def test_a_server_that_stops_ends_its_streams_and_starts_again(
     service.path = directory / "b.sock"
     service.server.start(service.path)
     assert service.works()
+
+
+ENDS = """
+import sys, threading
+from pathlib import Path
+from nodeside.device_agent.messages import Empty
+from nodeside.device_agent.rpc import CallFailed, Server, Unary, call
+
+server = Server({"t.T": {"Hold": Unary(lambda _: threading.Event().wait(), Empty)}})
+server.start(Path(sys.argv[1]))
+try:
+    call(Path(sys.argv[1]), "/t.T/Hold", Empty(), Empty, timeout=0.2)
+except CallFailed:
+    server.stop()
+    print("the end")
+"""
+
+
+def test_a_call_that_takes_long_does_not_keep_the_process_from_ending(directory: Path) -> None:
+    argv = [sys.executable, "-c", ENDS, str(directory / "b.sock")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LONG, check=True)
+    assert (done.stdout, done.stderr) == ("the end\n", "")
 
 
 def _until_headers(peer: Peer, name: str, value: str) -> None:
