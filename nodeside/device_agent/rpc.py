@@ -125,12 +125,13 @@ class Server:
 
     def start(self, path: Path) -> None:
         """Listen on a new socket, which no other server ever has. Raises OSError if it cannot."""
-        _wait_for(self._start(path))
+        _wait_for(self._start(path), _LONGEST)
 
     def stop(self) -> None:
         """End all calls, listen no longer, and remove the socket."""
         if self._server is not None:
-            _wait_for(self._stop(self._server))
+            with suppress(TimeoutError):  # a thread that was starved does it later
+                _wait_for(self._stop(self._server), _LONGEST)
             self._server = None
 
     async def _start(self, path: Path) -> None:
@@ -204,7 +205,10 @@ def call(
     `timeout` is in seconds, `largest` the bytes that an answer may have. Raises CallFailed.
     """
     work = _call(socket, method, request, response, timeout=timeout, largest=largest)
-    return _wait_for(work, timeout + _GRACE)
+    try:
+        return _wait_for(work, timeout + _GRACE)
+    except TimeoutError as error:  # this process was stopped, or starved
+        raise CallFailed(f"no answer within {timeout:g} s") from error
 
 
 _answers = asyncio.Lock()
@@ -331,7 +335,7 @@ def _started() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _wait_for(work: Coroutine[Any, Any, Any], seconds: float = _LONGEST) -> Any:
+def _wait_for(work: Coroutine[Any, Any, Any], seconds: float) -> Any:
     """Do something in the loop and return its result. Raises TimeoutError."""
     return asyncio.run_coroutine_threadsafe(work, _loop()).result(seconds)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +440,31 @@ def test_a_server_that_stops_ends_its_streams_and_starts_again(
     service.path = directory / "b.sock"
     service.server.start(service.path)
     assert service.works()
+
+
+@contextmanager
+def starved() -> Iterator[None]:
+    """The thread of the loop gets no time, as in a process that was stopped."""
+    held = threading.Event()
+    rpc._loop().call_soon_threadsafe(held.wait, LONG)
+    try:
+        yield
+    finally:
+        held.set()
+
+
+def test_a_call_of_a_starved_process_fails(service: Service) -> None:
+    with starved(), pytest.raises(CallFailed, match=r"no answer within 0\.1 s"):
+        service.call("a", timeout=0.1)
+    assert service.works()
+
+
+def test_a_starved_server_stops_later(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with starved():
+        monkeypatch.setattr(rpc, "_LONGEST", 0.1)
+        service.server.stop()
+        assert service.path.exists()
+    until(lambda: not service.path.exists())
 
 
 ENDS = """
