@@ -85,6 +85,7 @@ class DraAgent:
         """Yield what is known of each resource, for the metrics."""
         for name, inventory in list(self._inventories.items()):  # other threads ask
             yield Sight(
+                is_ready=inventory.is_ready,  # first: it changes last
                 resource=name,
                 attributes=self._entries[name].attributes,
                 offered=inventory.offered(),
