@@ -25,6 +25,7 @@ from bench.room import Room
 from bench.samples import Samples, milliseconds, seconds
 from bench.sidecar import pss
 from nodeside import process
+from nodeside.device_agent.dra.names import device_name
 from nodeside.host import Host
 from nodeside.spec.document import to_document
 from nodeside.trial.progress import Progress
@@ -209,7 +210,8 @@ def _memory_with_claims(image: Path, scratch: Path) -> float:
                 dra_kubelet(directories / "plugins_registry"),
                 room.running(argv, lines.write) as child,
             ):
-                server.until_published(*(f"pci-0000-00-{n + 5:02x}-0" for n in range(_DEVICES)))
+                ids = (f"00:{number + 5:02x}.0" for number in range(_DEVICES))
+                server.until_published(*(device_name(_RESOURCE, each) for each in ids))
                 time.sleep(_SETTLES)
                 main = psutil.Process(child.pid)
                 return sum(map(pss, [main, *main.children(recursive=True)]))

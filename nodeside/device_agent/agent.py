@@ -142,6 +142,7 @@ class Agent:
             if resource := self._resources.get(device.resource):
                 plugin = resource.plugin
                 yield Sight(
+                    is_ready=resource.inventory.is_ready,  # first: it changes last
                     resource=device.resource,
                     attributes=device.attributes,
                     offered=resource.inventory.offered(),

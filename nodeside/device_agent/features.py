@@ -55,13 +55,15 @@ class Features:
     _left_out: dict[str, str] = field(default_factory=dict)
 
     def labels(self, sights: Iterable[Sight], version: str) -> Mapping[str, str] | None:
-        """Return all labels by key, None while devices are still being looked for.
+        """Return all labels by key, None unless all devices were looked for with a ready driver.
 
         `version` is that of the driver, "" if none is brought up by nodeside. An attribute that no
         device says at the moment stays what it was.
         """
         seen = {sight.resource: sight for sight in sights}
         if seen.keys() != {device.resource for device in self.driver.spec.devices}:
+            return None
+        if not all(sight.is_ready for sight in seen.values()):
             return None
         # Several ids of the kubelet may be shares of one device.
         devices = [

@@ -30,7 +30,10 @@ class Offered:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the agent knows of a resource at a scrape; the counts are since its start."""
+    """What the agent knows of a resource at a scrape; the counts are since its start.
+
+    `is_ready`: whether the driver was at the last look.
+    """
 
     resource: str
     attributes: Sequence[Attribute]
@@ -38,6 +41,7 @@ class Sight:
     is_watched: bool
     registrations: int
     allocations: int
+    is_ready: bool
 
 
 @dataclass
@@ -50,6 +54,7 @@ class Inventory:
     resource: str
     shares: int = 1
     held: Callable[[], Container[str] | None] = frozenset
+    is_ready: bool = True  # whether the driver was at the last look
     _devices: dict[str, FoundDevice] = field(default_factory=dict)
     _gone: dict[str, float] = field(default_factory=dict)  # since when, in monotonic seconds
     _notes: tuple[str, ...] = ()
@@ -66,6 +71,7 @@ class Inventory:
             self._notes = found.notes
             for note in found.notes:
                 log.warning("devices", resource=self.resource, note=note)
+        self.is_ready = found.is_ready  # last: other threads ask
         return before != self._devices
 
     def _kept(self, gone: Mapping[str, float], now: float) -> dict[str, float]:

@@ -1,22 +1,31 @@
 """The ids of devices, kept over restarts of the agent: `<state>/ids/<digest of the resource>.json`.
 
 They hold in one boot only: after another one, drivers may count their devices in another order.
+Of too many for a record, those that were seen last are kept.
 What cannot be read counts as absent, and what cannot be written is said once.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeside import log
 from nodeside.devices.identity import DeviceIds
 from nodeside.errors import NodesideError
 from nodeside.files import disk_errors
-from nodeside.records import MalformedRecord, decode, encode, publish, read_untrusted
+from nodeside.records import (
+    RECORD_LIMIT,
+    MalformedRecord,
+    decode,
+    encode,
+    publish,
+    read_untrusted,
+)
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
 
@@ -69,6 +78,9 @@ class KeptIds:
             return
         paths, names = tuple(map(str, ids.known)), tuple(ids.known.values())
         record = _Record(self._resource, self._boot_id, paths, names)
+        while len(json.dumps(encode(record))) >= RECORD_LIMIT:  # or nobody would read it
+            some = len(record.paths) // 8 + 1
+            record = replace(record, paths=record.paths[some:], ids=record.ids[some:])
         try:
             with disk_errors(self._path.parent):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

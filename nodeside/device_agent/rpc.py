@@ -11,7 +11,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -118,7 +118,6 @@ class Server:
             for service, methods in services.items()
             for name, method in methods.items()
         }
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rpc")
         self._large = asyncio.Lock()
         self._calls: set[asyncio.Future[Any]] = set()
         self._server: LimitedServer | None = None
@@ -126,12 +125,13 @@ class Server:
 
     def start(self, path: Path) -> None:
         """Listen on a new socket, which no other server ever has. Raises OSError if it cannot."""
-        _wait_for(self._start(path))
+        _wait_for(self._start(path), _LONGEST)
 
     def stop(self) -> None:
         """End all calls, listen no longer, and remove the socket."""
         if self._server is not None:
-            _wait_for(self._stop(self._server))
+            with suppress(TimeoutError):  # a thread that was starved does it later
+                _wait_for(self._stop(self._server), _LONGEST)
             self._server = None
 
     async def _start(self, path: Path) -> None:
@@ -182,7 +182,7 @@ class Server:
             await method.serve(stream)
 
     async def _answer(self, handler: Callable[[], Any]) -> Any:
-        work = asyncio.get_running_loop().run_in_executor(self._threads, _outcome, handler)
+        work = asyncio.wrap_future(_begun(handler))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:  # the thread goes on
@@ -205,7 +205,10 @@ def call(
     `timeout` is in seconds, `largest` the bytes that an answer may have. Raises CallFailed.
     """
     work = _call(socket, method, request, response, timeout=timeout, largest=largest)
-    return _wait_for(work, timeout + _GRACE)
+    try:
+        return _wait_for(work, timeout + _GRACE)
+    except TimeoutError as error:  # this process was stopped, or starved
+        raise CallFailed(f"no answer within {timeout:g} s") from error
 
 
 _answers = asyncio.Lock()
@@ -280,6 +283,20 @@ async def _received(stream: Any, kind: Any, largest: int, room: _Room) -> Any:
         raise GRPCError(Status.INTERNAL, "the message is malformed") from exc
 
 
+def _begun(handler: Callable[[], Any]) -> Future[Any]:
+    """Run a handler in a thread that does not keep the process from ending, as an executor's do."""
+    work: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            work.set_result(_outcome(handler))
+        except GRPCError as error:
+            work.set_exception(error)
+
+    threading.Thread(target=run, name="rpc-call", daemon=True).start()
+    return work
+
+
 def _outcome(handler: Callable[[], Any]) -> Any:
     """Return what a handler returns. Raises GRPCError."""
     try:
@@ -318,7 +335,7 @@ def _started() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _wait_for(work: Coroutine[Any, Any, Any], seconds: float = _LONGEST) -> Any:
+def _wait_for(work: Coroutine[Any, Any, Any], seconds: float) -> Any:
     """Do something in the loop and return its result. Raises TimeoutError."""
     return asyncio.run_coroutine_threadsafe(work, _loop()).result(seconds)
 

@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -57,11 +58,15 @@ class FoundDevice:
 
 @dataclass(frozen=True)
 class FoundDevices:
-    """The devices of one resource, ordered by id; `notes` are for people who miss one."""
+    """The devices of one resource, ordered by id; `notes` are for people who miss one.
+
+    `is_ready`: whether the driver was when they were looked for.
+    """
 
     resource: str
     devices: tuple[FoundDevice, ...] = ()
     notes: tuple[str, ...] = ()
+    is_ready: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,24 +91,23 @@ def discover(
     Whoever looks again and again passes the same `ids`. It takes a bit more than 30 s if the driver
     hangs, and 10 s more if a regular expression does not come to an end.
     """
+    found_devices = partial(FoundDevices, device.resource, is_ready=not not_ready)
     if device.discover.count:
         shared = (device.give.nodes.path,) if device.give.nodes else ()
         units = range(device.discover.count)
         found = (FoundDevice(str(number), nodes=shared, why=not_ready) for number in units)
-        return FoundDevices(device.resource, tuple(found))
+        return found_devices(tuple(found))
     try:
         places = _distinct(_places(host, device.discover))
     except SpecError as exc:
-        return FoundDevices(device.resource, (), (str(exc),))
+        return found_devices(notes=(str(exc),))
     notes = () if places else (_nothing(host, device.discover),)
     if len(places) > MOST:
         notes = (f"more than {MOST} match; those after that are left out",)
         places = places[:MOST]
     given = (ids or DeviceIds()).of([place.key for place in places])
     devices = _Reading(host, device, places, given, not_ready).devices()
-    return FoundDevices(
-        device.resource, tuple(sorted(devices, key=lambda each: in_order(each.id))), notes
-    )
+    return found_devices(tuple(sorted(devices, key=lambda each: in_order(each.id))), notes)
 
 
 def _distinct(places: Iterable[_Place]) -> Sequence[_Place]:

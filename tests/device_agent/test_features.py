@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def sight(of: Driver, resource: str, *attributes: dict[str, str]) -> Sight:
     inventory = Inventory(resource, device.shares)
     found = (FoundDevice(str(n), attributes=each) for n, each in enumerate(attributes))
     inventory.update(FoundDevices(resource, tuple(found)), 0.0)
-    return Sight(resource, device.attributes, inventory.offered(), True, 1, 0)
+    return Sight(resource, device.attributes, inventory.offered(), True, 1, 0, inventory.is_ready)
 
 
 def edu(*revisions: str, of: Driver | None = None) -> list[Sight]:
@@ -236,6 +236,19 @@ def test_they_are_written_once_the_driver_is_ready_and_stay_when_it_is_not(scene
     assert scene.sink.written == [THREE]
     scene.step(1001.0)
     assert scene.sink.written == [THREE, THREE], "what expires is renewed"
+
+
+def test_a_look_from_before_the_driver_was_ready_makes_no_labels(scene: Scene) -> None:
+    """It has seen no device, which would hold for five minutes."""
+    say_ready(scene.host)
+    looked, scene.labelling.sights = (
+        scene.labelling.sights,
+        lambda: [replace(each, is_ready=False) for each in edu()],
+    )
+    assert scene.step(0.0) == SOON
+    scene.labelling.sights = looked
+    scene.step(1.0)
+    assert scene.sink.written == [THREE]
 
 
 def test_a_ready_file_of_another_boot_is_none(scene: Scene) -> None:

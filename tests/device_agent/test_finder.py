@@ -147,6 +147,15 @@ def test_a_device_keeps_its_id_when_one_before_it_goes(host: Host, hear: Hear) -
     assert [each.id for each in left] == ["00:05.0-2"]
 
 
+def test_a_look_says_whether_the_driver_was_ready(host: Host, hear: Hear) -> None:
+    clear_ready(host, "edu")
+    heard = hear(EDU)
+    assert not heard.next().is_ready, "there may be devices, once it is"
+    say_ready(host)
+    while not heard.next().is_ready:
+        pass
+
+
 def test_what_ends_a_thread_is_news(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> FoundDevices:
         raise ZeroDivisionError

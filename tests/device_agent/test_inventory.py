@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from nodeside import log
 from nodeside.device_agent.inventory import ASK_AGAIN, GONE_FOR, MOST, Inventory
@@ -18,6 +19,13 @@ def found(*devices: FoundDevice, notes: tuple[str, ...] = ()) -> FoundDevices:
 
 def listed(inventory: Inventory) -> dict[str, str]:
     return {name: each.device.why for name, each in inventory.offered().items()}
+
+
+def test_it_is_known_whether_the_driver_was_ready_at_the_last_look() -> None:
+    inventory = Inventory("example.com/edu")
+    for is_ready in (False, True, False):
+        inventory.update(replace(found(ONE), is_ready=is_ready), 0.0)
+        assert inventory.is_ready == is_ready
 
 
 def test_a_device_that_is_gone_is_unhealthy_for_five_minutes_and_then_forgotten() -> None:

@@ -112,6 +112,22 @@ def test_a_directory_that_cannot_be_written_is_said_once(
     assert said.count("the ids of devices are not kept") == 1
 
 
+def test_of_too_many_those_that_were_seen_last_are_kept(tmp_path: Path) -> None:
+    long = "x" * 200
+    gone = [Path(f"/sys/devices/virtual/{long}/{n}") for n in range(4000)]
+    there = [Path(f"/sys/devices/virtual/{long}/{n}") for n in range(4000, 7000)]
+    ours = kept(tmp_path)
+    ids = ours.read()
+    for paths in (gone, there):
+        ids.of(paths)
+        ours.write(ids)
+
+    again = kept(tmp_path).read().known
+
+    assert {path: ids.known[path] for path in there}.items() <= again.items() <= ids.known.items()
+    assert len(again) < len(ids.known)
+
+
 def test_without_a_directory_nothing_is_kept() -> None:
     ours = kept(None)
     ids = ours.read()

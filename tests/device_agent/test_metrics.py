@@ -39,7 +39,7 @@ def sight(*devices: FoundDevice, shares: int = 1) -> Sight:
     suffixes = [f"::{share}" for share in range(shares)] if shares > 1 else [""]
     names = {f"{device.id}{suffix}": device for device in devices for suffix in suffixes}
     offered = {name: Offered(name, device) for name, device in names.items()}
-    return Sight("example.com/edu", ATTRIBUTES, offered, True, 2, 3)
+    return Sight("example.com/edu", ATTRIBUTES, offered, True, 2, 3, True)
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -438,6 +440,53 @@ def test_a_server_that_stops_ends_its_streams_and_starts_again(
     service.path = directory / "b.sock"
     service.server.start(service.path)
     assert service.works()
+
+
+@contextmanager
+def starved() -> Iterator[None]:
+    """The thread of the loop gets no time, as in a process that was stopped."""
+    held = threading.Event()
+    rpc._loop().call_soon_threadsafe(held.wait, LONG)
+    try:
+        yield
+    finally:
+        held.set()
+
+
+def test_a_call_of_a_starved_process_fails(service: Service) -> None:
+    with starved(), pytest.raises(CallFailed, match=r"no answer within 0\.1 s"):
+        service.call("a", timeout=0.1)
+    assert service.works()
+
+
+def test_a_starved_server_stops_later(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with starved():
+        monkeypatch.setattr(rpc, "_LONGEST", 0.1)
+        service.server.stop()
+        assert service.path.exists()
+    until(lambda: not service.path.exists())
+
+
+ENDS = """
+import sys, threading
+from pathlib import Path
+from nodeside.device_agent.messages import Empty
+from nodeside.device_agent.rpc import CallFailed, Server, Unary, call
+
+server = Server({"t.T": {"Hold": Unary(lambda _: threading.Event().wait(), Empty)}})
+server.start(Path(sys.argv[1]))
+try:
+    call(Path(sys.argv[1]), "/t.T/Hold", Empty(), Empty, timeout=0.2)
+except CallFailed:
+    server.stop()
+    print("the end")
+"""
+
+
+def test_a_call_that_takes_long_does_not_keep_the_process_from_ending(directory: Path) -> None:
+    argv = [sys.executable, "-c", ENDS, str(directory / "b.sock")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LONG, check=True)
+    assert (done.stdout, done.stderr) == ("the end\n", "")
 
 
 def _until_headers(peer: Peer, name: str, value: str) -> None:

@@ -22,7 +22,7 @@ def exposed(directory: Path) -> set[str]:
     """The names of all metrics of the controller, and of an agent whose device a pod has."""
     say_ready(Host(directory))
     offered = {"00:05.0": Offered("00:05.0", FoundDevice("00:05.0"))}
-    sight = Sight(EDU["resource"], (), offered, is_watched=True, registrations=1, allocations=1)
+    sight = Sight(EDU["resource"], (), offered, True, 1, 1, True)
     held = {"00:05.0": [Container("default", "worker", "main")]}
     agent = Exposition(driver(EDU), Host(directory), [sight], lambda: {EDU["resource"]: held})
     samples = {sample.name for family in agent.collect() for sample in family.samples}

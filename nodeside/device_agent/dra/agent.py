@@ -12,6 +12,7 @@ from contextlib import closing
 from nodeside import log, sysfs
 from nodeside.device_agent.dra.api import Cluster
 from nodeside.device_agent.dra.driver import DraDriver
+from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.publisher import Publication, Publisher
 from nodeside.device_agent.dra.service import ClaimService
 from nodeside.device_agent.dra.site import Site
@@ -84,6 +85,7 @@ class DraAgent:
         """Yield what is known of each resource, for the metrics."""
         for name, inventory in list(self._inventories.items()):  # other threads ask
             yield Sight(
+                is_ready=inventory.is_ready,  # first: it changes last
                 resource=name,
                 attributes=self._entries[name].attributes,
                 offered=inventory.offered(),
@@ -99,7 +101,7 @@ class DraAgent:
             resource: {
                 id_: mine[name]
                 for id_ in inventory.offered()
-                if (name := self._service.name_of(resource, id_)) in mine
+                if (name := device_name(resource, id_)) in mine
             }
             for resource, inventory in list(self._inventories.items())
         }
@@ -141,7 +143,7 @@ class DraAgent:
     def _document(self, resource: str, offered: Offered) -> Document:
         attributes = self._entries[resource].attributes
         return device(
-            self._service.name_of(resource, offered.id),
+            device_name(resource, offered.id),
             offered,
             resource=resource,
             version=self._version,

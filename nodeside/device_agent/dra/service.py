@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -43,6 +44,7 @@ VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 _HEALTH_HOLDS = 120  # seconds after which the kubelet no longer knows: a feed comes every 30
 _UNHEALTHY, _HEALTHY, _WHY = 2, 1, 128  # of v1alpha1.HealthStatus; characters of a reason
 _MOST = 256  # claims of a request
+_ENDS = "this agent is about to end"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class ClaimService:
         self._devices: Mapping[str, _Device] = {}  # by name
         self._prepared: Prepared | None = None
         self._working = threading.Lock()
+        self._preparing: dict[object, str] = {}  # the uids of claims that are being asked for
         self._preparations: Counter[str] = Counter()  # claims by resource, since the start
         self._health = Feed(self._healths, messages.NodeWatchResourcesRequest)
         self._was_watched = False
@@ -98,18 +101,15 @@ class ClaimService:
             self._write_anew(self._prepared)
 
     def close(self) -> None:
-        """Forget it: another agent may change it."""
-        self._prepared = None
-
-    def name_of(self, resource: str, device_id: str) -> str:
-        """Return the name of a device in ResourceSlices."""
-        return device_name(device_id, resource if len(self._entries) > 1 else "")
+        """Forget it, and change nothing any more: another agent may."""
+        with self._working:
+            self._prepared = None
 
     def offer(self, resource: str, offered: Mapping[str, Offered]) -> None:
         """Say what there is of a resource; CDI files of its prepared claims follow."""
         self._offered[resource] = offered
         self._devices = {
-            self.name_of(name, each.id): _Device(self._entries[name], each)
+            device_name(name, each.id): _Device(self._entries[name], each)
             for name, some in self._offered.items()
             for each in some.values()
         }
@@ -122,7 +122,7 @@ class ClaimService:
         claims = self._prepared.claims if self._prepared else {}
         taken = {each.device for claim in list(claims.values()) for each in claim.devices}
         offered = self._offered.get(resource, {})
-        return frozenset(each for each in offered if self.name_of(resource, each) in taken)
+        return frozenset(each for each in offered if device_name(resource, each) in taken)
 
     @property
     def is_watched(self) -> bool | None:
@@ -165,13 +165,20 @@ class ClaimService:
     def _prepared_devices(self, asked: Any, number: int) -> Sequence[Any]:
         """Prepare a claim, again if it is prepared; return its devices. Raises NodesideError."""
         prepared = self._checked(asked, number)
-        claim = self._asked(asked, prepared.claims.get(asked.uid))
-        with self._working:
-            spec = cdi_spec(self._kind, claim, self._edits(claim))
-            is_new = claim.uid not in prepared.claims
-            prepared.keep(claim, spec)
-            if is_new:
-                self._preparations.update(self._resources(claim))
+        mine = object()
+        self._preparing[mine] = asked.uid
+        try:
+            claim = self._asked(asked, prepared.claims.get(asked.uid))
+            with self._changing(prepared):
+                if mine not in self._preparing:
+                    raise ClaimUnfit("it was unprepared while the API server was asked for it")
+                spec = cdi_spec(self._kind, claim, self._edits(claim))
+                is_new = claim.uid not in prepared.claims
+                prepared.keep(claim, spec)
+                if is_new:
+                    self._preparations.update(self._resources(claim))
+        finally:
+            self._preparing.pop(mine, None)
         if is_new:
             names = ",".join(each.device for each in claim.devices)
             log.fact("a claim is prepared", claim=_words(asked), devices=names)
@@ -184,8 +191,16 @@ class ClaimService:
         if number >= _MOST:
             raise ClaimUnfit(f"a request has at most {_MOST} claims")
         if self._prepared is None:
-            raise ClaimUnfit("this agent is about to end")
+            raise ClaimUnfit(_ENDS)
         return self._prepared
+
+    @contextmanager
+    def _changing(self, prepared: Prepared) -> Iterator[None]:
+        """Change what is prepared, alone. Raises ClaimUnfit if another agent may do so by now."""
+        with self._working:
+            if self._prepared is not prepared:
+                raise ClaimUnfit(_ENDS)
+            yield
 
     def _asked(self, asked: Any, known: Claim | None) -> Claim:
         """Return what the API server says of a claim; while it fails, what is known."""
@@ -237,7 +252,9 @@ class ClaimService:
             answer = messages.NodeUnprepareResourceResponse()
             try:
                 prepared = self._checked(each, number)
-                with self._working:
+                with self._changing(prepared):
+                    for call in [c for c, uid in list(self._preparing.items()) if uid == each.uid]:
+                        self._preparing.pop(call, None)
                     is_known = prepared.drop(each.uid)
                 if is_known:
                     log.fact("a claim is unprepared", claim=_words(each))

@@ -174,12 +174,13 @@ def laid_out(
 
 
 def _free(pool: Pool, taken: Container[str]) -> Iterator[str]:
-    """Yield names of slices that do not exist yet.
+    """Yield names of slices that do not exist yet: `<driver>-<node>-<number>`.
 
-    A name has 253 characters at most; that of a node is not cut in practice.
+    No other driver and node have the same ones, as the name of a driver ends with a domain; the
+    admission policy of the device agent takes no others, and three digits. A name has 253
+    characters at most, so that of a node has 196; a kubelet's, which is a label too, has 63.
     """
-    node = pool.node[:180].rstrip(".-")
-    names = (f"{node}-{pool.driver}-{number}" for number in count())
+    names = (f"{pool.driver}-{pool.node}-{number}" for number in count())
     return (name for name in names if name not in taken)
 
 

@@ -35,7 +35,7 @@ def find_devices(config: Config) -> Outcome:
 
 def _document(found: FoundDevices) -> dict[str, Any]:
     devices = [as_document(each) | {"healthy": each.healthy} for each in found.devices]
-    return {**as_document(found), "devices": devices}
+    return {"resource": found.resource, "devices": devices, "notes": list(found.notes)}
 
 
 def _row(resource: str, device: FoundDevice) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def cluster(control_plane: ControlPlane, access: Access) -> Iterator[Cluster]:
 def devices(*ids: str, **more: Any) -> list[Document]:
     return [
         device(
-            device_name(each),
+            device_name("example.com/edu", each),
             Offered(each, FoundDevice(each, **more)),
             resource="example.com/edu",
             version="1.0.0",
@@ -165,7 +165,7 @@ def test_whatever_a_device_says_of_itself_is_taken(
         "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
         "devices": [
             device(
-                device_name(each),
+                device_name("example.com/edu", each),
                 Offered(each, FoundDevice(each, attributes=attributes)),
                 resource="example.com/edu",
                 version=version,
@@ -184,6 +184,7 @@ def test_whatever_a_device_says_of_itself_is_taken(
 
 
 def test_a_claim_is_read_as_it_is_stored(control_plane: ControlPlane, cluster: Cluster) -> None:
+    name = device_name("example.com/edu", "00:06.0")
     request = {"name": "main", "exactly": {"deviceClassName": "none"}}
     stored = control_plane.do(
         "POST",
@@ -193,9 +194,7 @@ def test_a_claim_is_read_as_it_is_stored(control_plane: ControlPlane, cluster: C
     selector = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}
     allocation = {
         "devices": {
-            "results": [
-                {"request": "main", "driver": DRIVER, "pool": NODE, "device": "pci-0000-00-06-0"}
-            ]
+            "results": [{"request": "main", "driver": DRIVER, "pool": NODE, "device": name}]
         },
         "nodeSelector": {"nodeSelectorTerms": [selector]},
     }
@@ -212,7 +211,7 @@ def test_a_claim_is_read_as_it_is_stored(control_plane: ControlPlane, cluster: C
         pool=NODE,
     )
 
-    assert [each.device for each in found.devices] == ["pci-0000-00-06-0"]
+    assert [each.device for each in found.devices] == [name]
     control_plane.do("DELETE", path)
 
 
@@ -274,7 +273,7 @@ def test_the_scheduler_gives_a_claim_what_is_published(
     )
 
     assert len(set(found)) == 2
-    assert set(found) <= {f"pci-0000-00-0{number}-0" for number in (6, 7, 8)}
+    assert set(found) <= {device_name("example.com/edu", f"00:0{n}.0") for n in (6, 7, 8)}
     control_plane.do("DELETE", f"{path}/two")
 
 
@@ -284,7 +283,7 @@ def test_a_pod_that_was_written_for_a_device_plugin_is_given_a_published_device(
     """KEP-5004: the scheduler makes the claim."""
     published(cluster, devices("00:06.0"))
     limits = {"resources": {"limits": {"example.com/edu": "1"}}}
-    assert allocated(control_plane, limits) == ["pci-0000-00-06-0"]
+    assert allocated(control_plane, limits) == [device_name("example.com/edu", "00:06.0")]
 
 
 def test_a_claim_that_is_gone_is_said(cluster: Cluster) -> None:

@@ -87,7 +87,7 @@ def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
     for now, devices in enumerate(([offered], [], [offered], [])):
         publication.want(
             [
-                device("pci-0000-00-06-0", each, resource="example.com/edu", version="1.0.0")
+                device("edu-00-06-0", each, resource="example.com/edu", version="1.0.0")
                 for each in devices
             ]
         )
@@ -170,10 +170,15 @@ def test_of_its_node_a_stolen_token_changes_nothing_else(
 # --- ResourceSlices ------------------------------------------------------------------------------
 
 
+def slice_name(node: str = OURS, number: str = "0") -> str:
+    return f"edu.nodeside.io-{node}-{number}"
+
+
 def slice_of(
-    node: str | None = OURS, *, driver: str = "edu.nodeside.io", name: str = "s", **spec: Any
+    node: str | None = OURS, *, driver: str = "edu.nodeside.io", name: str = "", **spec: Any
 ) -> dict[str, Any]:
     """A ResourceSlice with one device; without a node, of all nodes."""
+    name = name or slice_name(node or OURS)
     where = {"nodeName": node} if node else {"allNodes": True}
     pool = {"name": node or OURS, "generation": 1, "resourceSliceCount": 1}
     return {
@@ -205,10 +210,10 @@ def test_an_agent_publishes_changes_and_removes_slices_of_its_node(
     assert made.status == 201, made.message
     changed = {**made.document, "spec": made.document["spec"] | {"devices": []}}
     changed["spec"]["pool"]["generation"] = 2
-    assert send(stolen, "PUT", f"{SLICES}/s", changed).status == 200
+    assert send(stolen, "PUT", f"{SLICES}/{slice_name()}", changed).status == 200
     found = send(stolen, "GET", f"{SLICES}?fieldSelector=spec.nodeName%3D{OURS}")
-    assert [each["metadata"]["name"] for each in found.document["items"]] == ["s"]
-    assert send(stolen, "DELETE", f"{SLICES}/s").status == 200
+    assert [each["metadata"]["name"] for each in found.document["items"]] == [slice_name()]
+    assert send(stolen, "DELETE", f"{SLICES}/{slice_name()}").status == 200
 
 
 def test_the_pool_may_be_a_part_of_the_nodes(stolen: Identity, kept: None) -> None:
@@ -223,6 +228,7 @@ OWN_NODE = (
 )
 OWN_DRIVER = "a device agent may write ResourceSlices of its own driver only: edu.nodeside.io"
 OWN_POOL = f"the pool of a device agent's ResourceSlice is that of its node: {OURS}"
+OWN_NAME = f"a device agent's ResourceSlice is called edu.nodeside.io-{OURS}-<number>"
 POOL = {"generation": 9, "resourceSliceCount": 1}
 
 
@@ -236,15 +242,20 @@ POOL = {"generation": 9, "resourceSliceCount": 1}
         (slice_of(driver="edu.nodeside.io.example.com"), OWN_DRIVER),
         (slice_of(pool={"name": OTHER, **POOL}), OWN_POOL),
         (slice_of(pool={"name": f"{OURS}x", **POOL}), OWN_POOL),
+        (slice_of(name=slice_name(OTHER)), OWN_NAME),
+        (slice_of(name=slice_name(f"{OURS}-b")), OWN_NAME),
+        (slice_of(name=slice_name(number="1000")), OWN_NAME),
+        (slice_of(name="mine"), OWN_NAME),
+        (slice_of() | {"metadata": {"generateName": slice_name(number="")}}, OWN_NAME),
         (
-            slice_of() | {"metadata": {"name": "s", "finalizers": ["example.com/stay"]}},
+            slice_of() | {"metadata": {"name": slice_name(), "finalizers": ["example.com/stay"]}},
             "a device agent's ResourceSlice has no finalizers",
         ),
         (
             slice_of()
             | {
                 "metadata": {
-                    "name": "s",
+                    "name": slice_name(),
                     "ownerReferences": owned({"metadata": {"name": OTHER, "uid": "u"}}),
                 }
             },
@@ -253,7 +264,8 @@ POOL = {"generation": 9, "resourceSliceCount": 1}
     ],
     ids=[
         *("another node", "no node name", "another driver", "another of ours", "a longer driver"),
-        *("another pool", "a longer pool", "finalizers", "another owner"),
+        *("another pool", "a longer pool", "the name of another", "the name of a longer node"),
+        *("a name of four digits", "an odd name", "no name", "finalizers", "another owner"),
     ],
 )
 def test_a_stolen_token_publishes_no_other_slice(
@@ -268,10 +280,10 @@ def test_a_stolen_token_publishes_no_other_slice(
 def test_a_stolen_token_touches_no_slice_of_somebody_else(
     stolen: Identity, neighbour: Identity, control_plane: ControlPlane, kept: None
 ) -> None:
-    assert send(neighbour, "POST", SLICES, slice_of(OTHER, name="theirs")).status == 201
+    assert send(neighbour, "POST", SLICES, slice_of(OTHER)).status == 201
     vendor = slice_of(driver="gpu.example.com", name="vendor")
     control_plane.do("POST", SLICES, vendor)
-    for name, words in (("theirs", OWN_NODE), ("vendor", OWN_DRIVER)):
+    for name, words in ((slice_name(OTHER), OWN_NODE), ("vendor", OWN_DRIVER)):
         document = control_plane.do("GET", f"{SLICES}/{name}")
         changed = {**document, "spec": document["spec"] | {"devices": []}}
         # An update that only looks like one of its own: the old object counts, too.

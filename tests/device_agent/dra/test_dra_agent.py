@@ -19,6 +19,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from nodeside.device_agent.dra.names import device_name
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
 from tests.device_agent.agent_process import EDU, Agent, add_edu, agent, node, write_driver
@@ -30,7 +31,9 @@ from tests.device_agent.played_kubelet import LONG, played_kubelet
 from tests.driver.fakes.apiserver import Fault, make_certificates
 
 CLAIMED = {**EDU, "expose": "dra"}
-FIRST, SECOND = "pci-0000-00-05-0", "pci-0000-00-06-0"
+FIRST, SECOND, THIRD, MISSING = (
+    device_name(EDU["resource"], f"00:{slot}.0") for slot in ("05", "06", "07", "99")
+)
 
 
 @dataclass
@@ -210,7 +213,7 @@ def test_a_device_that_comes_is_published(place: Place, kubelet: DraKubelet) -> 
     with place.agent():
         place.server.until_published(FIRST, SECOND)
         add_edu(place.host, "0000:00:07.0", 2)
-        place.server.until_published(FIRST, SECOND, "pci-0000-00-07-0")
+        place.server.until_published(FIRST, SECOND, THIRD)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +223,7 @@ def test_a_device_that_comes_is_published(place: Place, kubelet: DraKubelet) -> 
         ("one", OTHER_UID, "is another one now"),
         ("foreign", UID, "is allocated 0 devices of edu.nodeside.io"),
         ("elsewhere", UID, "is allocated a device of 'n2', not of n1"),
-        ("unknown", UID, "this node has no device pci-0000-00-99-0 of edu.nodeside.io now"),
+        ("unknown", UID, f"this node has no device {MISSING} of edu.nodeside.io now"),
         ("one", "../../etc/passwd", "is no uid"),
         ("../x", UID, '"..%2Fx" not found'),
     ],
@@ -231,7 +234,7 @@ def test_a_claim_that_does_not_fit_is_explained_to_the_pod(
     place.allocate(FIRST)
     place.allocate(FIRST, name="foreign", driver="gpu.example.com")
     place.allocate(FIRST, name="elsewhere", pool="n2")
-    place.allocate("pci-0000-00-99-0", name="unknown")
+    place.allocate(MISSING, name="unknown")
     with place.agent():
         kubelet.until_registered()
         (answer,) = kubelet.prepare(name, uid=uid).values()
@@ -294,6 +297,22 @@ def test_what_is_prepared_survives_a_killed_agent(place: Place, kubelet: DraKube
         assert [path.name for path in place.cdi.iterdir()] == [f"nodeside.io-edu_{UID}.json"]
         assert kubelet.unprepare(UID) == {UID: {}}
         assert list(place.cdi.iterdir()) == []
+
+
+def test_another_entry_renames_no_device(place: Place, kubelet: DraKubelet) -> None:
+    """One that a claim has would be published as a new one, which nobody has."""
+    place.allocate(FIRST)
+    with place.agent():
+        kubelet.until_registered()
+        place.server.until_published(FIRST, SECOND)
+        answer = kubelet.prepare("one")
+    units = {"resource": "example.com/unit", "discover": {"count": 1}, "expose": "dra"}
+    write_driver(place.host, CLAIMED, units)
+    after = len(kubelet.said)
+    with place.agent():
+        kubelet.until_registered(after=after)
+        place.server.until_published(FIRST, SECOND, device_name("example.com/unit", "0"))
+        assert kubelet.prepare("one") == answer
 
 
 def test_after_a_reboot_the_files_say_what_the_nodes_are_called_now(
@@ -392,7 +411,7 @@ def test_both_ways_beside_each_other(place: Place, kubelet: DraKubelet) -> None:
         kubelet.until_registered()
         with place.server.changed:
             assert place.server.changed.wait_for(lambda: len(place.server.devices) == 5, LONG)
-        names = [each for each in place.server.devices if each.startswith("x-unit-0")]
+        names = [each for each in place.server.devices if each.startswith("unit-0")]
         place.allocate(*names)
         (answer,) = kubelet.prepare("one").values()
         assert answer == {

@@ -98,7 +98,7 @@ def test_the_first_devices_make_one_slice_that_the_node_owns() -> None:
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {
-            "name": "n1-edu.nodeside.io-0",
+            "name": "edu.nodeside.io-n1-0",
             "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-of-n1"}
             ],
@@ -110,6 +110,16 @@ def test_the_first_devices_make_one_slice_that_the_node_owns() -> None:
             "devices": plain("a", "b"),
         },
     }
+
+
+def test_slices_of_two_drivers_and_nodes_never_have_one_name() -> None:
+    pools = [
+        Pool("a-x.nodeside.io", "gpu", "u"),
+        Pool("x.nodeside.io", "gpu-a", "u"),
+        Pool("a.nodeside.io", "x.nodeside.io-gpu", "u"),
+        Pool("x.nodeside.io", "gpu", "u"),
+    ]
+    assert len({writes(pool, [], plain("a"))[0].name for pool in pools}) == len(pools)
 
 
 def test_what_is_as_it_should_be_is_not_written() -> None:
@@ -130,7 +140,7 @@ def test_a_device_that_goes_changes_its_slice_only() -> None:
 
     (write,) = writes(POOL, stored, plain(*every[1:]))
 
-    assert (write.verb, write.name) == ("update", "n1-edu.nodeside.io-0")
+    assert (write.verb, write.name) == ("update", "edu.nodeside.io-n1-0")
     assert write.document["metadata"]["resourceVersion"] == "1"
     assert write.document["spec"]["pool"]["generation"] == 1
     assert len(write.document["spec"]["devices"]) == 127
@@ -170,7 +180,7 @@ def test_a_slice_of_another_pool_is_deleted_and_one_that_was_changed_is_put_righ
     found = writes(POOL, [*stored, other, {"metadata": {"name": "x"}}], plain("a"))
 
     assert [(write.verb, write.name) for write in found] == [
-        ("update", "n1-edu.nodeside.io-0"),
+        ("update", "edu.nodeside.io-n1-0"),
         ("delete", "odd"),
         ("delete", "x"),
     ]
