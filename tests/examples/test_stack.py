@@ -1,6 +1,6 @@
 """The recipe: it says of the driver what the example says, and its stages can be rendered.
 
-What it does on nodes is in tests/lab/test_the_stack.py.
+What it does on nodes is in tests/lab/test_stack.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,22 @@ from nodeside.trial.workshop import Workshop
 from tests.lab.commands import serving
 from tests.lab.lab import Lab, two_kernels
 from tests.lab.tour import PASSED
+
+IN_THE_LAB = ("test_story.py", "test_dra.py", "test_stack.py")  # the first one has to build
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs no lab comes first, since there is one lab at a time."""
+    here = [
+        number for number, item in enumerate(items) if Path(__file__).parent in item.path.parents
+    ]
+    ours = sorted((items[number] for number in here), key=_turn)
+    for number, item in zip(here, ours, strict=True):
+        items[number] = item
+
+
+def _turn(item: pytest.Item) -> int:
+    return IN_THE_LAB.index(item.path.name) + 1 if item.path.name in IN_THE_LAB else 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -76,7 +76,7 @@ def start(story: Story, name: str, claim: dict[str, str]) -> None:
 
 def test_a_pod_computes_on_the_device_of_its_claim(story: Story, node: LabNode) -> None:
     story.apply("1.0.0")
-    story.until_ready("1.0.0", node_1="built")
+    story.until_ready("1.0.0")
     story.wait_for(lambda: len(published(story)) == 2, "both devices in ResourceSlices")
     expression = (
         f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].resource == "{devices.EDU}"'

@@ -1,7 +1,4 @@
-"""The recipe of examples/edu/stack, as a new user applies it, with a real Prometheus beside it.
-
-After test_story.py: the node has the driver in its cache.
-"""
+"""The recipe of examples/edu/stack, as a new user applies it, with a real Prometheus beside it."""
 
 from __future__ import annotations
 
