@@ -14,7 +14,7 @@ _DIGEST = 12  # hexadecimal digits
 
 
 def device_name(resource: str, device_id: str) -> str:
-    """Return the name for an id of inventory.py, such as edu-00-06-0-5ad8a1c0e7b2.
+    """Return the name for an id of inventory.py, such as edu-00-06-0-47d5b5925eb3.
 
     The digest tells apart what reads the same: resources of two domains, ids with other signs.
     """
