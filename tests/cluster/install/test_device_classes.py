@@ -31,6 +31,7 @@ from tests.spec.documents import document
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
 UNIT = {"resource": "units.example.com/unit", "discover": {"count": 2}, "expose": "dra"}
 NODE = "claims-1.example.com"
+SLICE = f"edu.nodeside.io-{NODE}-0"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -105,13 +106,13 @@ def published(
     wanted = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": "claims-1"},
+        "metadata": {"name": SLICE},
         "spec": spec,
     }
     answer = control_plane.request("POST", SLICES, wanted, token=agent.token)
     assert answer.status == 201, answer.message
     yield
-    control_plane.do("DELETE", f"{SLICES}/claims-1")
+    control_plane.do("DELETE", f"{SLICES}/{SLICE}")
     control_plane.request("DELETE", PODS, {"gracePeriodSeconds": 0})
     control_plane.wait_for(lambda: not control_plane.do("GET", PODS)["items"], "no pods")
 
