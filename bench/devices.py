@@ -25,18 +25,14 @@ from bench.room import Room
 from bench.samples import Samples, milliseconds, seconds
 from bench.sidecar import pss
 from nodeside import process
-from nodeside.device_agent.dra.names import device_name
 from nodeside.host import Host
 from nodeside.spec.document import to_document
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.controlplane import binaries
 from tests.controlplane.binaries import Tool, build, cache_directory, digest, only_builder
-from tests.device_agent.dra.played_api import dra_api_server
-from tests.device_agent.dra.played_kubelet import dra_kubelet
 from tests.device_agent.node import driver, say_ready
 from tests.device_agent.played_kubelet import PlayedKubelet, played_kubelet
-from tests.driver.fakes.apiserver import make_certificates
 from tests.driver.fakes.kernel import add_pci_device, link, write
 from tests.images.built import AGENT, engine
 
@@ -44,9 +40,7 @@ _KUBERNETES = "k8s.io/kubernetes"
 _SAMPLE = Tool(
     "sample-device-plugin", f"{_KUBERNETES}/test/images/sample-device-plugin", _KUBERNETES
 )
-_KUBELETS = "/var/lib/kubelet"
-_KUBELET = f"{_KUBELETS}/device-plugins"
-_DIRECTORIES = ("device-plugins", "plugins", "plugins_registry")
+_KUBELET = "/var/lib/kubelet/device-plugins"
 _RESOURCE = "example.com/edu"
 _EVENT = Path("/sys/class/mem/null/uevent")  # of a device that every machine has
 _DEVICES = 8
@@ -84,8 +78,6 @@ def measure(progress: Progress, *, quick: bool) -> tuple[Section, Mapping[str, s
             site = _Site(image, Path(scratch), sample.parent)
             ours = _cost(site, ["nodeside", "device-agent", "-f", "/host"], starts, idle)
             theirs = _cost(site, [f"/sample/{sample.name}"], starts, idle)
-            progress.say("devices for claims, and metrics")
-            claims = _memory_with_claims(image, Path(scratch) / "claims")
             progress.say("a device that fails and works again")
             change = _changes(site, changes)
     table = markdown_table(
@@ -93,7 +85,6 @@ def measure(progress: Progress, *, quick: bool) -> tuple[Section, Mapping[str, s
         [
             ("start → first list", seconds(ours.first), seconds(theirs.first)),
             ("PSS of all processes, idle", f"{ours.memory:.1f} MiB", f"{theirs.memory:.1f} MiB"),
-            ("the same with DRA and metrics", f"{claims:.1f} MiB", "has neither"),
             ("processor, idle", f"{ours.idle:.2f} %", f"{theirs.idle:.2f} %"),
             ("device changes → the kubelet has the list", milliseconds(change), "never"),
         ],
@@ -131,12 +122,20 @@ class _Site:
         self.kubelet = scratch / "kubelet"
         self.kubelet.mkdir()
         (self.host.root / "dev").mkdir(parents=True)
-        self.real = [_add_device(self.host, number) for number in range(_DEVICES)]
+        self.real = [self._add(number) for number in range(_DEVICES)]
         say_ready(self.host)
         document = json.dumps(to_document(driver(_DEVICE)))
         write(self.host.root / "driver.yaml", document)
         binds = {self.host.root: "/host", self.kubelet: _KUBELET, programs: "/sample"}
         self.room = Room((image,), scratch / "room", binds, {"NODESIDE_HOST": "/host"})
+
+    def _add(self, number: int) -> Path:
+        real = add_pci_device(self.host, f"0000:00:{number + 5:02x}.0", "1234", "11e8", "edu")
+        write(real / "liveness", "ok\n")
+        node = real / "mem" / f"edu{number}"
+        write(node / "uevent", f"DEVNAME=edu{number}\n")
+        link(self.host.sys / "class" / "mem" / f"edu{number}", node)
+        return real
 
     @contextmanager
     def running(self, argv: Sequence[str]) -> Iterator[tuple[process.Child, PlayedKubelet, float]]:
@@ -150,15 +149,6 @@ class _Site:
                     yield child, kubelet, time.monotonic() - started
         finally:
             lines.close()
-
-
-def _add_device(host: Host, number: int) -> Path:
-    real = add_pci_device(host, f"0000:00:{number + 5:02x}.0", "1234", "11e8", "edu")
-    write(real / "liveness", "ok\n")
-    node = real / "mem" / f"edu{number}"
-    write(node / "uevent", f"DEVNAME=edu{number}\n")
-    link(host.sys / "class" / "mem" / f"edu{number}", node)
-    return real
 
 
 def _cost(site: _Site, argv: Sequence[str], starts: int, idle: float) -> _Cost:
@@ -185,38 +175,6 @@ def _processor(process: psutil.Process) -> float:
     ran = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
     times = process.cpu_times()
     return ran / 1e9 + float(times.children_user + times.children_system)
-
-
-def _memory_with_claims(image: Path, scratch: Path) -> float:
-    """MiB of an agent that publishes its devices for claims, and serves metrics."""
-    host, directories = Host(scratch / "host"), scratch / "kubelet"
-    credentials = scratch / "api"
-    for directory in (host.root / "dev", credentials, *map(directories.joinpath, _DIRECTORIES)):
-        directory.mkdir(parents=True)
-    for number in range(_DEVICES):
-        _add_device(host, number)
-    say_ready(host)
-    document = to_document(driver(_DEVICE | {"expose": "dra"}))
-    write(host.root / "driver.yaml", json.dumps(document))
-    binds = {host.root: "/host", credentials: str(credentials)}
-    binds |= {directories / name: f"{_KUBELETS}/{name}" for name in _DIRECTORIES}
-    lines = Lines()
-    with dra_api_server(credentials, make_certificates(credentials)) as server:
-        env = {"NODESIDE_HOST": "/host", **server.environment()}
-        room = Room((image,), scratch / "room", binds, env)
-        argv = ["nodeside", "device-agent", "-f", "/host", "--metrics-port", "0"]
-        try:
-            with (
-                dra_kubelet(directories / "plugins_registry"),
-                room.running(argv, lines.write) as child,
-            ):
-                ids = (f"00:{number + 5:02x}.0" for number in range(_DEVICES))
-                server.until_published(*(device_name(_RESOURCE, each) for each in ids))
-                time.sleep(_SETTLES)
-                main = psutil.Process(child.pid)
-                return sum(map(pss, [main, *main.children(recursive=True)]))
-        finally:
-            lines.close()
 
 
 def _changes(site: _Site, changes: int) -> Samples:
