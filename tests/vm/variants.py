@@ -154,7 +154,7 @@ def own_key(directory: Path) -> dict[str, str]:
 
 def spec_of(driver: Path) -> dict[str, Any]:
     """The `spec` of a driver, but for what says how to build it."""
-    document = yaml.load((driver / "driver.yaml").read_text(), Loader=yaml.BaseLoader)
+    document = yaml.safe_load((driver / "driver.yaml").read_text())
     built = ("source", "build")
     return {name: value for name, value in document["spec"].items() if name not in built}
 
@@ -162,7 +162,7 @@ def spec_of(driver: Path) -> dict[str, Any]:
 def variant(driver: Path, to: Path, spec: Mapping[str, Any]) -> Path:
     """A copy of a driver's directory whose `spec` has these fields."""
     shutil.copytree(driver, to)
-    document = yaml.load((to / "driver.yaml").read_text(), Loader=yaml.BaseLoader)
+    document = yaml.safe_load((to / "driver.yaml").read_text())
     _write(to, document["metadata"], document["spec"] | spec)
     return to
 
