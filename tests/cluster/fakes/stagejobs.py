@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster.model.snapshot import JobObject
 from tests.cluster.fakes.model import Model
-from tests.cluster.fakes.stagedriver import round_, speak, with_stages
+from tests.cluster.fakes.stagedriver import up, with_stages
 
 _JOB = """
 apiVersion: batch/v1
@@ -36,17 +36,6 @@ def with_job(nodes: int = 2, text: str = "", **spec: Any) -> Model:
     return model
 
 
-def go_on(model: Model, rounds: int = 20) -> Model:
-    """Every node speaks and every pod starts, until nothing is left to do; no Job ends."""
-    for _ in range(rounds):
-        for name in model.nodes:
-            speak(model, name)
-        model.play_stages()
-        if not round_(model):
-            return model
-    raise AssertionError("not settled")
-
-
 def running(model: Model) -> dict[str, str]:
     """The Jobs of stages that run, by node ("" for any)."""
     found = [each for each in model.jobs.values() if each.run and not each.finished]
@@ -57,11 +46,11 @@ def running(model: Model) -> dict[str, str]:
 
 def complete(model: Model) -> Model:
     """All that run come to a good end, also those that begin then."""
-    go_on(model)
+    up(model)
     while running(model):
         for name in running(model).values():
             model.end_job(name)
-        go_on(model)
+        up(model)
     return model
 
 

@@ -28,9 +28,10 @@ from tests.cluster.fakes.stagedriver import (
     round_,
     row,
     speak,
+    up,
     with_stages,
 )
-from tests.cluster.fakes.stagejobs import complete, go_on, job, of_node, running, with_job
+from tests.cluster.fakes.stagejobs import complete, job, of_node, running, with_job
 
 ASSIGNED = assigned_label("edu")
 _SLOW: dict[str, Any] = {"rollout": {"maxUnavailable": 1, "canary": 1}}
@@ -59,14 +60,14 @@ def test_a_job_per_node_runs_where_the_driver_works_and_opens_the_next_stage_the
     [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]
     assert term["matchExpressions"][0]["operator"] == "NotIn"
-    go_on(model)
+    up(model)
     assert set(running(model)) == {"n0", "n1"}
     assert row(model, "first")["message"] == "n0, n1: Job selftest runs there"
     assert row(model, "second")["message"] == "waits for stage first"
 
     model.end_job(of_node(model, "n0").name)
     assert patches(round_(model), "n0") == [{FIRST: "ready"}]
-    go_on(model)
+    up(model)
     assert {p for p in pods(model) if p.startswith("monitor")} == {"monitor-n0"}
     first = row(model, "first")
     assert (first["state"], first["nodes"]) == ("Progressing", {"wanted": 2, "ready": 1})
@@ -88,7 +89,7 @@ def test_it_runs_again_after_a_reboot_and_until_then_the_node_has_not_the_label(
     assert patches(actions, "n0") == [{FIRST: None, SECOND: None}]
     assert ended(actions) == [before]
     assert not [a for a in actions if isinstance(a, Annotate)], "no gate opens by that label"
-    go_on(model)
+    up(model)
     assert set(running(model)) == {"n0"}
     assert of_node(model, "n0").name != before
     complete(model)
@@ -98,7 +99,7 @@ def test_it_runs_again_after_a_reboot_and_until_then_the_node_has_not_the_label(
 
 
 def test_a_node_that_is_down_keeps_its_job() -> None:
-    model = go_on(with_job())
+    model = up(with_job())
     model.change("n0", ready=False)
     assert ended(round_(model)) == []
     assert set(running(model)) == {"n0", "n1"}
@@ -117,12 +118,12 @@ def test_a_job_whose_node_is_gone_or_left_goes_too() -> None:
 
 
 def test_a_failed_job_says_where_and_why_and_runs_again_when_it_is_deleted() -> None:
-    model = go_on(with_job())
+    model = up(with_job())
     name = of_node(model, "n1").name
     why = "BackoffLimitExceeded: Job has reached the specified backoff limit"
     model.end_job(name, why, "main: Error, exit code 3: LED 2 is dark")
     model.end_job(of_node(model, "n0").name)
-    go_on(model)
+    up(model)
 
     said = (
         f"Job selftest failed there: {why}; main: Error, exit code 3: LED 2 is dark: "
@@ -143,7 +144,7 @@ def test_a_failed_job_says_where_and_why_and_runs_again_when_it_is_deleted() -> 
 
 
 def test_a_try_that_failed_is_said_while_the_next_one_runs() -> None:
-    model = go_on(with_job(1))
+    model = up(with_job(1))
     assert model.stages is not None
     found = of_node(model, "n0")
     pod = replace(model.stages.pods[pod_of(found)], name="y", over=True, last="main: Error")
@@ -158,12 +159,12 @@ def test_a_node_selector_of_its_own_decides_for_which_nodes_it_is() -> None:
     text = job().replace("      restartPolicy", "      nodeSelector: {a: b}\n      restartPolicy")
     model = with_job(text=text)
     model.relabel("n0", {"a": "b"})
-    go_on(model)
+    up(model)
     assert set(running(model)) == {"n0"}
     assert "monitor-n1" in pods(model)
 
     model.relabel("n0", {"a": None})
-    go_on(model)
+    up(model)
     assert running(model) == {}
     assert "monitor-n0" in pods(model)
 
@@ -173,7 +174,7 @@ def test_another_manifest_is_another_job_and_meanwhile_the_next_stage_stays() ->
     old = {each.name for each in model.jobs.values()}
     model.config_map("one", job_yaml=job().replace("selftest:1", "selftest:2"))
 
-    go_on(model)
+    up(model)
 
     assert set(running(model)) == {"n0", "n1"}
     assert old <= model.jobs.keys(), "the record of what was passed"
@@ -185,7 +186,7 @@ def test_another_manifest_is_another_job_and_meanwhile_the_next_stage_stays() ->
 
 
 def test_two_of_a_job_are_never_at_work_on_a_node() -> None:
-    model = go_on(with_job(1))
+    model = up(with_job(1))
     assert model.stages is not None
     old = of_node(model, "n0")
     model.config_map("one", job_yaml=job().replace("selftest:1", "selftest:2"))
@@ -199,7 +200,7 @@ def test_two_of_a_job_are_never_at_work_on_a_node() -> None:
 
 def test_so_many_run_at_once_and_the_others_have_their_turn() -> None:
     count = AT_ONCE + 20
-    model = go_on(with_job(count))
+    model = up(with_job(count))
     assert len(running(model)) == AT_ONCE
     late = min(set(model.nodes) - set(running(model)))
     assert explain_node(model.snapshot, "edu", late).blocks == (
@@ -214,7 +215,7 @@ def test_so_many_run_at_once_and_the_others_have_their_turn() -> None:
 
 
 def test_jobs_on_nodes_that_are_down_take_no_turn_of_others() -> None:
-    model = go_on(with_job(130, rollout={"maxUnavailable": "100%", "canary": 0}))
+    model = up(with_job(130, rollout={"maxUnavailable": "100%", "canary": 0}))
     lost = set(running(model))
     assert len(lost) == AT_ONCE
     for name in lost:
@@ -282,7 +283,7 @@ def test_what_the_api_server_would_never_see_is_refused(field: str, words: str) 
 
 
 def test_a_job_runs_once_for_a_revision_and_the_next_stage_waits_for_it() -> None:
-    model = go_on(with_job(text=job("register", "once")))
+    model = up(with_job(text=job("register", "once")))
     assert set(running(model)) == {""}
     [first] = model.jobs
     assert row(model, "first")["message"] == "Job register runs on n0"
@@ -301,14 +302,14 @@ def test_a_job_runs_once_for_a_revision_and_the_next_stage_waits_for_it() -> Non
 
 def test_what_is_not_annotated_runs_once() -> None:
     text = job().replace("  annotations: {nodeside.io/run: perNode}\n", "")
-    assert set(running(go_on(with_job(text=text)))) == {""}
+    assert set(running(up(with_job(text=text)))) == {""}
 
 
 def test_one_that_failed_for_all_fails_its_stage() -> None:
-    model = go_on(with_job(text=job("register", "once")))
+    model = up(with_job(text=job("register", "once")))
     [name] = model.jobs
     model.end_job(name, "DeadlineExceeded: Job was active longer than specified deadline")
-    go_on(model)
+    up(model)
     assert row(model, "first")["state"] == "Failed"
     assert row(model, "first")["message"].startswith("Job register failed: DeadlineExceeded: ")
     assert "monitor-n0" not in pods(model)
@@ -319,7 +320,7 @@ def test_one_that_failed_for_all_fails_its_stage() -> None:
 
 @pytest.mark.parametrize("run", ["perNode", "once"])
 def test_a_job_that_runs_ends_before_its_node_gets_another_revision(run: str) -> None:
-    model = go_on(with_job(text=job(run=run), **_SLOW))
+    model = up(with_job(text=job(run=run), **_SLOW))
     assert model.stages is not None
     before = model.nodes["n0"].labels[ASSIGNED]
     [name] = [n for node, n in running(model).items() if node in ("n0", "")]
@@ -358,7 +359,7 @@ def test_one_that_has_ended_holds_nothing_up() -> None:
 def test_where_the_driver_fails_or_the_stage_before_does_a_job_ends() -> None:
     model = with_stages(2, [TWO[1], TWO[0]])  # the DaemonSet goes first
     model.config_map("one", job_yaml=job())
-    go_on(model)
+    up(model)
     assert set(running(model)) == {"n0", "n1"}
     name = of_node(model, "n0").name
     speak(model, "n0", State.FAILED)
@@ -371,12 +372,12 @@ def test_where_the_driver_fails_or_the_stage_before_does_a_job_ends() -> None:
 
 @pytest.mark.parametrize("done", [True, False])
 def test_a_stage_that_leaves_the_spec_and_a_job_that_leaves_its_manifests_go(done: bool) -> None:
-    model = (complete if done else go_on)(with_job())
+    model = (complete if done else up)(with_job())
     jobs = set(model.jobs)
     model.config_map("one", ds_yaml=daemonset("plugin"))
     assert set(ended(round_(model))) == jobs
 
-    model = (complete if done else go_on)(with_job())
+    model = (complete if done else up)(with_job())
     model.apply_driver(stages=TWO[1:])
     assert set(ended(round_(model))) == set(model.made)
 
@@ -391,7 +392,7 @@ def test_what_cannot_be_read_keeps_its_jobs() -> None:
 
 def test_a_deleted_driver_takes_its_jobs_with_it_and_waits_for_their_pods() -> None:
     model = with_job(1, stages=TWO[:1])
-    go_on(model)
+    up(model)
     [name] = model.jobs
     model.delete_driver()
 
@@ -416,7 +417,7 @@ def test_a_build_job_and_a_job_of_a_stage_are_told_apart() -> None:
 
 def test_no_log_of_a_job_is_waited_for() -> None:
     model = with_job(stages=[{**TWO[0], "waitFor": {"log": "x"}}, TWO[1]])
-    go_on(model)
+    up(model)
     assert list(logs_wanted(model.snapshot)) == []
     complete(model)
     assert row(model, "second")["state"] == "Ready"
