@@ -15,7 +15,7 @@ from cluster.cache.stages import StageView
 from cluster.cache.stages import read_once as read_stages
 from cluster.kube import resources
 from cluster.kube.client import Api
-from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection, WatchHealth
 from cluster.kube.resources import Resource
 from cluster.model import parse
@@ -213,24 +213,14 @@ def read_once(api: Api, settings: Settings) -> Snapshot:
     """Make a Snapshot with one list of each kind, for a one-shot command."""
     objects: dict[str, Any] = {}
     for field, selection in selections(settings.namespace).items():
-        objects[field] = _optional(api, selection) if selection.optional else _list(api, selection)
+        objects[field] = _once(api, selection)
     return read_stages(api, Snapshot(**objects, settings=settings))
 
 
-def _optional(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | Unseen | None:
+def _once(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | Unseen | None:
     try:
-        return _list(api, selection)
-    except NotFound:
-        return None
+        return selection.list_once(api)
     except ApiError as error:
+        if not selection.optional:
+            raise
         return Unseen(str(error))
-
-
-def _list(api: Api, selection: Selection[Any]) -> Mapping[str, Any]:
-    page = api.list(
-        selection.resource,
-        selection.trim,
-        namespace=selection.namespace,
-        selector=selection.selector,
-    )
-    return {item.name: item for item in page.items}

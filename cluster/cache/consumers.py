@@ -8,15 +8,16 @@ requested by them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
 from cluster.kube.client import Api
-from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Named, Reflector, Selection
 from cluster.kube.resources import PODS, RESOURCE_CLAIMS
 from cluster.model.demand import Demand
+from cluster.model.index import Index
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
 from cluster.model.snapshot import EMPTY, Claim, Consumer, Occupancy
@@ -44,7 +45,7 @@ class ConsumerCache:
         self._asked = float("-inf")
         self._pods: Reflector[Consumer] | None = None
         self._claims: Reflector[Claim] | None = None
-        self._joined = _Joined()
+        self._index = Index()
 
     def want(self, demand: Demand | None) -> None:
         """Watch these pods, and for some time those of earlier plans too."""
@@ -84,27 +85,10 @@ class ConsumerCache:
                 if not health.synced or health.trouble:
                     return Occupancy(trouble=health.trouble)
         consumers = self._pods.objects() or EMPTY
-        claims = (self._claims.objects() or EMPTY) if self._claims else None
-        return Occupancy(self._joined.of(consumers, claims), known=True, demand=self._demand)
-
-
-class _Joined:
-    """The last result of a join, which is made anew only if one of its sides has changed."""
-
-    def __init__(self) -> None:
-        self._of: tuple[object, object] = (None, None)
-        self._result: Mapping[str, Consumer] = {}
-
-    def of(
-        self, consumers: Mapping[str, Consumer], claims: Mapping[str, Claim] | None
-    ) -> Mapping[str, Consumer]:
-        if claims is None:
-            return consumers
-        before, claims_before = self._of
-        if consumers is not before or claims is not claims_before:
-            self._of = (consumers, claims)
-            self._result = with_claims(consumers, claims.values())
-        return self._result
+        if self._claims is not None:
+            claims = self._claims.objects() or EMPTY
+            consumers = self._index.once(with_claims, consumers, claims)
+        return Occupancy(consumers, known=True, demand=self._demand)
 
 
 def look(api: Api, demand: Demand | None) -> Occupancy:
@@ -112,21 +96,12 @@ def look(api: Api, demand: Demand | None) -> Occupancy:
     if demand is None:
         return Occupancy()
     try:
-        consumers = {each.name: each for each in _listed(api, _pods(demand))}
+        consumers: Mapping[str, Consumer] = _pods(demand).list_once(api) or EMPTY
         if demand.by_claims:
-            consumers = dict(with_claims(consumers, _listed(api, _claims(demand))))
+            consumers = with_claims(consumers, _claims(demand).list_once(api) or EMPTY)
     except ApiError as error:
         return Occupancy(trouble=str(error))
     return Occupancy(consumers, known=True, demand=demand)
-
-
-def _listed(api: Api, selection: Selection[T]) -> Sequence[T]:
-    try:
-        return api.list(selection.resource, selection.trim, fields=selection.fields).items
-    except NotFound:
-        if not selection.optional:
-            raise
-        return ()
 
 
 def _pods(demand: Demand) -> Selection[Consumer]:

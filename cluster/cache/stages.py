@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from cluster.cache.renderings import Renderings
 from cluster.cache.stage_logs import StageLogs, logs_wanted
 from cluster.kube.client import Api
-from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Named, Reflector, Selection
 from cluster.kube.resources import CLUSTER_VERSIONS, CONFIG_MAPS, PODS, Resource
 from cluster.model.names import STAGE_LABEL
@@ -122,23 +122,12 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     namespace = snapshot.settings.namespace
     items: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in WATCHED:
-        items[resource] = _listed(api, _selection(resource, namespace))
+        items[resource] = _selection(resource, namespace).list_once(api)
     pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
     version: Mapping[str, ClusterVersion] | None = None
     with suppress(ApiError):
-        version = _listed(api, _VERSION)
+        version = _VERSION.list_once(api)
     return replace(snapshot, stages=_stages(items, {pod.name: pod for pod in pods}, version))
-
-
-def _listed(api: Api, selection: Selection[T]) -> Mapping[str, T] | None:
-    """List objects; None if the API server does not serve an optional kind."""
-    try:
-        page = api.list(selection.resource, selection.trim, namespace=selection.namespace)
-    except NotFound:
-        if selection.optional:
-            return None
-        raise
-    return {item.name: item for item in page.items}
 
 
 def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:

@@ -99,6 +99,19 @@ class Selection(Generic[T]):
     def where(self) -> dict[str, Any]:
         return {"namespace": self.namespace, "selector": self.selector, "fields": self.fields}
 
+    def list_once(self, api: Api) -> dict[str, T] | None:
+        """Return the objects as they are now; None if the API server does not serve the kind.
+
+        Raises ApiError, and NotFound unless the kind is optional.
+        """
+        try:
+            page = api.list(self.resource, self.trim, **self.where)
+        except NotFound:
+            if not self.optional:
+                raise
+            return None
+        return {item.name: item for item in page.items}
+
 
 class _Crowds(Generic[T]):
     """Object counts by crowd: objects beyond the limit of a crowd are ignored."""

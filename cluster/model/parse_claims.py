@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +27,11 @@ def claim_from(document: Mapping[str, Any], demand: Demand) -> Claim | None:
 
 
 def with_claims(
-    consumers: Mapping[str, Consumer], claims: Iterable[Claim]
+    consumers: Mapping[str, Consumer], claims: Mapping[str, Claim]
 ) -> Mapping[str, Consumer]:
     """Return the consumers with what they request by claims; those that request nothing go."""
     drivers: dict[str, frozenset[str]] = defaultdict(frozenset)
-    for claim in claims:
+    for claim in claims.values():
         for uid in claim.pods:
             drivers[uid] |= claim.drivers
     joined = (

@@ -104,7 +104,7 @@ def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
     metadata = data.get("metadata") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     containers = (data.get("spec") or {}).get("containers") or ()
-    owners = (data.get("metadata") or {}).get("ownerReferences") or ()
+    owners = metadata.get("ownerReferences") or ()
     status = part(data, "status")
     conditions = status.get("conditions") or ()
     return StagePod(

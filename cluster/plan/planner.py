@@ -40,12 +40,7 @@ from cluster.plan.objects.revision import config_map
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.drain import let_go, uncordons
 from cluster.plan.rollout.unload import Unload
-from cluster.plan.stage_actions import (
-    admissions,
-    stage_objects,
-    take_down,
-    with_stage_labels,
-)
+from cluster.plan.stage_actions import admissions, stage_objects, take_down, with_stage_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.report import census, report_of

@@ -65,12 +65,7 @@ class Features:
             return None
         if not all(sight.is_ready for sight in seen.values()):
             return None
-        # Several ids of the kubelet may be shares of one device.
-        devices = [
-            device
-            for sight in seen.values()
-            for device in {each.device.id: each.device for each in sight.offered.values()}.values()
-        ]
+        devices = [device for sight in seen.values() for device in sight.devices]
         values = {
             "count": str(len(devices)),
             "version": self._of("version", {version} if version else set()),

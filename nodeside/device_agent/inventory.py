@@ -43,6 +43,11 @@ class Sight:
     allocations: int
     is_ready: bool
 
+    @property
+    def devices(self) -> Sequence[FoundDevice]:
+        """Return the devices, each once: several ids of the kubelet may be shares of one."""
+        return list({each.device.id: each.device for each in self.offered.values()}.values())
+
 
 @dataclass
 class Inventory:

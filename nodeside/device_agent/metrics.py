@@ -64,7 +64,7 @@ class Exposition(Collector):
         held = self._who_has_them()
         for sight in self.sights:
             self._plugin(sight)
-            for device in {each.device.id: each.device for each in sight.offered.values()}.values():
+            for device in sight.devices:
                 labels = {"resource": sight.resource, "device": device.id}
                 words = "Whether a device works; the agent's log says why one does not."
                 self._add("nodeside_device_healthy", words, device.healthy, **labels)
@@ -99,7 +99,7 @@ class Exposition(Collector):
         words = "Registrations with the kubelet; it restarts, or the plugin does."
         name = "nodeside_device_plugin_registrations_total"
         self._count(name, words, sight.registrations, **labels)
-        words = "Requests of the kubelet to give devices to a container."
+        words = "Times that devices were given: to containers, or to claims."
         name = "nodeside_device_plugin_allocations_total"
         self._count(name, words, sight.allocations, **labels)
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.model.names import CLOSED, closed_label, stage_label
-from cluster.model.snapshot import (
-    EMPTY,
-    DriverObject,
-    Node,
-    Snapshot,
-    uses,
-)
+from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, uses
 from nodeside.contract import State, state_label
 
 

@@ -110,7 +110,7 @@ class StagePlan:
         return JobRuns(
             self.driver,
             context.snapshot.settings.namespace,
-            context.rollout.state.good or context.revisions.newest,
+            self._revision,
             {m.node.name: m.at.revision for m in self.members if m.at},
             context.snapshot.stage_jobs_of(self.driver),
             pods,
@@ -165,10 +165,13 @@ class StagePlan:
         return Template(source.name, files, json.dumps(self.values(stage), sort_keys=True))
 
     @property
-    def _good(self) -> Driver:
+    def _revision(self) -> str:
         """Returns the revision that new nodes get: a canary must not replace all stages."""
-        context = self.context
-        return context.revisions.drivers.get(context.rollout.state.good, context.driver)
+        return self.context.rollout.state.good or self.context.revisions.newest
+
+    @property
+    def _good(self) -> Driver:
+        return self.context.revisions.drivers.get(self._revision, self.context.driver)
 
     @property
     def _declaring(self) -> Driver:
@@ -214,9 +217,7 @@ class StagePlan:
 
     def values(self, stage: Stage) -> dict[str, Any]:
         """Returns the values for the templates."""
-        context = self.context
-        good = context.rollout.state.good or context.revisions.newest
-        driver = context.revisions.drivers.get(good, context.driver)
+        context, driver = self.context, self._good
         return {
             "driver": {
                 "name": driver.name,
@@ -228,7 +229,7 @@ class StagePlan:
                 ],
             },
             "cluster": {"version": self.observed.cluster_version},
-            "revision": good,
+            "revision": self._revision,
             "namespace": context.snapshot.settings.namespace,
             "stage": {"name": stage.name},
             "pools": self._pools,

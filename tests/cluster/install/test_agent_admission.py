@@ -216,12 +216,6 @@ def test_an_agent_publishes_changes_and_removes_slices_of_its_node(
     assert send(stolen, "DELETE", f"{SLICES}/{slice_name()}").status == 200
 
 
-def test_the_pool_may_be_a_part_of_the_nodes(stolen: Identity, kept: None) -> None:
-    pool = {"name": f"{OURS}/unit", "generation": 1, "resourceSliceCount": 1}
-    answer = send(stolen, "POST", SLICES, slice_of(pool=pool))
-    assert answer.status == 201, answer.message
-
-
 OWN_NODE = (
     "a device agent may write ResourceSlices of its own node only: this token is of a pod on "
     f"{OURS}"

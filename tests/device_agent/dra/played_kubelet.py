@@ -1,4 +1,5 @@
-"""A kubelet as a DRA driver sees it, in a process of its own, since pytest must not import gRPC.
+"""A kubelet as a DRA driver sees it, in a process of its own, since one that uses grpcio must
+not fork, as pytest does.
 
 It does what Kubernetes 1.36 does (pkg/kubelet/pluginmanager, pkg/kubelet/cm/dra): it looks for
 sockets in its registry, asks who is there, and says whether it takes the driver, whose health it

@@ -115,7 +115,8 @@ def joined(pods: list[dict[str, Any]], claims: list[dict[str, Any]]) -> dict[str
     """What is known of each consumer: what it requests, by its name."""
     demand = demand_of(CLAIMED)
     consumers = {pod.name: pod for each in pods if (pod := consumer_from(each, demand))}
-    made = with_claims(consumers, [said for each in claims if (said := claim_from(each, demand))])
+    said = {claim.name: claim for each in claims if (claim := claim_from(each, demand))}
+    made = with_claims(consumers, said)
     assert all(consumes(each, CLAIMED) for each in made.values())
     return {name: each.resources for name, each in made.items()}
 
