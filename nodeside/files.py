@@ -39,9 +39,9 @@ def publish_bytes(path: Path, data: bytes) -> None:
 
     The temporary file is always created anew and is never a link, even in a directory that others
     can write to. A restarted container has the same process ids, so a leftover of a crash may have
-    the same name.
+    the same name. It has another suffix: container runtimes read each `*.json` of a CDI directory.
     """
-    name = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
+    name = f"{TEMPORARY_PREFIX}{path.name}-{os.getpid()}-{threading.get_native_id()}"
     temporary = path.parent / name
     with disk_errors(path):
         with suppress(FileNotFoundError):

@@ -92,7 +92,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 def test_a_leftover_of_a_process_with_the_same_number_is_in_nobodys_way(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    name = f".tmp-{os.getpid()}-{threading.get_native_id()}-a.json"
+    name = f".tmp-a.json-{os.getpid()}-{threading.get_native_id()}"
     (tmp_path / name).symlink_to(victim)
     publish(tmp_path / "a.json", {"n": 1})
     assert victim.read_text() == "mine"

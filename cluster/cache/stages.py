@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -83,10 +82,7 @@ class StageView:
         """Wait until all reflectors are current; failing ones count, to not hold up the rest."""
         ends = time.monotonic() + timeout
         every = self._every if self._started else ()
-        return all(
-            each.health().trouble or each.wait_current(max(0.0, ends - time.monotonic()))
-            for each in every
-        )
+        return all(each.wait_tried(max(0.0, ends - time.monotonic())) for each in every)
 
     def stop(self) -> None:
         if self._started:
@@ -102,12 +98,13 @@ class StageView:
                 reflector.join(timeout / len(self._every))
 
     def _stages(self) -> Stages:
-        # Without the version, templates that name it have an empty one.
+        # Where the version may not be read, templates that name it have an empty one. In an outage
+        # they wait: another version would be another revision.
         needed: tuple[Reflector[Any], ...] = (*self._reflectors.values(), self._pods)
         healths = [reflector.health() for reflector in needed]
         version = self._version.health()
-        if not version.synced and not version.trouble:
-            return Stages(unknown=_UNREAD)
+        if not version.synced and version.refusal is None:
+            return Stages(unknown=version.trouble or _UNREAD)
         if not all(health.synced for health in healths):
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
@@ -125,8 +122,11 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
         items[resource] = _selection(resource, namespace).list_once(api)
     pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
     version: Mapping[str, ClusterVersion] | None = None
-    with suppress(ApiError):
+    try:
         version = _VERSION.list_once(api)
+    except ApiError as error:
+        if error.retryable:
+            raise
     return replace(snapshot, stages=_stages(items, {pod.name: pod for pod in pods}, version))
 
 

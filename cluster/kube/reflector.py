@@ -249,6 +249,13 @@ class Reflector(Generic[T]):
                 lambda: self._synced and not self._trouble and not self._is_old, timeout
             )
 
+    def wait_tried(self, timeout: float) -> bool:
+        """Wait until it is current or its last request failed; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: bool(self._trouble) or (self._synced and not self._is_old), timeout
+            )
+
     def wait_seen(self, resource_version: str, timeout: float) -> bool:
         """Wait until our own write with this version has arrived; return whether it has."""
         version = _number(resource_version)
@@ -461,6 +468,7 @@ class Reflector(Generic[T]):
             new, self._trouble = str(error) != self._trouble, str(error)
             self._refusal = None if error.retryable else error
             self._failures += 1
+            self._changed.notify_all()
             pause = backoff(self._failures, _FIRST_PAUSE, _LONGEST_PAUSE)
         say = log.warning if new else log.detail
         say(f"not up to date: {error}", kind=self._of.resource.kind, hint=error.hint)

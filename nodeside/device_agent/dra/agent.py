@@ -73,6 +73,7 @@ class DraAgent:
         if self._inventories.keys() != self._entries.keys():
             return
         is_serving = self._driver.check(now)
+        self._service.check(now)
         if is_serving and self._publisher is None:
             cluster = Cluster(self._site.access)  # of the publisher's thread
             publication = Publication(cluster, self._driver.name, self._site.node)

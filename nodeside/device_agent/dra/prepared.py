@@ -85,17 +85,27 @@ class Prepared:
                 yield uid, claim
 
     def _sweep(self) -> None:
-        """Remove CDI files that no record knows: of claims that ended, or half prepared."""
+        """Remove CDI files that no record knows, and what was being written at a crash."""
         known = {self._spec(uid).name for uid in self.claims}
         for name in list(self._names(self._cdi)):
             uid = name.removeprefix(self._prefix).removesuffix(_SUFFIX)
             if name.startswith(self._prefix) and UID.fullmatch(uid) and name not in known:
                 log.fact("a CDI file of no claim is removed", file=name[:120])
-                with suppress(OSError):
-                    (self._cdi / name).unlink()
+                self._remove(self._cdi / name)
+        for directory, names in ((self._cdi, self._prefix), (self._records, "")):
+            for name in list(_entries(directory)):
+                if name.startswith(TEMPORARY_PREFIX + names):
+                    self._remove(directory / name)
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            path.unlink()
 
     def _names(self, directory: Path) -> Iterator[str]:
-        with disk_errors(directory), os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(_SUFFIX) and not entry.name.startswith(TEMPORARY_PREFIX):
-                    yield entry.name
+        return (name for name in _entries(directory) if name.endswith(_SUFFIX))
+
+
+def _entries(directory: Path) -> Iterator[str]:
+    with disk_errors(directory), os.scandir(directory) as entries:
+        for entry in entries:
+            yield entry.name

@@ -45,6 +45,7 @@ _HEALTH_HOLDS = 120  # seconds after which the kubelet no longer knows: a feed c
 _UNHEALTHY, _HEALTHY, _WHY = 2, 1, 128  # of v1alpha1.HealthStatus; characters of a reason
 _MOST = 256  # claims of a request
 _ENDS = "this agent is about to end"
+_RETRY = 30.0  # seconds until CDI files that could not be written are tried again
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class ClaimService:
         self._offered: dict[str, Mapping[str, Offered]] = {}  # by resource
         self._devices: Mapping[str, _Device] = {}  # by name
         self._prepared: Prepared | None = None
+        self._unwritten: Mapping[str, str] = {}  # why a CDI file is not as it should be, by uid
+        self._retry_at = 0.0
         self._working = threading.Lock()
         self._preparing: dict[object, str] = {}  # the uids of claims that are being asked for
         self._preparations: Counter[str] = Counter()  # claims by resource, since the start
@@ -98,6 +101,12 @@ class ClaimService:
         """Read which claims are prepared, if that was not done. Raises NodesideError."""
         if self._prepared is None:
             self._prepared = Prepared(self._site.state, self._site.cdi, self._kind)
+            self._write_anew(self._prepared)
+
+    def check(self, now: float) -> None:
+        """Write what could not be written before, from time to time."""
+        if self._unwritten and self._prepared is not None and now >= self._retry_at:
+            self._retry_at = now + _RETRY
             self._write_anew(self._prepared)
 
     def close(self) -> None:
@@ -138,14 +147,18 @@ class ClaimService:
 
         Those with devices that are not there now stay as they are.
         """
+        unwritten = {}
         with self._working:
-            for claim in list(prepared.claims.values()):
+            for uid, claim in list(prepared.claims.items()):
                 try:
                     prepared.keep(claim, cdi_spec(self._kind, claim, self._edits(claim)))
                 except ClaimUnfit:
                     continue
                 except NodesideError as exc:
-                    log.warning("a CDI file is not written", claim=claim.name, why=exc)
+                    unwritten[uid] = str(exc)
+                    if self._unwritten.get(uid) != str(exc):
+                        log.warning("a CDI file is not written", claim=claim.name, why=exc)
+            self._unwritten = unwritten
 
     # --- for the server's threads
 

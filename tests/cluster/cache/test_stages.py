@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.cache.stages import StageView, read_once
+from cluster.kube.errors import ApiError
 from cluster.model.parse_stages import cluster_version_from, stage_item_from, stage_pod_from
 from cluster.model.stages import WATCHED, Stages
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
@@ -83,6 +84,26 @@ def test_a_version_that_may_not_be_read_holds_no_stage_up(tmp_path: Path) -> Non
     for stages in (found, once):
         assert stages is not None
         assert (stages.unknown, stages.cluster_version) == ("", "")
+
+
+def test_a_version_that_cannot_be_read_now_is_waited_for(tmp_path: Path) -> None:
+    """A template that names it would be rendered without it: a new revision, by an outage."""
+    with ScriptedServer() as server:
+        server.always = lambda asked: (
+            Said(503) if "clusterversions" in asked.path else Said(body=page())
+        )
+        api = server.api(tmp_path, deadline=0.2)
+        view = StageView(api, "nodeside", lambda: None)
+        view.added(snapshot(stages=STAGES))
+        view.wait_current(LONG)
+        found = view.added(snapshot(stages=STAGES)).stages
+        view.stop()
+        view.join(LONG)
+        with pytest.raises(ApiError, match="503"):
+            read_once(api, snapshot(stages=STAGES))
+
+    assert found is not None
+    assert "503" in found.unknown
 
 
 @pytest.mark.parametrize(

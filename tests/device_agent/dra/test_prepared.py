@@ -92,6 +92,34 @@ def test_cdi_files_of_no_claim_are_removed_and_those_of_others_are_not(
     assert sorted(cdi.iterdir()) == sorted([cdi_file(cdi), *others])
 
 
+def test_what_a_killed_agent_was_writing_is_no_cdi_file_and_is_removed(
+    state: Path, cdi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container runtime reads each *.json there, hidden ones too: two would name one device."""
+
+    def killed(_from: Path, _to: Path) -> None:
+        raise KeyboardInterrupt
+
+    ours = prepared(state, cdi)
+    ours.keep(ONE, SPEC)
+    others = cdi / ".tmp-vendor.json-1-1"
+    others.write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        patch.setattr("pathlib.Path.unlink", lambda *_args, **_more: None)
+        for claim in (ONE, OTHER):  # in the middle of its CDI file, and of its record
+            with pytest.raises(KeyboardInterrupt):
+                ours.keep(claim, SPEC | {"devices": [{}]})
+    left = {*cdi.iterdir(), *(state / "claims").iterdir()}
+    assert len(left) == 5
+    assert sum(path.suffix == ".json" for path in left) == 2
+
+    prepared(state, cdi)
+
+    assert set(cdi.iterdir()) == {cdi_file(cdi), others}
+    assert [path.name for path in (state / "claims").iterdir()] == [f"{UID}.json"]
+
+
 def valid() -> dict[str, Any]:
     devices = [{"request": "main", "device": "a"}]
     return {"uid": UID, "namespace": "default", "name": "one", "devices": devices}

@@ -114,3 +114,28 @@ def test_a_call_that_outlives_the_agent_changes_nothing(
     service.close()
     assert unprepare(service) == "this agent is about to end"
     assert len(files(tmp_path)) == 2
+
+
+def test_a_file_that_could_not_be_written_is_written_later_and_said_once(
+    service: ClaimService, server: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory in its place stands for a full disk, which no retry of the kubelet would mend."""
+    said: list[str] = []
+    monkeypatch.setattr("nodeside.log.warning", lambda text, **more: said.append(text))
+    server.answers.set()
+    assert prepare(service) == ""
+    (file,) = (tmp_path / "cdi").iterdir()
+    as_prepared = file.read_bytes()
+    file.unlink()
+    file.mkdir()
+
+    service.offer("example.com/unit", {"0": offered("0")})
+    service.check(1000.0)
+    service.check(1100.0)
+    file.rmdir()
+    service.check(1101.0)  # too early
+    assert not file.exists()
+    service.check(1200.0)
+
+    assert file.read_bytes() == as_prepared
+    assert said == ["a CDI file is not written"]
