@@ -9,7 +9,8 @@ restarting its container does not help a failed driver.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeside.contract import Rung
@@ -19,7 +20,10 @@ from nodeside.node_records import read_record, remove_record, write_record
 
 @dataclass(frozen=True)
 class ReadyRecord:
-    """The `ready` file: this driver works on this kernel in this boot. `since` is wall-clock."""
+    """The `ready` file: this driver works on this kernel in this boot.
+
+    `since` is wall-clock; `stages` are those that led to it, in seconds.
+    """
 
     driver: str
     version: str
@@ -28,6 +32,7 @@ class ReadyRecord:
     source: Rung
     modules: tuple[str, ...]
     since: float
+    stages: Mapping[str, float] = field(default_factory=dict)
 
 
 def ready_path(host: Host, driver: str) -> Path:
@@ -42,8 +47,8 @@ def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
 def write_ready(host: Host, record: ReadyRecord) -> bool:
     """Write the ready file for consumers; return False if it was already up to date.
 
-    An equivalent file keeps its `since` and `source`: the origin of the modules does not change
-    when a later run finds them loaded.
+    An equivalent file keeps its `since`, `source` and `stages`: the origin of the modules does not
+    change when a later run finds them loaded.
     """
     old = read_ready(host, record.driver, record.boot_id)
     if old is not None and _same(old, record):

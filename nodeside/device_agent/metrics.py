@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from itertools import islice
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -32,6 +33,7 @@ from nodeside.spec import Driver
 from nodeside.spec.devices import Attribute, MetricType
 
 PATH: Final = "/metrics"
+_STAGES, _STAGE_NAME = 16, 32  # stages of a driver, characters of a name: there are half of it
 _CONNECTIONS = 8
 _SECONDS = 10.0  # for a whole connection
 _SWEEP = 0.5  # seconds between two checks for expired connections
@@ -85,6 +87,10 @@ class Exposition(Collector):
         if ready:
             words = "Since when the driver has worked, in seconds since the epoch."
             self._add("nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name)
+            words = "How long a stage took when the driver came up, such as build or load."
+            for stage, seconds in islice(ready.stages.items(), _STAGES):
+                labels = {"driver": name, "stage": stage[:_STAGE_NAME]}
+                self._add("nodeside_driver_stage_seconds", words, seconds, **labels)
 
     def _who_has_them(self) -> Held | None:
         try:

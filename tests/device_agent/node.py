@@ -10,6 +10,8 @@ from nodeside.ready_file import ReadyRecord, write_ready
 from nodeside.spec import Driver
 from nodeside.spec.document import parse
 
+STAGES = {"build": 41.5, "load": 0.25}  # seconds
+
 
 def driver(*devices: dict[str, Any]) -> Driver:
     """With these entries of `spec.devices`."""
@@ -23,4 +25,6 @@ def driver(*devices: dict[str, Any]) -> Driver:
 def say_ready(host: Host, boot_id: str = "") -> None:
     """As the driver does in this boot, or in another one."""
     boot_id = boot_id or Host().boot_id
-    write_ready(host, ReadyRecord("edu", "1.0.0", "6.1", boot_id, Rung.LOADED, ("edu",), 0.0))
+    write_ready(
+        host, ReadyRecord("edu", "1.0.0", "6.1", boot_id, Rung.LOADED, ("edu",), 0.0, STAGES)
+    )

@@ -16,7 +16,7 @@ from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
 from nodeside.devices.discovery import FoundDevice
 from nodeside.host import Host
 from nodeside.spec.devices import Attribute, Metric, MetricType
-from tests.device_agent.node import driver, say_ready
+from tests.device_agent.node import STAGES, driver, say_ready
 
 LONG = 60.0  # seconds
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
@@ -77,6 +77,9 @@ def test_each_device_has_its_health_and_what_it_says_of_itself(tmp_path: Path) -
     found = scraped(Host(tmp_path), sight(WORKS, ILL), held={})
     assert found["nodeside_driver_ready"] == [({"driver": "edu", "version": "1.0.0"}, 1.0)]
     assert found["nodeside_driver_ready_timestamp_seconds"] == [({"driver": "edu"}, 0.0)]
+    assert found["nodeside_driver_stage_seconds"] == [
+        ({"driver": "edu", "stage": stage}, seconds) for stage, seconds in STAGES.items()
+    ]
     assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0), (of("ports\\"), 0.0)]
     assert found["nodeside_device_info"] == [
         (of("00:05.0", address="00:05.0", numa_node="1"), 1.0),

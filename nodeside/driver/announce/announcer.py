@@ -199,6 +199,7 @@ def _ready_record(status: NodeDriverStatus) -> ReadyRecord:
         source=status.source or Rung.LOADED,
         modules=status.modules,
         since=time.time(),
+        stages=status.stages,
     )
 
 

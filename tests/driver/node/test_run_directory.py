@@ -30,7 +30,9 @@ from nodeside.host import Host
 from nodeside.ready_file import ReadyRecord, clear_ready, read_ready, ready_path, write_ready
 from tests import TOP
 
-READY = ReadyRecord("edu", "1.0", "6.1.0-47-amd64", "boot-1", Rung.BUILT, ("edu",), 100.0)
+READY = ReadyRecord(
+    "edu", "1.0", "6.1.0-47-amd64", "boot-1", Rung.BUILT, ("edu",), 100.0, {"build": 41.5}
+)
 LOADED = LoadedRecord(
     "edu", "1.0", "k" * 64, "boot-1", Rung.BUILT, (LoadedModule("edu", "ab12", {"debug": "1"}),)
 )
@@ -52,6 +54,7 @@ def test_ready_file_is_json_that_a_consumer_can_read(host: Host) -> None:
         "modules": ["edu"],
         "since": 100.0,
         "source": "built",
+        "stages": {"build": 41.5},
         "version": "1.0",
     }
     assert path.stat().st_mode & 0o777 == 0o644

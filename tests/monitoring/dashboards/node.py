@@ -61,6 +61,14 @@ _READY = Row(
             "Drivers that work",
             Query(f"max by (driver) (nodeside_driver_ready{{{ON_NODE}}})", "{{driver}}"),
         ),
+        table(
+            "How they came up in this boot",
+            {"driver": "Driver", "stage": "Stage"},
+            Query(
+                f"max by (driver, stage) (nodeside_driver_stage_seconds{{{ON_NODE}}})", "Seconds"
+            ),
+            width=6,
+        ),
     ),
 )
 
