@@ -7,6 +7,8 @@ features.py    labels for devices, a stand-in for Node Feature Discovery
 lab.py         all of it, and the controller in it
 commands.py    what `lab node ...` asks of a running lab
 story.py       what is done to a driver in it, and seen; test_story.py and long_story.py tell it
+devices.py     pods that ask for its devices
+claims.py      pods with claims on them; test_dra.py and long_claims.py tell it
 elsewhere.py   parts of it on a cluster of yours
 __main__.py    `make lab`, `make lab-down`, `python -m tests.lab`
 """

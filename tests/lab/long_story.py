@@ -6,36 +6,30 @@ one alone. Outages last `--outage` seconds.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.model.names import NAMESPACE, stage_label
-from nodeside.trial.machine.kernel_disk import KernelDisk
-from nodeside.trial.workshop import Workshop
 from tests import TOP
 from tests.cluster.e2e.scene import JOBS
 from tests.images.built import engine
-from tests.lab import before, tour
-from tests.lab.conftest import started
+from tests.lab import before
 from tests.lab.content import toolkit_image
-from tests.lab.lab import Lab, two_kernels
+from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, JOB_STAGE, LONG, SELFTEST, STAGES, Story
 from tests.lab.system import ostree_version
-from tests.lab.tour import PASSED, Chapter, Record, Setting
 from tests.node.configuration import REGISTRY
 from tests.vm.hostbuilds import HostBuilds
 
-pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
+pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails", "told")]
 
 BY_HAND, WITHOUT_KUBERNETES = TOP / "docs" / "on-a-node.md", "\n## Without Kubernetes\n"
 UNKNOWN_BEFORE: dict[str, Any] = {"devices": None}  # parts of `spec` that the version before drops
@@ -48,19 +42,8 @@ def blocks(markdown: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def kernels(workshop: Workshop) -> Sequence[KernelDisk]:
-    """Of the nodes; of the upgrade that comes; for real time."""
-    newest, *earlier = two_kernels(workshop)
-    pair = (*earlier, newest) if earlier else (newest, workshop.kernel("6.12-cloud-amd64"))
-    return (*pair, workshop.kernel("rt-amd64"))
-
-
-@pytest.fixture(scope="module")
-def lab(
-    request: pytest.FixtureRequest, workshop: Workshop, kernels: Sequence[KernelDisk]
-) -> Iterator[Lab]:
-    with started(request, workshop, kernels, nodes=2) as lab:
-        yield lab
+def lab(pair: Lab) -> Lab:
+    return pair
 
 
 @pytest.fixture(scope="module")
@@ -74,58 +57,12 @@ def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]
 
 
 @pytest.fixture
-def outage(request: pytest.FixtureRequest) -> float:
-    """Seconds."""
-    return float(request.config.getoption("--outage"))
-
-
-@pytest.fixture(scope="module")
-def setting(request: pytest.FixtureRequest, kernels: Sequence[KernelDisk]) -> Setting:
-    releases = ", ".join(kernel.release for kernel in kernels)
-    outage = f"outages of {request.config.getoption('--outage'):g} s"
-    return Setting.of(f"{os.cpu_count()} cores, kernels {releases}, {outage}", TOP)
-
-
-@pytest.fixture(autouse=True)
-def told(request: pytest.FixtureRequest, story: Story, setting: Setting) -> Iterator[None]:
-    """Each test is a chapter; the page gets its figures if it went well."""
-    story.waits.clear()
-    story.remarks.clear()
-    start = time.monotonic()
-    yield
-    took = time.monotonic() - start
-    page = request.config.getoption("--tour")
-    if page and request.node.stash.get(PASSED, False):
-        waits, remarks = list(story.waits), list(story.remarks)
-        chapter = Chapter(_title(request.node.originalname), took, waits, setting, remarks)
-        titles = [_title(name) for name in vars(request.module) if name.startswith("test_")]
-        chapters = Record(Path(page).with_suffix(".json")).keep(chapter, titles)
-        told = {chapter.title for chapter in chapters}
-        tour.write(Path(page), chapters, [title for title in titles if title not in told])
-
-
-def _title(name: str) -> str:
-    """Of the chapter that a test tells."""
-    return name.removeprefix("test_").replace("_", " ").capitalize()
-
-
-@pytest.fixture
 def version(story: Story) -> Iterator[str]:
     """Of the driver that is ready on both nodes."""
     story.lab.offer_toolkits(story.lab.kernels[0])
     yield story.begin()
     for name in ("one", "two"):
         story.end_consumer(name)
-
-
-@pytest.fixture
-def one(story: Story) -> LabNode:
-    return story.lab.node("node-1")
-
-
-@pytest.fixture
-def two(story: Story) -> LabNode:
-    return story.lab.node("node-2")
 
 
 def test_both_nodes_build_in_their_sidecars_and_compute(

@@ -110,6 +110,7 @@ class Story:
     directory: Path
     host_builds: HostBuilds
     changes: dict[str, Any] = field(default_factory=dict)  # of `spec`, in each version
+    series: str = "1.0"  # of versions: nodes keep the images of another story's
     waits: list[Wait] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     _patches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -200,7 +201,7 @@ class Story:
 
     def push_next(self, script: str = "") -> str:
         """Push the next version; its name."""
-        version = f"1.0.{next(self._patches)}"
+        version = f"{self.series}.{next(self._patches)}"
         self.push(version, script)
         return version
 
@@ -211,7 +212,7 @@ class Story:
     def begin(self) -> str:
         """The version that is ready on all nodes; a new one if none is that was pushed."""
         version = "".join(each["spec"]["version"] for each in self.scene.items(DRIVERS))
-        is_ready = self.scene.condition("Ready")["status"] == "True"
+        is_ready = version and self.scene.condition("Ready")["status"] == "True"
         if not is_ready or not (self.directory / version).is_dir():
             version = self.roll_out()
         self.until_ready(version)

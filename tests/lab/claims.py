@@ -1,0 +1,74 @@
+"""Claims on devices of the driver `edu` in the lab: what its agents publish and prepare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nodeside.contract import dra_driver
+from tests.cluster.e2e.scene import EDU
+from tests.lab import devices
+from tests.lab.node import LabNode
+from tests.lab.story import Story
+
+DRIVER = dra_driver("edu")
+API = "/apis/resource.k8s.io/v1"
+NAME = "edu.example.com"  # of the DeviceClass and the ResourceClaimTemplate
+FROM_TEMPLATE = {"resourceClaimTemplateName": NAME}
+BOTH = {"/dev/edu0", "/dev/edu1"}
+_OF_DRIVER = f"fieldSelector=spec.driver%3D{DRIVER}"
+
+
+def changes() -> dict[str, Any]:
+    """Of `spec`: its devices are offered to claims."""
+    [edu] = yaml.safe_load(EDU.read_text())["spec"]["devices"]
+    edu["give"]["mounts"] = devices.MOUNTS
+    return {"devices": [edu | {"expose": "dra"}]}
+
+
+def apply_manifests(story: Story, directory: Path) -> None:
+    """What `nodeside-cluster manifests --driver` prints: a DeviceClass and a template."""
+    document = yaml.safe_load(EDU.read_text())
+    document["spec"] |= changes()
+    file = directory / "claims.yaml"
+    file.write_text(json.dumps(document))
+    printed = story.scene.cli("manifests", "--driver", str(file))
+    assert printed.exit_code == 0, printed.errors
+    story.plane.kubectl("apply", "-f", "-", input=printed.output)
+
+
+def published(story: Story, node: LabNode) -> set[str]:
+    """The PCI addresses of a node's devices in ResourceSlices."""
+    slices = story.scene.items(f"{API}/resourceslices?{_OF_DRIVER}")
+    attributes = [
+        each["attributes"]
+        for some in slices
+        if some["spec"]["nodeName"] == node.name
+        for each in some["spec"].get("devices") or ()
+    ]
+    return {each["resource.kubernetes.io/pciBusID"]["string"] for each in attributes}
+
+
+def until_published(story: Story, node: LabNode, count: int) -> None:
+    what = f"{count} devices of {node.name} in ResourceSlices"
+    story.wait_for(lambda: len(published(story, node)) == count, what)
+
+
+def prepared(node: LabNode) -> list[str]:
+    """The CDI files of claims."""
+    names = node.run("ls", "/var/run/cdi", check=False).output.split()
+    return [name for name in names if name.startswith("nodeside.io-edu_")]
+
+
+def until_prepared(story: Story, node: LabNode, count: int) -> None:
+    what = f"{count} claims to be prepared on {node.name}"
+    story.wait_for(lambda: len(prepared(node)) == count, what)
+
+
+def start(story: Story, name: str, claim: Mapping[str, str] = FROM_TEMPLATE) -> None:
+    """A pod without privilege that uses a claim; a ReplicaSet makes another if it fails."""
+    devices.start(story, name, 0, claims=[{"name": "edu", **claim}])
