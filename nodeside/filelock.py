@@ -1,7 +1,8 @@
 """Locks between processes: flock(2) with a timeout, which flock(2) itself does not have.
 
 The kernel releases a lock when the holder's last descriptor is closed, however the holder exits. A
-lock file is never removed: a lock on a removed file excludes nobody.
+lock file is never removed: a lock on a removed file excludes nobody. Where others may remove it,
+`LockFile` notices.
 
 Stdlib only, like everything shared with the toolkit sidecar. The sidecar uses another kind of lock,
 which can be tested without taking it: see `shared.py`.
@@ -10,6 +11,8 @@ which can be tested without taking it: see `shared.py`.
 from __future__ import annotations
 
 import fcntl
+import os
+from pathlib import Path
 
 from nodeside.clock import Clock
 
@@ -35,3 +38,49 @@ def take_lock(
         if left <= 0:
             return False
         clock.sleep(min(_INTERVAL, left))
+
+
+Identity = tuple[int, int, int]
+
+
+def identity(path: Path) -> Identity | None:
+    """Return the device, inode and ctime of a file; None if there is none.
+
+    ext4 gives the same inode again: the ctime tells a new file from the old one.
+    """
+    try:
+        return _identity(path.lstat())
+    except OSError:
+        return None
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+class LockFile:
+    """A lock on a file in a directory that belongs to somebody else, who may remove files there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was taken, and the file is no longer there or is another one."""
+        return self._fd is not None and identity(self._path) != _identity(os.fstat(self._fd))
+
+    def take(self) -> bool:
+        """Take it, unless it is held already; return whether it is held. Raises OSError."""
+        if self._fd is None:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if not take_lock(fd):
+                os.close(fd)
+                return False
+            self._fd = fd
+        return True
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

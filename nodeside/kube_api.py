@@ -41,10 +41,6 @@ _REQUEST = 15.0  # seconds for a whole request
 _ANSWER = 1 << 20  # bytes
 _PIECE = 1 << 14  # bytes
 
-# Responses with a Node hold only its name, uid and labels, not its 10-30 kB of status.
-# https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
-_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-
 
 @dataclass(frozen=True)
 class Call:
@@ -57,7 +53,7 @@ class Call:
     path: str
     content_type: str = ""
     body: Mapping[str, Any] | None = None
-    accept: str = ""  # default: JSON, of a Node only its metadata
+    accept: str = "application/json"
 
     @property
     def words(self) -> str:
@@ -276,10 +272,9 @@ def _rule(caller: Caller, call: Call) -> str:
 
 
 def _headers(call: Call, token: str) -> dict[str, str]:
-    default = _METADATA_ONLY if call.resource == "nodes" else "application/json"
     headers = {
         "Authorization": f"Bearer {token}",
-        "Accept": call.accept or default,
+        "Accept": call.accept,
         "User-Agent": "nodeside-node",
     }
     if call.content_type:

@@ -49,6 +49,10 @@ OPTIONAL: Final = (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)
 Key = tuple[str, str]  # kind and name of an object
 
 
+def key_of(document: Mapping[str, Any]) -> Key:
+    return document["kind"], document["metadata"]["name"]
+
+
 @dataclass(frozen=True, slots=True)
 class StageObject:
     """An object in our namespace. `driver` and `stage` are "" if it belongs to no stage.

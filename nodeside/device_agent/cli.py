@@ -155,7 +155,7 @@ def device_agent(
     from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
     from nodeside.kube_api import Access
-    from nodeside.spec.devices import Expose
+    from nodeside.spec.devices import claimed
     from nodeside.spec.document import load, node_load
 
     log.setup("device-agent", format="json" if log_format == "json" else "text", verbose=verbose)
@@ -175,8 +175,8 @@ def device_agent(
         raise SpecError(f"{kubelet_directory}: a socket's path has at most 107 characters")
     state = state_directory / driver.name
     site = None
-    if any(each.expose is Expose.DRA for each in driver.spec.devices):
-        access = Access.from_environment(os.environ)
+    access = Access.from_environment(os.environ)
+    if claimed(driver.spec.devices):
         if access is None or not node_name:
             raise SpecError(
                 "devices with expose: dra need the API server, and the name of this node",
@@ -194,7 +194,7 @@ def device_agent(
         kubelet,
         state=state,
         site=site,
-        sinks=Sinks.of(driver.name, features, Access.from_environment(os.environ), node_name),
+        sinks=Sinks.of(driver.name, features, access, node_name),
         metrics_port=metrics_port,
         needs_driver=not without_driver,
     )

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import quote
 
 from nodeside import log
 from nodeside.contract import feature_prefix
 from nodeside.files import publish_bytes
-from nodeside.kube_api import Access, Call, Caller, Client
+from nodeside.kube_api import Access, Caller, Client
+from nodeside.node_requests import label_node, read_node
 from nodeside.timestamps import rfc3339
 
 CALLER: Final = Caller("device agent", {"nodes": ("", ("get", "patch"))})
@@ -73,14 +73,14 @@ class NodeLabels:
 
     def write(self, labels: Mapping[str, str]) -> None:
         try:
-            there = self._own(self._client.send(_call(self.node)))
+            there = self._own(self._client.send(read_node(self.node)))
             gone = sorted(there.keys() - labels.keys())
             changes: dict[str, str | None] = {
                 key: value for key, value in labels.items() if there.get(key) != value
             }
             changes |= dict.fromkeys(gone)
             if changes:
-                self._client.send(_call(self.node, changes))
+                self._client.send(label_node(self.node, changes))
                 log.fact("labelled the node", node=self.node, changed=",".join(changes))
         finally:
             self._client.close()  # the next change may be weeks away
@@ -88,15 +88,6 @@ class NodeLabels:
     def _own(self, node: Mapping[str, Any]) -> Mapping[str, str]:
         labels = (node.get("metadata") or {}).get("labels") or {}
         return {key: value for key, value in labels.items() if key.startswith(self._prefix)}
-
-
-def _call(node: str, labels: Mapping[str, str | None] | None = None) -> Call:
-    """Return the request that reads a node, or changes labels of it (RFC 7386 merge patch)."""
-    path = f"/api/v1/nodes/{quote(node, safe='')}"
-    if labels is None:
-        return Call("get", "nodes", node, "GET", path)
-    body = {"metadata": {"labels": dict(labels)}}
-    return Call("patch", "nodes", node, "PATCH", path, "application/merge-patch+json", body)
 
 
 class Sinks:

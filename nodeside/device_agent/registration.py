@@ -8,7 +8,6 @@ same inode again), and that nobody watches.
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -16,13 +15,11 @@ from typing import Protocol
 from nodeside import log
 from nodeside.backoff import backoff
 from nodeside.errors import NodesideError
-from nodeside.filelock import take_lock
+from nodeside.filelock import Identity, LockFile, identity
 
 KUBELET_SOCKET = "kubelet.sock"
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts
 _UNWATCHED = 10.0  # seconds after which a plugin that nobody watches is registered again
-
-Identity = tuple[int, int, int]
 
 
 def file_prefix(resource: str) -> str:
@@ -31,18 +28,6 @@ def file_prefix(resource: str) -> str:
     A path of a socket has at most 107 characters (unix(7)), so the resource is a digest.
     """
     return f"nodeside-{hashlib.sha256(resource.encode()).hexdigest()[:12]}"
-
-
-def identity(path: Path) -> Identity | None:
-    """Return the device, inode and ctime of a file; None if there is none."""
-    try:
-        return identity_of(path.lstat())
-    except OSError:
-        return None
-
-
-def identity_of(found: os.stat_result) -> Identity:
-    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 class NotRegistered(NodesideError):
@@ -80,8 +65,7 @@ class Registration:
     def __init__(self, plugin: Listener, directory: Path) -> None:
         self._plugin = plugin
         self._directory = directory
-        self._lock = directory / f"{file_prefix(plugin.resource)}.lock"
-        self._locked: int | None = None
+        self._lock = LockFile(directory / f"{file_prefix(plugin.resource)}.lock")
         self._kubelet: Identity | None = None
         self._is_registered = False
         self._next = 0.0  # monotonic seconds
@@ -127,24 +111,16 @@ class Registration:
         self._release()
 
     def _is_locked(self) -> bool:
-        if self._locked is not None:
-            if identity(self._lock) == identity_of(os.fstat(self._locked)):
-                return True
+        if self._lock.is_lost:
             self._release()  # an older kubelet removes all files at its start
         with suppress(OSError):
-            fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            if take_lock(fd):
-                self._locked = fd
-                return True
-            os.close(fd)
+            return self._lock.take()
         return False
 
     def _release(self) -> None:
         self._plugin.stop()
         self._is_registered, self._failures, self._next = False, 0, 0.0
-        if self._locked is not None:
-            os.close(self._locked)
-            self._locked = None
+        self._lock.release()
 
     def _attempt(self, now: float) -> bool:
         try:

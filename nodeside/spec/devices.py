@@ -212,6 +212,11 @@ class Device:
     )
 
 
+def claimed(devices: Iterable[Device]) -> list[Device]:
+    """Return those that pods ask for by claims."""
+    return [each for each in devices if each.expose is Expose.DRA]
+
+
 def label_names(devices: Iterable[Device]) -> list[str]:
     """Return the names of the attributes that are labels of the node."""
     return [each.name for device in devices for each in device.attributes if each.label]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nodeside import log
-from nodeside.device_agent.registration import NotRegistered, Registration, file_prefix, identity
+from nodeside.device_agent.registration import NotRegistered, Registration, file_prefix
+from nodeside.filelock import identity
 
 
 class Plugin:

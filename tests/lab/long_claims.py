@@ -101,7 +101,7 @@ def test_the_status_of_a_pod_says_that_the_device_of_its_claim_does_not_work(
     claims.start(story, "first")
     [held] = devices.until_computes(story, "first")
     node = node_of(story, "first")
-    assert healths(story, "first") == {"Healthy"}
+    story.wait_for(lambda: healths(story, "first") == {"Healthy"}, "its status to say it works")
     path = f"/sys/class/misc/{held.removeprefix('/dev/')}/device"
     address = node.run("readlink", "--canonicalize", path).output.strip().rpartition("/")[2]
     node.type(f"echo {address} > /sys/bus/pci/drivers/edu/unbind")

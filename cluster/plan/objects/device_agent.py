@@ -26,7 +26,7 @@ from cluster.plan.objects.driver_pod import TOKEN_DIRECTORY, token_volume, unpri
 from cluster.plan.objects.revision import revision_text
 from nodeside.contract import dra_driver
 from nodeside.spec import Driver
-from nodeside.spec.devices import Expose, label_names
+from nodeside.spec.devices import claimed, label_names
 from nodeside.spec.fleet import DEVICES_STAGE
 
 Document = dict[str, Any]
@@ -80,7 +80,7 @@ _ALWAYS: Final = (
 
 def _host_paths(driver: Driver) -> Iterator[_HostPath]:
     yield from _ALWAYS
-    if _exposes_by_dra(driver):
+    if claimed(driver.spec.devices):
         # Of the kubelet's plugins it has its own only.
         yield _HostPath("plugin", f"{PLUGINS}/{dra_driver(driver.name)}")
         yield _HostPath("plugins-registry", PLUGINS_REGISTRY)
@@ -89,13 +89,8 @@ def _host_paths(driver: Driver) -> Iterator[_HostPath]:
         yield _HostPath("features", FEATURES)
 
 
-def _exposes_by_dra(driver: Driver) -> bool:
-    """Returns whether pods ask for one of the devices by a ResourceClaim."""
-    return any(device.expose is Expose.DRA for device in driver.spec.devices)
-
-
 def _has_token(driver: Driver) -> bool:
-    return _exposes_by_dra(driver) or bool(label_names(driver.spec.devices))
+    return bool(claimed(driver.spec.devices) or label_names(driver.spec.devices))
 
 
 def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:

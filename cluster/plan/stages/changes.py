@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from cluster.kube.comparison import drifted
 from cluster.kube.managed_fields import Overwrite, has_additions, over
 from cluster.model.names import APPLIED_NOTE
-from cluster.model.stages import StageObject
+from cluster.model.stages import StageObject, key_of
 from cluster.plan.objects.daemonset import digest
-from cluster.plan.stages.stage_state import Document, StageState, key_of
+from cluster.plan.stages.stage_state import Document, StageState
 from cluster.plan.stages.stages import StagePlan
 
 

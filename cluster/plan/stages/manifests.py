@@ -30,7 +30,7 @@ from cluster.model.names import (
     stage_label,
 )
 from cluster.model.snapshot import DriverObject, Settings
-from cluster.model.stages import ALLOWED, OPTIONAL, Framed
+from cluster.model.stages import ALLOWED, OPTIONAL, Framed, key_of
 from cluster.plan.objects.daemonset import digest
 from cluster.plan.objects.driver_pod import unprivileged
 from cluster.plan.objects.revision import owner
@@ -87,7 +87,7 @@ def objects(
     for file, document in documents:
         where = f"ConfigMap {config_map}, {file}"
         _check(where, document, frame.settings)
-        kind, name = _key(document)
+        kind, name = key_of(document)
         if kind in _OPTIONAL & absent:
             skipped.append(f"{kind} {name}: this cluster has no such kind")
         elif (kind, name) in framed:
@@ -106,10 +106,6 @@ def built_in(
     """
     there = (each for each in documents if each["kind"] not in _OPTIONAL & absent)
     return tuple(_framed(each, frame) for each in there), ()
-
-
-def _key(document: Mapping[str, Any]) -> tuple[str, str]:
-    return document["kind"], document["metadata"]["name"]
 
 
 # --- what may be applied -------------------------------------------------------------------------

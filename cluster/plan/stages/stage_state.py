@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cluster.model.snapshot import StageRun
-from cluster.model.stages import Key, StageObject, Template
+from cluster.model.stages import Key, StageObject, Template, key_of
 from cluster.plan.stages.job_runs import JobManifest
 from nodeside.spec.fleet import Stage, WaitFor
 
@@ -80,7 +80,3 @@ class StageState:
         if existing is None:
             return f"{name} does not exist yet"
         return "" if existing.rolled_out else f"{name}: {existing.progress}"
-
-
-def key_of(document: Document) -> Key:
-    return document["kind"], document["metadata"]["name"]

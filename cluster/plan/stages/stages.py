@@ -31,6 +31,7 @@ from cluster.model.stages import (
     StagePod,
     Stages,
     Template,
+    key_of,
 )
 from cluster.model.states import Health
 from cluster.plan.nodes.os_version import os_parts
@@ -38,7 +39,7 @@ from cluster.plan.nodes.stage_pods import has_left
 from cluster.plan.objects.device_agent import device_agent
 from cluster.plan.stages.job_runs import JobManifest, JobRuns
 from cluster.plan.stages.manifests import Frame, built_in, gate_labels, objects
-from cluster.plan.stages.stage_state import Document, StageState, key_of
+from cluster.plan.stages.stage_state import Document, StageState
 from cluster.render.templates import StageInvalid
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver

@@ -22,12 +22,7 @@ from nodeside.device_agent.pod_resources import Held
 from nodeside.devices.discovery import FoundDevices
 from nodeside.host import Host
 from nodeside.spec import Driver
-from nodeside.spec.devices import Device, Expose
-
-
-def claimed(driver: Driver) -> Sequence[Device]:
-    """Return the entries of `spec.devices` that are offered to claims."""
-    return [each for each in driver.spec.devices if each.expose is Expose.DRA]
+from nodeside.spec.devices import claimed
 
 
 class DraAgent:
@@ -37,7 +32,7 @@ class DraAgent:
         self._version = driver.spec.version
         self._host = host
         self._site = site
-        self._entries = {each.resource: each for each in claimed(driver)}
+        self._entries = {each.resource: each for each in claimed(driver.spec.devices)}
         entries = list(self._entries.values())
         self._service = ClaimService(driver.name, entries, site, self._claim)
         self._driver = DraDriver(driver.name, site, self._service, self._kubelet_came)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
-from nodeside.device_agent.dra.slices import API, Document, Write
+from nodeside.device_agent.dra.slices import API, Document, Write, part
 from nodeside.kube_api import Access, Call, Caller, Client
+from nodeside.node_requests import read_node
 
 _SLICES, _CLAIMS = "resourceslices", "resourceclaims"
 _PATH = f"/apis/{API}/{_SLICES}"
@@ -45,8 +46,7 @@ class Cluster:
         self._client = Client(access, CALLER, answer=_LARGEST)
 
     def node_uid(self, node: str) -> str:
-        call = Call("get", "nodes", node, "GET", f"/api/v1/nodes/{quote(node, safe='')}")
-        return str(_metadata(self._client.send(call)).get("uid", ""))
+        return str(part(self._client.send(read_node(node)), "metadata").get("uid", ""))
 
     def claim(self, namespace: str, name: str) -> Document:
         path = f"/apis/{API}/namespaces/{quote(namespace, safe='')}/{_CLAIMS}/"
@@ -63,7 +63,7 @@ class Cluster:
         return {_name(each): version(each) for each in found}
 
     def _listed(
-        self, driver: str, node: str, options: Mapping[str, str], accept: str = ""
+        self, driver: str, node: str, options: Mapping[str, str], accept: str = "application/json"
     ) -> Iterator[Document]:
         query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}", **options}
         for _ in range(_PAGES):
@@ -71,7 +71,7 @@ class Cluster:
             answer = self._client.send(Call("list", _SLICES, driver, "GET", path, accept=accept))
             items = answer.get("items") or ()
             yield from (each for each in items if isinstance(each, Mapping) and _name(each))
-            following = str(_metadata(answer).get("continue", ""))
+            following = str(part(answer, "metadata").get("continue", ""))
             if not following:
                 return
             query["continue"] = following
@@ -91,13 +91,8 @@ class Cluster:
 
 def version(document: Document) -> str:
     """Return the resourceVersion of an object."""
-    return str(_metadata(document).get("resourceVersion", ""))
+    return str(part(document, "metadata").get("resourceVersion", ""))
 
 
 def _name(document: Document) -> str:
-    return str(_metadata(document).get("name", ""))
-
-
-def _metadata(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = document.get("metadata")
-    return found if isinstance(found, Mapping) else {}
+    return str(part(document, "metadata").get("name", ""))

@@ -13,6 +13,7 @@ from typing import Any
 
 from nodeside.contract import API_GROUP
 from nodeside.device_agent.allocation import Given
+from nodeside.device_agent.dra.slices import part
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Mount
 
@@ -89,13 +90,13 @@ def allotted(
     `uid` is that which the kubelet means: a claim that was deleted may have a successor.
     """
     words = f"ResourceClaim {namespace}/{name}"
-    found = _get(document, "metadata").get("uid")
+    found = part(document, "metadata").get("uid")
     if found != uid:
         raise ClaimUnfit(f"{words} is another one now: its uid is {str(found)[:64]}, not {uid}")
-    allocation = _get(_get(document, "status"), "allocation")
+    allocation = part(part(document, "status"), "allocation")
     if not allocation:
         raise ClaimUnfit(f"{words} is not allocated")
-    results = _get(allocation, "devices").get("results")
+    results = part(allocation, "devices").get("results")
     mine = [
         each
         for each in (results if isinstance(results, list) else [])
@@ -116,11 +117,6 @@ def _allotted(result: Mapping[str, Any]) -> Allotted:
     # A request with alternatives is "request/alternative"; containers name only the request.
     request = str(result.get("request")).partition("/")[0]
     return Allotted(request, str(result.get("device")))
-
-
-def _get(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = document.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 # --- CDI ----------------------------------------------------------------------------------------

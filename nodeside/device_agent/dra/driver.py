@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,10 +18,9 @@ from nodeside.contract import dra_driver
 from nodeside.device_agent import messages
 from nodeside.device_agent.dra.service import VERSIONS, ClaimService
 from nodeside.device_agent.dra.site import Site
-from nodeside.device_agent.registration import Identity, identity, identity_of
 from nodeside.device_agent.rpc import Server, Unary
 from nodeside.errors import NodesideError
-from nodeside.filelock import take_lock
+from nodeside.filelock import Identity, LockFile, identity
 
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts to listen
 
@@ -37,11 +35,11 @@ class DraDriver:
         self, driver: str, site: Site, service: ClaimService, kubelet_came: Callable[[], None]
     ) -> None:
         self.name = dra_driver(driver)
-        self._socket, self._announced_by = site.service(driver), site.announcement(driver)
+        self._socket, self._registered_by = site.service(driver), site.registration(driver)
         self._service = service
         self._kubelet_came = kubelet_came
         self._server = Server(service.services)
-        self._announcement = Server(
+        self._registration = Server(
             {
                 "pluginregistration.Registration": {
                     "GetInfo": Unary(self._info, messages.InfoRequest),
@@ -51,7 +49,7 @@ class DraDriver:
                 }
             }
         )
-        self._lock: int | None = None
+        self._lock = LockFile(self._socket.with_name("agent.lock"))
         self._sockets: Mapping[Path, Identity | None] = {}
         self._failures, self._next, self._said = 0, 0.0, ""
         self.registrations = 0  # since the start
@@ -79,23 +77,13 @@ class DraDriver:
         """End it, and let another agent be the driver."""
         self._stop()
         self._service.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release()
 
     def _is_locked(self) -> bool:
-        path = self._socket.with_name("agent.lock")
-        if self._lock is not None:
-            if identity(path) == identity_of(os.fstat(self._lock)):
-                return True
+        if self._lock.is_lost:
             self.close()  # somebody has removed the directory
-        path.parent.mkdir(mode=0o750, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if not take_lock(fd):
-            os.close(fd)
-            return False
-        self._lock = fd
-        return True
+        self._socket.parent.mkdir(mode=0o750, exist_ok=True)
+        return self._lock.take()
 
     def _is_listening(self) -> bool:
         """Whether both sockets are those that this agent made."""
@@ -103,22 +91,22 @@ class DraDriver:
         return bool(sockets) and all(identity(path) == known for path, known in sockets.items())
 
     def _listen(self) -> None:
-        """Serve, then announce. What an earlier agent left behind is removed: we hold the lock."""
+        """Serve, then be found. What an earlier agent left behind is removed: we hold the lock."""
         self._stop()
         self._service.open()
-        paths = (self._announced_by, self._socket)
+        paths = (self._registered_by, self._socket)
         for path in paths:
             path.unlink(missing_ok=True)
         self._server.start(self._socket)
-        self._announcement.start(self._announced_by)
+        self._registration.start(self._registered_by)
         self._sockets = {path: identity(path) for path in paths}
-        log.fact("waiting for the kubelet", driver=self.name, socket=self._announced_by)
+        log.fact("waiting for the kubelet", driver=self.name, socket=self._registered_by)
 
     def _stop(self) -> None:
         """The kubelet is told first: it gives us no claim while nothing answers."""
         paths, self._sockets = list(self._sockets), {}
         self.is_registered = False
-        self._announcement.stop()
+        self._registration.stop()
         self._server.stop()
         for path in paths:
             with suppress(OSError):

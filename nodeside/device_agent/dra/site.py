@@ -30,7 +30,7 @@ class Site:
         """Return the socket that prepares claims."""
         return self.plugins / dra_driver(driver) / "dra.sock"
 
-    def announcement(self, driver: str) -> Path:
+    def registration(self, driver: str) -> Path:
         """Return the socket by which the kubelet finds the driver."""
         return self.registry / f"{dra_driver(driver)}-reg.sock"
 
@@ -39,7 +39,7 @@ class Site:
         for directory in (self.plugins, self.registry):
             if not directory.is_dir():
                 return f"there is no directory {directory}"
-        for path in (self.service(driver), self.announcement(driver)):
+        for path in (self.service(driver), self.registration(driver)):
             if len(str(path)) > _LONGEST:
                 return f"{path}: a socket's path has at most {_LONGEST} characters"
         return ""

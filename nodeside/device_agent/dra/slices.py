@@ -208,10 +208,14 @@ def _written(pool: Pool, name: str, spec: Document, old: Document | None) -> Wri
     return Write("update", document)
 
 
+def part(document: Document, key: str) -> Document:
+    """Return the mapping at a key, an empty one if there is none."""
+    found = document.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
 def _pool_of(stored: Document) -> Document:
-    spec = stored.get("spec")
-    pool = spec.get("pool") if isinstance(spec, Mapping) else None
-    return pool if isinstance(pool, Mapping) else {}
+    return part(part(stored, "spec"), "pool")
 
 
 def _names(stored: Document) -> list[str]:

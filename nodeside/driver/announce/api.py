@@ -13,13 +13,9 @@ from typing import Any, Protocol
 
 from nodeside.api_status import OLD_DEFINITIONS, KubernetesError
 from nodeside.contract import API_GROUP
-from nodeside.driver.announce.documents import (
-    event_call,
-    label_call,
-    node_call,
-    node_driver_call,
-)
+from nodeside.driver.announce.documents import event_call, node_driver_call
 from nodeside.kube_api import Access, Call, Caller, Client
+from nodeside.node_requests import label_node, read_node
 
 _RECORDED = 100  # calls that `NoCluster` keeps, so that memory stays bounded in a long run
 
@@ -51,11 +47,11 @@ class Cluster:
         self._status_apart = False  # learned from responses
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
-        return _uid(self._client.send(label_call(node, labels)))
+        return _uid(self._client.send(label_node(node, labels)))
 
     def get_node(self, name: str) -> str:
         """Return the uid of a node."""
-        return _uid(self._client.send(node_call(name)))
+        return _uid(self._client.send(read_node(name)))
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
         """Apply a NodeDriver in one request; two if it is new and has a status subresource.
@@ -101,7 +97,7 @@ class NoCluster:
         self.would_write: list[Call] = []
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
-        self._record(label_call(node, labels))
+        self._record(label_node(node, labels))
         return ""
 
     def get_node(self, name: str) -> str:  # noqa: ARG002 - nothing is written, so nothing is kept

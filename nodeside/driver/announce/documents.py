@@ -37,17 +37,6 @@ NOTABLE = (State.READY, State.FAILED, State.REBOOT_REQUIRED)
 _NOTE_LIMIT = 1024  # bytes; the API server refuses an Event with a longer note
 
 
-def label_call(node: str, labels: Mapping[str, str]) -> Call:
-    """Set these labels of a node and change nothing else (RFC 7386 merge patch)."""
-    body = {"metadata": {"labels": dict(labels)}}
-    path = f"/api/v1/nodes/{quote(node, safe='')}"
-    return Call("patch", "nodes", node, "PATCH", path, "application/merge-patch+json", body)
-
-
-def node_call(node: str) -> Call:
-    return Call("get", "nodes", node, "GET", f"/api/v1/nodes/{quote(node, safe='')}")
-
-
 def node_driver_call(document: Mapping[str, Any], subresource: str = "") -> Call:
     """Apply a NodeDriver or its status server-side. The body is JSON, which is valid YAML."""
     name = str(document["metadata"]["name"])

@@ -21,6 +21,8 @@ from nodeside.device_agent.dra.claims import (
 from nodeside.spec.devices import Mount
 from tests.device_agent.dra.documents import OTHER_UID, POOL, UID, claim, result
 
+FIRST, SECOND = "edu-00-06-0-47d5b5925eb3", "edu-00-07-0-b18c0f2d66a1"  # devices
+
 
 def read(document: Any, uid: str = UID) -> Claim:
     return allotted(
@@ -31,18 +33,24 @@ def read(document: Any, uid: str = UID) -> Claim:
 def test_only_our_devices_are_taken_from_a_claim() -> None:
     found = read(
         claim(
-            result("pci-0000-00-06-0"),
+            result(FIRST),
             result("other", driver="gpu.example.com"),
-            result("pci-0000-00-07-0", "fast/second"),
+            result(SECOND, "fast/second"),
         )
     )
     assert found == Claim(
         UID,
         "default",
         "one",
-        (Allotted("main", "pci-0000-00-06-0"), Allotted("fast", "pci-0000-00-07-0")),
+        (
+            Allotted("main", FIRST),
+            Allotted("fast", SECOND),
+        ),
     )
-    assert found.by_request == {"main": ["pci-0000-00-06-0"], "fast": ["pci-0000-00-07-0"]}
+    assert found.by_request == {
+        "main": [FIRST],
+        "fast": [SECOND],
+    }
 
 
 @pytest.mark.parametrize(

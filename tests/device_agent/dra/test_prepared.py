@@ -14,8 +14,8 @@ from nodeside.errors import SystemRefused
 from tests.device_agent.dra.documents import OTHER_UID, UID
 
 KIND = "nodeside.io/edu"
-ONE = Claim(UID, "default", "one", (Allotted("main", "pci-0000-00-06-0"),))
-OTHER = Claim(OTHER_UID, "default", "other", (Allotted("main", "pci-0000-00-07-0"),))
+ONE = Claim(UID, "default", "one", (Allotted("main", "edu-00-06-0-47d5b5925eb3"),))
+OTHER = Claim(OTHER_UID, "default", "other", (Allotted("main", "edu-00-07-0-b18c0f2d66a1"),))
 SPEC = {"cdiVersion": "0.5.0", "kind": KIND, "devices": []}
 
 

@@ -30,14 +30,14 @@ def test_a_device_says_where_and_what_it_is() -> None:
         attributes={"afu_id": "d8424dc4a4a3c413", "speed": "8", "interrupts": "4711"},
     )
     assert device(
-        "pci-0000-00-06-0",
+        "edu-00-06-0-47d5b5925eb3",
         found,
         resource="example.com/edu",
         version="1.0.0",
         ids=("1234", "11e8"),
         left_out=["interrupts"],
     ) == {
-        "name": "pci-0000-00-06-0",
+        "name": "edu-00-06-0-47d5b5925eb3",
         "attributes": {
             "resource": {"string": "example.com/edu"},
             "driverVersion": {"version": "1.0.0"},

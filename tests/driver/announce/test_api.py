@@ -13,9 +13,10 @@ import pytest
 
 from nodeside.api_status import KubernetesError
 from nodeside.driver.announce.api import CALLER, Cluster, NoCluster, connect
-from nodeside.driver.announce.documents import event_call, label_call, node_call, node_driver_call
+from nodeside.driver.announce.documents import event_call, node_driver_call
 from nodeside.errors import ExitCode
 from nodeside.kube_api import Access, Response, api_error
+from nodeside.node_requests import label_node, read_node
 from tests.driver.fakes.apiserver import TOKEN, ApiServer, Fault, make_certificates
 
 LABELS = {"nodeside.io/edu.state": "ready"}
@@ -512,8 +513,8 @@ def test_record_of_a_long_run_does_not_grow() -> None:
 def test_words_of_a_call_are_those_of_rbac() -> None:
     """Each is a rule that the driver pod's role has; `refusal` quotes it."""
     calls = [
-        label_call("n1", LABELS),
-        node_call("n1"),
+        label_node("n1", LABELS),
+        read_node("n1"),
         node_driver_call(NODE_DRIVER),
         node_driver_call(NODE_DRIVER, "status"),
         event_call(EVENT),
