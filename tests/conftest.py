@@ -1,7 +1,8 @@
 """What holds for every test.
 
 Tiers: a test is of the tier its mark names (`vm`, `cluster`, `toolkit`, `registry`), else of the
-tier `unit`. At the end it is said what ran where. With `--all-tiers`, as in `make test`, a tier
+tier `unit`. At the end it is said what ran where, and which files took most of the processors: two
+of them are all that continuous integration has. With `--all-tiers`, as in `make test`, a tier
 that did not run or a test that was skipped is a failure: nothing passes by not being tried.
 
 Hypothesis measures no times: a busy machine is no failure. A shell starts what it puts into the
@@ -11,8 +12,10 @@ background with SIGINT ignored, and children inherit that: it is undone, for the
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections import Counter, defaultdict
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -35,6 +38,14 @@ _WHERE = {
     "vm": "real kernels in throwaway machines",
 }
 
+_MOST = 20  # files whose use of the processors is said
+
+
+def _processor() -> float:
+    """Seconds that this process has used, and those of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
 
 class Tiers:
     """Counts outcomes by tier."""
@@ -43,7 +54,9 @@ class Tiers:
         self.config = config
         self.required = required
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-        self.seconds: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()  # by tier
+        self.processor: Counter[str] = Counter()  # seconds of a processor, by file
+        self._used = _processor()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """By mark only: a directory may be called as a tier is, and hold tests of two.
@@ -56,10 +69,20 @@ class Tiers:
             marked = (name for name in _WHERE if item.get_closest_marker(name))
             item.user_properties.append(("tier", next(marked, "unit")))
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """What this process and its children, as far as they have ended, used since the last."""
+        report = yield
+        before, self._used = self._used, _processor()
+        report.user_properties.append(("processor", self._used - before))
+        return report
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A process that died tells no tier: the test that it died in is none's, and has failed."""
-        tier = str(dict(report.user_properties).get("tier", "none"))
+        properties: dict[str, Any] = dict(report.user_properties)
+        tier = properties.get("tier", "none")
         self.seconds[tier] += int(report.duration * 1000)
+        self.processor[report.nodeid.partition("::")[0]] += properties.get("processor", 0.0)
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[tier][report.outcome] += 1
         if report.failed and self.required:
@@ -94,6 +117,11 @@ class Tiers:
             words = ", ".join(f"{n} {outcome}" for outcome, n in sorted(count.items()))
             seconds = self.seconds[tier] / 1000
             terminalreporter.line(f"{tier:9} {words or 'not run':32} {seconds:7.1f} s  {where}")
+        if self.required:
+            used = sum(self.processor.values())
+            terminalreporter.line(f"{used / 60:.0f} minutes of a processor, most of them in:")
+            for path, seconds in self.processor.most_common(_MOST):
+                terminalreporter.line(f"{seconds:7.0f} s  {path}")
         for reason in self.missing:
             terminalreporter.line(f"FAILED {reason}", red=True)
 

@@ -235,8 +235,8 @@ def test_who_finds_nothing_is_told_what_is_missing(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Deadlines that a test can wait for; what hangs then ends with the test."""
-    monkeypatch.setattr(discovery, "_TOGETHER", 0.3)
-    monkeypatch.setattr(discovery, "_ALONE", 0.3)
+    monkeypatch.setattr(discovery, "_TOGETHER", 1.5)
+    monkeypatch.setattr(discovery, "_ALONE", 1.5)
     yield
     child.kill_left_behind()
 
