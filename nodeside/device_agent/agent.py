@@ -143,6 +143,7 @@ class Agent:
                 plugin = resource.plugin
                 yield Sight(
                     is_ready=resource.inventory.is_ready,  # first: it changes last
+                    missing=resource.inventory.missing,
                     resource=device.resource,
                     attributes=device.attributes,
                     offered=resource.inventory.offered(),

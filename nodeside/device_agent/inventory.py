@@ -17,6 +17,7 @@ from nodeside.spec.devices import Attribute
 
 MOST = 1 << 16  # devices that are listed: the kubelet takes messages of 4 MiB
 GONE_FOR = 300.0  # seconds that a device which is gone is still listed
+MOST_MISSING = 256  # devices that are remembered after that
 ASK_AGAIN = 30.0  # seconds after which the kubelet is asked again whether a container has it
 
 
@@ -32,7 +33,8 @@ class Offered:
 class Sight:
     """What the agent knows of a resource at a scrape; the counts are since its start.
 
-    `is_ready`: whether the driver was at the last look.
+    `is_ready`: whether the driver was at the last look. `missing`: ids of devices that were there
+    since the start, and are listed no more.
     """
 
     resource: str
@@ -42,6 +44,7 @@ class Sight:
     registrations: int
     allocations: int
     is_ready: bool
+    missing: Sequence[str] = ()
 
     @property
     def devices(self) -> Sequence[FoundDevice]:
@@ -60,6 +63,7 @@ class Inventory:
     shares: int = 1
     held: Callable[[], Container[str] | None] = frozenset
     is_ready: bool = True  # whether the driver was at the last look
+    missing: Sequence[str] = ()  # ids of devices that were listed, and have not come back
     _devices: dict[str, FoundDevice] = field(default_factory=dict)
     _gone: dict[str, float] = field(default_factory=dict)  # since when, in monotonic seconds
     _notes: tuple[str, ...] = ()
@@ -72,6 +76,7 @@ class Inventory:
         devices = there | {name: _gone(self._devices[name]) for name in self._gone}
         before, self._devices = self._devices, dict(sorted(devices.items()))
         self._say(before)
+        self.missing = sorted({*self.missing, *before} - self._devices.keys())[:MOST_MISSING]
         if found.notes != self._notes:
             self._notes = found.notes
             for note in found.notes:

@@ -33,6 +33,7 @@ from nodeside.spec import Driver
 from nodeside.spec.devices import Attribute, MetricType
 
 PATH: Final = "/metrics"
+_HEALTHY = "Whether a device works; the agent's log says why one does not."
 _STAGES, _STAGE_NAME = 16, 32  # stages of a driver, characters of a name: there are half of it
 _CONNECTIONS = 8
 _SECONDS = 10.0  # for a whole connection
@@ -68,14 +69,17 @@ class Exposition(Collector):
             self._plugin(sight)
             for device in sight.devices:
                 labels = {"resource": sight.resource, "device": device.id}
-                words = "Whether a device works; the agent's log says why one does not."
-                self._add("nodeside_device_healthy", words, device.healthy, **labels)
+                self._add("nodeside_device_healthy", _HEALTHY, device.healthy, **labels)
                 numa = str(device.numa_node) if device.numa_node >= 0 else ""
                 words = "Where a device is: its PCI function and NUMA node, if it has any."
                 more = {"address": device.address, "numa_node": numa}
                 self._add("nodeside_device_info", words, 1, **labels, **more)
                 for attribute in sight.attributes:
                     self._attribute(attribute, device.attributes, labels)
+            listed = {device.id for device in sight.devices}  # it may have come back just now
+            for missing in sorted({*sight.missing} - listed):
+                labels = {"resource": sight.resource, "device": missing}
+                self._add("nodeside_device_healthy", _HEALTHY, False, **labels)
             self._held(sight, held)
         return list(self._families.values())
 

@@ -6,7 +6,7 @@ import io
 from dataclasses import replace
 
 from nodeside import log
-from nodeside.device_agent.inventory import ASK_AGAIN, GONE_FOR, MOST, Inventory
+from nodeside.device_agent.inventory import ASK_AGAIN, GONE_FOR, MOST, MOST_MISSING, Inventory
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 
 ONE, TWO = FoundDevice("00:05.0", nodes=("/dev/edu0",)), FoundDevice("00:06.0")
@@ -37,8 +37,29 @@ def test_a_device_that_is_gone_is_unhealthy_for_five_minutes_and_then_forgotten(
     assert listed(inventory) == {"00:05.0": "it disappeared", "00:06.0": ""}
     assert inventory.offered()["00:05.0"].device.nodes == ()
     assert not inventory.update(found(TWO), 10.0 + GONE_FOR - 1)
+    assert inventory.missing == []
     assert inventory.update(found(TWO), 10.0 + GONE_FOR)
     assert listed(inventory) == {"00:06.0": ""}
+
+
+def test_a_device_that_is_listed_no_more_is_missing_until_it_is_back() -> None:
+    inventory = Inventory("example.com/edu")
+    inventory.update(found(ONE, TWO), 0.0)
+    for now in (0.0, GONE_FOR, 100 * GONE_FOR):
+        inventory.update(found(TWO), now)
+    assert inventory.missing == ["00:05.0"]
+    inventory.update(found(ONE, TWO), 101 * GONE_FOR)
+    assert inventory.missing == []
+
+
+def test_not_more_devices_are_missed_than_memory_is_worth() -> None:
+    inventory = Inventory("example.com/edu")
+    for number in range(3):
+        many = [FoundDevice(f"{number}-{each}") for each in range(MOST_MISSING)]
+        inventory.update(found(*many), GONE_FOR * 2 * number)
+        inventory.update(found(), GONE_FOR * (2 * number + 1))
+    inventory.update(found(), GONE_FOR * 9)
+    assert len(inventory.missing) == MOST_MISSING
 
 
 def test_a_device_that_is_gone_stays_listed_while_a_container_has_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ def scraped(
 
 def of(device: str, **more: str) -> dict[str, str]:
     return {"resource": "example.com/edu", "device": device, **more}
+
+
+def test_a_device_that_is_missing_does_not_work(tmp_path: Path) -> None:
+    found = scraped(Host(tmp_path), replace(sight(WORKS), missing=["00:06.0"]), held={})
+    assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0), (of("00:06.0"), 0.0)]
+    assert found["nodeside_device_info"] == [(of("00:05.0", address="00:05.0", numa_node="1"), 1.0)]
 
 
 def test_each_device_has_its_health_and_what_it_says_of_itself(tmp_path: Path) -> None:

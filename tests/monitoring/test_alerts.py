@@ -288,7 +288,7 @@ DEVICES = (
         {minute: [] for minute in (5, 8, 10, 30)},
     ),
     Case(
-        "a device disappears and is soon listed no more",
+        "a device disappears, and then its agent",
         LEADS | ready(ON) | healthy("1x4 0x4 stale"),
         {9: [], 10: [UNHEALTHY], 30: [UNHEALTHY], 45: []},
     ),

@@ -82,6 +82,7 @@ class DraAgent:
         for name, inventory in list(self._inventories.items()):  # other threads ask
             yield Sight(
                 is_ready=inventory.is_ready,  # first: it changes last
+                missing=inventory.missing,
                 resource=name,
                 attributes=self._entries[name].attributes,
                 offered=inventory.offered(),
