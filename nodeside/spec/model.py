@@ -8,6 +8,7 @@ docs/driver-yaml.md are derived from them. JSON names are the camelCase of the f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from enum import Enum
 
 from nodeside.contract import BuildKind
@@ -16,6 +17,8 @@ from nodeside.spec.devices import Device
 from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
 from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
+
+_AS_IN_BUILD = "as in `build`"
 
 
 class Reuse(Enum):
@@ -80,6 +83,61 @@ class Source:
 
 
 @section
+class Kernels:
+    """Some kernels. Those that all given fields fit are meant."""
+
+    kernel: str = item(
+        "A Python regular expression that must match somewhere in the release, as `uname -r` "
+        r"prints it: `\.el9_4\.`.",
+        default="",
+        max_length=256,
+    )
+    at_least: str = item(
+        "The oldest version, such as 6.8. A distribution may have changed an older kernel as well: "
+        "then name its release.",
+        default="",
+        pattern=patterns.KERNEL_VERSION,
+    )
+    below: str = item(
+        "The first version that is too new.", default="", pattern=patterns.KERNEL_VERSION
+    )
+
+
+@section
+class Variant:
+    """How the source is built for some kernels: these fields stand in the place of those of
+    `build`."""
+
+    when: Kernels = item("The kernels.")
+    kind: BuildKind | None = item("See `build`.", default=None, default_words=_AS_IN_BUILD)
+    directory: str | None = item(
+        "See `build`.",
+        default=None,
+        default_words=_AS_IN_BUILD,
+        pattern=patterns.RELATIVE_PATH,
+    )
+    make_arguments: tuple[str, ...] | None = item(
+        "See `build`.", default=None, default_words=_AS_IN_BUILD
+    )
+    environment: Mapping[str, str] | None = item(
+        "See `build`.",
+        default=None,
+        default_words=_AS_IN_BUILD,
+        key_pattern=patterns.VARIABLE_NAME,
+        max_length=8192,
+    )
+    patches: tuple[str, ...] | None = item(
+        "See `build`.",
+        default=None,
+        default_words=_AS_IN_BUILD,
+        pattern=patterns.RELATIVE_PATH,
+    )
+    command: tuple[str, ...] | None = item(
+        "See `build`.", default=None, default_words=_AS_IN_BUILD, max_length=8192
+    )
+
+
+@section
 class Build:
     """How source becomes modules. The build runs in the toolkit container, without privilege."""
 
@@ -116,6 +174,12 @@ class Build:
         default=(),
         max_length=8192,
     )
+    variants: tuple[Variant, ...] = item(
+        "How the source is built for some kernels. The first one that fits a kernel is used, none "
+        "if none fits.",
+        default=(),
+        max_items=32,
+    )
     timeout_seconds: int = item("Deadline of the build.", default=3600, minimum=1, maximum=86400)
     memory_limit_mib: int = item(
         "Memory that a build may use, in MiB: the limit of the toolkit container, in a driver pod "
@@ -123,6 +187,14 @@ class Build:
         default=8192,
         minimum=256,
         maximum=1048576,
+    )
+
+
+def merged(build: Build, variant: Variant) -> Build:
+    """Return a build with the fields that a variant has in the place of its own."""
+    own = {field.name: getattr(variant, field.name) for field in fields(variant)}
+    return replace(
+        build, **{name: own[name] for name in own if name != "when" and own[name] is not None}
     )
 
 

@@ -67,6 +67,9 @@ DEVICE_VARIABLE = Pattern(
     r"^([^{}\x00-\x1f\x7f]|\{(ids|bdf|nodes)\})*$",
     "a value in which {ids}, {bdf} and {nodes} are the only braces",
 )
+KERNEL_VERSION = Pattern(
+    r"^[0-9]{1,5}(\.[0-9]{1,5}){1,3}$", "the version of a kernel, such as 6.8 or 5.14.0"
+)
 SHA256 = Pattern(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")
 PULL_SPEC = Pattern(
     r"^[^ \x00-\x1f]+$", "a pull spec without white space: registry.example.com/team/image:tag"

@@ -31,11 +31,13 @@ from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Stage, Toolkit, WaitFo
 from nodeside.spec.model import (
     Build,
     DriverSpec,
+    Kernels,
     Module,
     Prebuilt,
     PrebuiltSource,
     Source,
     SysfsCheck,
+    merged,
 )
 
 S = TypeVar("S")
@@ -77,6 +79,7 @@ def _is_dra(device: Device) -> bool:
     return device.expose is Expose.DRA
 
 
+_NONE = "''"  # in CEL
 _NO_DRA = "!has(self.expose) || self.expose != 'dra'"
 
 
@@ -107,6 +110,16 @@ def _regex_error(pattern: str) -> str:
 
 def _log_error(pattern: str) -> str:
     return _regex_error(pattern) or expressions.beyond_re2(pattern)
+
+
+def _variants(build: Build) -> list[Build]:
+    """Return the build as each of its variants has it."""
+    return [merged(build, variant) for variant in build.variants]
+
+
+def _of_variant(name: str, absent: str) -> str:
+    """Return a CEL expression: a field of a variant v, else that of the build."""
+    return f"(has(v.{name}) ? v.{name} : has(self.{name}) ? self.{name} : {absent})"
 
 
 def _one_of(*names: str) -> str:
@@ -371,6 +384,45 @@ RULES: tuple[Rule[Any], ...] = (
         lambda build: build.kind is not BuildKind.COMMAND or not build.make_arguments,
         "!has(self.kind) || self.kind != 'command' || !has(self.makeArguments) "
         "|| size(self.makeArguments) == 0",
+    ),
+    Rule(
+        Build,
+        ("kind", "command", "variants"),
+        "a variant of kind command requires the field command, there or in the build, and vice "
+        "versa",
+        lambda build: all(
+            (each.kind is BuildKind.COMMAND) == bool(each.command) for each in _variants(build)
+        ),
+        "!has(self.variants) || self.variants.all(v, "
+        f"({_of_variant('kind', _NONE)} == 'command') == "
+        f"(size({_of_variant('command', '[]')}) > 0))",
+    ),
+    Rule(
+        Build,
+        ("kind", "make_arguments", "variants"),
+        "makeArguments have no effect in a variant of kind command; write makeArguments: [] there",
+        lambda build: (
+            not any(
+                each.kind is BuildKind.COMMAND and each.make_arguments for each in _variants(build)
+            )
+        ),
+        "!has(self.variants) || self.variants.all(v, "
+        f"{_of_variant('kind', _NONE)} != 'command' || "
+        f"size({_of_variant('makeArguments', '[]')}) == 0)",
+    ),
+    Rule(
+        Kernels,
+        ("kernel", "at_least", "below"),
+        "expected kernel, atLeast or below",
+        lambda when: bool(when.kernel or when.at_least or when.below),
+        "has(self.kernel) || has(self.atLeast) || has(self.below)",
+    ),
+    Rule(
+        Kernels,
+        ("kernel",),
+        "expected a Python regular expression",
+        lambda when: not _regex_error(when.kernel),
+        detail=lambda when: _regex_error(when.kernel),
     ),
     Rule(
         PrebuiltSource,

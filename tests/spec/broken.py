@@ -174,6 +174,36 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec.build: makeArguments have no effect with kind command; put them into the command",
     ),
     (
+        {"build": {"variants": [{"when": {}}]}},
+        "$.spec.build.variants[0].when: expected kernel, atLeast or below",
+    ),
+    (
+        {"build": {"variants": [{"when": {"kernel": "a("}}]}},
+        (
+            "$.spec.build.variants[0].when.kernel: expected a Python regular expression: "
+            "missing ), unterminated subpattern at position 1"
+        ),
+    ),
+    (
+        {"build": {"variants": [{"when": {"below": "6.0"}, "kind": "command"}]}},
+        (
+            "$.spec.build: a variant of kind command requires the field command, there or in the "
+            "build, and vice versa"
+        ),
+    ),
+    (
+        {
+            "build": {
+                "makeArguments": ["V=1"],
+                "variants": [{"when": {"below": "6.0"}, "kind": "command", "command": ["./b"]}],
+            }
+        },
+        (
+            "$.spec.build: makeArguments have no effect in a variant of kind command; "
+            "write makeArguments: [] there"
+        ),
+    ),
+    (
         {"prebuilt": {"sources": [{"oci": "registry.example.com/edu", "http": "http://x/y"}]}},
         "$.spec.prebuilt.sources[0]: expected exactly one of oci, http and directory",
     ),

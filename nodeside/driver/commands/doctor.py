@@ -75,7 +75,8 @@ def _driver(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     except NodesideError as error:
         yield Row("driver.yaml", Level.BAD, str(error), error.hint)
         return
-    yield Row("driver.yaml", Level.OK, f"{task.name} {task.version}, {task.settings.kind.value}")
+    words = (f"{task.name} {task.version}", task.settings.kind.value, task.variant)
+    yield Row("driver.yaml", Level.OK, ", ".join(filter(None, words)))
     cached = task.cache.described(task.tag, task.name) is not None
     yield Row("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
 

@@ -1,6 +1,7 @@
 """The ladder: the desired driver, and the rungs that may deliver it.
 
     task                  one driver on one node for one kernel, resolved
+    variants              which build a kernel gets
     plan                  pure: which rung to try next, and whether the loaded modules are right
     rungs                 tries one rung: cache, prebuilt sources, a build
     compatible            another kernel's bundle whose symbols all match

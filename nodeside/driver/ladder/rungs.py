@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from nodeside import log
 from nodeside.contract import BuildRequest, Rung
 from nodeside.driver.bundle.bundle import Bundle, read_manifest
 from nodeside.driver.bundle.manifest import BundleError
@@ -142,6 +143,8 @@ def build(task: Task, listener: Listener) -> plan.Finding:
         if not listener.repeat_failed:
             refuse_repetition(shared, request_of(task))
         provide_source(task.source, shared, task.source_digest, task.not_source)
+        if task.variant:
+            log.fact("this kernel has a build of its own", variant=task.variant)
         request = request_build(shared, request_of(task))
         from nodeside.driver.ladder.assemble import (
             assemble_bundle,  # late: the sidecar builds meanwhile

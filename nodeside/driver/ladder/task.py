@@ -16,6 +16,7 @@ from nodeside.driver.bundle.trust import distrust
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource
 from nodeside.driver.ladder.plan import WantedDriver
+from nodeside.driver.ladder.variants import build_for
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load
@@ -57,7 +58,11 @@ class Config:
 
 @dataclass(frozen=True)
 class Task:
-    """One driver to manage, with everything resolved. `source` is an absolute path."""
+    """One driver to manage, with everything resolved.
+
+    `source` is an absolute path. `variant` names the one of the build that the kernel gets, "" if
+    it gets none.
+    """
 
     config: Config
     driver: Driver
@@ -69,6 +74,7 @@ class Task:
     certificate: str
     key: str
     tag: str
+    variant: str = ""
 
     @property
     def name(self) -> str:
@@ -149,11 +155,12 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
     """
     driver = read_driver(config)
     source = config.beside_driver(driver.spec.source.path)
-    digest, settings = "", BuildSettings(BuildKind.KBUILD, ())
+    digest, settings, variant = "", BuildSettings(BuildKind.KBUILD, ()), ""
+    target = kernel or config.host.kernel
     if driver.spec.modules:
         digest = source_digest(source, not_source(driver, config))
-        settings = build_settings(driver.spec, source)
-    target = kernel or config.host.kernel
+        build, variant = build_for(driver.spec.build, target.release)
+        settings = build_settings(replace(driver.spec, build=build), source)
     certificate = _certificate(driver.spec.signing, config)
     key = bundle_key(digest, settings, target, certificate)
     return Task(
@@ -164,6 +171,7 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
         source=source,
         source_digest=digest,
         settings=settings,
+        variant=variant,
         certificate=certificate,
         key=key,
         tag=store_tag(driver.spec.version, target, key),

@@ -1,0 +1,40 @@
+"""Which variant of a build a kernel gets."""
+
+from __future__ import annotations
+
+import re
+from itertools import zip_longest
+
+from nodeside.search import search
+from nodeside.spec.model import Build, Kernels, merged
+
+
+def build_for(build: Build, release: str) -> tuple[Build, str]:
+    """Return the build for a kernel's release, and what its variant is called, "" if it has none.
+
+    The first variant that fits is taken. Raises SystemRefused if an expression takes too long.
+    """
+    for number, variant in enumerate(build.variants):
+        if fits(variant.when, release):
+            return merged(build, variant), f"build.variants[{number}]"
+    return build, ""
+
+
+def fits(when: Kernels, release: str) -> bool:
+    """Return whether a kernel is one of these. Raises SystemRefused."""
+    if when.at_least and _is_older(release, when.at_least):
+        return False
+    if when.below and not _is_older(release, when.below):
+        return False
+    return not when.kernel or search(when.kernel, release)[0]
+
+
+def _is_older(release: str, version: str) -> bool:
+    """Return whether a release is of an older version: 6.8.0-45-generic is 6.8.0."""
+    pairs = zip_longest(_numbers(release), _numbers(version), fillvalue=0)
+    return next((one < other for one, other in pairs if one != other), False)
+
+
+def _numbers(text: str) -> list[int]:
+    found = re.match(r"\d+(\.\d+)*", text)
+    return [int(each) for each in found[0].split(".")] if found else []
