@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nodeside import process
 from nodeside.contract import dra_driver
 from tests.cluster.e2e.scene import EDU
 from tests.lab import devices
@@ -36,9 +38,9 @@ def apply_manifests(story: Story, directory: Path) -> None:
     document["spec"] |= changes()
     file = directory / "claims.yaml"
     file.write_text(json.dumps(document))
-    printed = story.scene.cli("manifests", "--driver", str(file))
-    assert printed.exit_code == 0, printed.errors
-    story.plane.kubectl("apply", "-f", "-", input=printed.output)
+    argv = [sys.executable, "-m", "cluster", "manifests", "--driver", str(file)]
+    printed = process.run(argv, timeout=60).output
+    story.plane.kubectl("apply", "-f", "-", input=printed)
 
 
 def published(story: Story, node: LabNode) -> set[str]:
