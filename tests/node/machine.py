@@ -26,7 +26,7 @@ from tests.node import qmp
 _COMMAND = 600.0  # seconds
 _SHUT_DOWN = 300.0  # seconds; systemd gives each service 90
 _MEMORY_MIB = 2048
-# Emulated processors wait for each other, and idle ones cost too: a second one makes nothing faster.
+# Emulated processors wait for each other, and idle ones cost: a second one makes nothing faster.
 _CPUS, _EMULATED_CPUS = 2, 1
 # AppArmor is switched on, as on any Debian: a pod's profile is real then.
 _APPEND = (

@@ -45,7 +45,7 @@ class Watched:
         self.server = server
         resource = IMAGE_STREAMS if optional else NODES
         self.reflector: Reflector[Item] = Reflector(
-            server.api(directory, deadline=0.2),
+            server.api(directory, deadline=1.0),
             Selection(resource, item_from, optional=optional, crowd=crowd),
             self._wake,
             jitter=lambda: -1.0,  # no pause at all
