@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.cache.stages import StageView, read_once
+from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.model.parse_stages import cluster_version_from, stage_item_from, stage_pod_from
 from cluster.model.stages import WATCHED, Stages
@@ -65,6 +66,17 @@ def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) ->
     assert "deployments is forbidden" in later.unknown
 
 
+def seen(api: Api) -> Stages | None:
+    """What a controller knows when every kind has been asked for."""
+    view = StageView(api, "nodeside", lambda: None)
+    view.added(snapshot(stages=STAGES))
+    view.wait_current(LONG)
+    found = view.added(snapshot(stages=STAGES)).stages
+    view.stop()
+    view.join(LONG)
+    return found
+
+
 def test_a_version_that_may_not_be_read_holds_no_stage_up(tmp_path: Path) -> None:
     """An older ClusterRole, or one of a person: without OpenShift, too, it is 403 and not 404."""
     refusal = json.dumps({"kind": "Status", "message": "clusterversions is forbidden"})
@@ -73,12 +85,7 @@ def test_a_version_that_may_not_be_read_holds_no_stage_up(tmp_path: Path) -> Non
             Said(403, refusal) if "clusterversions" in asked.path else Said(body=page())
         )
         api = server.api(tmp_path)
-        view = StageView(api, "nodeside", lambda: None)
-        view.added(snapshot(stages=STAGES))
-        view.wait_current(LONG)
-        found = view.added(snapshot(stages=STAGES)).stages
-        view.stop()
-        view.join(LONG)
+        found = seen(api)
         once = read_once(api, snapshot(stages=STAGES)).stages
 
     for stages in (found, once):
@@ -93,12 +100,7 @@ def test_a_version_that_cannot_be_read_now_is_waited_for(tmp_path: Path) -> None
             Said(503) if "clusterversions" in asked.path else Said(body=page())
         )
         api = server.api(tmp_path, deadline=0.2)
-        view = StageView(api, "nodeside", lambda: None)
-        view.added(snapshot(stages=STAGES))
-        view.wait_current(LONG)
-        found = view.added(snapshot(stages=STAGES)).stages
-        view.stop()
-        view.join(LONG)
+        found = seen(api)
         with pytest.raises(ApiError, match="503"):
             read_once(api, snapshot(stages=STAGES))
 
