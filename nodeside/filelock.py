@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 
 from nodeside.clock import Clock
+from nodeside.files import identity, identity_of
 
 _INTERVAL = 0.02  # seconds between two attempts
 
@@ -40,24 +41,6 @@ def take_lock(
         clock.sleep(min(_INTERVAL, left))
 
 
-Identity = tuple[int, int, int]
-
-
-def identity(path: Path) -> Identity | None:
-    """Return the device, inode and ctime of a file; None if there is none.
-
-    ext4 gives the same inode again: the ctime tells a new file from the old one.
-    """
-    try:
-        return _identity(path.lstat())
-    except OSError:
-        return None
-
-
-def _identity(found: os.stat_result) -> Identity:
-    return found.st_dev, found.st_ino, found.st_ctime_ns
-
-
 class LockFile:
     """A lock on a file in a directory that belongs to somebody else, who may remove files there."""
 
@@ -68,7 +51,11 @@ class LockFile:
     @property
     def is_lost(self) -> bool:
         """Whether it was taken, and the file is no longer there or is another one."""
-        return self._fd is not None and identity(self._path) != _identity(os.fstat(self._fd))
+        return self._fd is not None and identity(self._path) != identity_of(os.fstat(self._fd))
+
+    @property
+    def is_held(self) -> bool:
+        return self._fd is not None
 
     def take(self) -> bool:
         """Take it, unless it is held already; return whether it is held. Raises OSError."""

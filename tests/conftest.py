@@ -1,9 +1,9 @@
 """What holds for every test.
 
 Tiers: a test is of the tier its mark names (`vm`, `cluster`, `toolkit`, `registry`), else of the
-tier `unit`. At the end it is said what ran where, and which files took most of the processors: two
-of them are all that continuous integration has. With `--all-tiers`, as in `make test`, a tier
-that did not run or a test that was skipped is a failure: nothing passes by not being tried.
+tier `unit`. At the end it is said what ran where. With `--all-tiers`, as in `make test`, a tier
+that did not run or a test that was skipped is a failure, since nothing passes by not being tried;
+and it is said which files used most processor time.
 
 Hypothesis measures no times: a busy machine is no failure. A shell starts what it puts into the
 background with SIGINT ignored, and children inherit that: it is undone, for the tests of Ctrl-C.

@@ -211,9 +211,8 @@ def _objects(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
 
 def read_once(api: Api, settings: Settings) -> Snapshot:
     """Make a Snapshot with one list of each kind, for a one-shot command."""
-    objects: dict[str, Any] = {}
-    for field, selection in selections(settings.namespace).items():
-        objects[field] = _once(api, selection)
+    wanted = selections(settings.namespace)
+    objects: dict[str, Any] = {field: _once(api, each) for field, each in wanted.items()}
     return read_stages(api, Snapshot(**objects, settings=settings))
 
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
-from cluster.kube.reflector import Named, Reflector, Selection
+from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import PODS, RESOURCE_CLAIMS
 from cluster.model.demand import Demand
 from cluster.model.index import Index
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
 from cluster.model.snapshot import EMPTY, Claim, Consumer, Occupancy
-
-T = TypeVar("T", bound=Named)
 
 _KEPT: Final = 300.0  # seconds for which pods are watched after a plan last asked for them
 

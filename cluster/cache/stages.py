@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from cluster.cache.renderings import Renderings
 from cluster.cache.stage_logs import StageLogs, logs_wanted
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
-from cluster.kube.reflector import Named, Reflector, Selection
+from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import CLUSTER_VERSIONS, CONFIG_MAPS, PODS, Resource
 from cluster.model.names import STAGE_LABEL
 from cluster.model.parse_pods import unless_mirror
@@ -28,7 +28,6 @@ from cluster.model.parse_stages import (
 from cluster.model.snapshot import Snapshot, uses
 from cluster.model.stages import OPTIONAL, WATCHED, Key, StageObject, StagePod, Stages, Template
 
-T = TypeVar("T", bound=Named)
 _UNREAD = "the objects of stages have not been read yet"
 
 
@@ -44,8 +43,7 @@ class StageView:
         self._reflectors: dict[Resource, Reflector[StageItem]] = {
             resource: Reflector(api, _selection(resource, namespace), wake) for resource in WATCHED
         }
-        selection = Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
-        self._pods: Reflector[StagePod] = Reflector(api, selection, wake)
+        self._pods: Reflector[StagePod] = Reflector(api, _pods(namespace), wake)
         self._version: Reflector[ClusterVersion] = Reflector(api, _VERSION, wake)
         self._logs = StageLogs(api, namespace, wake)
         self._renderings = Renderings(wake)
@@ -100,11 +98,8 @@ class StageView:
     def _stages(self) -> Stages:
         # Where the version may not be read, templates that name it have an empty one. In an outage
         # they wait: another version would be another revision.
-        needed: tuple[Reflector[Any], ...] = (*self._reflectors.values(), self._pods)
-        healths = [reflector.health() for reflector in needed]
-        version = self._version.health()
-        if not version.synced and version.refusal is None:
-            return Stages(unknown=version.trouble or _UNREAD)
+        may_read = self._version.health().refusal is None
+        healths = [each.health() for each in self._every if may_read or each is not self._version]
         if not all(health.synced for health in healths):
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
@@ -120,19 +115,23 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     items: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in WATCHED:
         items[resource] = _selection(resource, namespace).list_once(api)
-    pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
+    pods = _pods(namespace).list_once(api) or {}
     version: Mapping[str, ClusterVersion] | None = None
     try:
         version = _VERSION.list_once(api)
     except ApiError as error:
         if error.retryable:
             raise
-    return replace(snapshot, stages=_stages(items, {pod.name: pod for pod in pods}, version))
+    return replace(snapshot, stages=_stages(items, pods, version))
 
 
 def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
     """Select all objects of the namespace, so that foreign ones are seen and not overwritten."""
     return Selection(resource, _trim(resource), namespace=namespace, optional=resource in OPTIONAL)
+
+
+def _pods(namespace: str) -> Selection[StagePod]:
+    return Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
 
 
 def _stages(

@@ -15,7 +15,7 @@ from cluster.model.names import DRIVER_LABEL
 from nodeside.contract import dra_driver
 from nodeside.errors import SpecError
 from nodeside.spec import Driver
-from nodeside.spec.devices import claimed
+from nodeside.spec.devices import dra_devices
 
 Document = dict[str, Any]
 
@@ -28,7 +28,7 @@ def device_classes(driver: Driver, *, extended: bool = True) -> tuple[Document, 
     With `extended`, pods may ask by `limits` too, as of a device plugin: KEP-5004, from Kubernetes
     1.36 on by default. An older cluster drops the field.
     """
-    resources = [device.resource for device in claimed(driver.spec.devices)]
+    resources = [device.resource for device in dra_devices(driver.spec.devices)]
     if not resources:
         raise SpecError(
             f"driver {driver.name} exposes no devices by dynamic resource allocation",

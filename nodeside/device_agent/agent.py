@@ -111,7 +111,7 @@ class Agent:
         is_new = found.resource not in self._resources
         resource = self._resource(found.resource)
         if resource.inventory.update(found, now) or is_new:
-            resource.plugin.offer(resource.inventory.offered())
+            resource.plugin.offer(resource.inventory.known.offered)
 
     @property
     def is_watched(self) -> bool:
@@ -142,11 +142,9 @@ class Agent:
             if resource := self._resources.get(device.resource):
                 plugin = resource.plugin
                 yield Sight(
-                    is_ready=resource.inventory.is_ready,  # first: it changes last
-                    missing=resource.inventory.missing,
                     resource=device.resource,
                     attributes=device.attributes,
-                    offered=resource.inventory.offered(),
+                    known=resource.inventory.known,
                     is_watched=plugin.is_watched,
                     registrations=plugin.registrations,
                     allocations=plugin.allocations,

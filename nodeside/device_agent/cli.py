@@ -155,7 +155,7 @@ def device_agent(
     from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
     from nodeside.kube_api import Access
-    from nodeside.spec.devices import claimed
+    from nodeside.spec.devices import dra_devices
     from nodeside.spec.document import load, node_load
 
     log.setup("device-agent", format="json" if log_format == "json" else "text", verbose=verbose)
@@ -176,7 +176,7 @@ def device_agent(
     state = state_directory / driver.name
     site = None
     access = Access.from_environment(os.environ)
-    if claimed(driver.spec.devices):
+    if dra_devices(driver.spec.devices):
         if access is None or not node_name:
             raise SpecError(
                 "devices with expose: dra need the API server, and the name of this node",

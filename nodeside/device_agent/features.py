@@ -63,7 +63,7 @@ class Features:
         seen = {sight.resource: sight for sight in sights}
         if seen.keys() != {device.resource for device in self.driver.spec.devices}:
             return None
-        if not all(sight.is_ready for sight in seen.values()):
+        if not all(sight.known.is_ready for sight in seen.values()):
             return None
         devices = [device for sight in seen.values() for device in sight.devices]
         values = {

@@ -12,7 +12,6 @@ import os
 import select
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,6 +19,7 @@ from queue import SimpleQueue
 from nodeside import log
 from nodeside.device_agent.kept_ids import KeptIds
 from nodeside.devices.discovery import FoundDevices, discover
+from nodeside.files import Identity, identity
 from nodeside.host import Host
 from nodeside.ready_file import read_ready, ready_path
 from nodeside.spec import Driver
@@ -34,7 +34,6 @@ _ENDS = 5.0  # seconds in which it stops listening; a pod has ten
 
 News = SimpleQueue[FoundDevices | BaseException | None]
 """What was found, or why a thread has ended; None says that the agent is to stop."""
-_ReadyFile = tuple[int, ...] | None  # its identity
 
 
 class Finder:
@@ -87,7 +86,7 @@ class Finder:
         except BaseException as exc:
             self._news.put(exc)
 
-    def _listen(self, uevents: Uevents | None, ready: _ReadyFile) -> None:
+    def _listen(self, uevents: Uevents | None, ready: Identity | None) -> None:
         sources = [self._closed] if uevents is None else [self._closed, uevents.fileno()]
         while True:
             found, _, _ = select.select(sources, [], [], _TICK)
@@ -125,11 +124,8 @@ class Finder:
         ready = not self._needs_driver or read_ready(self._host, name, _boot_id())
         return "" if ready else f"driver {name} is not ready on this node"
 
-    def _ready_file(self) -> _ReadyFile:
-        with suppress(OSError):
-            found = ready_path(self._host, self._driver.name).stat()
-            return found.st_dev, found.st_ino, found.st_mtime_ns
-        return None
+    def _ready_file(self) -> Identity | None:
+        return identity(ready_path(self._host, self._driver.name))
 
 
 def _boot_id() -> str:

@@ -2,12 +2,12 @@
 
 The kubelet forgets a device that is no longer listed, and with it which container has it. So one
 that is gone stays unhealthy for some minutes, and for as long as a container has it: a card that is
-reset comes back to who had it.
+reset comes back to who had it. What is listed no more is missing until it is back, for the metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -30,40 +30,47 @@ class Offered:
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What the agent knows of a resource at a scrape; the counts are since its start.
+class Known:
+    """What the last look has shown.
 
-    `is_ready`: whether the driver was at the last look. `missing`: ids of devices that were there
-    since the start, and are listed no more.
+    `offered` is by the kubelet's ids; `missing` are ids of devices that were listed since the start
+    and have not come back; `is_ready` is whether the driver was.
     """
+
+    offered: Mapping[str, Offered] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+    is_ready: bool = True
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the agent knows of a resource at a scrape; the counts are since its start."""
 
     resource: str
     attributes: Sequence[Attribute]
-    offered: Mapping[str, Offered]
+    known: Known
     is_watched: bool
     registrations: int
     allocations: int
-    is_ready: bool
-    missing: Sequence[str] = ()
 
     @property
     def devices(self) -> Sequence[FoundDevice]:
         """Return the devices, each once: several ids of the kubelet may be shares of one."""
-        return list({each.device.id: each.device for each in self.offered.values()}.values())
+        return list({each.device.id: each.device for each in self.known.offered.values()}.values())
 
 
 @dataclass
 class Inventory:
     """The devices of a resource; each is listed `shares` times.
 
-    `held` returns the kubelet's ids of those that containers have, None if that is not known.
+    `known` is replaced as a whole: other threads read it. `held` returns the kubelet's ids of those
+    that containers have, None if that is not known.
     """
 
     resource: str
     shares: int = 1
     held: Callable[[], Container[str] | None] = frozenset
-    is_ready: bool = True  # whether the driver was at the last look
-    missing: Sequence[str] = ()  # ids of devices that were listed, and have not come back
+    known: Known = field(default_factory=Known)
     _devices: dict[str, FoundDevice] = field(default_factory=dict)
     _gone: dict[str, float] = field(default_factory=dict)  # since when, in monotonic seconds
     _notes: tuple[str, ...] = ()
@@ -76,13 +83,15 @@ class Inventory:
         devices = there | {name: _gone(self._devices[name]) for name in self._gone}
         before, self._devices = self._devices, dict(sorted(devices.items()))
         self._say(before)
-        self.missing = sorted({*self.missing, *before} - self._devices.keys())[:MOST_MISSING]
+        missing = sorted({*self.known.missing, *before} - self._devices.keys())[:MOST_MISSING]
         if found.notes != self._notes:
             self._notes = found.notes
             for note in found.notes:
                 log.warning("devices", resource=self.resource, note=note)
-        self.is_ready = found.is_ready  # last: other threads ask
-        return before != self._devices
+        changed = before != self._devices
+        offered = self._offered() if changed else self.known.offered
+        self.known = Known(offered, missing, found.is_ready)
+        return changed
 
     def _kept(self, gone: Mapping[str, float], now: float) -> dict[str, float]:
         """Return those that are still listed though they are gone."""
@@ -110,14 +119,14 @@ class Inventory:
         for name in before.keys() - self._devices.keys():
             log.warning("device is no longer listed", resource=self.resource, device=name)
 
-    def offered(self) -> Mapping[str, Offered]:
+    def _offered(self) -> Mapping[str, Offered]:
         """Return what is listed, by the kubelet's ids."""
-        return {each.id: each for each in islice(self._offered(), MOST)}
-
-    def _offered(self) -> Iterator[Offered]:
-        for name, device in self._devices.items():
-            for share in _share_ids(name, self.shares):
-                yield Offered(share, device)
+        all_of_it = (
+            Offered(share, device)
+            for name, device in self._devices.items()
+            for share in _share_ids(name, self.shares)
+        )
+        return {each.id: each for each in islice(all_of_it, MOST)}
 
 
 def _gone(device: FoundDevice) -> FoundDevice:

@@ -34,7 +34,7 @@ from nodeside.spec.devices import Attribute, MetricType
 
 PATH: Final = "/metrics"
 _HEALTHY = "Whether a device works; the agent's log says why one does not."
-_STAGES, _STAGE_NAME = 16, 32  # stages of a driver, characters of a name: there are half of it
+_STAGES, _STAGE_NAME = 16, 32  # that are read of a ready file, characters of a name
 _CONNECTIONS = 8
 _SECONDS = 10.0  # for a whole connection
 _SWEEP = 0.5  # seconds between two checks for expired connections
@@ -76,8 +76,7 @@ class Exposition(Collector):
                 self._add("nodeside_device_info", words, 1, **labels, **more)
                 for attribute in sight.attributes:
                     self._attribute(attribute, device.attributes, labels)
-            listed = {device.id for device in sight.devices}  # it may have come back just now
-            for missing in sorted({*sight.missing} - listed):
+            for missing in sight.known.missing:
                 labels = {"resource": sight.resource, "device": missing}
                 self._add("nodeside_device_healthy", _HEALTHY, False, **labels)
             self._held(sight, held)
@@ -129,7 +128,7 @@ class Exposition(Collector):
         self._add("nodeside_device_holders_known", words, held is not None, **labels)
         words = "How many shares of a device a container has: one, unless it is shared."
         mine = held.get(sight.resource, {}) if held else {}
-        for (device, holder), count in sorted(_shares(sight.offered, mine).items()):
+        for (device, holder), count in sorted(_shares(sight.known.offered, mine).items()):
             pod = {"namespace": holder.namespace, "pod": holder.pod, "container": holder.name}
             self._add("nodeside_device_allocated", words, count, **labels, device=device, **pod)
 

@@ -15,7 +15,8 @@ from typing import Protocol
 from nodeside import log
 from nodeside.backoff import backoff
 from nodeside.errors import NodesideError
-from nodeside.filelock import Identity, LockFile, identity
+from nodeside.filelock import LockFile
+from nodeside.files import Identity, identity
 
 KUBELET_SOCKET = "kubelet.sock"
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts

@@ -211,10 +211,15 @@ class Device:
         "To how many containers a device is given at a time.", default=1, minimum=1, maximum=64
     )
 
+    @property
+    def is_dra(self) -> bool:
+        """Whether pods ask for one by a claim."""
+        return self.expose is Expose.DRA
 
-def claimed(devices: Iterable[Device]) -> list[Device]:
+
+def dra_devices(devices: Iterable[Device]) -> list[Device]:
     """Return those that pods ask for by claims."""
-    return [each for each in devices if each.expose is Expose.DRA]
+    return [each for each in devices if each.is_dra]
 
 
 def label_names(devices: Iterable[Device]) -> list[str]:

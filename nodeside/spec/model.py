@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum
+from typing import Any
 
 from nodeside.contract import BuildKind
 from nodeside.spec import patterns
@@ -17,8 +18,6 @@ from nodeside.spec.devices import Device
 from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
 from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
-
-_AS_IN_BUILD = "as in `build`"
 
 
 class Reuse(Enum):
@@ -103,38 +102,24 @@ class Kernels:
     )
 
 
+def _as_in_build(**limits: Any) -> Any:
+    return item("See `build`.", default=None, default_words="as in `build`", **limits)
+
+
 @section
 class Variant:
     """How the source is built for some kernels: these fields stand in the place of those of
     `build`."""
 
     when: Kernels = item("The kernels.")
-    kind: BuildKind | None = item("See `build`.", default=None, default_words=_AS_IN_BUILD)
-    directory: str | None = item(
-        "See `build`.",
-        default=None,
-        default_words=_AS_IN_BUILD,
-        pattern=patterns.RELATIVE_PATH,
+    kind: BuildKind | None = _as_in_build()
+    directory: str | None = _as_in_build(pattern=patterns.RELATIVE_PATH)
+    make_arguments: tuple[str, ...] | None = _as_in_build()
+    environment: Mapping[str, str] | None = _as_in_build(
+        key_pattern=patterns.VARIABLE_NAME, max_length=8192
     )
-    make_arguments: tuple[str, ...] | None = item(
-        "See `build`.", default=None, default_words=_AS_IN_BUILD
-    )
-    environment: Mapping[str, str] | None = item(
-        "See `build`.",
-        default=None,
-        default_words=_AS_IN_BUILD,
-        key_pattern=patterns.VARIABLE_NAME,
-        max_length=8192,
-    )
-    patches: tuple[str, ...] | None = item(
-        "See `build`.",
-        default=None,
-        default_words=_AS_IN_BUILD,
-        pattern=patterns.RELATIVE_PATH,
-    )
-    command: tuple[str, ...] | None = item(
-        "See `build`.", default=None, default_words=_AS_IN_BUILD, max_length=8192
-    )
+    patches: tuple[str, ...] | None = _as_in_build(pattern=patterns.RELATIVE_PATH)
+    command: tuple[str, ...] | None = _as_in_build(max_length=8192)
 
 
 @section
@@ -192,10 +177,9 @@ class Build:
 
 def merged(build: Build, variant: Variant) -> Build:
     """Return a build with the fields that a variant has in the place of its own."""
-    own = {field.name: getattr(variant, field.name) for field in fields(variant)}
-    return replace(
-        build, **{name: own[name] for name in own if name != "when" and own[name] is not None}
-    )
+    own = {each.name: getattr(variant, each.name) for each in fields(variant)}
+    del own["when"]
+    return replace(build, **{name: value for name, value in own.items() if value is not None})
 
 
 @section

@@ -22,7 +22,6 @@ from nodeside.spec.devices import (
     DeviceHealth,
     DeviceNodes,
     Discover,
-    Expose,
     Metric,
     MetricType,
     label_names,
@@ -75,11 +74,6 @@ def _metrics(device: Device) -> list[str]:
     return [each.metric.name for each in device.attributes if each.metric]
 
 
-def _is_dra(device: Device) -> bool:
-    return device.expose is Expose.DRA
-
-
-_NONE = "''"  # in CEL
 _NO_DRA = "!has(self.expose) || self.expose != 'dra'"
 
 
@@ -120,6 +114,9 @@ def _variants(build: Build) -> list[Build]:
 def _of_variant(name: str, absent: str) -> str:
     """Return a CEL expression: a field of a variant v, else that of the build."""
     return f"(has(v.{name}) ? v.{name} : has(self.{name}) ? self.{name} : {absent})"
+
+
+_KIND_OF_VARIANT = _of_variant("kind", "''")
 
 
 def _one_of(*names: str) -> str:
@@ -313,7 +310,7 @@ RULES: tuple[Rule[Any], ...] = (
         Device,
         ("resource", "expose"),
         f"the resource's name has at most {DRA_VALUE_LIMIT} characters with expose: dra",
-        lambda device: not _is_dra(device) or len(device.resource) <= DRA_VALUE_LIMIT,
+        lambda device: not device.is_dra or len(device.resource) <= DRA_VALUE_LIMIT,
         f"{_NO_DRA} || size(self.resource) <= {DRA_VALUE_LIMIT}",
     ),
     Rule(
@@ -322,7 +319,7 @@ RULES: tuple[Rule[Any], ...] = (
         f"names of attributes have at most {DRA_NAME_LIMIT} characters with expose: dra, and "
         f"{', '.join(DRA_OWN[:-1])} and {DRA_OWN[-1]} are the device agent's",
         lambda device: (
-            not _is_dra(device)
+            not device.is_dra
             or all(
                 len(each.name) <= DRA_NAME_LIMIT and each.name not in DRA_OWN
                 for each in device.attributes
@@ -335,7 +332,7 @@ RULES: tuple[Rule[Any], ...] = (
         Device,
         ("discover", "shares", "expose"),
         "units that are only counted have no shares with expose: dra; count more of them",
-        lambda device: not _is_dra(device) or not device.discover.count or device.shares == 1,
+        lambda device: not device.is_dra or not device.discover.count or device.shares == 1,
         f"{_NO_DRA} || !has(self.discover.count) || self.discover.count == 0 || "
         "!has(self.shares) || self.shares == 1",
     ),
@@ -394,7 +391,7 @@ RULES: tuple[Rule[Any], ...] = (
             (each.kind is BuildKind.COMMAND) == bool(each.command) for each in _variants(build)
         ),
         "!has(self.variants) || self.variants.all(v, "
-        f"({_of_variant('kind', _NONE)} == 'command') == "
+        f"({_KIND_OF_VARIANT} == 'command') == "
         f"(size({_of_variant('command', '[]')}) > 0))",
     ),
     Rule(
@@ -407,7 +404,7 @@ RULES: tuple[Rule[Any], ...] = (
             )
         ),
         "!has(self.variants) || self.variants.all(v, "
-        f"{_of_variant('kind', _NONE)} != 'command' || "
+        f"{_KIND_OF_VARIANT} != 'command' || "
         f"size({_of_variant('makeArguments', '[]')}) == 0)",
     ),
     Rule(

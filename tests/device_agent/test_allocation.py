@@ -20,7 +20,7 @@ def device(name: str, *, numa: int = 0, root: str = "pci0000:00", why: str = "")
 def offered(*devices: FoundDevice, shares: int = 1) -> dict[str, Offered]:
     inventory = Inventory("example.com/edu", shares)
     inventory.update(FoundDevices("example.com/edu", devices), 0.0)
-    return dict(inventory.offered())
+    return dict(inventory.known.offered)
 
 
 def test_a_container_gets_the_nodes_and_the_names_of_its_devices_in_order() -> None:

@@ -63,7 +63,7 @@ def sight(of: Driver, resource: str, *attributes: dict[str, str]) -> Sight:
     inventory = Inventory(resource, device.shares)
     found = (FoundDevice(str(n), attributes=each) for n, each in enumerate(attributes))
     inventory.update(FoundDevices(resource, tuple(found)), 0.0)
-    return Sight(resource, device.attributes, inventory.offered(), True, 1, 0, inventory.is_ready)
+    return Sight(resource, device.attributes, inventory.known, True, 1, 0)
 
 
 def edu(*revisions: str, of: Driver | None = None) -> list[Sight]:
@@ -243,7 +243,7 @@ def test_a_look_from_before_the_driver_was_ready_makes_no_labels(scene: Scene) -
     say_ready(scene.host)
     looked, scene.labelling.sights = (
         scene.labelling.sights,
-        lambda: [replace(each, is_ready=False) for each in edu()],
+        lambda: [replace(each, known=replace(each.known, is_ready=False)) for each in edu()],
     )
     assert scene.step(0.0) == SOON
     scene.labelling.sights = looked

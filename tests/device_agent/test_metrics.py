@@ -11,7 +11,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodeside.device_agent.inventory import Offered, Sight
+from nodeside.device_agent.inventory import Known, Offered, Sight
 from nodeside.device_agent.metrics import Exposition, number, serving
 from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
 from nodeside.devices.discovery import FoundDevice
@@ -40,7 +40,7 @@ def sight(*devices: FoundDevice, shares: int = 1) -> Sight:
     suffixes = [f"::{share}" for share in range(shares)] if shares > 1 else [""]
     names = {f"{device.id}{suffix}": device for device in devices for suffix in suffixes}
     offered = {name: Offered(name, device) for name, device in names.items()}
-    return Sight("example.com/edu", ATTRIBUTES, offered, True, 2, 3, True)
+    return Sight("example.com/edu", ATTRIBUTES, Known(offered), True, 2, 3)
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -74,7 +74,10 @@ def of(device: str, **more: str) -> dict[str, str]:
 
 
 def test_a_device_that_is_missing_does_not_work(tmp_path: Path) -> None:
-    found = scraped(Host(tmp_path), replace(sight(WORKS), missing=["00:06.0"]), held={})
+    seen = sight(WORKS)
+    found = scraped(
+        Host(tmp_path), replace(seen, known=replace(seen.known, missing=["00:06.0"])), held={}
+    )
     assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0), (of("00:06.0"), 0.0)]
     assert found["nodeside_device_info"] == [(of("00:05.0", address="00:05.0", numa_node="1"), 1.0)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from nodeside import log
 from nodeside.device_agent.registration import NotRegistered, Registration, file_prefix
-from nodeside.filelock import identity
+from nodeside.files import identity
 
 
 class Plugin:

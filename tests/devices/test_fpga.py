@@ -107,7 +107,7 @@ def container(found: FoundDevices) -> Given:
     """What a container gets that asked for all of them."""
     inventory = Inventory(ENTRY.resource, ENTRY.shares)
     inventory.update(found, 0.0)
-    return given(ENTRY.give, inventory.offered(), ids(found))
+    return given(ENTRY.give, inventory.known.offered, ids(found))
 
 
 both = pytest.mark.parametrize(("add", "name"), [(opae, "intel-fpga-port"), (dfl, "dfl-port")])

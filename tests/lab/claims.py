@@ -18,18 +18,14 @@ from tests.lab.node import LabNode
 from tests.lab.story import Story
 
 DRIVER = dra_driver("edu")
-API = "/apis/resource.k8s.io/v1"
 NAME = "edu.example.com"  # of the DeviceClass and the ResourceClaimTemplate
 FROM_TEMPLATE = {"resourceClaimTemplateName": NAME}
-BOTH = {"/dev/edu0", "/dev/edu1"}
-_OF_DRIVER = f"fieldSelector=spec.driver%3D{DRIVER}"
+_SLICES = f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.driver%3D{DRIVER}"
 
 
 def changes() -> dict[str, Any]:
     """Of `spec`: its devices are offered to claims."""
-    [edu] = yaml.safe_load(EDU.read_text())["spec"]["devices"]
-    edu["give"]["mounts"] = devices.MOUNTS
-    return {"devices": [edu | {"expose": "dra"}]}
+    return {"devices": [devices.entry() | {"expose": "dra"}]}
 
 
 def apply_manifests(story: Story, directory: Path) -> None:
@@ -43,21 +39,15 @@ def apply_manifests(story: Story, directory: Path) -> None:
     story.plane.kubectl("apply", "-f", "-", input=printed)
 
 
-def published(story: Story, node: LabNode) -> set[str]:
-    """The PCI addresses of a node's devices in ResourceSlices."""
-    slices = story.scene.items(f"{API}/resourceslices?{_OF_DRIVER}")
-    attributes = [
-        each["attributes"]
-        for some in slices
-        if some["spec"]["nodeName"] == node.name
-        for each in some["spec"].get("devices") or ()
-    ]
-    return {each["resource.kubernetes.io/pciBusID"]["string"] for each in attributes}
-
-
 def until_published(story: Story, node: LabNode, count: int) -> None:
-    what = f"{count} devices of {node.name} in ResourceSlices"
-    story.wait_for(lambda: len(published(story, node)) == count, what)
+    """So many devices of a node are in ResourceSlices."""
+
+    def holds() -> bool:
+        slices = (each["spec"] for each in story.scene.items(_SLICES))
+        mine = (each.get("devices") or () for each in slices if each["nodeName"] == node.name)
+        return sum(map(len, mine)) == count
+
+    story.wait_for(holds, f"{count} devices of {node.name} in ResourceSlices")
 
 
 def prepared(node: LabNode) -> list[str]:

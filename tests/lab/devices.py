@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL
 from cluster.plan.objects.device_agent import METRICS_PORT
 from nodeside.contract import feature_prefix
 from nodeside.spec.fleet import DEVICES_STAGE
+from tests.cluster.e2e.scene import EDU as EXAMPLE
 from tests.lab.content import EDU_IMAGE
 from tests.lab.node import LabNode
 from tests.lab.story import Story
 
 EDU = "example.com/edu"
+BOTH = {"/dev/edu0", "/dev/edu1"}  # of a node of the lab
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 MOUNTS = [{"hostPath": "/etc/os-release", "containerPath": "/mnt/os-release"}]
 _COMPUTE = """\
@@ -40,6 +43,13 @@ while True:
     print(count, flush=True)
     time.sleep(0.5)
 """
+
+
+def entry() -> dict[str, Any]:
+    """The example's entry of `spec.devices`, with a mount."""
+    [edu] = yaml.safe_load(EXAMPLE.read_text())["spec"]["devices"]
+    edu["give"]["mounts"] = MOUNTS
+    return dict(edu)
 
 
 def start(
@@ -150,10 +160,15 @@ def held(story: Story, node: LabNode) -> dict[str, str]:
     return {labels["device"]: labels["pod"] for labels in allocated}
 
 
+def address_of(node: LabNode, device_node: str) -> str:
+    """The PCI address of the device of a device node."""
+    link = f"/sys/class/misc/{device_node.removeprefix('/dev/')}/device"
+    return node.run("readlink", "--canonicalize", link).output.strip().rpartition("/")[2]
+
+
 def slot_of(node: LabNode, device_node: str) -> int:
     """Which of the machine's devices, by their order, a device node belongs to."""
-    link = f"/sys/class/misc/{device_node.removeprefix('/dev/')}/device"
-    address = node.run("readlink", "--canonicalize", link).output.strip().rpartition("/")[2]
+    address = address_of(node, device_node)
     found = node.type("cd /sys/bus/pci/devices; grep -lx 0x11e8 */device | cut -d/ -f1 | sort")
     return found.output.split().index(address)
 

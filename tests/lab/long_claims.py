@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab import claims, devices
-from tests.lab.claims import BOTH
+from tests.lab.devices import BOTH
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.story import Story
@@ -102,8 +102,7 @@ def test_the_status_of_a_pod_says_that_the_device_of_its_claim_does_not_work(
     [held] = devices.until_computes(story, "first")
     node = node_of(story, "first")
     story.wait_for(lambda: healths(story, "first") == {"Healthy"}, "its status to say it works")
-    path = f"/sys/class/misc/{held.removeprefix('/dev/')}/device"
-    address = node.run("readlink", "--canonicalize", path).output.strip().rpartition("/")[2]
+    address = devices.address_of(node, held)
     node.type(f"echo {address} > /sys/bus/pci/drivers/edu/unbind")
     story.wait_for(lambda: healths(story, "first") == {"Unhealthy"}, "the pod's status to say so")
     claims.until_published(story, node, 1)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab import claims, devices
-from tests.lab.claims import BOTH, DRIVER, NAME
+from tests.lab.claims import DRIVER, NAME
+from tests.lab.devices import BOTH
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.story import Story

@@ -15,9 +15,10 @@ import yaml
 
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests import TOP
-from tests.cluster.e2e.scene import DRIVERS, EDU
+from tests.cluster.e2e.scene import DRIVERS
 from tests.lab import devices
 from tests.lab.content import EDU_IMAGE
+from tests.lab.devices import BOTH
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, STAGES, Story
@@ -25,16 +26,12 @@ from tests.vm.hostbuilds import HostBuilds
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
 
-BOTH = {"/dev/edu0", "/dev/edu1"}
-
 
 @pytest.fixture(scope="module")
 def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     """The node has two edu devices, which are offered to pods."""
     with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
-        [edu] = yaml.safe_load(EDU.read_text())["spec"]["devices"]
-        edu["give"]["mounts"] = devices.MOUNTS
-        changes = {"stages": STAGES, "devices": [edu]}
+        changes = {"stages": STAGES, "devices": [devices.entry()]}
         story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
         story.write_stages()
         yield story

@@ -15,7 +15,7 @@ from cluster.model.demand import Demand
 from cluster.model.snapshot import EMPTY, Consumer, Snapshot
 from nodeside.contract import dra_driver
 from nodeside.spec import Driver
-from nodeside.spec.devices import claimed
+from nodeside.spec.devices import dra_devices
 from nodeside.spec.fleet import Evict
 from nodeside.spec.model import Upgrade
 
@@ -32,7 +32,7 @@ def evicts(driver: Driver) -> Evict | None:
     resources = evict.resources
     if not (resources or evict.selector):
         resources = tuple(device.resource for device in devices)
-    by_claims = any(each.resource in resources for each in claimed(devices))
+    by_claims = any(each.resource in resources for each in dra_devices(devices))
     claims = (dra_driver(driver.name),) if by_claims else ()
     return replace(evict, resources=(*resources, *claims))
 

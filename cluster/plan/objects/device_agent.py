@@ -26,7 +26,7 @@ from cluster.plan.objects.driver_pod import TOKEN_DIRECTORY, token_volume, unpri
 from cluster.plan.objects.revision import revision_text
 from nodeside.contract import dra_driver
 from nodeside.spec import Driver
-from nodeside.spec.devices import claimed, label_names
+from nodeside.spec.devices import dra_devices, label_names
 from nodeside.spec.fleet import DEVICES_STAGE
 
 Document = dict[str, Any]
@@ -80,7 +80,7 @@ _ALWAYS: Final = (
 
 def _host_paths(driver: Driver) -> Iterator[_HostPath]:
     yield from _ALWAYS
-    if claimed(driver.spec.devices):
+    if dra_devices(driver.spec.devices):
         # Of the kubelet's plugins it has its own only.
         yield _HostPath("plugin", f"{PLUGINS}/{dra_driver(driver.name)}")
         yield _HostPath("plugins-registry", PLUGINS_REGISTRY)
@@ -90,7 +90,7 @@ def _host_paths(driver: Driver) -> Iterator[_HostPath]:
 
 
 def _has_token(driver: Driver) -> bool:
-    return bool(claimed(driver.spec.devices) or label_names(driver.spec.devices))
+    return bool(dra_devices(driver.spec.devices) or label_names(driver.spec.devices))
 
 
 def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:

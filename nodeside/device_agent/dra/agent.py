@@ -22,7 +22,7 @@ from nodeside.device_agent.pod_resources import Held
 from nodeside.devices.discovery import FoundDevices
 from nodeside.host import Host
 from nodeside.spec import Driver
-from nodeside.spec.devices import claimed
+from nodeside.spec.devices import dra_devices
 
 
 class DraAgent:
@@ -32,7 +32,7 @@ class DraAgent:
         self._version = driver.spec.version
         self._host = host
         self._site = site
-        self._entries = {each.resource: each for each in claimed(driver.spec.devices)}
+        self._entries = {each.resource: each for each in dra_devices(driver.spec.devices)}
         entries = list(self._entries.values())
         self._service = ClaimService(driver.name, entries, site, self._claim)
         self._driver = DraDriver(driver.name, site, self._service, self._kubelet_came)
@@ -54,7 +54,7 @@ class DraAgent:
             self._inventories[name] = Inventory(name, shares, lambda: self._service.held(name))
         inventory = self._inventories[name]
         if inventory.update(found, now) or is_new:
-            self._service.offer(name, inventory.offered())
+            self._service.offer(name, inventory.known.offered)
             if self._publisher is not None:
                 self._publisher.want(self._published())
 
@@ -81,11 +81,9 @@ class DraAgent:
         """Yield what is known of each resource, for the metrics."""
         for name, inventory in list(self._inventories.items()):  # other threads ask
             yield Sight(
-                is_ready=inventory.is_ready,  # first: it changes last
-                missing=inventory.missing,
                 resource=name,
                 attributes=self._entries[name].attributes,
-                offered=inventory.offered(),
+                known=inventory.known,
                 is_watched=self.is_watched,
                 registrations=self._driver.registrations,
                 allocations=self._service.preparations(name),
@@ -97,7 +95,7 @@ class DraAgent:
         return {
             resource: {
                 id_: mine[name]
-                for id_ in inventory.offered()
+                for id_ in inventory.known.offered
                 if (name := device_name(resource, id_)) in mine
             }
             for resource, inventory in list(self._inventories.items())
@@ -129,7 +127,7 @@ class DraAgent:
         devices = [
             self._document(name, each)
             for name, inventory in sorted(self._inventories.items())
-            for each in inventory.offered().values()
+            for each in inventory.known.offered.values()
             if each.device.healthy
         ]
         if len(devices) > MOST and not self._is_cut:

@@ -63,7 +63,7 @@ class Cluster:
         return {_name(each): version(each) for each in found}
 
     def _listed(
-        self, driver: str, node: str, options: Mapping[str, str], accept: str = "application/json"
+        self, driver: str, node: str, options: Mapping[str, str], accept: str = Call.accept
     ) -> Iterator[Document]:
         query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}", **options}
         for _ in range(_PAGES):

@@ -20,7 +20,8 @@ from nodeside.device_agent.dra.service import VERSIONS, ClaimService
 from nodeside.device_agent.dra.site import Site
 from nodeside.device_agent.rpc import Server, Unary
 from nodeside.errors import NodesideError
-from nodeside.filelock import Identity, LockFile, identity
+from nodeside.filelock import LockFile
+from nodeside.files import Identity, identity
 
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts to listen
 
@@ -82,6 +83,8 @@ class DraDriver:
     def _is_locked(self) -> bool:
         if self._lock.is_lost:
             self.close()  # somebody has removed the directory
+        if self._lock.is_held:
+            return True
         self._socket.parent.mkdir(mode=0o750, exist_ok=True)
         return self._lock.take()
 

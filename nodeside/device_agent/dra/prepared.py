@@ -45,14 +45,14 @@ class Prepared:
             publish(self._record(claim.uid), encode(claim))
             self.claims[claim.uid] = claim
         if spec is None:
-            self._unlink(self._spec(claim.uid))
+            _unlink(self._spec(claim.uid))
         elif self._written(claim.uid) != spec:
             publish(self._spec(claim.uid), spec)
 
     def drop(self, uid: str) -> bool:
         """Forget a claim, if it is known; return whether it was. Raises NodesideError."""
-        self._unlink(self._spec(uid))
-        self._unlink(self._record(uid))
+        _unlink(self._spec(uid))
+        _unlink(self._record(uid))
         return self.claims.pop(uid, None) is not None
 
     def _written(self, uid: str) -> Mapping[str, Any] | None:
@@ -66,12 +66,8 @@ class Prepared:
     def _spec(self, uid: str) -> Path:
         return self._cdi / f"{self._prefix}{uid}{_SUFFIX}"
 
-    def _unlink(self, path: Path) -> None:
-        with disk_errors(path):
-            path.unlink(missing_ok=True)
-
     def _read(self) -> Iterator[tuple[str, Claim]]:
-        for name in islice(self._names(self._records), _MOST):
+        for name in islice(_names(self._records), _MOST):
             uid = name.removesuffix(_SUFFIX)
             try:
                 if not UID.fullmatch(uid):
@@ -87,22 +83,26 @@ class Prepared:
     def _sweep(self) -> None:
         """Remove CDI files that no record knows, and what was being written at a crash."""
         known = {self._spec(uid).name for uid in self.claims}
-        for name in list(self._names(self._cdi)):
+        for name in list(_names(self._cdi)):
             uid = name.removeprefix(self._prefix).removesuffix(_SUFFIX)
             if name.startswith(self._prefix) and UID.fullmatch(uid) and name not in known:
                 log.fact("a CDI file of no claim is removed", file=name[:120])
-                self._remove(self._cdi / name)
-        for directory, names in ((self._cdi, self._prefix), (self._records, "")):
-            for name in list(_entries(directory)):
-                if name.startswith(TEMPORARY_PREFIX + names):
-                    self._remove(directory / name)
+                with suppress(NodesideError):
+                    _unlink(self._cdi / name)
+        halves = (self._cdi, f"{TEMPORARY_PREFIX}{self._prefix}"), (self._records, TEMPORARY_PREFIX)
+        for directory, prefix in halves:
+            for name in [each for each in _entries(directory) if each.startswith(prefix)]:
+                with suppress(NodesideError):
+                    _unlink(directory / name)
 
-    def _remove(self, path: Path) -> None:
-        with suppress(OSError):
-            path.unlink()
 
-    def _names(self, directory: Path) -> Iterator[str]:
-        return (name for name in _entries(directory) if name.endswith(_SUFFIX))
+def _unlink(path: Path) -> None:
+    with disk_errors(path):
+        path.unlink(missing_ok=True)
+
+
+def _names(directory: Path) -> Iterator[str]:
+    return (name for name in _entries(directory) if name.endswith(_SUFFIX))
 
 
 def _entries(directory: Path) -> Iterator[str]:
