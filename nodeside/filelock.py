@@ -61,11 +61,13 @@ class LockFile:
         """Take it, unless it is held already; return whether it is held. Raises OSError."""
         if self._fd is None:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            if not take_lock(fd):
-                os.close(fd)
-                return False
-            self._fd = fd
-        return True
+            try:
+                if take_lock(fd):
+                    self._fd, fd = fd, -1
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+        return self.is_held
 
     def release(self) -> None:
         if self._fd is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import IO
 import pytest
 
 from nodeside.clock import Clock
-from nodeside.filelock import take_lock
+from nodeside.filelock import LockFile, take_lock
 
 
 @dataclass
@@ -68,3 +70,44 @@ def test_shared_locks_exclude_only_an_exclusive_one(two: tuple[IO[bytes], IO[byt
     assert take_lock(two[0].fileno(), shared=True)
     assert take_lock(two[1].fileno(), shared=True)
     assert not take_lock(two[1].fileno())
+
+
+def test_a_lock_file_is_held_by_one_and_given_up_by_its_process(tmp_path: Path) -> None:
+    one, other = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
+    assert one.take()
+    assert one.take()
+    assert not other.take()
+    one.release()
+    assert other.take()
+    assert not one.is_held
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_lock_file_that_somebody_removed_is_lost(tmp_path: Path, is_replaced: bool) -> None:
+    lock = LockFile(tmp_path / "lock")
+    assert not lock.is_lost
+    assert lock.take()
+    assert not lock.is_lost
+    (tmp_path / "lock").unlink()
+    if is_replaced:
+        (tmp_path / "lock").touch()
+    assert lock.is_lost
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_where_nothing_can_be_locked_no_descriptor_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_fd: int, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    lock = LockFile(tmp_path / "lock")
+    before = open_files()
+    for _ in range(3):
+        with pytest.raises(OSError, match=os.strerror(errno.ENOLCK)):
+            lock.take()
+    assert open_files() == before

@@ -8,6 +8,7 @@ as with other exporters of a node: docs/security.md.
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ from nodeside.spec.devices import Attribute, MetricType
 
 PATH: Final = "/metrics"
 _HEALTHY = "Whether a device works; the agent's log says why one does not."
-_STAGES, _STAGE_NAME = 16, 32  # that are read of a ready file, characters of a name
+# Of a ready file, which the driver container writes: a label must not spoil a scrape.
+_STAGES, _STAGE = 16, re.compile("[a-z][a-z -]{0,31}")
 _CONNECTIONS = 8
 _SECONDS = 10.0  # for a whole connection
 _SWEEP = 0.5  # seconds between two checks for expired connections
@@ -92,8 +94,9 @@ class Exposition(Collector):
             self._add("nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name)
             words = "How long a stage took when the driver came up, such as build or load."
             for stage, seconds in islice(ready.stages.items(), _STAGES):
-                labels = {"driver": name, "stage": stage[:_STAGE_NAME]}
-                self._add("nodeside_driver_stage_seconds", words, seconds, **labels)
+                if _STAGE.fullmatch(stage) and math.isfinite(seconds):
+                    labels = {"driver": name, "stage": stage}
+                    self._add("nodeside_driver_stage_seconds", words, seconds, **labels)
 
     def _who_has_them(self) -> Held | None:
         try:

@@ -8,7 +8,6 @@ same inode again), and that nobody watches.
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -78,8 +77,12 @@ class Registration:
 
         Never raises for what the kubelet does.
         """
-        if not self._is_locked():
-            self._say("another agent offers this resource here; waiting for its end")
+        try:
+            if not self._is_locked():
+                self._say("another agent offers this resource here; waiting for its end")
+                return False
+        except OSError as error:
+            self._say(f"cannot lock a file in {self._directory}: {error.strerror}")
             return False
         kubelet = identity(self._directory / KUBELET_SOCKET)
         if kubelet != self._kubelet:
@@ -114,9 +117,7 @@ class Registration:
     def _is_locked(self) -> bool:
         if self._lock.is_lost:
             self._release()  # an older kubelet removes all files at its start
-        with suppress(OSError):
-            return self._lock.take()
-        return False
+        return self._lock.take()
 
     def _release(self) -> None:
         self._plugin.stop()

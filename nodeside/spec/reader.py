@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from nodeside.log import warning
 from nodeside.spec.mistakes import Document, Mistake, Path, in_brief, in_words
+from nodeside.spec.model import Kernels
 from nodeside.spec.rules import rules_of
 from nodeside.spec.schema import (
     Boolean,
@@ -26,6 +27,7 @@ from nodeside.spec.schema import (
 )
 
 Newer = Literal["refuse", "ignore"]
+_CONDITIONS = (Kernels,)  # without a field that it does not know, a node would take it for more
 
 
 class Wrong:
@@ -61,7 +63,8 @@ class Reader:
             return self.expected("a mapping", path, value, _section_hint(shape, value))
         for key in value:
             if not isinstance(key, str) or shape.field(key) is None:
-                self.unknown([field.json_name for field in shape.fields], key, path)
+                known = [field.json_name for field in shape.fields]
+                self.unknown(known, key, path, is_condition=shape.kind in _CONDITIONS)
         values = {field.name: self._field(field, value, path) for field in shape.fields}
         self._check_rules(shape, values, path)
         if any(isinstance(each, Wrong) for each in values.values()):
@@ -75,10 +78,12 @@ class Reader:
             return self.wrong((*path, field.json_name), _missing(field))
         return field.default
 
-    def unknown(self, known: Sequence[str], key: object, path: Path) -> None:
+    def unknown(
+        self, known: Sequence[str], key: object, path: Path, *, is_condition: bool = False
+    ) -> None:
         """Report or log a field that the schema does not have."""
         place = (*path, key if isinstance(key, str) else in_brief(key))
-        if self.newer == "ignore":
+        if self.newer == "ignore" and not is_condition:
             warning("unknown field ignored: newer than this nodeside", field=in_words(place))
         else:
             self.wrong(place, "unknown field", _did_you_mean(known, str(place[-1])))

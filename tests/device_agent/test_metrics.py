@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from nodeside.device_agent.metrics import Exposition, number, serving
 from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
 from nodeside.devices.discovery import FoundDevice
 from nodeside.host import Host
+from nodeside.ready_file import ready_path
 from nodeside.spec.devices import Attribute, Metric, MetricType
 from tests.device_agent.node import STAGES, driver, say_ready
 
@@ -71,6 +73,20 @@ def scraped(
 
 def of(device: str, **more: str) -> dict[str, str]:
     return {"resource": "example.com/edu", "device": device, **more}
+
+
+def test_a_ready_file_with_odd_stages_spoils_no_scrape(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    say_ready(host)
+    record = json.loads(ready_path(host, "edu").read_text())
+    odd = {"\ud800": 1.0, "a\0b": 1.0, 'a"b': 1.0, "": 1.0, "x" * 40: 1.0, "é": 1.0}
+    record["stages"] = {"look in cache": 0.5, **odd}
+    ready_path(host, "edu").write_text(json.dumps(record).replace("0.5", '0.5, "load": 1e999'))
+    found = scraped(host, sight(WORKS), held={})
+    assert found["nodeside_driver_stage_seconds"] == [
+        ({"driver": "edu", "stage": "look in cache"}, 0.5)
+    ]
+    assert found["nodeside_driver_ready"] == [({"driver": "edu", "version": "1.0.0"}, 1.0)]
 
 
 def test_a_device_that_is_missing_does_not_work(tmp_path: Path) -> None:

@@ -340,6 +340,13 @@ def test_a_node_ignores_fields_newer_than_itself_and_says_so() -> None:
     ]
 
 
+def test_a_node_refuses_a_condition_it_does_not_understand() -> None:
+    """Without it, the variant would be for more kernels than the document says."""
+    when = {"atLeast": "5.0", "distribution": "rhel"}
+    with pytest.raises(SpecError, match=r"build\.variants\[0\]\.when\.distribution: unknown"):
+        node_parse(document(build={"variants": [{"when": when, "directory": "rhel"}]}))
+
+
 def test_a_node_refuses_a_value_it_does_not_understand(tmp_path: Path) -> None:
     path = written(tmp_path, dump(parse(document())) + "  upgrade: tomorrow\n")
     with pytest.raises(SpecError, match='expected one of live, onReboot, got "tomorrow"'):

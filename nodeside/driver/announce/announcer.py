@@ -115,14 +115,14 @@ class Announcer:
         return done
 
     def _as_it_came_up(self, status: NodeDriverStatus) -> NodeDriverStatus:
-        """Restore the rung by which this process loaded the modules.
+        """Restore the rung by which this process loaded the modules, and the stages of that.
 
-        An observation that finds them loaded does not know it.
+        An observation that finds them loaded does not know them.
         """
         before = self._came_up
         if status.state is State.READY:
             if before and before.key == status.key and status.source is Rung.LOADED:
-                status = replace(status, source=before.source)
+                status = replace(status, source=before.source, stages=before.stages)
             self._came_up = status
         return status
 

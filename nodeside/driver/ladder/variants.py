@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import zip_longest
 
+from nodeside.errors import SystemRefused
 from nodeside.search import search
 from nodeside.spec.model import Build, Kernels, merged
 
@@ -12,11 +14,16 @@ from nodeside.spec.model import Build, Kernels, merged
 def build_for(build: Build, release: str) -> tuple[Build, str]:
     """Return the build for a kernel's release, and what its variant is called, "" if it has none.
 
-    The first variant that fits is taken. Raises SystemRefused if an expression takes too long.
+    The first variant that fits is taken. Raises SystemRefused if an expression takes too long,
+    which is retryable, since the node may be busy.
     """
     for number, variant in enumerate(build.variants):
-        if fits(variant.when, release):
-            return merged(build, variant), f"build.variants[{number}]"
+        name = f"build.variants[{number}]"
+        try:
+            if fits(variant.when, release):
+                return merged(build, variant), name
+        except SystemRefused as error:
+            raise SystemRefused(f"{name}.when.kernel: {error}", retryable=True) from error
     return build, ""
 
 
@@ -26,7 +33,13 @@ def fits(when: Kernels, release: str) -> bool:
         return False
     if when.below and not _is_older(release, when.below):
         return False
-    return not when.kernel or search(when.kernel, release)[0]
+    return not when.kernel or _matches(when.kernel, release)
+
+
+@cache
+def _matches(expression: str, release: str) -> bool:
+    """Return whether it matches; in a process it is asked once, since it takes another process."""
+    return search(expression, release)[0]
 
 
 def _is_older(release: str, version: str) -> bool:

@@ -815,10 +815,13 @@ def test_look_that_the_load_itself_provokes_does_not_overtake_what_it_announces(
 def test_how_a_driver_came_up_is_still_known_after_a_failure_that_passed(host: Host) -> None:
     delivery = Kept()
     with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
-        for status in (READY, FAILED, replace(READY, source=Rung.LOADED)):
+        for status in (READY, FAILED, replace(READY, source=Rung.LOADED, stages={"look": 0.1})):
             announcer.state(status)
             assert announcer.flush(30)
 
+    ready = read_ready(host, READY.driver, READY.boot_id)
+    assert ready is not None
+    assert (ready.source, ready.stages) == (READY.source, READY.stages)
     assert isinstance(delivery.api, NoCluster)
     [*_, last] = [call.body for call in delivery.api.would_write if call.resource == "events"]
     assert last is not None

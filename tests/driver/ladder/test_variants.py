@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from nodeside.contract import BuildKind
+from nodeside.driver.ladder import variants
 from nodeside.driver.ladder.variants import build_for, fits
+from nodeside.errors import SystemRefused
 from nodeside.host import Kernel
 from nodeside.spec.model import Build, Kernels, Variant
 from nodeside.trial.workshop import Workshop
@@ -85,6 +87,29 @@ def test_a_variant_changes_the_key_of_the_kernels_that_it_is_for(tmp_path: Path)
     assert (ubuntu.variant, ubuntu.settings.make_arguments) == ("build.variants[0]", ("NEW=1",))
     alike = node.task(kernels[1], build={"makeArguments": ["NEW=1"]})
     assert alike.key == ubuntu.key, "what is built in the same way is the same"
+
+
+def test_an_expression_is_searched_for_once_and_a_slow_moment_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def search(expression: str, release: str) -> tuple[bool, ...]:
+        asked.append(expression)
+        if len(asked) == 1:
+            raise SystemRefused("the regular expression did not finish within 5 s")
+        return (True,)
+
+    monkeypatch.setattr(variants, "search", search)
+    build = Build(variants=(Variant(Kernels(kernel="once"), directory="a"),))
+
+    with pytest.raises(
+        SystemRefused, match=r"^build\.variants\[0\]\.when\.kernel: the reg"
+    ) as caught:
+        build_for(build, RHEL)
+    assert caught.value.retryable
+    assert [build_for(build, RHEL)[1] for _ in range(3)] == ["build.variants[0]"] * 3
+    assert len(asked) == 2
 
 
 @pytest.mark.toolkit
