@@ -16,6 +16,8 @@ import resource
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -29,6 +31,11 @@ from tests.lanes import Lanes, turn
 settings.register_profile("nodeside", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.load_profile("nodeside")
+
+# What helpers assert is shown as in a test.
+pytest.register_assert_rewrite(
+    *(f"tests.{each.name}" for each in iter_modules([str(Path(__file__).parent)]) if each.ispkg)
+)
 
 _WHERE = {
     "unit": "this process, temporary directories",
