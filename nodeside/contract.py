@@ -351,6 +351,14 @@ class LoadedModule:
     parameters: Mapping[str, str]
 
 
+class HooksRun(Enum):
+    """The last hooks that have run for loaded modules, so that none is repeated."""
+
+    NONE = ""
+    AFTER_LOAD = "afterLoad"
+    BEFORE_UNLOAD = "beforeUnload"
+
+
 @dataclass(frozen=True)
 class LoadedRecord:
     """`/run/nodeside-locks/<driver>.loaded.json`: the modules nodeside loaded, in load order.
@@ -359,7 +367,7 @@ class LoadedRecord:
     appeared at the load: they identify open files that hold the modules. `trust` is the mark of
     the `spec.prebuilt.trust` at the load, to detect a change; "" for none. `mark` is the end of the
     kernel log before the load, kept until the modules have passed validation once. `splat` is the
-    kernel's complaint since then, kept permanently.
+    kernel's complaint since then, kept permanently. `hooks` says which hooks have run.
     """
 
     driver: str
@@ -372,6 +380,7 @@ class LoadedRecord:
     trust: str = ""
     mark: tuple[str, ...] | None = None
     splat: str = ""
+    hooks: HooksRun = HooksRun.NONE
 
     def has_one_of(self, modules: Iterable[LoadedModule]) -> bool:
         """Return whether the record contains one of these builds."""
@@ -380,12 +389,26 @@ class LoadedRecord:
 
 
 @dataclass(frozen=True)
+class ServiceStatus:
+    """A service of a driver; `restarts` are those by the driver container's current process.
+
+    `message` says why it is not ready.
+    """
+
+    name: str
+    ready: bool
+    restarts: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class NodeDriverStatus:
     """The status of a NodeDriver object; also what `nodeside driver status` prints.
 
     In the object, texts have at most `REPORT_TEXT` characters, and lists and mappings at most
     `REPORT_ITEMS` entries. `source` is the rung that provided the modules; `toolkit` is the image
-    of the pod's sidecar, "" if it has none; `stages` maps a stage to its duration in seconds.
+    of the pod's sidecar, "" if it has none; `stages` maps a stage to its duration in seconds;
+    `services` are in the order of their start.
     """
 
     driver: str
@@ -403,3 +426,4 @@ class NodeDriverStatus:
     toolkit: str = ""
     modules: tuple[str, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
+    services: tuple[ServiceStatus, ...] = ()

@@ -38,6 +38,7 @@ class ExitCode(IntEnum):
     REBOOT_REQUIRED = 44
     LOCKED = 45
     NOT_READY = 46
+    PROGRAM_FAILED = 47
     TIMEOUT = 50
     NO_SPACE = 51
     SYSTEM = 52
@@ -72,6 +73,7 @@ _MEANINGS: dict[ExitCode, str] = {
     ExitCode.REBOOT_REQUIRED: "only a reboot can replace the loaded module with the wanted one",
     ExitCode.LOCKED: "another process is working on this driver on this node",
     ExitCode.NOT_READY: "`status`: the driver is not ready on this node",
+    ExitCode.PROGRAM_FAILED: "a hook or a service of the driver failed",
     ExitCode.TIMEOUT: "a deadline passed",
     ExitCode.NO_SPACE: "a disk is full",
     ExitCode.SYSTEM: "the system refused an operation (permission, missing tool, I/O error)",

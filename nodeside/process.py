@@ -17,7 +17,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -326,15 +326,17 @@ def _has_ended(child: Child) -> bool:
         return True
 
 
-def reap_orphans() -> None:
+def reap_orphans(keep: Collection[int] = ()) -> None:
     """Reap all children that have ended, so that they do not stay zombies.
 
     For process 1 of a container, which inherits every orphan in it. Call it only while nothing else
-    waits for a child.
+    waits for a child but those to `keep`; the others are reaped when these have been.
     """
     with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in keep:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _end(child: Child) -> None:

@@ -22,7 +22,8 @@ from nodeside.node_records import read_record, remove_record, write_record
 class ReadyRecord:
     """The `ready` file: this driver works on this kernel in this boot.
 
-    `since` is wall-clock; `stages` are those that led to it, in seconds.
+    `since` is wall-clock; `stages` are those that led to it, in seconds; `services` says how often
+    each was started again.
     """
 
     driver: str
@@ -33,6 +34,7 @@ class ReadyRecord:
     modules: tuple[str, ...]
     since: float
     stages: Mapping[str, float] = field(default_factory=dict)
+    services: Mapping[str, int] = field(default_factory=dict)
 
 
 def ready_path(host: Host, driver: str) -> Path:
@@ -63,4 +65,8 @@ def clear_ready(host: Host, driver: str) -> bool:
 
 
 def _same(old: ReadyRecord, new: ReadyRecord) -> bool:
-    return (old.version, old.kernel, old.modules) == (new.version, new.kernel, new.modules)
+    return _identity(old) == _identity(new)
+
+
+def _identity(record: ReadyRecord) -> tuple[object, ...]:
+    return record.version, record.kernel, record.modules, dict(record.services)

@@ -29,7 +29,7 @@ def loaded_by(*argv: str) -> set[str]:
     return set(done.errors.split())
 
 
-HEAVY = {"requests", "yaml", "pyudev", "subprocess", "hashlib", "ctypes", "ssl"}
+HEAVY = {"requests", "yaml", "psutil", "pyudev", "subprocess", "hashlib", "ctypes", "ssl"}
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["driver", "--help"], ["driver", "build", "--help"]])

@@ -43,6 +43,7 @@ FOREIGN = {
         "--check",
         "--library-path",
         "--isolation",
+        *("--foreground", "--socket"),
         "--build-arg",
     ),
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),

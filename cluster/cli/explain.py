@@ -344,6 +344,8 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
     yield f"the node says {report.state}{source}: version {report.version}{void}"
     if report.message:
         yield ": ".join(filter(None, (report.reason, report.message)))
+    for service in report.services:
+        yield f"service {service}"
 
 
 def _concerns(action: Action, driver: str, node: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from sys import intern
 
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
@@ -58,6 +58,7 @@ from nodeside.spec import parse
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
 _RESOURCES = 256  # of a node
+_SERVICES = 16  # of a driver on a node
 _COUNT = 1 << 32  # of one resource; a sum over all nodes fits into 64 bits
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
@@ -179,8 +180,23 @@ def node_driver_from(data: Document) -> NodeDriverObject | None:
         reason=report_text(status, "reason"),
         message=report_text(status, "message"),
         hint=report_text(status, "hint"),
+        services=tuple(_services(status)),
         time=_touched(metadata),
     )
+
+
+def _services(status: Document) -> Iterator[str]:
+    """Yield what a node says of each service, on one line."""
+    listed = status.get("services")
+    for row in (listed if isinstance(listed, list) else [])[:_SERVICES]:
+        if not isinstance(row, Mapping):
+            continue
+        state = "ready" if row.get("ready") is True else "not ready"
+        restarts = row.get("restarts")
+        if isinstance(restarts, int) and restarts > 0:
+            state += f", started again {'once' if restarts == 1 else f'{restarts} times'}"
+        message = report_text(row, "message").partition("\n")[0]
+        yield f"{report_text(row, 'name')}: {state}" + (message and f": {message}")
 
 
 def job_from(data: Document) -> JobObject:

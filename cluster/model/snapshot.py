@@ -119,7 +119,7 @@ class NodeDriverObject:
     """The last report of the pod on a node, made at `time`.
 
     It is void if `boot_id` is not the node's. `toolkit` is the image of the pod's sidecar, "" if it
-    has none.
+    has none. `services` are sentences about those of the driver.
     """
 
     name: str
@@ -135,6 +135,7 @@ class NodeDriverObject:
     reason: str = ""
     message: str = ""
     hint: str = ""
+    services: tuple[str, ...] = ()
     time: float = field(default=0.0, compare=False)
 
 

@@ -97,6 +97,12 @@ class Exposition(Collector):
                 if _STAGE.fullmatch(stage) and math.isfinite(seconds):
                     labels = {"driver": name, "stage": stage}
                     self._add("nodeside_driver_stage_seconds", words, seconds, **labels)
+            words = "How often a service was started again since its container started."
+            for service in driver.spec.services:
+                if (restarts := ready.services.get(service.name)) is not None:
+                    labels = {"driver": name, "service": service.name}
+                    metric = "nodeside_driver_service_restarts_total"
+                    self._count(metric, words, restarts, **labels)
 
     def _who_has_them(self) -> Held | None:
         try:

@@ -173,6 +173,27 @@ def devices(config: Config, output: str) -> None:
 
 @driver.command()
 @in_place
+@click.option("--stop", is_flag=True, help="Stop them, the last one first.")
+@dry_run_option
+@output_option
+def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
+    """Show the processes of the driver's services, and what they use.
+
+    `nodeside driver run` starts them, and starts them again after --stop.
+    """
+    from nodeside.driver.ladder.task import resolve
+
+    if not stop:
+        from nodeside.driver.commands.services import show as step
+    elif dry_run:
+        from nodeside.driver.commands.dry_run import stop_services as step
+    else:
+        from nodeside.driver.commands.services import stop as step
+    _print(step(resolve(config)), output)
+
+
+@driver.command()
+@in_place
 @for_kernel
 @click.option(
     "--output",
@@ -237,6 +258,11 @@ def publish(
 @in_place
 @click.option("--once", is_flag=True, help="Bring the driver up, then exit with its exit code.")
 @click.option(
+    "--with-services",
+    is_flag=True,
+    help="With --once: start the services too, and keep them up until SIGTERM.",
+)
+@click.option(
     "--expected-kernel",
     envvar="NODESIDE_KERNEL",
     default="",
@@ -257,6 +283,7 @@ def run(
     *,
     config: Config,
     once: bool,
+    with_services: bool,
     expected_kernel: str,
     sidecar_timeout: float,
     dry_run: bool,
@@ -266,6 +293,8 @@ def run(
 
     This is what the driver container does.
     """
+    if with_services and not once:
+        raise click.UsageError("--with-services goes with --once; without both, services run too")
     if dry_run:
         from nodeside.driver.commands.dry_run import preview
         from nodeside.driver.ladder.task import resolve
@@ -276,7 +305,11 @@ def run(
     from nodeside.driver.commands.console import listener
 
     console = listener(sidecar_timeout)
-    if once:
+    if once and with_services:
+        container.run_once_with_services(
+            config, expected_kernel, console, lambda outcome: _print(outcome, output)
+        )
+    elif once:
         _print(container.run_once(config, expected_kernel, console), output)
     else:
         container.run_for_ever(config, expected_kernel, console)

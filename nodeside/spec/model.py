@@ -18,6 +18,7 @@ from nodeside.spec.devices import Device
 from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
 from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
+from nodeside.spec.services import Hooks, Service
 
 
 class Reuse(Enum):
@@ -411,6 +412,16 @@ class DriverSpec:
         "`exact`: only modules built for this very kernel; `crc`: also modules of another release "
         "whose imported symbols all have this kernel's CRCs.",
         default=Reuse.EXACT,
+    )
+    hooks: Hooks = item(
+        "Commands of the driver image at a load and an unload.", default_factory=Hooks
+    )
+    services: tuple[Service, ...] = item(
+        "Daemons of the driver image, in the order of their start: each one is ready before the "
+        "next one starts, and all of them before `validate`. `nodeside driver run` keeps them up.",
+        default=(),
+        default_words="none",
+        max_items=16,
     )
     validate: Validate = item("Checks that prove that the driver works.", default_factory=Validate)
     devices: tuple[Device, ...] = item(

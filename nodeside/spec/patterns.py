@@ -102,6 +102,10 @@ STAGE_NAME = Pattern(
     r"^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?$",
     "a DNS label: lower-case letters, digits and - inside, at most 22 characters",
 )
+SERVICE_NAME = Pattern(
+    r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$",
+    "a DNS label: lower-case letters, digits and - inside, at most 32 characters",
+)
 OBJECT_NAME = Pattern(
     r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
     "the name of a Kubernetes object: lower-case letters, digits, - and . inside",

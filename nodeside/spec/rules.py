@@ -38,9 +38,11 @@ from nodeside.spec.model import (
     SysfsCheck,
     merged,
 )
+from nodeside.spec.services import Hooks, ServiceReady
 
 S = TypeVar("S")
 
+_HOOKS = ("afterLoad", "beforeUnload", "afterUnload")
 _LISTS = ("pci", "sysfs", "nodes")  # kinds of `discover` that are lists
 # Limits of resource.k8s.io/v1, and the names that the device agent uses itself.
 DRA_VALUE_LIMIT, DRA_NAME_LIMIT = 64, 32  # characters of an attribute of a ResourceSlice
@@ -185,6 +187,39 @@ RULES: tuple[Rule[Any], ...] = (
         "!has(self.conflicts) || !has(self.conflicts.modules) || self.modules.all(a, "
         f"!self.conflicts.modules.exists(b, {_same_name('a.name', 'b')}))",
         lambda spec: ", ".join(_in_both(spec)),
+    ),
+    Rule(
+        DriverSpec,
+        ("modules", "hooks"),
+        "hooks are for modules, and there are none",
+        lambda spec: bool(spec.modules) or spec.hooks == Hooks(),
+        "size(self.modules) > 0 || !has(self.hooks) || ("
+        + " && ".join(
+            f"(!has(self.hooks.{name}) || size(self.hooks.{name}) == 0)" for name in _HOOKS
+        )
+        + ")",
+    ),
+    Rule(
+        DriverSpec,
+        ("services",),
+        "the names of the services must differ",
+        lambda spec: len({each.name for each in spec.services}) == len(spec.services),
+        "!has(self.services) || "
+        "self.services.all(a, self.services.exists_one(b, a.name == b.name))",
+    ),
+    Rule(
+        ServiceReady,
+        ("socket", "file", "log"),
+        "expected exactly one of socket, file and log",
+        lambda ready: [bool(ready.socket), bool(ready.file), bool(ready.log)].count(True) == 1,
+        _one_of("socket", "file", "log"),
+    ),
+    Rule(
+        ServiceReady,
+        ("log",),
+        "expected a Python regular expression",
+        lambda ready: not _regex_error(ready.log),
+        detail=lambda ready: _regex_error(ready.log),
     ),
     Rule(
         DriverSpec,

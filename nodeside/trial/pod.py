@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ _PROVIDE_SECONDS = 300.0
 _DEVICES_SECONDS = 900.0  # 16 resources, each of which may hang for half a minute
 _RUN_SECONDS = 6 * 3600.0  # the node side has its own deadlines; this is for a stuck machine
 _COMMAND_SECONDS = 600.0
+_LOOK = 0.1  # seconds between two looks at a process that runs on
 _OUTPUT = 1 << 20  # characters of a command's output, from its end
 _OF_THE_BUILD = (
     ExitCode.BUILD_FAILED,
@@ -166,7 +168,7 @@ class _Pod:
         sidecar = self._start_sidecar()
         moment = "the driver was brought up"
         try:
-            done = self._run_driver()
+            running, done = self._run_driver()
             report = read_report(done.output)
             ready = report.get("state") == "ready"
             moment = "its devices were looked at"
@@ -181,6 +183,8 @@ class _Pod:
                 raise
             return self._crashed(moment)
         self._stop(sidecar)
+        if running is not None:
+            self._stop(running)
         return replace(self._result(done.exit_code, report, commands), devices=devices)
 
     def _give_shell(self, exit_code: int) -> None:
@@ -254,11 +258,24 @@ class _Pod:
         """The container of the driver."""
         return "privileged-driver" if self.target.driver.spec.privileged else "driver"
 
-    def _run_driver(self) -> Completed:
+    def _run_driver(self) -> tuple[GuestProcess | None, Completed]:
+        """Bring the driver up. Returns its process, if it runs on for the sake of services."""
         argv = ["nodeside", "driver", "run", "--once", "--output", "json"]
         tell = partial(_tell, self.progress, "driver")
         where = self._container
-        return self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
+        if not self.target.driver.spec.services:
+            done = self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
+            return None, done
+        process = self.machine.start([*argv, "--with-services"], where, on_error=tell)
+        deadline = time.monotonic() + _RUN_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            report = read_report(process.output)
+            if report.get("state") == "ready":
+                return process, Completed(process.argv, 0, process.output, process.errors, 0.0)
+            if report:
+                break  # it ends by itself, with its exit code
+            time.sleep(_LOOK)
+        return None, process.wait(_COMMAND_SECONDS)
 
     def _find_devices(self) -> Mapping[str, Any] | None:
         """Return what `nodeside driver devices` finds, or why it found nothing.

@@ -54,6 +54,7 @@ def test_every_verb_of_the_design_is_there() -> None:
                 "unload",
                 "status",
                 "devices",
+                "services",
                 "env",
                 "doctor",
                 "publish",

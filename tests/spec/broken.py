@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 SYSFS = "bus/pci/drivers/edu/uevent"
+SERVICE = {"name": "monitor", "command": ["edu-monitor"]}
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
 
 OF_ATTRIBUTES = (
@@ -37,6 +38,25 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"modules": [{"name": "dm-edu"}], "conflicts": {"modules": ["dm_edu"]}},
         "$.spec: a module cannot be in conflicts.modules and in modules: dm_edu",
+    ),
+    (
+        {"modules": [], "devices": [EDU], "hooks": {"afterLoad": [{"command": ["true"]}]}},
+        "$.spec: hooks are for modules, and there are none",
+    ),
+    (
+        {"services": [SERVICE, SERVICE]},
+        "$.spec.services: the names of the services must differ",
+    ),
+    (
+        {"services": [SERVICE | {"ready": {"file": "/run/a", "socket": "/run/b"}}]},
+        "$.spec.services[0].ready: expected exactly one of socket, file and log",
+    ),
+    (
+        {"services": [SERVICE | {"ready": {"log": "a("}}]},
+        (
+            "$.spec.services[0].ready.log: expected a Python regular expression: missing ), "
+            "unterminated subpattern at position 1"
+        ),
     ),
     (
         {"stages": [{"name": "a", "manifests": "x"}, {"name": "a", "manifests": "y"}]},

@@ -93,7 +93,8 @@ def test_a_bad_status_is_explained() -> None:
         "$.status.bootId: is missing",
         (
             "$.status.extra: unknown field; known fields: driver, node, state, version, kernel, "
-            "bootId, reason, message, hint, source, key, revision, toolkit, modules, stages"
+            "bootId, reason, message, hint, source, key, revision, toolkit, modules, stages, "
+            "services"
         ),
         '$.status.stages.build: expected a number, got "3"',
         (

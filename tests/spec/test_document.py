@@ -184,7 +184,8 @@ spec:
             {"frobnicate": 1},
             (
                 "$.spec.frobnicate: unknown field; known fields: version, modules, image, "
-                "hardware, source, build, conflicts, firmware, prebuilt, reuse, validate, devices, "
+                "hardware, source, build, conflicts, firmware, prebuilt, reuse, hooks, services, "
+                "validate, devices, "
                 "upgrade, unload, signing, toolkit, preflight, rollout, stages, privileged"
             ),
         ),

@@ -6,8 +6,8 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.vm.warm import WarmDriver
 LONG = 900.0
 _SIDECAR = {"NODESIDE_SIDECAR_TIMEOUT": "600"}
 _SHARED = Path("/shared")
+_HOLD = "import signal, sys; kept = open(sys.argv[1]); print('held', flush=True); signal.pause()"
 
 CACHE = "/var/lib/nodeside/cache"  # on the node
 SHARED = "/var/lib/pod/shared"  # on the node
@@ -227,6 +228,20 @@ class Pod:
     def ready(self, driver: str = "edu") -> bool:
         """Whether the ready file stands that consumers wait for."""
         return self.exists(f"/run/nodeside/{driver}/ready")
+
+
+@contextmanager
+def held_open(pod: Pod, device: str) -> Iterator[GuestProcess]:
+    """A consumer in a container of its own has the device open."""
+    says = Lines()
+    argv = ["python3", "-c", _HOLD, f"/host{device}"]
+    consumer = pod.machine.start(argv, "consumer", on_line=says.add)
+    try:
+        says.until("held")
+        yield consumer
+    finally:
+        consumer.kill()
+        consumer.wait(LONG)
 
 
 def whys(report: Mapping[str, Any]) -> dict[str, str]:

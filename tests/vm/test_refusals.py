@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from nodeside.trial.machine.kernel_disk import KernelDisk
-from nodeside.trial.machine.machine import GuestProcess, Machine
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import Give, switched_on
-from tests.vm.pod import LONG, Lines, Pod
+from tests.vm.pod import LONG, Pod, held_open
 from tests.vm.variants import DriverImage, SmallModule, parameters
 
 pytestmark = pytest.mark.vm
 
 _SECOND = {'VERSION("1.0.0")': 'VERSION("1.1.0")'}
-_HOLD = "import signal, sys; kept = open(sys.argv[1]); print('held', flush=True); signal.pause()"
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +37,6 @@ def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Itera
     image.small("permanent", SmallModule("permanent", permanent=True))
     with switched_on(workshop, newest, image) as machine:
         yield machine
-
-
-@contextmanager
-def held_open(pod: Pod, device: str) -> Iterator[GuestProcess]:
-    """A consumer in a container of its own has the device open."""
-    says = Lines()
-    argv = ["python3", "-c", _HOLD, f"/host{device}"]
-    consumer = pod.machine.start(argv, "consumer", on_line=says.add)
-    try:
-        says.until("held")
-        yield consumer
-    finally:
-        consumer.kill()
-        consumer.wait(LONG)
 
 
 def insmod(pod: Pod, module: Path) -> None:

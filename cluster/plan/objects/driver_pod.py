@@ -28,6 +28,7 @@ from cluster.model.names import (
 from cluster.model.snapshot import EMPTY, DriverObject, Pool, Settings, assignment
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
+from nodeside.spec.services import Hooks
 
 PROVIDE_CONTAINER: Final = "provide"
 
@@ -68,6 +69,7 @@ _HOST_PATHS = (
 # a build that fills the disk. Only a runaway build does, not a large driver.
 _SHARED_LIMIT = "16Gi"
 _SCRATCH_LIMIT = "4Gi"
+_RUN_LIMIT = "64Mi"  # sockets, pid files and the like
 _TOKEN_SECONDS = 3607  # the kubelet renews it after 80 %
 
 Document = dict[str, Any]
@@ -120,8 +122,9 @@ def pod(inputs: DaemonSetInput) -> Document:
         "nodeSelector": {assigned_label(inputs.driver.name): inputs.assignment},
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
-        # SIGTERM ends both containers immediately, unless the kernel is loading a module.
-        "terminationGracePeriodSeconds": 60,
+        # SIGTERM ends both containers immediately, unless the kernel is loading a module, or once
+        # the services have ended.
+        "terminationGracePeriodSeconds": 60 + _services_seconds(inputs.driver),
         # Both containers use one level because their types differ. Otherwise each container start
         # would relabel the shared directory and lock out the other container.
         "securityContext": {"seLinuxOptions": {"level": "s0"}},
@@ -132,6 +135,16 @@ def pod(inputs: DaemonSetInput) -> Document:
     if inputs.settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in inputs.settings.pull_secrets]
     return {key: value for key, value in spec.items() if value != []}
+
+
+def _runs_programs(driver: Driver) -> bool:
+    """Returns whether it has hooks or services, which write to /run/<driver>."""
+    return bool(driver.spec.services) or driver.spec.hooks != Hooks()
+
+
+def _services_seconds(driver: Driver) -> int:
+    """Returns how long the services may take to end, one after another."""
+    return sum(each.stop_timeout_seconds for each in driver.spec.services)
 
 
 def unprivileged(**ids: Any) -> Document:
@@ -219,6 +232,8 @@ def _driver_mounts(inputs: DaemonSetInput) -> list[Document]:
         _mount("token", TOKEN_DIRECTORY, read_only=True),
         _mount("tmp", "/tmp"),  # noqa: S108
     ]
+    if _runs_programs(inputs.driver):
+        mounts.append(_mount("run", f"/run/{inputs.driver.name}"))
     if inputs.toolkit:
         mounts.append(_mount("shared", SHARED))
     return mounts + [_mount(n, at, read_only=True) for n, at, _ in _optional(inputs)]
@@ -269,6 +284,8 @@ def _volumes(inputs: DaemonSetInput) -> list[Document]:
         token_volume(),
         {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
     ]
+    if _runs_programs(inputs.driver):
+        volumes.append({"name": "run", "emptyDir": {"sizeLimit": _RUN_LIMIT}})
     if inputs.toolkit:
         volumes += [
             {"name": "shared", "emptyDir": {"sizeLimit": _SHARED_LIMIT}},

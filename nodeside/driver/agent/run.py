@@ -1,11 +1,12 @@
 """`nodeside driver run`: the main process of the driver container, as one attempt or as a loop.
 
 One attempt brings the driver up, announces the result, and exits with its exit code. The loop does
-the same, then waits for a reason to look again: a kernel event, a changed driver.yaml, a slow poll.
+the same and starts the services of the driver, then waits for a reason to look again: a kernel
+event, a service that has ended, a changed driver.yaml, a slow poll.
 A failed driver never ends the process. The process stays unready, reports why, retries what is
 retryable, and wakes when its inputs change. A bug in nodeside does not end it either: it is
-reported like any other failure, with its traceback in the log. SIGTERM ends the process and leaves
-the modules loaded.
+reported like any other failure, with its traceback in the log. SIGTERM ends the process and the
+services of the driver, and leaves the modules loaded.
 
 The loop also holds the pod lock of its driver from its first action to its end, so it is the only
 such pod on the node. If a new revision replaces an old one, the new pod waits until the old pod has
@@ -36,7 +37,9 @@ from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder.task import Config, Task, read_driver
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
+from nodeside.driver.services.services import ServiceFailed, Services
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
+from nodeside.ready_file import clear_ready
 
 if TYPE_CHECKING:
     from nodeside.driver.agent.watch import Watch
@@ -54,6 +57,7 @@ class _Result(Enum):
 
     READY = "ready"
     RETRYABLE = "retryable"
+    SERVICE_FAILED = "service failed"  # it has a time to start again
     FAILED = "failed"  # until something changes
 
 
@@ -84,7 +88,8 @@ class Run:
     """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
 
     `loader` loads the modules; None means by system calls. Without a `turn` this is not a pod, and
-    the lock of a single attempt is enough. `attempts` are those that failed.
+    the lock of a single attempt is enough. `attempts` are those that failed. Without `services`
+    none is started.
     """
 
     config: Config
@@ -95,6 +100,7 @@ class Run:
     last_read: LastRead = field(default_factory=LastRead, repr=False)
     turn: PodLock | None = None
     attempts: Attempts = field(default_factory=Attempts, repr=False)
+    services: Services | None = field(default=None, repr=False)
 
     def once(self) -> tuple[Journal, Report]:
         """Bring the driver up. Expected failures are in the report. Only observations are sent.
@@ -105,7 +111,7 @@ class Run:
         task = resolve_or_tell(
             self.config, self.tell, self.last_read, expected_kernel=self.expected_kernel
         )
-        journal = Journal(task, self.tell)
+        journal = Journal(task, self.tell, services=self.services)
         try:
             self._check_kernel(task)
             if self.turn is not None:
@@ -126,7 +132,14 @@ class Run:
     def _bring_up(self, task: Task, journal: Journal, listener: Listener) -> Report:
         """Bring the driver up. After a bug, judge what is loaded: the bug says nothing about it."""
         try:
-            return bring_up(task, journal, listener, loader=self.loader, attempts=self.attempts)
+            return bring_up(
+                task,
+                journal,
+                listener,
+                loader=self.loader,
+                attempts=self.attempts,
+                services=self.services,
+            )
         except NodesideError:
             raise
         except Exception as exc:
@@ -144,36 +157,49 @@ class Run:
 
     def for_ever(self) -> None:
         """Keep the driver up until SIGTERM or SIGINT."""
+        services = Services()
         with ExitStack() as stack:
-            replace(self, turn=PodLock(stack))._keep_up()
+            try:
+                replace(self, turn=PodLock(stack), services=services)._keep_up(services)
+            finally:
+                services.stop()
 
-    def _keep_up(self) -> None:
+    def _keep_up(self, services: Services) -> None:
         from nodeside.driver.agent.watch import Watch, Why
 
         retry, repeat_failed = _FIRST_RETRY, True
-        with Watch(*self._watched()) as watch:
+        with Watch(*self._watched(), ended=services.find_ends) as watch:
             while watch.stopping is None:
                 watch.drain()
                 result = self._stoppable_by(watch, repeat_failed=repeat_failed)._try_once()
                 if os.getpid() == 1:
-                    process.reap_orphans()
+                    process.reap_orphans(services.pids)
                 if watch.stopping is not None:
                     break
                 # A look that loads, unloads or resets something causes uevents. Those would wake
                 # the next look at once, in an endless loop.
                 timeout = retry if result is _Result.RETRYABLE else None
+                if result is _Result.SERVICE_FAILED:
+                    timeout = services.next_start()
                 reason = watch.wait(timeout, calm=_CALM if result is _Result.READY else retry)
                 if result is _Result.READY:
                     retry = _FIRST_RETRY
-                elif reason.why is not Why.POLL:
+                elif reason.why is not Why.POLL and result is not _Result.SERVICE_FAILED:
                     retry = min(retry * 2, _LONGEST_RETRY)
                 log.detail("looking again", why=reason.why.value, detail=reason.detail)
                 repeat_failed = reason.why in (Why.INPUT, Why.PATIENCE)
                 if reason.why is Why.INPUT:
                     retry = _FIRST_RETRY
                     watch.follow(*self._watched())
-        name = watch.stopping.name if watch.stopping else ""
-        log.fact("stopping; the modules stay loaded", signal=name)
+            name = watch.stopping.name if watch.stopping else ""
+            log.fact("stopping; the modules stay loaded", signal=name)
+            self._stop(services)
+
+    def _stop(self, services: Services) -> None:
+        """Stop the services. Without them the driver is not ready."""
+        if services.stop():
+            with suppress(NodesideError):
+                clear_ready(self.config.host, services.driver)
 
     def _stoppable_by(self, watch: Watch, *, repeat_failed: bool) -> Run:
         """Return this run, whose waits end once the watch was asked to stop."""
@@ -208,6 +234,8 @@ class Run:
             return _Result.RETRYABLE
         if report.state is State.READY:
             return _Result.READY
+        if report.reason == ServiceFailed.reason:
+            return _Result.SERVICE_FAILED
         return _Result.RETRYABLE if report.retryable else _Result.FAILED
 
     def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:

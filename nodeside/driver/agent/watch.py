@@ -1,8 +1,8 @@
 """Wait until there is a reason to look again at a ready or failed driver.
 
 `Watch.wait` runs in the main thread, between two looks. It sleeps in one select(2) and returns the
-first reason: a kernel uevent about our modules or a PCI device, a changed input file, SIGTERM or
-SIGINT, the slow poll, or the caller's timeout.
+first reason: a kernel uevent about our modules or a PCI device, a changed input file, the end of a
+service, SIGTERM or SIGINT, the slow poll, or the caller's timeout.
 
 If uevents are not available, the poll becomes faster.
 
@@ -43,6 +43,7 @@ class Why(Enum):
 
     STOP = "stop"
     INPUT = "input"
+    SERVICE = "service"
     UEVENT = "uevent"
     POLL = "poll"
     PATIENCE = "patience"
@@ -68,7 +69,8 @@ class Watch:
 
     Use it as a context manager in the main thread, and create it before the first look. It wakes if
     one of `modules` is loaded or unloaded, or one of `inputs` is replaced. `inputs` are files and
-    directories (driver.yaml, a ConfigMap's directory); they need not exist.
+    directories (driver.yaml, a ConfigMap's directory); they need not exist. `ended` is asked when a
+    child has ended, and returns whether it is one that matters.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Watch:
         poll: float = POLL,
         uevents: Callable[[], Uevents | None] | None = None,
         on_signal: Callable[[signal.Signals], None] = lambda _: None,
+        ended: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
         self._modules = frozenset(kernel_name(name) for name in modules)
@@ -86,6 +89,7 @@ class Watch:
         self._poll = poll
         self._open_uevents = uevents or partial(open_uevents, "module", "pci")
         self._on_signal = on_signal
+        self._ended = ended
         self._clock = clock or Clock()
         self._uevents: Uevents | None = None
         self._handlers: dict[signal.Signals, Any] = {}
@@ -102,6 +106,8 @@ class Watch:
         self._previous_wakeup = signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
         for number in _STOP_SIGNALS:
             self._handlers[number] = signal.signal(number, self._note_signal)
+        # With any handler, the signal is written to the wakeup descriptor.
+        self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,6 +150,8 @@ class Watch:
         changed = self._changed_input()
         if changed is not None:
             return Reason(Why.INPUT, str(changed))
+        if self._ended():
+            return Reason(Why.SERVICE)
         now = self._clock.now()
         patient = until is None or now < until
         if patient and now >= calm_until:  # a look after the timeout does more than one for uevents

@@ -200,6 +200,7 @@ def _ready_record(status: NodeDriverStatus) -> ReadyRecord:
         modules=status.modules,
         since=time.time(),
         stages=status.stages,
+        services={each.name: each.restarts for each in status.services},
     )
 
 

@@ -126,7 +126,7 @@ def _clipped(value: object) -> object:
         fits = len(value) <= REPORT_TEXT
         return value if fits else value[: REPORT_TEXT - len(cut)] + cut
     if isinstance(value, Mapping):
-        return dict(islice(value.items(), REPORT_ITEMS))
+        return {key: _clipped(each) for key, each in islice(value.items(), REPORT_ITEMS)}
     if isinstance(value, Sequence):
         return [_clipped(each) for each in value[:REPORT_ITEMS]]
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nodeside import log
+from nodeside.driver.bringup.hooks import HookFailed
 from nodeside.driver.kernel.errors import LoadFailed
 from nodeside.driver.kernel.sequence import RollBack, SequenceFailed
 from nodeside.errors import NodesideError
@@ -16,8 +17,8 @@ _AGAIN = "the driver container tries it again if an input changes, or if it is r
 class Attempts:
     """`stuck` are modules that were waited for until the deadline, and are still loading or going.
 
-    A replacement that the kernel refuses takes the working modules away for a moment. It is
-    remembered if it will fail again, and if the previous modules work again.
+    A replacement that the kernel or a hook refuses takes the working modules away for a moment. It
+    is remembered if it will fail again, and if the previous modules work again.
     """
 
     stuck: set[str] = field(default_factory=set)
@@ -27,7 +28,7 @@ class Attempts:
     def failed(self, replacement: object, error: SequenceFailed) -> SequenceFailed:
         """Return the error to raise. Remember the replacement, unless it may succeed later."""
         rolled, is_for_good = error.rolled_back, not error.retryable
-        if not (is_for_good and isinstance(error.cause, LoadFailed)):
+        if not (is_for_good and isinstance(error.cause, LoadFailed | HookFailed)):
             return error
         if rolled.problems or not rolled.restored:
             return error

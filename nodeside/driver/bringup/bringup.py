@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
-from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, State
+from nodeside.contract import (
+    NOTHING_SERVED,
+    HooksRun,
+    LoadedModule,
+    LoadedRecord,
+    Rung,
+    State,
+)
 from nodeside.driver.bringup.attempts import Attempts
+from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.installation import Installation, record_of, wanted_modules
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.observe import observe
@@ -27,7 +35,11 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.ready_file import clear_ready
 from nodeside.records import encode
+
+if TYPE_CHECKING:
+    from nodeside.driver.services.services import Services
 
 _PAUSE = 0.1  # seconds between polls of a module that is loading or unloading
 
@@ -48,11 +60,13 @@ def bring_up(
     closed: Collection[Rung] = (),
     loader: Loader | None = None,
     attempts: Attempts | None = None,
+    services: Services | None = None,
 ) -> Report:
-    """Load the desired modules unless they are loaded already, and validate them.
+    """Load the desired modules unless they are loaded already, start services, and validate.
 
     The rungs in `closed` are skipped. `loader` makes the module system calls. `attempts` are the
-    earlier ones of this process; it is kept up to date. Raises NodesideError.
+    earlier ones of this process; it is kept up to date. Without `services` none is started. Raises
+    NodesideError.
     """
     loader, attempts = loader or Loader(task.host), attempts or Attempts()
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
@@ -62,12 +76,16 @@ def bring_up(
     match decision.action:
         case plan.Keep(proof):
             journal.source = Rung.LOADED
-            record = _remember(task, observed.record, proof)
+            record = _after_load(task, _remember(task, observed.record, proof))
+            _start_services(task, journal, listener, services)
             _prove(task, journal, loader, wanted_modules(task, proof), record)
         case plan.Use(rung, bundle):
             journal.source = rung
-            installation = Installation(task, journal, loader, observed, bundle, rung, attempts)
+            installation = Installation(
+                task, journal, loader, observed, bundle, rung, attempts, services
+            )
             record, mark = installation.run(repeat_failed=listener.repeat_failed)
+            _start_services(task, journal, listener, services)
             _prove(task, journal, loader, record.modules, record, mark=mark)
         case plan.GiveUp():
             raise _no_rung(task, decision, closed)
@@ -211,6 +229,34 @@ def validate_loaded(
         journal.checks = tuple(encode(check) for check in validation.checks)
 
 
+def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
+    """Run the hooks of the load if the process that loaded the modules could not."""
+    hooks = task.driver.spec.hooks.after_load
+    if record.hooks is HooksRun.AFTER_LOAD or not hooks:
+        return record
+    run_hooks("afterLoad", hooks)
+    done = replace(record, hooks=HooksRun.AFTER_LOAD)
+    write_loaded(task.host, done)
+    return done
+
+
+def _start_services(
+    task: Task, journal: Journal, listener: Listener, services: Services | None
+) -> None:
+    """Start the services that do not run. Until they are ready, the driver is not."""
+    wanted = task.driver.spec.services
+    if services is None:
+        if wanted:
+            journal.note("services are not started: `nodeside driver run` starts them")
+        return
+    if all(each.ready for each in services.status) and len(services.status) == len(wanted):
+        services.bring_up(task.name, wanted, listener.stopping)
+        return
+    clear_ready(task.host, task.name)
+    with journal.stage("services"):
+        services.bring_up(task.name, wanted, listener.stopping)
+
+
 def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> LoadedRecord:
     """Update loaded.json after the desired modules were found loaded.
 
@@ -225,7 +271,7 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
         source = Rung.COMPATIBLE
     fresh = record_of(task, proof, source, record.devices if record else ())
     if record is not None and record.has_one_of(fresh.modules):
-        fresh = replace(fresh, mark=record.mark, splat=record.splat)
+        fresh = replace(fresh, mark=record.mark, splat=record.splat, hooks=record.hooks)
     write_loaded(task.host, fresh)
     return fresh
 

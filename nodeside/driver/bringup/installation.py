@@ -3,19 +3,21 @@
 The steps are ordered so that a refusal disturbs as little as possible. Checks that do not involve
 the kernel come first, and with them everything that reads a file of the user's. Then the old
 modules are unloaded; if they are in use, nothing has been touched yet. Firmware and conflicting
-drivers follow, then the load. A failure, or a bug, after the first old module was unloaded restores
-them, and the conflicting drivers too.
+drivers follow, then the load and its hooks. A failure, or a bug, after the first old module was
+unloaded restores them, and the conflicting drivers too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
-from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
+from nodeside.contract import HooksRun, LoadedModule, LoadedRecord, Rung, State
 from nodeside.driver.bringup.attempts import Attempts
+from nodeside.driver.bringup.departure import unload_driver
+from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
@@ -46,6 +48,9 @@ from nodeside.driver.node.run_directory import clear_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
 from nodeside.pci import pci_devices
+
+if TYPE_CHECKING:
+    from nodeside.driver.services.services import Services
 
 
 class Refused(NodesideError):
@@ -108,7 +113,7 @@ def record_of(
 class Installation:
     """The installation of one bundle. `known` is the observation made before it.
 
-    `attempts` are the earlier ones of this process.
+    `attempts` are the earlier ones of this process, `services` those that it runs.
     """
 
     task: Task
@@ -118,6 +123,7 @@ class Installation:
     bundle: Bundle
     rung: Rung
     attempts: Attempts
+    services: Services | None = None
 
     def run(self, *, repeat_failed: bool = True) -> tuple[LoadedRecord, Mark]:
         """Load the modules. Return their record, and the kernel log's mark from before the load.
@@ -153,7 +159,9 @@ class Installation:
                 raise self.attempts.failed(replacement, error) from error.cause
             self.attempts.succeeded()
             appeared = device_numbers(self.task.host) - before
-        record = replace(record, devices=tuple(sorted(appeared)))
+        has_hooks = bool(self.task.driver.spec.hooks.after_load)
+        hooks = HooksRun.AFTER_LOAD if has_hooks else HooksRun.NONE
+        record = replace(record, devices=tuple(sorted(appeared)), hooks=hooks)
         write_loaded(self.task.host, record)
         return record, mark
 
@@ -183,7 +191,8 @@ class Installation:
         self.journal.state(State.UNLOADING, "replacing the loaded version")
         known = self.known
         try:
-            unload.unload_modules(self._leaving(), self.loader)
+            leaving = self._leaving()
+            unload_driver(self.task, self.loader, leaving, known.record, self.services)
             self.journal.state(State.LOADING)
         except Exception as error:
             names = dict.fromkeys((*known.in_kernel, *getattr(error, "removed", ())))
@@ -227,6 +236,7 @@ class Installation:
             write_loaded(self.task.host, record)
             begun = True
             load_sequence(wanted, self.loader, previous=previous)
+            run_hooks("afterLoad", spec.hooks.after_load)
         except SequenceFailed as error:
             self._put_back(error.rolled_back, cleared)
             raise
@@ -245,7 +255,7 @@ class Installation:
         host, record = self.task.host, self.known.record
         try:
             if rolled.restored and record is not None:
-                write_loaded(host, record)
+                write_loaded(host, replace(record, hooks=HooksRun.NONE))  # it is another load
             elif not rolled.problems:
                 clear_loaded(host, self.task.name)
         except NodesideError as problem:  # a full disk, perhaps; what failed first is raised

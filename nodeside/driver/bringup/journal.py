@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nodeside import log
-from nodeside.contract import NodeDriverStatus, Rung, State
+from nodeside.contract import NodeDriverStatus, Rung, ServiceStatus, State
 from nodeside.driver.ladder.plan import Verdict
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode, NodesideError
+
+if TYPE_CHECKING:
+    from nodeside.driver.services.services import Services
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Report:
     state: State
     source: Rung | None = None
     modules: tuple[str, ...] = ()
+    services: tuple[ServiceStatus, ...] = ()
     rungs: tuple[Verdict, ...] = ()
     checks: tuple[Mapping[str, object], ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
@@ -52,6 +57,7 @@ class Journal:
     stages: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     source: Rung | None = None
+    services: Services | None = None  # those that this process runs
     told: NodeDriverStatus | None = None  # the last status that was announced
 
     @contextmanager
@@ -125,6 +131,7 @@ class Journal:
             state=state,
             source=self.source,
             modules=task.wanted.names,
+            services=self.services.status if self.services else (),
             rungs=self.verdicts,
             checks=self.checks,
             stages=dict(self.stages),
@@ -158,4 +165,5 @@ class Journal:
             toolkit=self.task.config.toolkit,
             modules=report.modules,
             stages=report.stages,
+            services=report.services,
         )

@@ -3,6 +3,7 @@
     options, outcome, report, console     shared: flags, results, tables, build output
     run, load, unload, wait               what a pod does, and the same by hand
     bundles, job                          fetch, build, publish; the two halves of a build Job
+    services                              what runs of them, and stop them
     dry_run, status, devices, doctor, env read-only
 
 `driver.cli` imports each file when its verb is called.

@@ -6,16 +6,18 @@ manifest only. Nothing is fetched, built, loaded, unloaded or waited for.
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from typing import assert_never
 
 from nodeside.contract import Rung
 from nodeside.driver.bringup import installation
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
-from nodeside.driver.commands import bundles
+from nodeside.driver.commands import bundles, services
 from nodeside.driver.commands.outcome import Outcome, as_document, identity, would
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import leaving, plan_unload
+from nodeside.driver.kernel.unload import Obstacle, leaving, plan_unload
 from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.plan import Finding
@@ -23,6 +25,7 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.pci import pci_devices
 from nodeside.spec.model import Reuse
+from nodeside.spec.services import Hook
 from nodeside.table import table
 
 
@@ -64,7 +67,7 @@ def _climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[plan.Verd
             verdicts = (plan.Verdict(Rung.LOADED, False, elsewhere), *verdicts[1:])
         match decided.action:
             case plan.Keep():
-                return [_KEEP, "validate"], verdicts
+                return [_KEEP, *_services(task), "validate"], verdicts
             case plan.GiveUp():
                 return ["fail: no rung is left"], verdicts
             case plan.Use(rung, _):
@@ -114,18 +117,37 @@ def _loading(task: Task, known: plan.Observed) -> list[str]:
         pci_devices(task.host),
         wanted.names,
     )
-    loads = [*cleared.words, f"load {', '.join(wanted.names)}", "validate"]
+    hooks = task.driver.spec.hooks
+    loads = [*cleared.words, f"load {', '.join(wanted.names)}", *_run(hooks.after_load)]
+    loads += [*_services(task), "validate"]
     match decision:
         case plan.Replacement.LOAD:
             return loads
         case plan.Replacement.REPLACE:
             going = plan_unload(leaving(wanted.names, known.record, known.in_kernel), rows).order
-            return [f"unload {', '.join(going)} ({who.value})", *loads]
+            unloads = [f"unload {', '.join(going)} ({who.value})", *_run(hooks.after_unload)]
+            return [*_before_unload(task), *unloads, *loads]
         case plan.Replacement.AFTER_REBOOT:
             return [f"wait for a reboot: {why}"]
         case plan.Replacement.REFUSE:
             return [f"refuse: {why}"]
     assert_never(decision)
+
+
+def _run(hooks: Iterable[Hook]) -> list[str]:
+    return [f"run {shlex.join(hook.command)}" for hook in hooks]
+
+
+def _services(task: Task) -> list[str]:
+    """Return what `run` would do; other commands start no service."""
+    names = ", ".join(service.name for service in task.driver.spec.services)
+    return [f"start {names} unless they run (run only)"] if names else []
+
+
+def _before_unload(task: Task) -> list[str]:
+    spec = task.driver.spec
+    names = ", ".join(service.name for service in reversed(spec.services))
+    return [*_run(spec.hooks.before_unload), *([f"stop {names}"] if names else [])]
 
 
 def fetch(task: Task) -> Outcome:
@@ -187,9 +209,20 @@ def unload(task: Task) -> Outcome:
     ours = loaded_by_nodeside(task, record, loader)
     decided = plan_unload(leaving((), record, ours), loader.modules.rows())
     steps = [f"unload {name}" for name in decided.order]
-    if decided.blocked:
+    if steps:
+        after = _run(task.driver.spec.hooks.after_unload)
+        steps = [*_before_unload(task), *steps, *after]
+    only_held = all(item.obstacle is Obstacle.HELD for item in decided.blocked)
+    if decided.blocked and not (only_held and task.driver.spec.services):
         steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
     return would(task, *(steps or ["unload nothing: nodeside has loaded none of its modules"]))
+
+
+def stop_services(task: Task) -> Outcome:
+    """Return which services would be stopped."""
+    running = [row["name"] for row in services.rows(task, None) if row["pids"]]
+    steps = [f"stop {name}" for name in reversed(running)]
+    return would(task, *(steps or ["stop nothing: none of its services runs here"]))
 
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:

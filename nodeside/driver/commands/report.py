@@ -31,6 +31,11 @@ def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
     if report.checks:
         rows = [_check(check) for check in report.checks]
         parts.append(table(rows, header=("CHECK", "", "FOUND")))
+    if report.services:
+        services = [
+            (s.name, "ready" if s.ready else "not ready", s.message) for s in report.services
+        ]
+        parts.append(table(services, header=("SERVICE", "STATE", "WHY")))
     if report.stages:
         stages = [(name, f"{seconds:.2f} s") for name, seconds in report.stages.items()]
         parts.append(table(stages, header=("STAGE", "TIME")))

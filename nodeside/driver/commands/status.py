@@ -6,6 +6,7 @@ from typing import Any
 
 from nodeside.contract import LoadedRecord
 from nodeside.driver.bringup.observe import observe
+from nodeside.driver.commands import services
 from nodeside.driver.commands.outcome import Outcome, as_document, identity
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
@@ -36,6 +37,7 @@ def read_status(task: Task) -> Outcome:
         "record": _record(observed.record) if observed.record else None,
         "modules": modules,
         "cache": bundles,
+        "services": services.rows(task, ready) if task.driver.spec.services else [],
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
     return Outcome(document, text=_text(task, document), exit_code=code)
@@ -79,4 +81,5 @@ def _text(task: Task, document: dict[str, Any]) -> str:
         for module in document["modules"]
     ]
     columns = ("MODULE", "STATE", "REFCNT", "BUILD-ID", "HELD BY")
-    return "\n\n".join([table(head), table(rows, header=columns)])
+    parts = [table(head), table(rows, header=columns), services.text(document["services"])]
+    return "\n\n".join(part for part in parts if part)

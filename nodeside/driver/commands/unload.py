@@ -20,12 +20,13 @@ from nodeside.clock import Clock
 from nodeside.contract import UNLOADED, State
 from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import Announcer, announcing
+from nodeside.driver.bringup.departure import unload_driver
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.observe import loaded_by_nodeside
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import leaving, unload_modules
+from nodeside.driver.kernel.unload import leaving
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, Locked, NodesideError
@@ -153,9 +154,11 @@ class _Patience:
 
 def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
-    removed = unload_modules(
-        leaving((), record, loaded_by_nodeside(task, record, loader)),
+    removed = unload_driver(
+        task,
         loader,
+        leaving((), record, loaded_by_nodeside(task, record, loader)),
+        record,
         begin=lambda: journal.state(State.UNLOADING),
     )
     run_directory.clear_loaded(task.host, task.name)

@@ -33,7 +33,7 @@ from nodeside.driver.kernel.errors import (
 from nodeside.driver.module.compression import decompress
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import lockdown_mode
-from nodeside.driver.node.holders import who_holds
+from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.intree import InTree, read_tree, real_path
 from nodeside.driver.node.kernel_log import Excerpt, KernelLog, Mark
 from nodeside.driver.node.modules import KernelModules, LoadedState
@@ -242,7 +242,7 @@ class Loader:
     ) -> InUse | RebootRequired | UnloadFailed:
         """Return the error for a refusal: EAGAIN is a reference, EBUSY an unremovable module."""
         if exc.errno == errno.EAGAIN:
-            return in_use_error(module, self.host, devices)
+            return in_use_error(who_holds(module, self.host, devices))
         if exc.errno == errno.EBUSY:
             return stuck_error(module, self.modules.state(module))
         if exc.errno == errno.EPERM and self._modules_disabled():
@@ -265,10 +265,10 @@ class Loader:
             self.clock.sleep(_PAUSE)
 
 
-def in_use_error(module: str, host: Host, devices: frozenset[str] = frozenset()) -> InUse:
-    """Return the exception that names the holders of the module."""
+def in_use_error(holding: Holding) -> InUse:
+    """Return the exception that names the holders of a module."""
     return InUse(
-        f"cannot unload {module}: {who_holds(module, host, devices).sentence()}",
+        f"cannot unload {holding.name}: {holding.sentence()}",
         hint="stop what holds it, then try again",
     )
 

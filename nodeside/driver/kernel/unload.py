@@ -14,6 +14,7 @@ from typing import assert_never
 from nodeside.contract import LoadedRecord
 from nodeside.driver.kernel.errors import CannotUnload, InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader, in_use_error, stuck_error
+from nodeside.driver.node.holders import who_holds
 from nodeside.driver.node.modules import LoadedState
 from nodeside.modulenames import kernel_name
 
@@ -122,7 +123,7 @@ def obstacle_error(
         case Obstacle.PERMANENT | Obstacle.COMING_OR_GOING:
             return stuck_error(item.module, loader.modules.state(item.module))
         case Obstacle.NEEDED | Obstacle.HELD:
-            return in_use_error(item.module, loader.host, devices)
+            return in_use_error(who_holds(item.module, loader.host, devices))
     assert_never(item.obstacle)
 
 

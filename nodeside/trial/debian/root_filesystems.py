@@ -23,7 +23,7 @@ NEEDS_MIB = 1536
 _USUAL = "half a minute"
 
 DRIVER_PACKAGES = (
-    "python3", "python3-click", "python3-requests", "python3-pyudev",
+    "python3", "python3-click", "python3-psutil", "python3-requests", "python3-pyudev",
     "python3-yaml", "kmod", "openssl", "ca-certificates", "iproute2",
 )  # fmt: skip
 TOOLKIT_PACKAGES = (

@@ -303,7 +303,7 @@ class Script:
         self.inputs: tuple[Path, ...] = ()
         self.acts: dict[int, Any] = {}
 
-    def __call__(self, modules: Iterable[str], inputs: Iterable[Path]) -> Script:
+    def __call__(self, modules: Iterable[str], inputs: Iterable[Path], **_: Any) -> Script:
         self.follow(modules, inputs)
         return self
 
@@ -379,7 +379,7 @@ def test_process_one_of_a_container_collects_orphans_after_each_look(
 ) -> None:
     node.put_bundle(node.task())
     looks: list[int] = []
-    monkeypatch.setattr(process, "reap_orphans", lambda: looks.append(len(node.told)))
+    monkeypatch.setattr(process, "reap_orphans", lambda _: looks.append(len(node.told)))
     monkeypatch.setattr(os, "getpid", lambda: 4711)  # the tests may be the first process themselves
     live(node, monkeypatch, Why.POLL)
     assert looks == [], "another process has no orphans, and perhaps children"
@@ -604,7 +604,7 @@ def test_a_driver_that_wakes_itself_looks_a_few_times_only(
             events.put(Uevent("remove", "module", "straw"))
 
     class Hurried(real):  # type: ignore[valid-type, misc]
-        def __init__(self, *arguments: Any) -> None:
+        def __init__(self, *arguments: Any, **_: Any) -> None:
             super().__init__(*arguments, uevents=lambda: events, clock=Clock(now=lambda: now))
 
         def _sleep(self, heard_from: float, until: float | None) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nodeside.contract import Toolchain
 from nodeside.driver.node.run_directory import hold_lock
+from nodeside.ready_file import read_ready, write_ready
+from nodeside.spec.services import Service
 from tests.driver.fakes.kernel import add_pci_device, link, write
-from tests.driver.fakes.node import FakeNode, module_bytes
+from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 from tests.driver.fakes.pages import compare
+from tests.driver.services.programs import kept
 
 
 @pytest.fixture
@@ -28,8 +33,11 @@ def test_reports(node: FakeNode) -> None:
     loaded = node.run("load", "-o", "json").document
     assert loaded["state"] == "ready"
     validated = node.run("validate", "-o", "json").document
-    compare("run --once", failed.document, loaded, validated)
-    compare("load", failed.document, loaded, validated)
+    node.write_driver(services=[{"name": "s", "command": ["sh", "-c", "exit 1"]}], conflicts={})
+    served = node.run("run", "--once", "--with-services", "-o", "json")
+    assert served.code == 47
+    compare("run --once", failed.document, loaded, validated, served.document)
+    compare("load", failed.document, loaded, validated, served.document)
 
 
 def test_nothing_is_announced_by_who_was_kept_out(
@@ -80,7 +88,19 @@ def test_status(node: FakeNode) -> None:
     node.run("load")
     ready = node.run("status", "-o", "json")
     assert ready.code == 0
-    compare("status", empty.document, ready.document)
+    node.write_driver(services=[service()])
+    record = read_ready(node.host, "straw", BOOT_ID)
+    assert record is not None
+    write_ready(node.host, replace(record, services={"s": 1}))
+    with kept() as running:
+        running.bring_up("straw", [Service("s", ("sleep", "60"))])
+        served = node.run("status", "-o", "json").document
+        compare("services", node.run("services", "-o", "json").document)
+    compare("status", empty.document, ready.document, served)
+
+
+def service() -> dict[str, Any]:
+    return {"name": "s", "command": ["sleep", "60"]}
 
 
 def test_devices(node: FakeNode) -> None:

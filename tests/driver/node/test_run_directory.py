@@ -52,6 +52,7 @@ def test_ready_file_is_json_that_a_consumer_can_read(host: Host) -> None:
         "driver": "edu",
         "kernel": "6.1.0-47-amd64",
         "modules": ["edu"],
+        "services": {},
         "since": 100.0,
         "source": "built",
         "stages": {"build": 41.5},

@@ -1,0 +1,130 @@
+"""Unload a driver's modules, with all that belongs to it: hooks, services, modules, hooks.
+
+Our own services hold the devices, so they do not count as holders: they are stopped. Nothing is
+stopped while somebody else holds a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nodeside import log
+from nodeside.contract import HooksRun, LoadedRecord
+from nodeside.driver.bringup.hooks import HookFailed, run_hooks
+from nodeside.driver.kernel.loader import Loader, in_use_error
+from nodeside.driver.kernel.unload import (
+    Blocked,
+    Leaving,
+    Obstacle,
+    obstacle_error,
+    plan_unload,
+    settled_plan,
+    unload_modules,
+)
+from nodeside.driver.ladder.task import Task
+from nodeside.driver.node.holders import Holding, who_holds
+from nodeside.driver.node.run_directory import write_loaded
+from nodeside.driver.services.processes import is_of_a_service
+from nodeside.errors import NodesideError
+from nodeside.spec.services import Service
+
+if TYPE_CHECKING:
+    from nodeside.driver.services.services import Services
+
+
+def unload_driver(
+    task: Task,
+    loader: Loader,
+    what: Leaving,
+    record: LoadedRecord | None,
+    services: Services | None = None,
+    *,
+    begin: Callable[[], None] = lambda: None,
+) -> tuple[str, ...]:
+    """Unload modules. Returns the removed names in order; see `unload_modules` for what it raises.
+
+    `services` are those of this process; without them, those of another one are stopped. They come
+    back if no module could be unloaded. Raises HookFailed if a hook of before keeps the modules; a
+    failed one of after is logged.
+    """
+    spec = task.driver.spec
+    if not spec.services and spec.hooks.before_unload == spec.hooks.after_unload == ():
+        return unload_modules(what, loader, begin=begin)
+    _refuse_if_held(task, loader, what)
+    begin()
+    if not plan_unload(what, loader.modules.rows()).order:
+        _stop_services(task, services)
+        return ()
+    _run_before(task, record)
+    stopped = _stop_services(task, services)
+    try:
+        removed = unload_modules(what, loader)
+    except NodesideError as error:
+        if services is not None and stopped and not getattr(error, "removed", ()):
+            _start_again(task, services, stopped)
+        raise
+    try:
+        run_hooks("afterUnload", spec.hooks.after_unload)
+    except HookFailed as error:
+        log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
+    return removed
+
+
+def _run_before(task: Task, record: LoadedRecord | None) -> None:
+    """Run the hooks of before the unload, unless they have run for an unload that then failed."""
+    hooks = task.driver.spec.hooks.before_unload
+    if not hooks or (record is not None and record.hooks is HooksRun.BEFORE_UNLOAD):
+        return
+    run_hooks("beforeUnload", hooks)
+    if record is not None:
+        write_loaded(task.host, replace(record, hooks=HooksRun.BEFORE_UNLOAD))
+
+
+def _stop_services(task: Task, services: Services | None) -> tuple[Service, ...]:
+    """Stop the services. Returns those of this process that ran."""
+    if services is not None:
+        return services.stop()
+    if task.driver.spec.services:
+        from nodeside.driver.services.services import stop_all
+
+        stop_all(task.name, task.driver.spec.services)
+    return ()
+
+
+def _refuse_if_held(task: Task, loader: Loader, what: Leaving) -> None:
+    """Raise what `unload_modules` would, if something else than our services is in the way."""
+    blocked = plan_unload(what, loader.modules.rows()).blocked
+    if all(_others(task, what, item) is None for item in blocked):
+        return
+    for item in settled_plan(what, loader).blocked:  # what is in the way may pass in a moment
+        others = _others(task, what, item)
+        if others is not None and item.obstacle is Obstacle.HELD:
+            raise in_use_error(others)
+        if others is not None:
+            raise obstacle_error(item, loader, what.devices)
+
+
+def _others(task: Task, what: Leaving, item: Blocked) -> Holding | None:
+    """Return what holds a module besides our services; None if nothing else does."""
+    holding = who_holds(item.module, task.host, what.devices)
+    others = tuple(
+        process
+        for process in holding.processes
+        if not is_of_a_service(task.host, process.pid, task.name)
+    )
+    only_ours = len(others) < len(holding.processes) and not (
+        others or holding.mounts or holding.disks
+    )
+    if item.obstacle is Obstacle.HELD and only_ours:
+        return None
+    return replace(holding, processes=others)
+
+
+def _start_again(task: Task, services: Services, stopped: tuple[Service, ...]) -> None:
+    """The modules stay, and so does what their consumers use."""
+    try:
+        services.bring_up(task.name, stopped)
+    except NodesideError as error:
+        log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)

@@ -1,0 +1,80 @@
+"""The output of a service or a hook: into the log, and its last lines into memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import IO, Any
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.log import escaped
+
+_LINE, _LAST, _UNSEARCHED = 1000, 20, 4096  # characters of a line; lines
+_CHUNK = 1 << 16
+_RATE, _BURST = 20.0, 400.0  # lines of the log: in a second, at once
+_END = 1.0  # seconds to read what a process that has ended has written
+
+
+class Output:
+    """What a program writes. `fields` are those of each line of the log, at a limited rate."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+        self._last: deque[str] = deque(maxlen=_LAST)
+        self._unsearched: deque[str] = deque(maxlen=_UNSEARCHED)
+        self._may_log, self._at, self._dropped = _BURST, Clock().now(), 0
+        self._reader: threading.Thread | None = None
+
+    def follow(self, pipe: IO[bytes]) -> None:
+        """Read until nobody holds the other end."""
+        self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reader.start()
+
+    def last_lines(self) -> str:
+        """Return the last lines, each after a line feed, once a service has ended."""
+        if self._reader is not None:
+            self._reader.join(_END)
+        return "".join(f"\n{line}" for line in list(self._last))
+
+    def unsearched(self) -> list[str]:
+        """Return the lines since the last call."""
+        lines = []
+        while self._unsearched:
+            lines.append(self._unsearched.popleft())
+        return lines
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        line = bytearray()
+        with pipe:
+            while data := os.read(pipe.fileno(), _CHUNK):
+                *whole, rest = data.split(b"\n")
+                for each in whole:
+                    self.line((bytes(line) + each).decode(errors="replace"))
+                    line.clear()
+                line += rest[: _LINE * 4 - len(line)]
+        if line:
+            self.line(line.decode(errors="replace"))
+        if self._dropped:
+            self._tell_dropped()
+
+    def line(self, text: str) -> None:
+        """Take a line, of which the beginning is kept."""
+        text = escaped(text[:_LINE])
+        self._last.append(text)
+        self._unsearched.append(text)
+        now = Clock().now()
+        self._may_log = min(_BURST, self._may_log + (now - self._at) * _RATE)
+        self._at = now
+        if self._may_log < 1.0:
+            self._dropped += 1
+            return
+        self._may_log -= 1.0
+        if self._dropped:
+            self._tell_dropped()
+        log.fact(text, **self._fields)
+
+    def _tell_dropped(self) -> None:
+        log.warning("lines of its output are left out", lines=self._dropped, **self._fields)
+        self._dropped = 0

@@ -1,0 +1,100 @@
+"""One service while it runs: its process, its output, and whether it is ready."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+from nodeside import log, process
+from nodeside.clock import Clock
+from nodeside.driver.services import processes
+from nodeside.driver.services.output import Output
+from nodeside.files import identity
+from nodeside.search import search
+from nodeside.spec.services import Service
+
+_SETTLED = 1.0  # seconds after which a service without `ready` counts as ready
+_CONNECT = 1.0  # seconds
+_KINDS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
+
+
+class RunningService:
+    """A service that has been started. Raises NodesideError if its program cannot be."""
+
+    def __init__(self, driver: str, service: Service, clock: Clock) -> None:
+        self.service = service
+        self._driver, self._clock = driver, clock
+        ready = service.ready
+        self._file = Path(ready.file) if ready and ready.file else None
+        self._file_before = identity(self._file) if self._file else None
+        self._said_so = False
+        self.output = Output(service=service.name)
+        self._child = process.start(
+            service.command,
+            env={**service.environment, **processes.mark(driver, service.name)},
+            stdout=process.PIPE,
+            stderr=process.INTO_STDOUT,
+            install=f"the command of service {service.name} is a program of the driver image",
+        )
+        self.started = clock.now()
+        assert self._child.stdout is not None
+        self.output.follow(self._child.stdout)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._child.poll() is not None
+
+    def end_in_words(self) -> str:
+        """Return how it ended, and its last lines."""
+        return f"{process.in_words(self._child.returncode)}{self.output.last_lines()}"
+
+    def why_not_ready(self) -> str:
+        """Return why it is not ready, "" if it is. Raises SystemRefused for a slow expression."""
+        ready = self.service.ready
+        if ready is None:
+            settled = self._clock.now() - self.started >= _SETTLED
+            return "" if settled else f"it has not run for {_SETTLED:g} s"
+        if ready.socket:
+            problem = _connect(ready.socket)
+            return f"{ready.socket}: {problem}" if problem else ""
+        if self._file is not None:
+            now = identity(self._file)
+            if now is None:
+                return f"there is no {self._file}"
+            return f"{self._file} is from before its start" if now == self._file_before else ""
+        if not self._said_so:
+            self._said_so = any(search(ready.log, *self.output.unsearched()))
+        return "" if self._said_so else f"no line of its output matches {ready.log}"
+
+    def stop(self) -> None:
+        """End it and every process that it has started. One stuck in the kernel is left."""
+        name, seconds = self.service.name, self.service.stop_timeout_seconds
+        child = 0 if self.has_ended else self._child.pid
+        left = processes.end(self._driver, name, seconds, self._clock, child=child)
+        if left:
+            log.warning("a service does not end: stuck in the kernel", service=name, pids=left)
+        self._child.poll()
+
+
+def _connect(path: str) -> str:
+    """Return why nobody accepts a connection at a Unix socket, "" if somebody does."""
+    problem = ""
+    for kind in _KINDS:
+        with socket.socket(socket.AF_UNIX, kind) as connection:
+            connection.settimeout(_CONNECT)
+            try:
+                connection.connect(path)
+            except OSError as error:
+                if error.errno == errno.EAGAIN or isinstance(error, TimeoutError):
+                    return "nobody accepts a connection"
+                problem = (error.strerror or str(error)).lower()
+                if error.errno != errno.EPROTOTYPE:
+                    return problem
+            else:
+                return ""
+    return problem

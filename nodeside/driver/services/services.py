@@ -1,0 +1,216 @@
+"""All services of a driver, kept by the process that runs it.
+
+Nothing happens here between two looks at the driver: the end of a service is a reason to look, and
+the look says so, and starts it again when it is its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.contract import ServiceStatus
+from nodeside.driver.handoff.result import StoppedWaiting
+from nodeside.driver.services import processes
+from nodeside.driver.services.service import RunningService
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.spec.services import Service
+
+_FIRST_PAUSE = 1.0  # seconds before a service that has ended is started again; doubled each time
+_LONGEST_PAUSE = 300.0
+_LONG = 600.0  # seconds that a service ran, after which its next pause is the first one again
+_LOOK = 0.1  # seconds between two looks at a service that starts
+
+
+class ServiceFailed(NodesideError):
+    """A service that has ended, or is not ready in time."""
+
+    exit_code = ExitCode.PROGRAM_FAILED
+    reason = "ServiceFailed"
+    retryable = True
+
+
+@dataclass
+class _Kept:
+    """What is known of a service. `problem` is why it does not run, or is not ready."""
+
+    service: Service
+    process: RunningService | None = None
+    starts: int = 0
+    pause: float = _FIRST_PAUSE
+    not_before: float = 0.0
+    problem: str = ""
+    is_ready: bool = False
+
+
+@dataclass
+class Services:
+    """The services of a driver, in the order of their start."""
+
+    clock: Clock = field(default_factory=Clock)
+    driver: str = field(default="", init=False)
+    _kept: dict[str, _Kept] = field(default_factory=dict)
+
+    @property
+    def status(self) -> tuple[ServiceStatus, ...]:
+        """Return the state of each, in the order of their start."""
+        return tuple(
+            ServiceStatus(name, kept.is_ready, max(0, kept.starts - 1), _message(kept))
+            for name, kept in self._kept.items()
+        )
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the processes that only their own service may reap."""
+        return frozenset(kept.process.pid for kept in self._kept.values() if kept.process)
+
+    def find_ends(self) -> bool:
+        """Note which services have ended; return whether one has since the last call."""
+        before = self.pids
+        for kept in self._kept.values():
+            process = kept.process
+            if process is not None and process.has_ended:
+                seconds = self.clock.now() - process.started
+                words = f"ended after {seconds:.1f} s: {process.end_in_words()}"
+                self._failed(kept, words, seconds)
+        return self.pids != before
+
+    def next_start(self) -> float:
+        """Return the seconds until a service that has failed may start again, 0 if none has."""
+        times = [kept.not_before for kept in self._kept.values() if kept.problem]
+        return max(0.0, min(times, default=0.0) - self.clock.now())
+
+    def bring_up(
+        self,
+        driver: str,
+        wanted: Sequence[Service],
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Start those that do not run, each once the one before is ready; stop what is not wanted.
+
+        Raises ServiceFailed, StoppedWaiting, NodesideError.
+        """
+        self.driver = driver
+        for name in [name for name, kept in self._kept.items() if kept.service not in wanted]:
+            self._stop(name)
+            del self._kept[name]
+        for service in wanted:  # all of them have a row, whichever fails
+            self._kept.setdefault(service.name, _Kept(service))
+        self._kept = {service.name: self._kept[service.name] for service in wanted}
+        self.find_ends()
+        for kept in self._kept.values():
+            if kept.process is None:
+                self._start(kept)
+            self._await_ready(kept, stopping)
+
+    def stop(self) -> tuple[Service, ...]:
+        """Stop all, the last one first. Returns those that ran, in the order of their start."""
+        ran = [kept.service for kept in self._kept.values() if kept.process]
+        for name in reversed(list(self._kept)):
+            self._stop(name)
+        return tuple(ran)
+
+    def _start(self, kept: _Kept) -> None:
+        """Start it, after an end of what an earlier process has left. Raises ServiceFailed."""
+        service = kept.service
+        if kept.problem and self.clock.now() < kept.not_before:
+            raise self._error(kept)
+        if kept.starts:
+            seconds = service.stop_timeout_seconds
+            processes.end(self.driver, service.name, seconds, self.clock)
+        log.fact("starting a service", service=service.name)
+        kept.starts += 1
+        try:
+            kept.process = RunningService(self.driver, service, self.clock)
+        except NodesideError as error:
+            raise self._failed(kept, f"cannot be started: {error}") from error
+
+    def _await_ready(self, kept: _Kept, stopping: Callable[[], bool]) -> None:
+        """Wait until it is ready. Raises ServiceFailed if it has ended, or takes too long."""
+        assert kept.process is not None
+        process, service = kept.process, kept.service
+        deadline = self.clock.now() + service.start_timeout_seconds
+        while why := process.why_not_ready():
+            kept.is_ready = False
+            if stopping():
+                raise StoppedWaiting(f"stopped while waiting for service {service.name}")
+            self.find_ends()
+            if kept.process is None:
+                raise self._error(kept)
+            if self.clock.now() >= deadline:
+                seconds = self.clock.now() - process.started
+                process.stop()
+                last = process.output.last_lines()
+                late = f"was not ready within {service.start_timeout_seconds} s: {why}{last}"
+                raise self._failed(kept, late, seconds)
+            self.clock.sleep(_LOOK)
+        self.find_ends()
+        if kept.process is None:
+            raise self._error(kept)
+        if not kept.is_ready:
+            log.fact("a service is ready", service=service.name)
+        kept.is_ready, kept.problem = True, ""
+
+    def _failed(self, kept: _Kept, problem: str, ran: float = 0.0) -> ServiceFailed:
+        """Note a failure, and when it is started again. Returns the error."""
+        if ran >= _LONG:
+            kept.pause = _FIRST_PAUSE
+        kept.process, kept.is_ready, kept.problem = None, False, problem
+        kept.not_before = self.clock.now() + kept.pause
+        kept.pause = min(2 * kept.pause, _LONGEST_PAUSE)
+        return self._error(kept)
+
+    def _error(self, kept: _Kept) -> ServiceFailed:
+        hints = [_hint(kept.problem), "it is started again in a moment, later each time"]
+        return ServiceFailed(
+            f"service {kept.service.name} {kept.problem}",
+            hint="; ".join(hint for hint in hints if hint),
+        )
+
+    def _stop(self, name: str) -> None:
+        kept = self._kept[name]
+        if kept.process is not None:
+            log.fact("stopping a service", service=name)
+            kept.process.stop()
+        self._kept[name] = _Kept(kept.service, starts=kept.starts)
+
+
+def stop_all(driver: str, services: Sequence[Service], clock: Clock | None = None) -> list[str]:
+    """Stop the services that another process started, the last one first. Returns their names.
+
+    For commands that a person runs beside the driver container's own process.
+    """
+    stopped = []
+    for service in reversed(services):
+        if not processes.running(driver, service.name).pids:
+            continue
+        log.fact("stopping a service", service=service.name)
+        seconds = service.stop_timeout_seconds
+        left = processes.end(driver, service.name, seconds, clock or Clock())
+        if left:
+            raise ServiceFailed(
+                f"service {service.name} does not end: stuck in the kernel: "
+                f"pid {', '.join(map(str, left))}",
+                hint="see the kernel log: dmesg | tail",
+            )
+        stopped.append(service.name)
+    return stopped
+
+
+def _hint(problem: str) -> str:
+    """Return what a container without `privileged` lacks, if that seems to be the reason."""
+    if any(words in problem for words in ("Permission denied", "Operation not permitted")):
+        return (
+            "services have the capabilities and devices of the driver container; more takes "
+            "privileged: true in driver.yaml"
+        )
+    return ""
+
+
+def _message(kept: _Kept) -> str:
+    """Return why it is not ready, "" if it is."""
+    if kept.is_ready:
+        return ""
+    return kept.problem or ("it starts" if kept.process else "it does not run")

@@ -1,0 +1,367 @@
+"""Hooks and services of a driver through the life of its container. The kernel is fake."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside.contract import HooksRun, Rung, ServiceStatus, State
+from nodeside.driver.agent.run import Run
+from nodeside.driver.bringup.journal import Report
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.services import processes
+from nodeside.driver.services.services import Services
+from nodeside.errors import ExitCode
+from nodeside.ready_file import ReadyRecord, read_ready, ready_path, write_ready
+from tests.driver.fakes.kernel import add_device, add_process, write
+from tests.driver.fakes.node import BOOT_ID, FakeNode
+
+LONG = 60.0  # seconds: a deadline that only a broken test meets
+
+
+class Scene:
+    """A node whose driver has hooks and services, and the order of all that happens."""
+
+    def __init__(self, directory: Path) -> None:
+        self.node = FakeNode(directory)
+        self.file = directory / "happened"
+        self.file.touch()
+        kernel, load, unload = (
+            self.node.kernel,
+            self.node.kernel.finit_module,
+            self.node.kernel.delete_module,
+        )
+
+        def finit_module(fd: int, parameters: str, timeout: float) -> None:
+            load(fd, parameters, timeout)
+            self.happens("load")
+
+        def delete_module(name: str, timeout: float = 1) -> None:
+            self.happens("unload")
+            unload(name, timeout)
+
+        kernel.finit_module = finit_module  # type: ignore[method-assign]
+        kernel.delete_module = delete_module  # type: ignore[method-assign]
+        hooks = {name: [self.hook(name)] for name in ("afterLoad", "beforeUnload", "afterUnload")}
+        self.node.spec |= {
+            "hooks": hooks,
+            "services": [self.service("first"), self.service("second")],
+            "validate": {"commands": [self.hook("validate")], "timeoutSeconds": 1},
+        }
+
+    def hook(self, name: str, after: str = "") -> dict[str, Any]:
+        return {"command": ["sh", "-c", f"echo {name} >>{self.file}; {after}"]}
+
+    def service(self, name: str) -> dict[str, Any]:
+        script = (
+            f"trap 'echo {name} ends >>{self.file}; exit 0' TERM; echo {name} starts >>{self.file};"
+            " echo up; while :; do sleep 0.05; done"
+        )
+        return {"name": name, "command": ["sh", "-c", script], "ready": {"log": "^up$"}}
+
+    def happens(self, what: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{what}\n")
+
+    @property
+    def happened(self) -> list[str]:
+        """What happened since the last time."""
+        lines = self.file.read_text().splitlines()
+        self.file.write_text("")
+        return lines
+
+    def live(self, *acts: Callable[[], None]) -> None:
+        """Be the container: when the driver is ready, do one thing after the other, then end."""
+        run = Run(
+            self.node.config(), Listener(), self.node.told.append, loader=self.node.kernel.loader
+        )
+        failure: list[BaseException] = []
+        earlier = len(self.node.told)
+
+        def play() -> None:
+            try:
+                self.until_ready(earlier)
+                for act in acts:
+                    before = len(self.node.told)
+                    act()
+                    self.until_ready(before)
+            except BaseException as error:
+                failure.append(error)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        player = threading.Thread(target=play)
+        player.start()
+        run.for_ever()
+        player.join(LONG)
+        assert not failure, failure
+
+    def until_ready(self, before: int) -> None:
+        deadline = time.monotonic() + LONG
+        while not self.node.told[before:] or self.node.told[-1].state is not State.READY:
+            assert time.monotonic() < deadline, self.node.told[-1:]
+            time.sleep(0.02)
+
+    def kill(self, name: str) -> None:
+        """Kill the processes of a service."""
+        for pid in processes.running("straw", name).pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+UP = ["load", "afterLoad", "first starts", "second starts", "validate"]
+DOWN = ["second ends", "first ends"]
+
+
+def test_all_comes_in_order_and_goes_in_reverse_but_the_modules_stay(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+
+    scene.live()
+    assert scene.happened == [*UP, *DOWN]
+    assert node.told[-1].services == (ServiceStatus("first", True), ServiceStatus("second", True))
+    assert "services" in node.told[-1].stages
+    assert node.loaded == ("straw",)
+
+    scene.live()  # the container is restarted
+    assert scene.happened == [*UP[2:], *DOWN]
+    assert node.told[-1].source is Rung.LOADED
+
+
+def test_without_its_services_a_driver_is_not_ready(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    failing = scene.hook("no", f"test ! -e {ready_path(node.host, 'straw')}")
+    node.write_driver(validate={"commands": [failing], "timeoutSeconds": 1})
+    record = ReadyRecord("straw", "1.0", "6.1.0-test", BOOT_ID, Rung.LOADED, ("straw",), 0.0)
+    write_ready(node.host, record)
+
+    scene.live(lambda: node.told.append(replace(node.told[-1])))
+
+    write_ready(node.host, record)
+    scene.live()
+    assert read_ready(node.host, "straw", BOOT_ID) is None
+
+
+def test_one_that_is_killed_makes_the_driver_not_ready_and_comes_back(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    scene.live(lambda: scene.kill("first"), lambda: scene.kill("second"))
+    failures = [each for each in node.told if each.state is State.FAILED]
+    assert [each.reason for each in failures] == ["ServiceFailed"] * 2
+    assert failures[0].message.startswith("service first ended after ")
+    assert failures[0].message.endswith("s: killed by SIGKILL\nup")
+    assert [each.ready for each in failures[0].services] == [False, True]
+    assert [each.restarts for each in node.told[-1].services] == [1, 1]
+    assert node.kernel.loads == ["straw"]
+    assert scene.happened == [*UP, "first starts", "validate", "second starts", "validate", *DOWN]
+
+
+def test_a_new_version_stops_services_before_it_unloads(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+
+    def upgrade() -> None:
+        node.source("obj-m := straw.o  # 2.0\n")
+        task = node.task(version="2.0", modules=[{"name": "straw"}])
+        node.put_bundle(task)
+
+    scene.live(upgrade)
+    assert scene.happened == [
+        *UP,
+        *("beforeUnload", *DOWN, "unload", "afterUnload"),
+        *UP,
+        *DOWN,
+    ]
+    assert node.told[-1].version == "2.0"
+
+
+def held(node: FakeNode, *, by_service: bool) -> None:
+    """A process has a device of the module open."""
+    add_device(node.host, "c1:3", "straw", "virtual/misc/straw")  # the number of /dev/null
+    directory = add_process(node.host, 4711, "reader", ("/dev/null",))
+    if by_service:
+        write(directory / "environ", f"A=b\0{processes.VARIABLE}=straw/first\0")
+    node.kernel.modules["straw"].refcnt = 1
+    node.kernel.show()
+
+
+def test_a_hook_that_fails_after_the_load_takes_the_modules_out_again(scene: Scene) -> None:
+    node = scene.node
+    hooks = {"afterLoad": [scene.hook("afterLoad"), scene.hook("no", "echo no licence; exit 3")]}
+    task = node.task(hooks=hooks)
+    node.put_bundle(task)
+    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    _, report = run.once()
+    assert (report.exit_code, report.reason) == (ExitCode.PROGRAM_FAILED, "HookFailed")
+    assert report.message.startswith("hooks.afterLoad[1]: exit code 3: sh -c ")
+    assert report.message.endswith("\nno licence")
+    assert scene.happened == ["load", "afterLoad", "no", "unload"]
+    assert node.loaded == ()
+    assert node.record is None
+
+
+def test_a_new_version_whose_hook_fails_gives_way_to_the_one_before_and_is_not_repeated(
+    scene: Scene,
+) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    scene.live()
+    node.source("obj-m := straw.o  # 2.0\n")
+    hooks = node.spec["hooks"] | {"afterLoad": [scene.hook("no", "exit 3")]}
+    node.put_bundle(node.task(version="2.0", hooks=hooks))
+    scene.happened  # noqa: B018
+    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    _, report = run.once()
+    assert "the previous straw is loaded again" in report.message
+    assert scene.happened == [
+        "beforeUnload",
+        "unload",
+        "afterUnload",
+        "load",
+        "no",
+        "unload",
+        "load",
+    ]
+    run = replace(run, listener=replace(run.listener, repeat_failed=False))
+    _, again = run.once()
+    assert (again.reason, scene.happened) == ("HookFailed", [])
+
+
+def test_a_hook_that_fails_before_the_unload_keeps_all_and_others_run_once(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    run.once()
+    assert node.record is not None
+    assert node.record.hooks is HooksRun.AFTER_LOAD
+    node.write_driver(hooks={"beforeUnload": [scene.hook("no", "exit 3")]})
+    scene.happened  # noqa: B018
+    done = node.run("unload")
+    assert done.code == ExitCode.PROGRAM_FAILED
+    assert "hooks.beforeUnload[0]: exit code 3" in done.errors
+    assert (node.loaded, scene.happened) == (("straw",), ["no"])
+
+    node.write_driver(
+        hooks={
+            "beforeUnload": [scene.hook("before")],
+            "afterUnload": [scene.hook("after", "exit 1")],
+        }
+    )
+    node.kernel.refuse_unload["straw"] = [errno.EAGAIN] * 1000
+    assert node.run("unload").code == ExitCode.IN_USE
+    node.kernel.refuse_unload.clear()
+    assert node.run("unload").code == 0, "the hook of after is only logged"
+    assert [each for each in scene.happened if each != "unload"] == ["before", "after"]
+
+
+def test_once_starts_no_service_and_says_so(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    _, report = run.once()
+    assert report.state is State.READY
+    assert report.notes == ("services are not started: `nodeside driver run` starts them",)
+    assert scene.happened == ["load", "afterLoad", "validate"]
+
+
+@contextmanager
+def up(scene: Scene) -> Iterator[Report]:
+    """The services run in this process while commands are tried."""
+    services = Services()
+    run = Run(
+        scene.node.config(), Listener(), scene.node.told.append, loader=scene.node.kernel.loader
+    )
+    try:
+        yield replace(run, services=services).once()[1]
+    finally:
+        services.stop()
+
+
+def test_who_else_holds_a_module_keeps_the_services(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    with up(scene):
+        held(node, by_service=False)
+        done = node.run("unload")
+        assert done.code == ExitCode.IN_USE
+        assert "reader (pid 4711" in done.errors
+        assert scene.happened == UP
+
+
+def test_a_service_that_holds_a_module_is_stopped(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    with up(scene):
+        held(node, by_service=True)
+        node.run("unload")  # which the process of this test then still holds
+        assert scene.happened == [*UP, "beforeUnload", *DOWN]
+
+
+def test_services_come_back_if_the_kernel_then_keeps_the_modules(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+
+    def upgrade() -> None:
+        node.kernel.refuse_unload["straw"] = [errno.EAGAIN] * 1000
+        node.source("obj-m := straw.o  # 2.0\n")
+        node.put_bundle(node.task(version="2.0"))
+        while State.REBOOT_REQUIRED not in node.states:
+            time.sleep(0.02)
+        while scene.file.read_text().split().count("starts") < 4:
+            time.sleep(0.02)
+        node.kernel.refuse_unload.clear()
+
+    scene.live(upgrade)
+    happened = [each for each in scene.happened if each != "unload"]
+    again = [*DOWN, "first starts", "second starts"]
+    assert happened[: len(UP) + 5] == [*UP, "beforeUnload", *again]
+    assert happened.count("beforeUnload") == 1
+    assert node.told[-1].version == "2.0"
+
+
+def test_commands_show_and_stop_them(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    with up(scene):
+        rows = node.run("services", "-o", "json").document["services"]
+        assert [(row["name"], row["state"]) for row in rows] == [
+            ("first", "running"),
+            ("second", "running"),
+        ]
+        assert all(row["memory"] > 0 and row["pids"] for row in rows)
+        table = node.run("services").output
+        assert table.splitlines()[0].split() == [
+            *("SERVICE", "STATE", "RESTARTS", "PROCESSES", "MEMORY", "CPU")
+        ]
+        assert "second" in node.run("status").output
+        assert node.run("services", "--stop").output.split() == ["stopped", "second,", "first"]
+        rows = node.run("services", "-o", "json").document["services"]
+        assert [row["state"] for row in rows] == ["not running"] * 2
+
+
+def test_an_expression_that_takes_too_long_is_named_and_no_service_started_anew(
+    scene: Scene,
+) -> None:
+    node = scene.node
+    service = scene.service("first") | {"ready": {"log": "(u+)+$"}}
+    service["command"][2] = service["command"][2].replace("echo up", f"echo {'u' * 200}p")
+    node.put_bundle(node.task(services=[service]))
+    with up(scene) as report:
+        assert "the regular expression did not finish within 5 s" in report.message
+        assert report.state is State.FAILED
+        assert scene.happened == ["load", "afterLoad", "first starts"]

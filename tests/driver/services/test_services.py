@@ -1,0 +1,275 @@
+"""Services as real processes: their order, their ends, and what is ready."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nodeside.clock import Clock
+from nodeside.contract import ServiceStatus
+from nodeside.driver.handoff.result import StoppedWaiting
+from nodeside.driver.services import processes
+from nodeside.driver.services.services import ServiceFailed, Services, stop_all
+from nodeside.errors import ExitCode
+from nodeside.host import Host
+from tests.driver.services.programs import DRIVER, daemon, kept, service, told
+
+LONG = 60.0  # seconds: a deadline that only a broken test meets
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    with kept() as found:
+        yield found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_they_start_in_order_and_stop_in_reverse(services: Services, tmp_path: Path) -> None:
+    wanted = [daemon(tmp_path, "first"), daemon(tmp_path, "second")]
+    services.bring_up(DRIVER, wanted)
+    assert services.status == (ServiceStatus("first", True), ServiceStatus("second", True))
+    services.bring_up(DRIVER, wanted)
+
+    assert [each.name for each in services.stop()] == ["first", "second"]
+
+    assert told(tmp_path) == ["first starts", "second starts", "second ends", "first ends"]
+    assert [each.message for each in services.status] == ["it does not run"] * 2
+    assert services.stop() == ()
+
+
+def test_one_that_ends_is_said_with_its_last_lines_and_starts_again_later(tmp_path: Path) -> None:
+    now, fifo = 1000.0, tmp_path / "fifo"
+    os.mkfifo(fifo)
+    services = Services(Clock(now=lambda: now))
+    wanted = [
+        service(f"echo ready; echo no license >&2; read -r word <{fifo}; exit 3", log="ready")
+    ]
+
+    def up_and_down() -> None:
+        services.bring_up(DRIVER, wanted)
+        fifo.write_text("end\n")
+        until(services.find_ends)
+
+    up_and_down()
+    assert not services.find_ends()
+
+    with pytest.raises(ServiceFailed) as failed:
+        services.bring_up(DRIVER, wanted)
+
+    assert str(failed.value) == (
+        "service monitor ended after 0.0 s: exit code 3\nready\nno license"
+    )
+    assert (failed.value.exit_code, failed.value.retryable) == (ExitCode.PROGRAM_FAILED, True)
+    [status] = services.status
+    assert (status.ready, status.restarts) == (False, 0)
+    assert status.message.endswith("no license")
+    pauses = []
+    for _ in range(12):
+        pauses.append(services.next_start())
+        now += services.next_start()
+        up_and_down()
+        with pytest.raises(ServiceFailed):
+            services.bring_up(DRIVER, wanted)
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    assert services.status[0].restarts == 12
+    now += services.next_start()
+    services.bring_up(DRIVER, wanted)
+    now += 600.0
+    fifo.write_text("end\n")
+    until(services.find_ends)
+    assert services.next_start() == 1
+
+
+def test_none_starts_before_the_one_before_it_is_ready(services: Services, tmp_path: Path) -> None:
+    never = service("echo hello; exec sleep 60", "never", start=1, log="ready")
+
+    with pytest.raises(
+        ServiceFailed, match="never was not ready within 1 s: no line of its output"
+    ):
+        services.bring_up(DRIVER, [never, daemon(tmp_path)])
+
+    assert [each.message.splitlines()[-1] for each in services.status] == [
+        "hello",
+        "it does not run",
+    ]
+    assert processes.running(DRIVER, "never").pids == ()
+    assert not (tmp_path / "told").exists()
+
+
+def test_a_program_that_is_not_there_is_named(services: Services) -> None:
+    missing = replace(service("true"), command=("edu-monitor",))
+    with pytest.raises(ServiceFailed, match="cannot be started: cannot start edu-monitor"):
+        services.bring_up(DRIVER, [missing])
+
+
+def test_one_without_a_sign_is_ready_if_it_still_runs_after_a_second(services: Services) -> None:
+    with pytest.raises(ServiceFailed, match="service brief ended after"):
+        services.bring_up(DRIVER, [service("exit 1", "brief")])
+    services.bring_up(DRIVER, [service("exec sleep 60")])
+    assert services.status == (ServiceStatus("monitor", True),)
+
+
+def test_a_socket_is_ready_once_it_accepts(services: Services, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stale.bind(str(path))
+    stale.close()
+    script = (
+        "import os, socket, sys, time; time.sleep(0.3); os.unlink(sys.argv[1]); "
+        "s = socket.socket(socket.AF_UNIX, socket.{kind}); s.bind(sys.argv[1]); {listen}; "
+        "time.sleep(60)"
+    )
+    for kind, listen in (
+        ("SOCK_STREAM", "s.listen()"),
+        ("SOCK_SEQPACKET", "s.listen()"),
+        ("SOCK_DGRAM", "0"),
+    ):
+        code = script.format(kind=kind, listen=listen)
+        wanted = service("", socket=str(path))
+        wanted = replace(wanted, command=("python3", "-c", code, str(path)))
+        services.bring_up(DRIVER, [wanted])
+        assert services.status[0].ready
+        services.stop()
+
+    with pytest.raises(ServiceFailed, match="socket: connection refused"):
+        services.bring_up(
+            DRIVER, [replace(wanted, command=("sleep", "60"), start_timeout_seconds=1)]
+        )
+
+
+def test_a_file_of_an_earlier_start_does_not_count(services: Services, tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    path.touch()
+    old = service("exec sleep 60", start=1, file=str(path))
+    with pytest.raises(ServiceFailed, match="ready is from before its start"):
+        services.bring_up(DRIVER, [old])
+    wanted = service(f"echo >{path}; exec sleep 60", start=1, file=str(path))
+    services.bring_up(DRIVER, [wanted])
+    path.unlink()
+    with pytest.raises(ServiceFailed, match="there is no"):
+        services.bring_up(DRIVER, [wanted])
+
+
+def test_what_is_wanted_otherwise_is_started_anew(services: Services, tmp_path: Path) -> None:
+    services.bring_up(DRIVER, [daemon(tmp_path, "first"), daemon(tmp_path, "second")])
+    changed = replace(daemon(tmp_path, "second"), environment={"A": "1"})
+
+    services.bring_up(DRIVER, [changed])
+
+    assert told(tmp_path)[2:] == ["first ends", "second ends", "second starts"]
+    assert services.status == (ServiceStatus("second", True),)
+
+
+def test_its_whole_tree_ends_also_what_left_its_group(services: Services, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = (
+        "trap '' TERM; "
+        f"setsid sh -c 'trap \"\" TERM; echo $$ >>{pids}; while :; do sleep 1; done' & "
+        f"(setsid sh -c 'echo $$ >>{pids}; exec sleep 60' &) ; "
+        f"echo $$ >>{pids}; env -i sh -c 'echo $$ >>{pids}; while :; do sleep 1; done'"
+    )
+    wanted = service(script, stop=1)
+    services.bring_up(DRIVER, [wanted])
+    until(lambda: len(pids.read_text().split()) == 4)
+
+    services.stop()
+
+    assert all(is_gone(int(pid)) for pid in pids.read_text().split())
+
+
+def test_what_one_has_left_behind_ends_before_it_starts_again(
+    services: Services, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    wanted = [service(f"setsid sh -c 'echo $$ >{pid}; exec sleep 60' & sleep 1.5; exit 1")]
+    services.bring_up(DRIVER, wanted)
+    left = int(pid.read_text())
+    until(services.find_ends)
+    time.sleep(services.next_start())
+
+    services.bring_up(DRIVER, wanted)
+
+    assert is_gone(left)
+    assert services.status == (ServiceStatus("monitor", True, restarts=1),)
+
+
+def test_it_gets_its_own_environment_and_not_ours(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "1")
+    path = tmp_path / "environment"
+    wanted = replace(service(f"env >{path}; exec sleep 60", file=str(path)), environment={"A": "b"})
+    services.bring_up(DRIVER, [wanted])
+    found = dict(line.split("=", 1) for line in path.read_text().splitlines())
+    assert "SECRET" not in found
+    assert (found["A"], found[processes.VARIABLE]) == ("b", "edu/monitor")
+
+
+def test_a_flood_of_output_is_cut(services: Services, caplog: pytest.LogCaptureFixture) -> None:
+    flood = service(
+        "yes x | head -n 100000; printf '%0100000d\\n' 1; echo end; exec sleep 60", log="^end$"
+    )
+    caplog.set_level("INFO", "nodeside")
+    services.bring_up(DRIVER, [flood])
+    services.stop()
+    lines = [record for record in caplog.records if record.message == "x"]
+    assert 100 <= len(lines) < 1000
+    assert max(len(record.message) for record in caplog.records) <= 1000
+    assert "lines of its output are left out" in caplog.text
+
+
+def test_a_stop_request_ends_the_wait(services: Services) -> None:
+    with pytest.raises(StoppedWaiting):
+        services.bring_up(DRIVER, [service("exec sleep 60", log="x")], lambda: True)
+
+
+def test_another_process_sees_them_and_can_stop_them(services: Services, tmp_path: Path) -> None:
+    wanted = [daemon(tmp_path, "first"), daemon(tmp_path, "second")]
+    services.bring_up(DRIVER, wanted)
+    found = processes.running(DRIVER, "first")
+    assert found.memory > 0
+    [pid] = set(found.pids) & services.pids
+    assert processes.is_of_a_service(Host(), pid, DRIVER)
+    assert not processes.is_of_a_service(Host(), pid, "ed")
+    assert not processes.is_of_a_service(Host(), os.getpid(), DRIVER)
+    assert not processes.is_of_a_service(Host(), 1 << 30, DRIVER)
+
+    assert stop_all(DRIVER, wanted) == ["second", "first"]
+
+    assert told(tmp_path)[2:] == ["second ends", "first ends"]
+    assert stop_all(DRIVER, wanted) == []
+    until(services.find_ends)
+
+
+def test_a_killed_one_is_said(services: Services) -> None:
+    wanted = [service("exec sleep 60")]
+    services.bring_up(DRIVER, wanted)
+    [pid] = services.pids
+    os.kill(pid, signal.SIGKILL)
+    until(services.find_ends)
+    with pytest.raises(ServiceFailed, match="killed by SIGKILL"):
+        services.bring_up(DRIVER, wanted)
+
+
+def test_what_a_container_may_not_is_explained(services: Services) -> None:
+    with pytest.raises(ServiceFailed) as failed:
+        services.bring_up(DRIVER, [service("echo /dev/edu0: Operation not permitted; exit 1")])
+    assert "privileged: true" in failed.value.hint

@@ -1,0 +1,156 @@
+"""Hooks and services of a driver on a real kernel: a daemon that holds the device open."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
+from nodeside.trial.workshop import Workshop
+from tests.vm.conftest import Give, switched_on
+from tests.vm.pod import Lines, Pod, Running, held_open
+from tests.vm.variants import DriverImage, parameters
+
+pytestmark = pytest.mark.vm
+
+_READY = r"NODESIDE_READY driver=edu "
+_SERVES = "a service is ready service=monitor"
+_MOUNTED = "/var/lib/nodeside/mounted/driver.yaml"  # on the node; below /host in the container
+_SOCKET = "/run/monitor.sock"
+_MONITOR = f"""
+import os, socket, sys
+device = open("/host/dev/edu0", "rb", buffering=0)
+child = os.fork()  # a daemon of two processes, of which each holds the device
+if child:
+    os.wait()
+    sys.exit("the worker has ended")
+os.setsid()
+server = socket.socket(socket.AF_UNIX)
+if os.path.exists("{_SOCKET}"):
+    os.unlink("{_SOCKET}")
+server.bind("{_SOCKET}")
+server.listen()
+print("listening", flush=True)
+while True:
+    server.accept()[0].sendall(b"alive")
+"""
+_ASK = f"""
+import socket
+client = socket.socket(socket.AF_UNIX)
+client.connect("{_SOCKET}")
+assert client.recv(5) == b"alive"
+"""
+_SERVED: dict[str, Any] = {
+    "privileged": True,
+    "hooks": {
+        "afterLoad": [{"command": ["sh", "-c", "echo loaded; test -e /host/dev/edu0"]}],
+        "beforeUnload": [{"command": ["echo", "leaving"]}],
+        "afterUnload": [{"command": ["sh", "-c", "echo left; test ! -e /sys/module/edu"]}],
+    },
+    "services": [
+        {
+            "name": "monitor",
+            "command": ["python3", "-c", _MONITOR],
+            "ready": {"socket": _SOCKET},
+            "stopTimeoutSeconds": 60,
+            "startTimeoutSeconds": 300,
+        }
+    ],
+    "validate": {
+        "devices": ["/dev/edu0"],
+        "commands": [{"command": ["python3", "-c", _ASK], "timeoutSeconds": 300}],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+    image.edu("edu", _SERVED)
+    with switched_on(workshop, newest, image) as machine:
+        yield machine
+
+
+def start(pod: Pod) -> Running:
+    return pod.start_driver("run", of="edu", where="privileged-driver")
+
+
+def references(pod: Pod) -> int:
+    return int(pod.node("cat", "/sys/module/edu/refcnt"))
+
+
+def processes(pod: Pod) -> list[str]:
+    return pod.node("pgrep", "-f", "the worker has ended", check=False).split()
+
+
+def test_a_service_holds_the_device_and_comes_back_if_any_of_it_is_killed(
+    pod: Pod, give: Give
+) -> None:
+    give("edu")
+    driver = start(pod)
+    driver.says.until(_READY)
+    assert driver.says.matching("loaded hook=")
+    assert references(pod) == 2
+    probes = pod.lines_of_probe()
+
+    for times, number in enumerate((0, 1), start=2):  # the first process, and its child
+        pod.node("kill", "-KILL", processes(pod)[number])
+        driver.says.until("service monitor ended after", times=times - 1)
+        driver.says.until(_SERVES, times=times)
+        driver.says.until(_READY, times=times)
+        assert len(processes(pod)) == references(pod) == 2
+
+    ended = driver.kill(signal.SIGTERM)
+    assert ended.exit_code == 0
+    assert (processes(pod), references(pod)) == ([], 0)
+    assert pod.loaded()
+    assert not pod.ready()
+    again = start(pod)
+    again.says.until(_READY)
+    assert not again.says.matching("hook=")
+    again.kill()
+    assert processes(pod) == []
+    assert pod.lines_of_probe() == probes, "no module was touched"
+    assert pod.run_once(of="edu", where="privileged-driver", code=42)["notes"]
+
+
+def test_only_a_stranger_keeps_a_module_that_a_service_holds(
+    pod: Pod, give: Give, image: DriverImage
+) -> None:
+    give("edu")
+    document = json.loads((image.directory / "edu" / "driver.yaml").read_text())
+    document["spec"]["source"]["path"] = "/driver-image/edu/src"
+    pod.machine.put(_MOUNTED, json.dumps(document).encode())
+    place = {"NODESIDE_DRIVER": f"/host{_MOUNTED}"}
+    driver = pod.start_driver("run", env=place, where="privileged-driver")
+    driver.says.until(_READY)
+    pids = processes(pod)
+
+    with held_open(pod, "/dev/edu0"):
+        document["spec"]["modules"] = parameters(timeout_ms="3000")
+        pod.machine.put(_MOUNTED, json.dumps(document).encode())
+        driver.says.until(r"cannot unload edu: edu is held by .* of python3")
+        assert processes(pod) == pids
+        assert not driver.says.matching("stopping a service|leaving hook=")
+
+    driver.says.until(_READY, times=2)
+    assert pod.parameter("timeout_ms") == "3000"
+    assert order(driver.says) == ["leaving", "stopping", "left", "loaded", "ready"]
+    assert set(processes(pod)).isdisjoint(pids)
+
+
+def order(says: Lines) -> list[str]:
+    """What happened around the second load."""
+    words = {
+        "leaving hook=": "leaving",
+        "stopping a service": "stopping",
+        "left hook=": "left",
+        "loaded hook=": "loaded",
+        _SERVES: "ready",
+    }
+    found = [word for line in says.matching(".") for text, word in words.items() if text in line]
+    return found[found.index("leaving") :]
