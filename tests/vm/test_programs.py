@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
+from tests import daemon
 from tests.vm.conftest import Give, switched_on
 from tests.vm.pod import Lines, Pod, Running, held_open
 from tests.vm.variants import DriverImage, parameters
@@ -21,56 +21,11 @@ pytestmark = pytest.mark.vm
 _READY = r"NODESIDE_READY driver=edu "
 _SERVES = "a service is ready service=monitor"
 _MOUNTED = "/var/lib/nodeside/mounted/driver.yaml"  # on the node; below /host in the container
-_SOCKET = "/run/monitor.sock"
-_MONITOR = f"""
-import os, socket, sys
-device = open("/host/dev/edu0", "rb", buffering=0)
-child = os.fork()  # a daemon of two processes, of which each holds the device
-if child:
-    os.wait()
-    sys.exit("the worker has ended")
-os.setsid()
-server = socket.socket(socket.AF_UNIX)
-if os.path.exists("{_SOCKET}"):
-    os.unlink("{_SOCKET}")
-server.bind("{_SOCKET}")
-server.listen()
-print("listening", flush=True)
-while True:
-    server.accept()[0].sendall(b"alive")
-"""
-_ASK = f"""
-import socket
-client = socket.socket(socket.AF_UNIX)
-client.connect("{_SOCKET}")
-assert client.recv(5) == b"alive"
-"""
-_SERVED: dict[str, Any] = {
-    "privileged": True,
-    "hooks": {
-        "afterLoad": [{"command": ["sh", "-c", "echo loaded; test -e /host/dev/edu0"]}],
-        "beforeUnload": [{"command": ["echo", "leaving"]}],
-        "afterUnload": [{"command": ["sh", "-c", "echo left; test ! -e /sys/module/edu"]}],
-    },
-    "services": [
-        {
-            "name": "monitor",
-            "command": ["python3", "-c", _MONITOR],
-            "ready": {"socket": _SOCKET},
-            "stopTimeoutSeconds": 60,
-            "startTimeoutSeconds": 300,
-        }
-    ],
-    "validate": {
-        "devices": ["/dev/edu0"],
-        "commands": [{"command": ["python3", "-c", _ASK], "timeoutSeconds": 300}],
-    },
-}
 
 
 @pytest.fixture(scope="module")
 def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
-    image.edu("edu", _SERVED)
+    image.edu("edu", daemon.SPEC)
     with switched_on(workshop, newest, image) as machine:
         yield machine
 
@@ -84,7 +39,7 @@ def references(pod: Pod) -> int:
 
 
 def processes(pod: Pod) -> list[str]:
-    return pod.node("pgrep", "-f", "the worker has ended", check=False).split()
+    return pod.node("pgrep", "-f", daemon.WORDS, check=False).split()
 
 
 def test_a_service_holds_the_device_and_comes_back_if_any_of_it_is_killed(
