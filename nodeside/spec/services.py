@@ -16,7 +16,9 @@ class ServiceReady:
     """What shows that a service is ready: one of these. A path is one in the driver container."""
 
     socket: str = item(
-        "A Unix socket that accepts a connection.", default="", pattern=patterns.ABSOLUTE_PATH
+        "A Unix socket at which it listens, bound by its absolute path.",
+        default="",
+        pattern=patterns.ABSOLUTE_PATH,
     )
     file: str = item(
         "A file that the service writes or replaces after each of its starts.",
