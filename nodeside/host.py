@@ -68,6 +68,11 @@ class Host:
         """`/var/lib/nodeside/cache`: bundles; survives pod deletion and reboot."""
         return self.root / "var" / "lib" / "nodeside" / "cache"
 
+    @property
+    def userspace(self) -> Path:
+        """`/var/lib/nodeside/userspace`: files of driver images, for the host and for pods."""
+        return self.root / "var" / "lib" / "nodeside" / "userspace"
+
     def lib_modules(self, release: str) -> Path:
         return self.root / "lib" / "modules" / release
 

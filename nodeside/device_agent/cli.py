@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -157,10 +158,14 @@ def device_agent(
     from nodeside.kube_api import Access
     from nodeside.spec.devices import dra_devices
     from nodeside.spec.document import load, node_load
+    from nodeside.spec.userspace import devices_with_userspace
 
     log.setup("device-agent", format="json" if log_format == "json" else "text", verbose=verbose)
     file = driver_file / "driver.yaml" if driver_file.is_dir() else driver_file
     driver = node_load(file) if revision else load(file)
+    spec = driver.spec
+    devices = devices_with_userspace(driver.name, spec.devices, spec.userspace)
+    driver = replace(driver, spec=replace(spec, devices=devices))
     if not driver.spec.devices:
         raise SpecError(
             f"driver {driver.name} declares no devices",

@@ -110,6 +110,9 @@ class Give:
         default=(),
         max_items=32,
     )
+    userspace: bool = item(
+        "Whether the files and the environment of `userspace` are given too.", default=False
+    )
     environment: Mapping[str, str] = item(
         "Environment variables. Of the devices that the container was given, {ids} stands for "
         "their ids, {bdf} for the addresses of their PCI functions and {nodes} for their device "

@@ -19,6 +19,7 @@ from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
 from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
 from nodeside.spec.services import Hooks, Service
+from nodeside.spec.userspace import Userspace
 
 
 class Reuse(Enum):
@@ -422,6 +423,9 @@ class DriverSpec:
         default=(),
         default_words="none",
         max_items=16,
+    )
+    userspace: Userspace | None = item(
+        "Files of the driver image for the host and for pods.", default=None
     )
     validate: Validate = item("Checks that prove that the driver works.", default_factory=Validate)
     devices: tuple[Device, ...] = item(

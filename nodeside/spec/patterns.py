@@ -63,6 +63,7 @@ HTTP_URL = Pattern(
     r"^https?://[^ \x00-\x1f?#/@\\]+(/[^ \x00-\x1f?#\\]*)?$",
     "a URL that begins with http:// or https://, without ?, #, backslashes and a user or password",
 )
+PLAIN_TEXT = Pattern(r"^[^{}\x00-\x1f\x7f]*$", "a text without braces and control characters")
 DEVICE_VARIABLE = Pattern(
     r"^([^{}\x00-\x1f\x7f]|\{(ids|bdf|nodes)\})*$",
     "a value in which {ids}, {bdf} and {nodes} are the only braces",

@@ -201,6 +201,14 @@ RULES: tuple[Rule[Any], ...] = (
     ),
     Rule(
         DriverSpec,
+        ("devices", "userspace"),
+        "give.userspace takes userspace, which is missing",
+        lambda spec: bool(spec.userspace) or not any(each.give.userspace for each in spec.devices),
+        "has(self.userspace) || !has(self.devices) || !self.devices.exists(d, has(d.give) && "
+        "has(d.give.userspace) && d.give.userspace)",
+    ),
+    Rule(
+        DriverSpec,
         ("services",),
         "the names of the services must differ",
         lambda spec: len({each.name for each in spec.services}) == len(spec.services),

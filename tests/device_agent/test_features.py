@@ -447,7 +447,7 @@ def test_the_agent_writes_a_feature_file_and_leaves_it_when_it_ends(tmp_path: Pa
         agent(host, directory, "--features-directory", str(features)) as process,
     ):
         deadline = time.monotonic() + LONG
-        while not names(features) and time.monotonic() < deadline:
+        while not feature_files.read(features, time.time()) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.process.terminate()
         assert process.process.wait(LONG) == 0

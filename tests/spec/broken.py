@@ -44,6 +44,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec: hooks are for modules, and there are none",
     ),
     (
+        {"devices": [EDU | {"give": {"userspace": True}}]},
+        "$.spec: give.userspace takes userspace, which is missing",
+    ),
+    (
         {"services": [SERVICE, SERVICE]},
         "$.spec.services: the names of the services must differ",
     ),

@@ -185,7 +185,7 @@ spec:
             (
                 "$.spec.frobnicate: unknown field; known fields: version, modules, image, "
                 "hardware, source, build, conflicts, firmware, prebuilt, reuse, hooks, services, "
-                "validate, devices, "
+                "userspace, validate, devices, "
                 "upgrade, unload, signing, toolkit, preflight, rollout, stages, privileged"
             ),
         ),

@@ -1,4 +1,4 @@
-"""What earlier attempts of one process did in vain, so that later ones do not repeat it."""
+"""What earlier attempts of one process did or found, so that later ones do not repeat it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ _AGAIN = "the driver container tries it again if an input changes, or if it is r
 class Attempts:
     """`stuck` are modules that were waited for until the deadline, and are still loading or going.
 
+    `digests` are those of files of the image, which do not change while this process runs.
+
     A replacement that the kernel or a hook refuses takes the working modules away for a moment. It
     is remembered if it will fail again, and if the previous modules work again.
     """
 
     stuck: set[str] = field(default_factory=set)
+    digests: dict[object, str] = field(default_factory=dict)
     _replacement: object = None
     _failure: tuple[NodesideError, RollBack] | None = None
 

@@ -7,7 +7,7 @@ This file holds the control flow. `plan.py` makes the decisions, `rungs.py` look
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
@@ -40,6 +40,7 @@ from nodeside.records import encode
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
+    from nodeside.driver.userspace.versions import Versions
 
 _PAUSE = 0.1  # seconds between polls of a module that is loading or unloading
 
@@ -73,6 +74,9 @@ def bring_up(
     _await_settled(task, journal, loader, listener, attempts.stuck)
     observed = observe(task, loader)
     decision = ascend(task, observed, journal, listener, closed=closed)
+    files = None
+    if not isinstance(decision.action, plan.GiveUp):
+        files = _copy_files(task, journal, attempts)
     match decision.action:
         case plan.Keep(proof):
             journal.source = Rung.LOADED
@@ -93,8 +97,12 @@ def bring_up(
             raise AssertionError("ascend looks until there is nothing left to look at")
         case _:
             assert_never(decision.action)
+    if files is not None:
+        files.make_current()
     report = journal.ready()
     _collect(task)
+    if files is not None:
+        files.versions.collect()
     return report
 
 
@@ -238,6 +246,35 @@ def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
     done = replace(record, hooks=HooksRun.AFTER_LOAD)
     write_loaded(task.host, done)
     return done
+
+
+@dataclass(frozen=True)
+class _Files:
+    """A version of the files for the host, which is there."""
+
+    versions: Versions
+    digest: str
+
+    def make_current(self) -> None:
+        if self.versions.make_current(self.digest):
+            log.fact("these files are current", directory=self.versions.directory / self.digest)
+
+
+def _copy_files(task: Task, journal: Journal, attempts: Attempts) -> _Files | None:
+    """Copy `userspace` to the host before anything else is touched. None if there is none."""
+    wanted = task.driver.spec.userspace
+    if wanted is None:
+        return None
+    from nodeside.driver.userspace.tree import Tree
+    from nodeside.driver.userspace.versions import Versions
+
+    versions = Versions(task.host, task.name)
+    tree = Tree(wanted.paths, is_trusted=wanted.privileged_files)
+    if tree not in attempts.digests or not (versions.directory / attempts.digests[tree]).is_dir():
+        with journal.stage("copy files"):
+            attempts.digests[tree] = tree.digest()
+            versions.copy(tree, attempts.digests[tree])
+    return _Files(versions, attempts.digests[tree])
 
 
 def _start_services(

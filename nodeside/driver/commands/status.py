@@ -37,10 +37,20 @@ def read_status(task: Task) -> Outcome:
         "record": _record(observed.record) if observed.record else None,
         "modules": modules,
         "cache": bundles,
+        "userspace": _files(task),
         "services": services.rows(task, ready) if task.driver.spec.services else [],
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
     return Outcome(document, text=_text(task, document), exit_code=code)
+
+
+def _files(task: Task) -> str | None:
+    """Return the version of the files that containers get, None if there is none."""
+    if task.driver.spec.userspace is None:
+        return None
+    from nodeside.driver.userspace.versions import Versions
+
+    return Versions(task.host, task.name).current or None
 
 
 def _record(record: LoadedRecord) -> dict[str, Any]:
@@ -70,6 +80,8 @@ def _text(task: Task, document: dict[str, Any]) -> str:
         ("loaded", document["loaded"]["why"]),
         ("bundle", f"{task.tag}{'' if task.tag in document['cache'] else ' (not in the cache)'}"),
     ]
+    if document["userspace"]:
+        head.append(("files", str(task.host.userspace / task.name / document["userspace"])))
     rows = [
         (
             module["name"],

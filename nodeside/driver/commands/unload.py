@@ -166,6 +166,10 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
         from nodeside.driver.kernel.firmware import FirmwareDirectory
 
         FirmwareDirectory(task.host).remove(task.name)
+    if task.driver.spec.userspace is not None:
+        from nodeside.driver.userspace.versions import Versions
+
+        Versions(task.host, task.name).remove()
     rows = loader.modules.rows()
     for name in (name for name in task.wanted.names if name in rows):
         log.warning(f"{name} stays: nodeside did not load it", hint=f"to unload it: rmmod {name}")

@@ -79,7 +79,7 @@ def test_unloading(node: FakeNode) -> None:
     compare("unload", node.run("unload", "-o", "json").document)
 
 
-def test_status(node: FakeNode) -> None:
+def test_status(node: FakeNode, tmp_path: Path) -> None:
     before = node.task(modules=[{"name": "straw", "parameters": {"mode": "fast"}}])
     node.put_bundle(before, {"straw": module_bytes("straw", parameters=["mode"])})
     empty = node.run("status", "-o", "json")
@@ -88,6 +88,9 @@ def test_status(node: FakeNode) -> None:
     node.run("load")
     ready = node.run("status", "-o", "json")
     assert ready.code == 0
+    (tmp_path / "opt").mkdir()
+    node.write_driver(userspace={"paths": [str(tmp_path / "opt")]})
+    node.run("load")
     node.write_driver(services=[service()])
     record = read_ready(node.host, "straw", BOOT_ID)
     assert record is not None

@@ -1,0 +1,153 @@
+"""What of the driver image is copied to the host: its digest, and what is refused.
+
+A container that gets the files may run as root, and trusts them; whoever can write to the host's
+copy could do so anyway. What is refused would be more than files on the host: devices, pipes, files
+with privileges, links to what is not copied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.files import disk_errors
+
+_CHUNK = 1 << 20
+_CAPABILITIES = "security.capability"  # capabilities(7)
+_ENTRIES = 1_000_000
+
+
+class UserspaceRefused(NodesideError):
+    """Something in `userspace.paths` that is not copied to the host."""
+
+    exit_code = ExitCode.REFUSED
+    reason = "UserspaceRefused"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A directory, a file or a link. `path` is absolute, in the image; `status` is lstat's."""
+
+    path: str
+    status: os.stat_result
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.status.st_mode)
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IMODE(self.status.st_mode)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What is copied: paths of an image whose root is `root`. `is_trusted`: privileges are kept."""
+
+    paths: Sequence[str]
+    root: Path = Path("/")
+    is_trusted: bool = False
+
+    def place(self, path: str) -> Path:
+        """Where a path of the image is here."""
+        return self.root / path.lstrip("/")
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield each entry once, directories before their content, in the order of their names.
+
+        Raises UserspaceRefused, SystemRefused.
+        """
+        seen: set[str] = set()
+        for path in self.paths:
+            for entry in self._below(path):
+                if entry.path not in seen:
+                    seen.add(entry.path)
+                    if len(seen) > _ENTRIES:
+                        raise UserspaceRefused(f"{path}: more than {_ENTRIES} files")
+                    self._check(entry)
+                    yield entry
+
+    def digest(self) -> str:
+        """Return the sha256 of all entries: names, kinds, modes, targets of links and contents."""
+        total = hashlib.sha256()
+        for entry in self.entries():
+            place = self.place(entry.path)
+            if entry.is_link:
+                content = os.fsencode(place.readlink())
+            elif entry.is_directory:
+                content = b""
+            else:
+                content = self._content(place)
+            kind = stat.S_IFMT(entry.status.st_mode)
+            words = (os.fsencode(entry.path), f"{kind:o} {entry.mode:o}".encode(), content)
+            for word in words:
+                total.update(len(word).to_bytes(8, "big") + word)
+        return total.hexdigest()
+
+    def _below(self, path: str) -> Iterator[Entry]:
+        place = self.place(path)
+        try:
+            yield Entry(posixpath.normpath(path), place.lstat())
+        except OSError as error:
+            raise UserspaceRefused(
+                f"{path}: {error.strerror}", hint="userspace.paths are paths of the driver image"
+            ) from error
+        with disk_errors(place):
+            if not place.is_dir() or place.is_symlink():
+                return
+            for directory, directories, files in os.walk(place):
+                directories.sort()
+                for name in sorted((*directories, *files)):
+                    found = Path(directory) / name
+                    inside = "/" + found.relative_to(self.root).as_posix()
+                    yield Entry(inside, found.lstat())
+
+    def _check(self, entry: Entry) -> None:
+        mode = entry.status.st_mode
+        if entry.is_link:
+            self._check_link(entry)
+        elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UserspaceRefused(f"{entry.path}: neither a file nor a directory nor a link")
+        elif not self.is_trusted and not entry.is_directory:
+            what = "setuid or setgid" if mode & (stat.S_ISUID | stat.S_ISGID) else ""
+            if not what and self._has_capabilities(entry.path):
+                what = "a file with capabilities"
+            if what:
+                raise UserspaceRefused(
+                    f"{entry.path} is {what}",
+                    hint="remove that in the image, or allow it: userspace.privilegedFiles: true",
+                )
+
+    def _check_link(self, entry: Entry) -> None:
+        """Refuse a link to what is not copied: a container would find something else there."""
+        target = str(self.place(entry.path).readlink())
+        goal = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), target))
+        roots = [posixpath.normpath(path) for path in self.paths]
+        if not any(goal == root or goal.startswith(f"{root}/") for root in roots):
+            raise UserspaceRefused(
+                f"{entry.path} is a link to {target}, which is not in userspace.paths"
+            )
+
+    def _has_capabilities(self, path: str) -> bool:
+        with suppress(OSError):
+            return _CAPABILITIES in os.listxattr(self.place(path), follow_symlinks=False)
+        return False
+
+    @staticmethod
+    def _content(place: Path) -> bytes:
+        found = hashlib.sha256()
+        with disk_errors(place), place.open("rb") as file:
+            while data := file.read(_CHUNK):
+                found.update(data)
+        return found.digest()

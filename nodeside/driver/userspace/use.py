@@ -1,0 +1,54 @@
+"""Whether anybody on the node still has a version of the files: a mount, or a process.
+
+A container has them as mounts, whose root in their file system is below the version. A process of
+the host has its program, libraries, open files or working directory there. What cannot be read
+counts as in use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nodeside.host import Host
+
+_LINES = 1 << 16  # of a table of mounts or mappings
+
+
+def in_use(host: Host, driver: str, version: str) -> bool:
+    """Return whether a mount or a process has something of a version."""
+    # The path in its file system: /var, or /var/lib, may be one of its own.
+    below = re.compile(re.escape(f"/userspace/{driver}/{version}") + r"(?:[/\s]|$)").search
+    seen: set[str] = set()
+    for process in _processes(host):
+        try:
+            namespace = str((process / "ns/mnt").readlink())
+            if namespace not in seen:
+                seen.add(namespace)
+                if any(below(line) for line in _lines(process / "mountinfo")):
+                    return True
+            if any(below(str((process / name).readlink())) for name in ("exe", "cwd")):
+                return True
+            if any(below(line) for line in _lines(process / "maps")):
+                return True
+            if any(below(str(each.readlink())) for each in (process / "fd").iterdir()):
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended, or is one of the kernel's
+        except OSError:
+            return True
+    return False
+
+
+def _processes(host: Host) -> Iterator[Path]:
+    return (each for each in host.proc.iterdir() if each.name.isdecimal())
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield lines. If there are too many, the last one is in use by definition."""
+    with path.open(errors="replace") as file:
+        for number, line in enumerate(file):
+            if number >= _LINES:
+                raise OSError(f"{path}: more than {_LINES} lines")
+            yield line
