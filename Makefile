@@ -6,6 +6,8 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env env PATH="$$
 # On a cluster of yours, the parts of the story that need no power over its nodes: docs/lab.md.
 STORY := $(if $(NODESIDE_LAB_KUBECONFIG),tests/lab/elsewhere.py,tests/lab/long_story.py tests/lab/long_claims.py tests/lab/long_programs.py --tour docs/tour.md)
 
+ON_ONE_NODE := --every-chapter tests/lab/test_story.py tests/lab/test_dra.py tests/lab/test_stack.py
+
 .PHONY: help try test images control-plane lab lab-down lab-story chaos bench lint clean
 
 help:
@@ -46,6 +48,7 @@ lab-down:
 lab-story:
 	@scripts/setup test
 	@$(AS_ROOT) .venv/bin/python -m pytest $(STORY) $(ARGS)
+	@$(if $(NODESIDE_LAB_KUBECONFIG),,$(AS_ROOT) .venv/bin/python -m pytest $(ON_ONE_NODE) $(ARGS))
 
 chaos:
 	@scripts/setup test

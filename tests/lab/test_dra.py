@@ -19,7 +19,7 @@ from tests.lab.node import LabNode
 from tests.lab.story import Story
 from tests.vm.hostbuilds import HostBuilds
 
-pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
+pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.usefixtures("shown_if_it_fails")]
 
 REQUESTS = {"requests": [{"name": "main", "exactly": {"deviceClassName": NAME}}]}
 

@@ -136,6 +136,7 @@ def test_a_device_that_disappears_is_not_given_until_it_is_back(
     devices.end(story, "late")
 
 
+@pytest.mark.long
 def test_a_card_that_is_pulled_is_given_to_nobody_until_it_is_plugged_in_again(
     story: Story, node: LabNode
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_driver_that_is_deleted_leaves_nothing(story: Story, node: LabNode) ->
     assert devices.sockets(node) == []
 
 
+@pytest.mark.long
 def test_units_that_are_counted_need_neither_driver_nor_controller(
     story: Story, node: LabNode
 ) -> None:
@@ -222,6 +224,7 @@ def test_units_that_are_counted_need_neither_driver_nor_controller(
     devices.until_devices(story, node, 40, 0, units)
 
 
+@pytest.mark.long
 def test_under_the_controller_a_driver_without_modules_offers_them_too(
     story: Story, node: LabNode
 ) -> None:

@@ -14,13 +14,14 @@ from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests import daemon
 from tests.vm.conftest import Give, switched_on
-from tests.vm.pod import Lines, Pod, Running, held_open
+from tests.vm.pod import LONG, Lines, Pod, Running, held_open
 from tests.vm.variants import DriverImage, parameters
 
 pytestmark = pytest.mark.vm
 
 _READY = r"NODESIDE_READY driver=edu "
 _SERVES = "a service is ready service=monitor"
+_FILES = "/var/lib/nodeside/userspace/edu"
 _MOUNTED = "/var/lib/nodeside/mounted/driver.yaml"  # on the node; below /host in the container
 
 
@@ -103,6 +104,51 @@ def test_only_a_stranger_keeps_a_module_that_a_service_holds(
     assert pod.parameter("timeout_ms") == "3000"
     assert order(driver.says) == ["leaving", "stopping", "left", "loaded", "ready"]
     assert set(processes(pod)).isdisjoint(pids)
+
+
+def test_files_that_a_consumer_runs_stay_over_an_upgrade(
+    pod: Pod, give: Give, image: DriverImage
+) -> None:
+    give("edu")
+    document = json.loads((image.directory / "edu" / "driver.yaml").read_text())
+    spec = document["spec"]
+    spec["source"]["path"] = "/driver-image/edu/src"
+    spec |= {"userspace": {"paths": ["/usr/bin/sleep"]}, "services": [], "hooks": {}}
+    spec["validate"] = {"devices": ["/dev/edu0"]}
+    pod.machine.put(_MOUNTED, json.dumps(document).encode())
+    place = {"NODESIDE_DRIVER": f"/host{_MOUNTED}"}
+    driver = pod.start_driver("run", env=place)
+    driver.says.until(_READY)
+    [first] = versions(pod)
+    program = f"{_FILES}/current/usr/bin/sleep"
+    assert pod.node("readlink", f"{_FILES}/current").strip() == first
+    consumer = pod.machine.start([program, "100000"], "node")
+
+    spec["userspace"]["paths"] = ["/usr/bin/sleep", "/usr/bin/env"]
+    pod.machine.put(_MOUNTED, json.dumps(document).encode())
+    driver.says.until("these files are current", times=2)
+    assert len(versions(pod)) == 2
+
+    def look_with(seconds: int) -> None:
+        """As ten minutes later; a change of driver.yaml is a reason to look."""
+        pod.node("touch", "-h", "-d", "2020-01-01", f"{_FILES}/current")
+        times = len(driver.says.matching("validate: done")) + 1
+        spec["validate"]["timeoutSeconds"] = seconds
+        pod.machine.put(_MOUNTED, json.dumps(document).encode())
+        driver.says.until("validate: done", times=times)
+
+    look_with(11)
+    assert first in versions(pod)
+    consumer.kill()
+    consumer.wait(LONG)
+    look_with(12)
+    driver.says.until("removing files that nothing uses")
+    pod.until(f"[ ! -e {_FILES}/{first} ]")
+    assert len(versions(pod)) == 1
+
+
+def versions(pod: Pod) -> list[str]:
+    return [name for name in pod.node("ls", _FILES).split() if name != "current"]
 
 
 def order(says: Lines) -> list[str]:

@@ -19,7 +19,8 @@ from nodeside.process import Completed
 from nodeside.trial.cache import default_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
-from tests.vm.variants import EDU
+from tests import daemon
+from tests.vm.variants import EDU, variant
 
 pytestmark = pytest.mark.vm
 
@@ -84,6 +85,20 @@ def test_edu_is_tried_in_two_kernels_with_a_consumer(
         assert (device["healthy"], device["nodes"]) == (True, ["/dev/edu0"])
         assert "10! = 3628800" in run["commands"][0]["output"]
         assert run["commands"][1]["output"] == run["kernel"]
+
+
+def test_a_driver_with_a_daemon_is_tried_with_it(newest: KernelDisk, tmp_path: Path) -> None:
+    directory = variant(EDU, tmp_path / "edu", daemon.SPEC)
+    done = try_out(
+        *(str(directory), "--build-on", "host", "--output", "json", "--kernel", newest.release),
+        *("--command", "cat /host/sys/module/edu/refcnt"),
+    )
+
+    assert done.exit_code == 0, done.errors
+    [run] = document(done)["runs"]
+    [service] = run["report"]["services"]
+    assert (service["name"], service["ready"]) == ("monitor", True)
+    assert run["commands"][-1]["output"] == "1", "the daemon has the device open"
 
 
 def test_a_driver_that_does_not_compile_has_its_exit_code_and_boots_nothing(tmp_path: Path) -> None:
