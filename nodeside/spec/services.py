@@ -43,6 +43,11 @@ class Service:
         min_items=1,
         max_length=8192,
     )
+    forks: bool = item(
+        "Whether it goes into the background by itself instead, as systemd's Type=forking: the "
+        "command exits with 0, and the service has ended when none of its processes is left.",
+        default=False,
+    )
     environment: Mapping[str, str] = item(
         "Environment variables, besides PATH, HOME and the like.",
         default_factory=dict,

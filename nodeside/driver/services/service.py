@@ -47,15 +47,23 @@ class RunningService:
 
     @property
     def has_ended(self) -> bool:
-        return self._child.poll() is not None
+        code = self._child.poll()
+        if code == 0 and self.service.forks:
+            return not processes.running(self._driver, self.service.name).pids
+        return code is not None
 
     def end_in_words(self) -> str:
         """Return how it ended, and its last lines."""
-        return f"{process.in_words(self._child.returncode)}{self.output.last_lines()}"
+        how = process.in_words(self._child.returncode)
+        if self.service.forks and self._child.returncode == 0:
+            how = "none of its processes is left"
+        return f"{how}{self.output.last_lines()}"
 
     def why_not_ready(self) -> str:
         """Return why it is not ready, "" if it is. Raises SystemRefused for a slow expression."""
         ready = self.service.ready
+        if self.service.forks and self._child.poll() is None:
+            return "it has not gone into the background"
         if ready is None:
             settled = self._clock.now() - self.started >= _SETTLED
             return "" if settled else f"it has not run for {_SETTLED:g} s"
@@ -74,7 +82,7 @@ class RunningService:
     def stop(self) -> None:
         """End it and every process that it has started. One stuck in the kernel is left."""
         name, seconds = self.service.name, self.service.stop_timeout_seconds
-        child = 0 if self.has_ended else self._child.pid
+        child = self._child.pid if self._child.poll() is None else 0
         left = processes.end(self._driver, name, seconds, self._clock, child=child)
         if left:
             log.warning("a service does not end: stuck in the kernel", service=name, pids=left)

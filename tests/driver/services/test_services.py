@@ -195,6 +195,33 @@ def test_its_whole_tree_ends_also_what_left_its_group(services: Services, tmp_pa
     assert all(is_gone(int(pid)) for pid in pids.read_text().split())
 
 
+def test_one_that_goes_into_the_background_has_ended_when_none_of_it_is_left(
+    services: Services, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    background = f"setsid sh -c 'echo $$ >{pid}; exec sleep 60' & "
+    wanted = replace(service(f"({background}); exit 0", file=str(pid)), forks=True)
+    services.bring_up(DRIVER, [wanted])
+    assert services.status == (ServiceStatus("monitor", True),)
+    assert not services.find_ends()
+
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    until(services.find_ends)
+    with pytest.raises(ServiceFailed, match="none of its processes is left"):
+        services.bring_up(DRIVER, [wanted])
+    time.sleep(services.next_start())
+    services.bring_up(DRIVER, [wanted])
+    services.stop()
+    assert is_gone(int(pid.read_text()))
+
+    failing = replace(wanted, command=("sh", "-c", "exit 3"), name="failing")
+    with pytest.raises(ServiceFailed, match=r"failing ended after .*: exit code 3"):
+        services.bring_up(DRIVER, [failing])
+    staying = replace(wanted, command=("sleep", "60"), name="staying", start_timeout_seconds=1)
+    with pytest.raises(ServiceFailed, match="it has not gone into the background"):
+        services.bring_up(DRIVER, [staying])
+
+
 def test_what_one_has_left_behind_ends_before_it_starts_again(
     services: Services, tmp_path: Path
 ) -> None:
@@ -216,7 +243,8 @@ def test_it_gets_its_own_environment_and_not_ours(
 ) -> None:
     monkeypatch.setenv("SECRET", "1")
     path = tmp_path / "environment"
-    wanted = replace(service(f"env >{path}; exec sleep 60", file=str(path)), environment={"A": "b"})
+    script = f"env >{path}.new; mv {path}.new {path}; exec sleep 60"
+    wanted = replace(service(script, file=str(path)), environment={"A": "b"})
     services.bring_up(DRIVER, [wanted])
     found = dict(line.split("=", 1) for line in path.read_text().splitlines())
     assert "SECRET" not in found
