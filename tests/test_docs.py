@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 import cluster
 import nodeside
@@ -20,13 +21,14 @@ from nodeside.contract import FailureKind
 from nodeside.driver.cli import driver
 from nodeside.driver.handoff.provide import command as sidecar_command
 from nodeside.errors import ExitCode
+from nodeside.spec.document import parse as parse_driver
 from nodeside.toolkit_sidecar import cli as sidecar
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text()
 DEBUGGING = (TOP / "docs/debugging-a-build.md").read_text()
 ARCHITECTURE = (TOP / "docs/architecture.md").read_text()
-DOCUMENTS = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md"), *TOP.glob("*/*/README.md")])
+DOCUMENTS = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("*/*/README.md")])
 PACKAGE = Path(nodeside.__file__).parent
 CLUSTER = Path(cluster.__file__).parent
 
@@ -43,7 +45,7 @@ FOREIGN = {
         "--check",
         "--library-path",
         "--isolation",
-        *("--foreground", "--socket"),
+        *("--foreground", "--persistence-mode", "--socket"),
         "--build-arg",
     ),
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
@@ -191,6 +193,13 @@ def test_every_option_in_the_documents_exists() -> None:
     ]
 
     assert unknown == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_whole_drivers_in_the_documents_are_valid(path: Path) -> None:
+    for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        if re.search(r"^kind: Driver$", block, re.MULTILINE):
+            parse_driver(yaml.safe_load(block))
 
 
 def test_every_variable_in_the_documents_is_read_somewhere() -> None:
