@@ -3,7 +3,7 @@
 Pure. It is pinned to its node, tolerates all taints, and terminates: with 0 when the modules are
 gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is never privileged and
 mounts neither the signing key nor the credentials. From the host it mounts only what shows modules
-and their holders, the driver's locks, and its firmware.
+and their holders, the driver's locks, and its files. Its services have ended with the driver's pod.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _VOLUMES = (
     "token",
     "tmp",
 )
-_FIRMWARE = "host-var-lib-nodeside"
+_FILES = "host-var-lib-nodeside"  # firmware, and files for pods
+_RUN = "run"  # for hooks
 
 
 def unload_pod(
@@ -72,7 +73,8 @@ def _spec(
     plain = replace(driver, spec=replace(driver.spec, privileged=False))
     pool = Pool(node.architecture, "", node.kernel)
     full = pod(DaemonSetInput(found, plain, revision, pool, toolkit="", link="", settings=settings))
-    volumes = _VOLUMES if driver.spec.firmware is None else (*_VOLUMES, _FIRMWARE)
+    has_files = driver.spec.firmware is not None or driver.spec.userspace is not None
+    volumes = (*_VOLUMES, _RUN, *((_FILES,) if has_files else ()))
     container = next(c for c in full["containers"] if c["name"] == DRIVER_CONTAINER)
     del full["nodeSelector"]
     return full | {

@@ -22,7 +22,7 @@ from cluster.model.parse import (
 )
 from cluster.model.parse_pods import build_pod_from, pod_from
 from cluster.model.snapshot import Pool
-from nodeside.contract import REPORT_TEXT, NodeDriverStatus, Rung, State
+from nodeside.contract import REPORT_TEXT, NodeDriverStatus, Rung, ServiceStatus, State
 from nodeside.driver.announce.documents import node_driver
 from tests.cluster.fakes.model import document
 
@@ -197,6 +197,38 @@ def test_what_the_node_writes_is_what_the_controller_reads() -> None:
     assert (found.boot_id, found.kernel, found.revision) == ("b1", "6.1.0-50-amd64", "0123456789ab")
     assert (found.reason, found.message, found.hint) == ("BuildFailed", "edu.c:7: error", "mend it")
     assert (found.source, found.version) == ("built", "1.0.0")
+
+
+def test_what_a_node_says_of_services_is_a_line_for_each() -> None:
+    rows = (
+        ServiceStatus("monitor", ready=True),
+        ServiceStatus("exporter", ready=False, restarts=3, message="ended: exit code 1\nno\x1b[2J"),
+        ServiceStatus("late", ready=False, restarts=1, message="it starts"),
+    )
+    status = NodeDriverStatus("edu", "n1", State.FAILED, "1", "6.1", "b1", services=rows)
+    found = node_driver_from(node_driver(status))
+    assert found is not None
+    assert found.services == (
+        "monitor: ready",
+        "exporter: not ready, started again 3 times: ended: exit code 1",
+        "late: not ready, started again once: it starts",
+    )
+
+
+@pytest.mark.parametrize(
+    ("services", "kept"),
+    [
+        ("monitor", 0),
+        (["monitor", None, 7], 0),
+        ([{"name": ["x"], "restarts": "many", "ready": "true", "message": {}}], 1),
+        ([{"name": "x" * 5000, "message": "y" * 5000}] * 100, 16),
+    ],
+)
+def test_odd_services_are_no_more_than_odd_lines(services: object, kept: int) -> None:
+    found = node_driver_from({"metadata": {"name": "edu.n1"}, "status": {"services": services}})
+    assert found is not None
+    assert len(found.services) == kept
+    assert all(len(line) < 3 * REPORT_TEXT for line in found.services)
 
 
 def test_a_report_that_nobody_filled_in_belongs_to_the_node_in_its_name() -> None:

@@ -39,10 +39,12 @@ from nodeside.driver.handoff.provide import command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.host import Host
 from nodeside.kube_api import Access
+from nodeside.spec import Driver
+from nodeside.spec.document import parse
 from nodeside.trial.machine import containers
 from tests import TOP
 from tests.cluster.fakes.daemonsets import CASES, COREOS, OPENSHIFT, POOL, wanted
-from tests.cluster.fakes.model import EDU
+from tests.cluster.fakes.model import EDU, document
 
 GOLDEN = TOP / "tests" / "cluster" / "golden"
 
@@ -265,6 +267,40 @@ def test_every_scratch_directory_has_a_limit(case: str) -> None:
 
     assert volumes
     assert all("sizeLimit" in volume for volume in volumes)
+
+
+def with_programs(**more: Any) -> Driver:
+    """The driver with hooks and services, and more in its spec."""
+    hook = {"command": ["true"]}
+    services = [{"name": name, "command": ["true"]} for name in ("a", "b")]
+    programs: dict[str, Any] = {"hooks": {"afterUnload": [hook]}, "services": services}
+    return parse(document(privileged=True, **programs, **more))
+
+
+def test_programs_get_a_place_to_write_and_time_to_end() -> None:
+    want = CASES["kubernetes"]
+    spec = pod(replace(want, driver=with_programs()))
+    [container] = [each for each in spec["containers"] if each["name"] == "driver"]
+    assert {"name": "run", "mountPath": "/run/edu"} in container["volumeMounts"]
+    assert {"name": "run", "emptyDir": {"sizeLimit": "64Mi"}} in spec["volumes"]
+    assert spec["terminationGracePeriodSeconds"] == 60 + 2 * 10
+
+
+def test_what_unloads_can_run_hooks_and_remove_files_and_has_no_privilege() -> None:
+    def mounts(driver: Driver) -> set[str]:
+        want = CASES["kubernetes"]
+        node = Node("n1", kernel="6.1", boot_id="b1", architecture="x86_64")
+        found = unload_pod(want.owner, driver, want.revision, node, want.settings)
+        [container] = found["spec"]["containers"]
+        assert not container["securityContext"].get("privileged")
+        assert {v["name"] for v in found["spec"]["volumes"]} == {
+            mount["name"] for mount in container["volumeMounts"]
+        }
+        return {mount["mountPath"] for mount in container["volumeMounts"]}
+
+    plain, files = mounts(with_programs()), {"userspace": {"paths": ["/opt/edu"]}}
+    assert "/run/edu" in plain
+    assert mounts(with_programs(**files)) - plain == {"/host/var/lib/nodeside"}
 
 
 def test_a_pod_goes_only_where_the_controller_assigned_it() -> None:
