@@ -260,7 +260,7 @@ def publish(
 @click.option(
     "--with-services",
     is_flag=True,
-    help="With --once: start the services too, and keep them up until SIGTERM.",
+    help="With --once: start the services too, and keep them until SIGTERM, or one ends.",
 )
 @click.option(
     "--expected-kernel",

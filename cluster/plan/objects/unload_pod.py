@@ -1,9 +1,10 @@
 """The unload pod of a node: the driver's own pod, minus everything unloading does not need.
 
 Pure. It is pinned to its node, tolerates all taints, and terminates: with 0 when the modules are
-gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is never privileged and
-mounts neither the signing key nor the credentials. From the host it mounts only what shows modules
-and their holders, the driver's locks, and its files. Its services have ended with the driver's pod.
+gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is privileged only if the
+driver is, and has hooks that may need it. It mounts neither the signing key nor the credentials.
+From the host it mounts only what shows modules and their holders, the driver's locks, and its
+files. Its services have ended with the driver's pod.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def unload_pod(
 def _spec(
     found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
 ) -> Document:
-    plain = replace(driver, spec=replace(driver.spec, privileged=False))
+    hooks = driver.spec.hooks
+    has_hooks = bool(hooks.before_unload or hooks.after_unload)
+    privileged = driver.spec.privileged and has_hooks
+    plain = replace(driver, spec=replace(driver.spec, privileged=privileged))
     pool = Pool(node.architecture, "", node.kernel)
     full = pod(DaemonSetInput(found, plain, revision, pool, toolkit="", link="", settings=settings))
     has_files = driver.spec.firmware is not None or driver.spec.userspace is not None

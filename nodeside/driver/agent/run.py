@@ -39,6 +39,7 @@ from nodeside.driver.ladder.task import Config, Task, read_driver
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.driver.services.services import ServiceFailed, Services
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
+from nodeside.host import Host
 from nodeside.ready_file import clear_ready
 
 if TYPE_CHECKING:
@@ -81,6 +82,14 @@ class PodLock:
         lock = hold_pod_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=clock)
         self.stack.enter_context(lock)
         self.taken = True
+
+
+def stop_services(services: Services, host: Host) -> None:
+    """Stop the services of a driver, which is not ready without them."""
+    if services.pids:
+        with suppress(NodesideError):
+            clear_ready(host, services.driver)
+    services.stop()
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,9 @@ class Run:
             log.traceback(exc)
             bug = Bug(exc)
             journal.note(str(bug))
+            wanted = task.driver.spec.services
+            if self.services is not None and not self.services.are_ready(wanted):
+                raise bug from exc  # right modules are not enough
             try:
                 report = judge_loaded(task, journal, loader=self.loader)
             except Exception as problem:
@@ -162,13 +174,18 @@ class Run:
             try:
                 replace(self, turn=PodLock(stack), services=services)._keep_up(services)
             finally:
-                services.stop()
+                stop_services(services, self.config.host)
 
     def _keep_up(self, services: Services) -> None:
         from nodeside.driver.agent.watch import Watch, Why
 
+        def ended() -> bool:
+            if os.getpid() == 1:
+                process.reap_orphans(services.pids)
+            return services.find_ends()
+
         retry, repeat_failed = _FIRST_RETRY, True
-        with Watch(*self._watched(), ended=services.find_ends) as watch:
+        with Watch(*self._watched(), ended=ended) as watch:
             while watch.stopping is None:
                 watch.drain()
                 result = self._stoppable_by(watch, repeat_failed=repeat_failed)._try_once()
@@ -193,13 +210,7 @@ class Run:
                     watch.follow(*self._watched())
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
-            self._stop(services)
-
-    def _stop(self, services: Services) -> None:
-        """Stop the services. Without them the driver is not ready."""
-        if services.stop():
-            with suppress(NodesideError):
-                clear_ready(self.config.host, services.driver)
+            stop_services(services, self.config.host)
 
     def _stoppable_by(self, watch: Watch, *, repeat_failed: bool) -> Run:
         """Return this run, whose waits end once the watch was asked to stop."""

@@ -34,7 +34,7 @@ from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import read_loaded, write_loaded
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.ready_file import clear_ready
 from nodeside.records import encode
 
@@ -70,6 +70,8 @@ def bring_up(
     NodesideError.
     """
     loader, attempts = loader or Loader(task.host), attempts or Attempts()
+    if services is not None and not services.are_ready(task.driver.spec.services):
+        clear_ready(task.host, task.name)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
     _await_settled(task, journal, loader, listener, attempts.stuck)
     observed = observe(task, loader)
@@ -101,8 +103,7 @@ def bring_up(
         files.make_current()
     report = journal.ready()
     _collect(task)
-    if files is not None:
-        files.versions.collect()
+    _collect_files(task)
     return report
 
 
@@ -238,12 +239,13 @@ def validate_loaded(
 
 
 def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
-    """Run the hooks of the load if the process that loaded the modules could not."""
+    """Run the hooks of the load, unless they have run since the load or an unload that failed."""
     hooks = task.driver.spec.hooks.after_load
-    if record.hooks is HooksRun.AFTER_LOAD or not hooks:
+    wanted = HooksRun.AFTER_LOAD if hooks else HooksRun.NONE
+    if record.hooks in (wanted, HooksRun.AFTER_LOAD):
         return record
     run_hooks("afterLoad", hooks)
-    done = replace(record, hooks=HooksRun.AFTER_LOAD)
+    done = replace(record, hooks=wanted)
     write_loaded(task.host, done)
     return done
 
@@ -273,8 +275,28 @@ def _copy_files(task: Task, journal: Journal, attempts: Attempts) -> _Files | No
     if tree not in attempts.digests or not (versions.directory / attempts.digests[tree]).is_dir():
         with journal.stage("copy files"):
             attempts.digests[tree] = tree.digest()
-            versions.copy(tree, attempts.digests[tree])
+            try:
+                versions.copy(tree, attempts.digests[tree])
+            except NoSpace:
+                versions.collect(at_once=True)
+                versions.copy(tree, attempts.digests[tree])
     return _Files(versions, attempts.digests[tree])
+
+
+def _collect_files(task: Task) -> None:
+    """Remove files that nothing uses. A disk that does not let us is no reason to fail."""
+    if not (task.host.userspace / task.name).is_dir():
+        return
+    from nodeside.driver.userspace.versions import Versions
+
+    versions = Versions(task.host, task.name)
+    try:
+        if task.driver.spec.userspace is None:
+            versions.remove()
+        else:
+            versions.collect()
+    except NodesideError as error:
+        log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
 
 
 def _start_services(
@@ -286,10 +308,8 @@ def _start_services(
         if wanted:
             journal.note("services are not started: `nodeside driver run` starts them")
         return
-    if all(each.ready for each in services.status) and len(services.status) == len(wanted):
-        services.bring_up(task.name, wanted, listener.stopping)
+    if services.are_ready(wanted):
         return
-    clear_ready(task.host, task.name)
     with journal.stage("services"):
         services.bring_up(task.name, wanted, listener.stopping)
 

@@ -28,7 +28,6 @@ from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.run_directory import write_loaded
 from nodeside.driver.services.processes import is_of_a_service
 from nodeside.errors import NodesideError
-from nodeside.spec.services import Service
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
@@ -52,18 +51,19 @@ def unload_driver(
     spec = task.driver.spec
     if not spec.services and spec.hooks.before_unload == spec.hooks.after_unload == ():
         return unload_modules(what, loader, begin=begin)
-    _refuse_if_held(task, loader, what)
+    _refuse_if_held(task, loader, what, services)
     begin()
     if not plan_unload(what, loader.modules.rows()).order:
         _stop_services(task, services)
         return ()
     _run_before(task, record)
-    stopped = _stop_services(task, services)
+    _stop_services(task, services)
     try:
         removed = unload_modules(what, loader)
     except NodesideError as error:
-        if services is not None and stopped and not getattr(error, "removed", ()):
-            _start_again(task, services, stopped)
+        if services is not None and not getattr(error, "removed", ()):
+            services.stopped_in_vain()
+            services.start_again()
         raise
     try:
         run_hooks("afterUnload", spec.hooks.after_unload)
@@ -82,20 +82,24 @@ def _run_before(task: Task, record: LoadedRecord | None) -> None:
         write_loaded(task.host, replace(record, hooks=HooksRun.BEFORE_UNLOAD))
 
 
-def _stop_services(task: Task, services: Services | None) -> tuple[Service, ...]:
-    """Stop the services. Returns those of this process that ran."""
+def _stop_services(task: Task, services: Services | None) -> None:
     if services is not None:
-        return services.stop()
-    if task.driver.spec.services:
+        services.stop()
+    elif task.driver.spec.services:
         from nodeside.driver.services.services import stop_all
 
         stop_all(task.name, task.driver.spec.services)
-    return ()
 
 
-def _refuse_if_held(task: Task, loader: Loader, what: Leaving) -> None:
-    """Raise what `unload_modules` would, if something else than our services is in the way."""
+def _refuse_if_held(task: Task, loader: Loader, what: Leaving, services: Services | None) -> None:
+    """Raise what `unload_modules` would, if something else than our services is in the way.
+
+    A reference that no process, mount or disk explains is found out only by an unload that fails:
+    then the services are not stopped again for some time.
+    """
     blocked = plan_unload(what, loader.modules.rows()).blocked
+    if blocked and services is not None and not services.may_stop_for_unload:
+        raise obstacle_error(blocked[0], loader, what.devices)
     if all(_others(task, what, item) is None for item in blocked):
         return
     for item in settled_plan(what, loader).blocked:  # what is in the way may pass in a moment
@@ -115,16 +119,8 @@ def _others(task: Task, what: Leaving, item: Blocked) -> Holding | None:
         if not is_of_a_service(task.host, process.pid, task.name)
     )
     only_ours = len(others) < len(holding.processes) and not (
-        others or holding.mounts or holding.disks
+        others or holding.mounts or holding.disks or holding.unseen
     )
     if item.obstacle is Obstacle.HELD and only_ours:
         return None
     return replace(holding, processes=others)
-
-
-def _start_again(task: Task, services: Services, stopped: tuple[Service, ...]) -> None:
-    """The modules stay, and so does what their consumers use."""
-    try:
-        services.bring_up(task.name, stopped)
-    except NodesideError as error:
-        log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)

@@ -200,6 +200,7 @@ class Installation:
             if not gone:
                 raise
             rolled = self._reload(gone, previous)
+            self._start_services_again(rolled)
             if isinstance(error, NodesideError):
                 raise SequenceFailed(error, rolled) from error
             raise
@@ -249,9 +250,15 @@ class Installation:
                 raise SequenceFailed(error, rolled) from error
             raise
 
+    def _start_services_again(self, rolled: RollBack) -> None:
+        """Start the services that the unload stopped, if the modules are those of before."""
+        if self.services is not None and rolled.restored and not rolled.problems:
+            self.services.start_again()
+
     def _put_back(self, rolled: RollBack, cleared: Cleared) -> None:
         """After a roll-back, restore the conflicting drivers and correct the record."""
         self._restore_conflicts(rolled, cleared)
+        self._start_services_again(rolled)
         host, record = self.task.host, self.known.record
         try:
             if rolled.restored and record is not None:

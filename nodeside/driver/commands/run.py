@@ -6,17 +6,17 @@ In a pod the status is sent to the API server. Elsewhere nothing is sent; the JS
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from nodeside.driver.agent.run import Run
+from nodeside.driver.agent.run import Run, stop_services
 from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import announcing
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.commands.report import announcement, as_outcome
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.ladder.task import Config
-from nodeside.driver.services.services import Services
+from nodeside.driver.services.services import ServiceFailed, Services
 
 
 def run_once(config: Config, expected_kernel: str, listener: Listener) -> Outcome:
@@ -30,21 +30,30 @@ def run_once(config: Config, expected_kernel: str, listener: Listener) -> Outcom
 def run_once_with_services(
     config: Config, expected_kernel: str, listener: Listener, show: Callable[[Outcome], None]
 ) -> None:
-    """Do the same and start the services, show the result, and keep them up until a stop signal.
+    """Do the same and start the services, show the result, and keep them until a stop signal.
 
     `show` may raise SystemExit for a driver that is not ready: then they are stopped at once.
+    Raises ServiceFailed if one ends.
     """
     services = Services()
     try:
-        with Watch((), uevents=lambda: None) as watch, announcing(config.host) as announcer:
+        with (
+            Watch((), uevents=lambda: None, ended=services.find_ends) as watch,
+            announcing(config.host) as announcer,
+        ):
             listener = replace(listener, stopping=lambda: watch.stopping is not None)
             run = Run(config, listener, announcer.state, expected_kernel, services=services)
             journal, report = run.once()
             show(as_outcome(report, announcement(journal)))
-            while watch.wait().why is not Why.STOP:
-                pass
+            while (reason := watch.wait().why) is not Why.STOP:
+                if reason is Why.SERVICE:
+                    raise ServiceFailed("; ".join(_not_ready(services)))
     finally:
-        services.stop()
+        stop_services(services, config.host)
+
+
+def _not_ready(services: Services) -> Iterator[str]:
+    return (f"service {each.name} {each.message}" for each in services.status if not each.ready)
 
 
 def run_for_ever(config: Config, expected_kernel: str, listener: Listener) -> None:

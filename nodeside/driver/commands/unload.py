@@ -166,7 +166,7 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
         from nodeside.driver.kernel.firmware import FirmwareDirectory
 
         FirmwareDirectory(task.host).remove(task.name)
-    if task.driver.spec.userspace is not None:
+    if (task.host.userspace / task.name).is_dir():
         from nodeside.driver.userspace.versions import Versions
 
         Versions(task.host, task.name).remove()

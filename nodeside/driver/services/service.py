@@ -10,6 +10,7 @@ from nodeside import log, process
 from nodeside.clock import Clock
 from nodeside.driver.services import processes
 from nodeside.driver.services.output import Output
+from nodeside.errors import SystemRefused
 from nodeside.files import identity
 from nodeside.search import search
 from nodeside.spec.services import Service
@@ -39,7 +40,11 @@ class RunningService:
         )
         self.started = clock.now()
         assert self._child.stdout is not None
-        self.output.follow(self._child.stdout)
+        try:
+            self.output.follow(self._child.stdout)
+        except RuntimeError as error:  # no further thread
+            self.stop()
+            raise SystemRefused(f"cannot read its output: {error}", retryable=True) from error
 
     @property
     def pid(self) -> int:
@@ -56,7 +61,7 @@ class RunningService:
         """Return how it ended, and its last lines."""
         how = process.in_words(self._child.returncode)
         if self.service.forks and self._child.returncode == 0:
-            how = "none of its processes is left"
+            how = f"no process is left with {processes.VARIABLE} in its environment"
         return f"{how}{self.output.last_lines()}"
 
     def why_not_ready(self) -> str:

@@ -21,6 +21,7 @@ from nodeside.spec.services import Service
 _FIRST_PAUSE = 1.0  # seconds before a service that has ended is started again; doubled each time
 _LONGEST_PAUSE = 300.0
 _LONG = 600.0  # seconds that a service ran, after which its next pause is the first one again
+_VAIN = 600.0  # seconds until services are stopped again for an unload that then failed
 _LOOK = 0.1  # seconds between two looks at a service that starts
 
 
@@ -51,6 +52,8 @@ class Services:
 
     clock: Clock = field(default_factory=Clock)
     driver: str = field(default="", init=False)
+    _stopped: tuple[Service, ...] = field(default=(), init=False)
+    _vain_until: float = field(default=0.0, init=False)
     _kept: dict[str, _Kept] = field(default_factory=dict)
 
     @property
@@ -78,9 +81,24 @@ class Services:
         return self.pids != before
 
     def next_start(self) -> float:
-        """Return the seconds until a service that has failed may start again, 0 if none has."""
-        times = [kept.not_before for kept in self._kept.values() if kept.problem]
-        return max(0.0, min(times, default=0.0) - self.clock.now())
+        """Return the seconds until the first service that has failed may start again.
+
+        Those after it wait for it in any case.
+        """
+        failed = (kept for kept in self._kept.values() if kept.problem and kept.process is None)
+        first = next(failed, None)
+        return max(0.0, first.not_before - self.clock.now()) if first else _FIRST_PAUSE
+
+    def are_ready(self, wanted: Sequence[Service]) -> bool:
+        """Return whether these services, and no others, run and are ready."""
+        found = list(self._kept.values())
+        return [kept.service for kept in found] == list(wanted) and all(
+            kept.is_ready
+            and kept.process is not None
+            and not kept.process.has_ended
+            and not kept.process.why_not_ready()
+            for kept in found
+        )
 
     def bring_up(
         self,
@@ -105,12 +123,27 @@ class Services:
                 self._start(kept)
             self._await_ready(kept, stopping)
 
-    def stop(self) -> tuple[Service, ...]:
-        """Stop all, the last one first. Returns those that ran, in the order of their start."""
-        ran = [kept.service for kept in self._kept.values() if kept.process]
+    def stop(self) -> None:
+        """Stop all, the last one first."""
+        self._stopped = tuple(kept.service for kept in self._kept.values() if kept.process)
         for name in reversed(list(self._kept)):
             self._stop(name)
-        return tuple(ran)
+
+    def start_again(self) -> None:
+        """Start what the last `stop` stopped, since the modules stay. A failure is only logged."""
+        try:
+            self.bring_up(self.driver, self._stopped)
+        except NodesideError as error:
+            log.warning(str(error), driver=self.driver, reason=error.reason, hint=error.hint)
+
+    @property
+    def may_stop_for_unload(self) -> bool:
+        """Return whether it may be tried to unload without them, or that was in vain just now."""
+        return self.clock.now() >= self._vain_until
+
+    def stopped_in_vain(self) -> None:
+        """Note that something else holds the modules, which nothing on the node shows."""
+        self._vain_until = self.clock.now() + _VAIN
 
     def _start(self, kept: _Kept) -> None:
         """Start it, after an end of what an earlier process has left. Raises ServiceFailed."""

@@ -2,7 +2,8 @@
 
 A container has them as mounts, whose root in their file system is below the version. A process of
 the host has its program, libraries, open files or working directory there. What cannot be read
-counts as in use.
+counts as in use. A child process looks: to read of a process that is stuck in the kernel may never
+end.
 """
 
 from __future__ import annotations
@@ -11,13 +12,28 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from nodeside import log
+from nodeside.child import ChildDied, ChildRaised, run_in_child
+from nodeside.errors import NodesideError
 from nodeside.host import Host
 
+_SECONDS = 10.0
 _LINES = 1 << 16  # of a table of mounts or mappings
 
 
 def in_use(host: Host, driver: str, version: str) -> bool:
-    """Return whether a mount or a process has something of a version."""
+    """Return whether a mount or a process has something of a version. Ends within 10 s."""
+    try:
+        found = run_in_child(
+            lambda: b"1" if _in_use(host, driver, version) else b"0", _SECONDS, alone="look for use"
+        )
+    except (ChildDied, ChildRaised, NodesideError, OSError) as problem:
+        log.warning("cannot see who uses files of a driver; they stay", problem=problem)
+        return True
+    return found != b"0"
+
+
+def _in_use(host: Host, driver: str, version: str) -> bool:
     # The path in its file system: /var, or /var/lib, may be one of its own.
     below = re.compile(re.escape(f"/userspace/{driver}/{version}") + r"(?:[/\s]|$)").search
     seen: set[str] = set()

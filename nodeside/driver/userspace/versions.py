@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nodeside import log
 from nodeside.driver.userspace.tree import Entry, Tree
@@ -70,18 +70,18 @@ class Versions:
             with suppress(FileNotFoundError):
                 temporary.unlink()
             temporary.symlink_to(digest)
+            if not link.is_symlink():
+                _remove(link)  # a container runtime makes directories where a mount has no source
             temporary.replace(link)
             sync_directory(self.directory)
         return True
 
-    def collect(self) -> None:
+    def collect(self, *, at_once: bool = False) -> None:
         """Remove the versions that nothing has any more, some time after the last change."""
         link = self.directory / _CURRENT
-        try:
-            if self._now() - link.lstat().st_mtime < _GRACE:
+        with suppress(FileNotFoundError):
+            if not at_once and self._now() - link.lstat().st_mtime < _GRACE:
                 return
-        except FileNotFoundError:
-            return
         for version in self._others(self.current):
             if not in_use(self._host, self._driver, version.name):
                 log.fact("removing files that nothing uses", directory=version)
@@ -91,8 +91,7 @@ class Versions:
     def remove(self) -> None:
         """Remove all that nothing has any more: the driver leaves the node."""
         with disk_errors(self.directory):
-            with suppress(FileNotFoundError):
-                (self.directory / _CURRENT).unlink()
+            _remove(self.directory / _CURRENT)
             for version in self._others(""):
                 if in_use(self._host, self._driver, version.name):
                     log.warning("files stay: something on the node uses them", directory=version)
@@ -114,7 +113,9 @@ def _copy(tree: Tree, entry: Entry, staging: Path) -> None:
     goal.parent.mkdir(parents=True, exist_ok=True)
     place = tree.place(entry.path)
     if entry.is_link:
-        goal.symlink_to(place.readlink())
+        # A relative link stays in this version wherever it is looked at from.
+        parent = PurePosixPath(entry.path).parent
+        goal.symlink_to(os.path.relpath(parent / place.readlink(), parent))
     elif entry.is_directory:
         goal.mkdir(exist_ok=True)
     else:

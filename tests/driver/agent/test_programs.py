@@ -34,6 +34,7 @@ class Scene:
 
     def __init__(self, directory: Path) -> None:
         self.node = FakeNode(directory)
+        self.services: Services | None = None
         self.file = directory / "happened"
         self.file.touch()
         kernel, load, unload = (
@@ -279,10 +280,16 @@ def test_once_starts_no_service_and_says_so(scene: Scene) -> None:
     assert scene.happened == ["load", "afterLoad", "validate"]
 
 
+def current(scene: Scene) -> Services:
+    """The services that `up` runs."""
+    assert scene.services is not None
+    return scene.services
+
+
 @contextmanager
 def up(scene: Scene) -> Iterator[Report]:
     """The services run in this process while commands are tried."""
-    services = Services()
+    services = scene.services = Services()
     run = Run(
         scene.node.config(), Listener(), scene.node.told.append, loader=scene.node.kernel.loader
     )
@@ -332,6 +339,64 @@ def test_services_come_back_if_the_kernel_then_keeps_the_modules(scene: Scene) -
     assert happened[: len(UP) + 5] == [*UP, "beforeUnload", *again]
     assert happened.count("beforeUnload") == 1
     assert node.told[-1].version == "2.0"
+
+
+def test_an_unload_that_is_in_vain_is_not_tried_again_at_once(scene: Scene) -> None:
+    """A reference that nothing shows, as that of an open dma-buf."""
+    node = scene.node
+    node.put_bundle(node.task())
+    with up(scene) as report:
+        assert report.state is State.READY
+        held(node, by_service=True)
+        node.source("obj-m := straw.o  # 2.0\n")
+        node.put_bundle(node.task(version="2.0"))
+        run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+        run = replace(run, services=current(scene))
+        scene.happened  # noqa: B018
+        assert run.once()[1].reason == "InUse"
+        assert scene.happened == ["beforeUnload", *DOWN, "first starts", "second starts"]
+        assert run.once()[1].reason == "InUse"
+        assert scene.happened == []
+
+
+def test_services_come_back_with_the_modules_of_before(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    with up(scene):
+        node.source("obj-m := straw.o  # 2.0\n")
+        hooks = node.spec["hooks"] | {"afterLoad": [scene.hook("no", "exit 3")]}
+        node.put_bundle(node.task(version="2.0", hooks=hooks))
+        run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+        _, report = replace(run, services=current(scene)).once()
+        assert report.reason == "HookFailed"
+        assert all(processes.running("straw", name).pids for name in ("first", "second"))
+
+
+def test_a_bug_does_not_make_a_driver_ready_without_its_services(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprised(*_: object) -> None:
+        raise ZeroDivisionError
+
+    node = scene.node
+    node.put_bundle(node.task())
+    monkeypatch.setattr(Services, "_start", surprised)
+    with up(scene) as report:
+        assert (report.state, report.reason) == (State.FAILED, "Bug")
+
+
+def test_a_hook_of_an_unload_that_failed_runs_at_the_next_one(scene: Scene) -> None:
+    node = scene.node
+    node.spec |= {"services": [], "hooks": {"beforeUnload": [scene.hook("before")]}}
+    node.put_bundle(node.task())
+    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    run.once()
+    node.kernel.refuse_unload["straw"] = [errno.EAGAIN] * 1000
+    assert node.run("unload").code == ExitCode.IN_USE
+    node.kernel.refuse_unload.clear()
+    assert run.once()[1].state is State.READY, "it stays"
+    assert node.run("unload").code == 0
+    assert scene.happened.count("before") == 2
 
 
 def test_commands_show_and_stop_them(scene: Scene) -> None:

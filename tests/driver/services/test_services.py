@@ -48,11 +48,16 @@ def test_they_start_in_order_and_stop_in_reverse(services: Services, tmp_path: P
     assert services.status == (ServiceStatus("first", True), ServiceStatus("second", True))
     services.bring_up(DRIVER, wanted)
 
-    assert [each.name for each in services.stop()] == ["first", "second"]
+    services.stop()
 
     assert told(tmp_path) == ["first starts", "second starts", "second ends", "first ends"]
     assert [each.message for each in services.status] == ["it does not run"] * 2
-    assert services.stop() == ()
+    services.start_again()
+    assert services.are_ready(wanted)
+    services.stop()
+    services.stop()
+    services.start_again()
+    assert not services.are_ready(wanted)
 
 
 def test_one_that_ends_is_said_with_its_last_lines_and_starts_again_later(tmp_path: Path) -> None:
@@ -96,6 +101,44 @@ def test_one_that_ends_is_said_with_its_last_lines_and_starts_again_later(tmp_pa
     fifo.write_text("end\n")
     until(services.find_ends)
     assert services.next_start() == 1
+
+
+def test_a_later_one_that_may_start_waits_for_an_earlier_one_that_may_not(tmp_path: Path) -> None:
+    now = 1000.0
+    services = Services(Clock(now=lambda: now))
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    first = service(f"echo ready; read -r word <{fifo}; exit 3", "first", log="ready")
+    second = replace(
+        first, name="second", command=(*first.command[:2], "echo ready; exec sleep 60")
+    )
+    for pause in (1, 2, 4):
+        now += services.next_start()
+        services.bring_up(DRIVER, [first, second])
+        fifo.write_text("end\n")
+        until(services.find_ends)
+        assert services.next_start() == pause
+    [pid] = set(processes.running(DRIVER, "second").pids)
+    os.kill(pid, signal.SIGKILL)
+    until(services.find_ends)
+    now += 2.0
+    with pytest.raises(ServiceFailed, match="service first"):
+        services.bring_up(DRIVER, [first, second])
+    assert services.next_start() == 2, "that of the first, although the second may start"
+    services.stop()
+
+
+def test_one_whose_output_cannot_be_read_does_not_stay_behind(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", no_thread)
+        with pytest.raises(ServiceFailed, match="cannot read its output: can't start new thread"):
+            services.bring_up(DRIVER, [service("exec sleep 60")])
+    assert processes.running(DRIVER, "monitor").pids == ()
 
 
 def test_none_starts_before_the_one_before_it_is_ready(services: Services, tmp_path: Path) -> None:
@@ -207,7 +250,7 @@ def test_one_that_goes_into_the_background_has_ended_when_none_of_it_is_left(
 
     os.kill(int(pid.read_text()), signal.SIGKILL)
     until(services.find_ends)
-    with pytest.raises(ServiceFailed, match="none of its processes is left"):
+    with pytest.raises(ServiceFailed, match="no process is left with NODESIDE_SERVICE"):
         services.bring_up(DRIVER, [wanted])
     time.sleep(services.next_start())
     services.bring_up(DRIVER, [wanted])

@@ -174,6 +174,30 @@ def test_what_cannot_be_copied_leaves_nothing(
     assert names(versions.directory) == sorted([old, new, "current"])
 
 
+def test_directories_that_a_container_runtime_made_are_no_obstacle(
+    image: Image, host: Host
+) -> None:
+    versions = Versions(host, "edu")
+    (versions.directory / "current/opt/edu/lib").mkdir(parents=True)
+    digest = publish(versions, image.tree())
+    assert names(versions.directory) == sorted([digest, "current"])
+    (versions.directory / "current").unlink()
+    (versions.directory / "current/opt").mkdir(parents=True)
+    versions.remove()
+    assert not versions.directory.exists()
+
+
+def test_links_lead_to_files_of_the_same_version_from_anywhere(image: Image, host: Host) -> None:
+    (image.root / "opt/edu-1").mkdir()
+    shutil.move(image.root / "opt/edu/lib", image.root / "opt/edu-1/lib")
+    (image.root / "opt/edu/lib").symlink_to("/opt/edu-1/lib")
+    (image.root / "opt/now").symlink_to("/opt/edu-1")
+    publish(Versions(host, "edu"), image.tree("/opt/edu", "/opt/edu-1", "/opt/now"))
+    copy = host.userspace / "edu/current/opt"
+    assert (copy / "edu/lib/libedu.so").read_text() == "library 1\n"
+    assert (copy / "now/lib/libedu.so").read_text() == "library 1\n"
+
+
 def test_old_versions_go_when_nothing_has_them(image: Image, host: Host) -> None:
     now = 0.0
     versions = Versions(host, "edu", now=lambda: now)
