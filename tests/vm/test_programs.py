@@ -106,7 +106,7 @@ def test_only_a_stranger_keeps_a_module_that_a_service_holds(
     assert set(processes(pod)).isdisjoint(pids)
 
 
-def test_files_that_a_consumer_runs_stay_over_an_upgrade(
+def test_files_that_a_consumer_has_open_stay_over_an_upgrade(
     pod: Pod, give: Give, image: DriverImage
 ) -> None:
     give("edu")
@@ -120,9 +120,11 @@ def test_files_that_a_consumer_runs_stay_over_an_upgrade(
     driver = pod.start_driver("run", env=place)
     driver.says.until(_READY)
     [first] = versions(pod)
-    program = f"{_FILES}/current/usr/bin/sleep"
     assert pod.node("readlink", f"{_FILES}/current").strip() == first
-    consumer = pod.machine.start([program, "100000"], "node")
+    held = f"exec 3<{_FILES}/current/usr/bin/sleep; echo held; sleep 100000"
+    says = Lines()
+    consumer = pod.machine.start(["sh", "-c", held], "node", on_line=says.add)
+    says.until("held")
 
     spec["userspace"]["paths"] = ["/usr/bin/sleep", "/usr/bin/env"]
     pod.machine.put(_MOUNTED, json.dumps(document).encode())
