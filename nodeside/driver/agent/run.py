@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -84,12 +84,16 @@ class PodLock:
         self.taken = True
 
 
-def stop_services(services: Services, host: Host) -> None:
+@contextmanager
+def stopped_at_the_end(services: Services, host: Host) -> Iterator[None]:
     """Stop the services of a driver, which is not ready without them."""
-    if services.pids:
-        with suppress(NodesideError):
-            clear_ready(host, services.driver)
-    services.stop()
+    try:
+        yield
+    finally:
+        if services.pids:
+            with suppress(NodesideError):
+                clear_ready(host, services.driver)
+        services.stop()
 
 
 @dataclass(frozen=True)
@@ -171,10 +175,7 @@ class Run:
         """Keep the driver up until SIGTERM or SIGINT."""
         services = Services()
         with ExitStack() as stack:
-            try:
-                replace(self, turn=PodLock(stack), services=services)._keep_up(services)
-            finally:
-                stop_services(services, self.config.host)
+            replace(self, turn=PodLock(stack), services=services)._keep_up(services)
 
     def _keep_up(self, services: Services) -> None:
         from nodeside.driver.agent.watch import Watch, Why
@@ -185,7 +186,10 @@ class Run:
             return services.find_ends()
 
         retry, repeat_failed = _FIRST_RETRY, True
-        with Watch(*self._watched(), ended=ended) as watch:
+        with (
+            Watch(*self._watched(), ended=ended) as watch,
+            stopped_at_the_end(services, self.config.host),
+        ):
             while watch.stopping is None:
                 watch.drain()
                 result = self._stoppable_by(watch, repeat_failed=repeat_failed)._try_once()
@@ -210,7 +214,6 @@ class Run:
                     watch.follow(*self._watched())
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
-            stop_services(services, self.config.host)
 
     def _stoppable_by(self, watch: Watch, *, repeat_failed: bool) -> Run:
         """Return this run, whose waits end once the watch was asked to stop."""

@@ -3,7 +3,7 @@
     bringup               the control flow; read this file first
     observe               what is in the kernel, and what could prove that it is right
     installation          the load: conflicts, unload, firmware, load
-    departure             the unload, with hooks and services
+    teardown              the unload, with hooks and services
     hooks                 commands of the driver image around both
     validate              proof that the driver works: sysfs, devices, kernel log, a command
     attempts              what failed earlier and is not repeated

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, assert_never
 from nodeside import log
 from nodeside.contract import HooksRun, LoadedModule, LoadedRecord, Rung, State
 from nodeside.driver.bringup.attempts import Attempts
-from nodeside.driver.bringup.departure import unload_driver
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
+from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import trust_mark

@@ -7,9 +7,10 @@ In a pod the status is sent to the API server. Elsewhere nothing is sent; the JS
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
-from nodeside.driver.agent.run import Run, stop_services
+from nodeside.driver.agent.run import PodLock, Run, stopped_at_the_end
 from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import announcing
 from nodeside.driver.commands.outcome import Outcome
@@ -32,24 +33,23 @@ def run_once_with_services(
 ) -> None:
     """Do the same and start the services, show the result, and keep them until a stop signal.
 
-    `show` may raise SystemExit for a driver that is not ready: then they are stopped at once.
-    Raises ServiceFailed if one ends.
+    Like a pod, it is the only one of its driver on the node. `show` may raise SystemExit for a
+    driver that is not ready: then they are stopped at once. Raises ServiceFailed if one ends.
     """
     services = Services()
-    try:
-        with (
-            Watch((), uevents=lambda: None, ended=services.find_ends) as watch,
-            announcing(config.host) as announcer,
-        ):
-            listener = replace(listener, stopping=lambda: watch.stopping is not None)
-            run = Run(config, listener, announcer.state, expected_kernel, services=services)
-            journal, report = run.once()
-            show(as_outcome(report, announcement(journal)))
-            while (reason := watch.wait().why) is not Why.STOP:
-                if reason is Why.SERVICE:
-                    raise ServiceFailed("; ".join(_not_ready(services)))
-    finally:
-        stop_services(services, config.host)
+    with (
+        ExitStack() as stack,
+        Watch((), uevents=lambda: None, ended=services.find_ends) as watch,
+        announcing(config.host) as announcer,
+        stopped_at_the_end(services, config.host),
+    ):
+        listener = replace(listener, stopping=lambda: watch.stopping is not None)
+        run = Run(config, listener, announcer.state, expected_kernel)
+        journal, report = replace(run, turn=PodLock(stack), services=services).once()
+        show(as_outcome(report, announcement(journal)))
+        while (reason := watch.wait().why) is not Why.STOP:
+            if reason is Why.SERVICE:
+                raise ServiceFailed("; ".join(_not_ready(services)))
 
 
 def _not_ready(services: Services) -> Iterator[str]:

@@ -20,9 +20,9 @@ from nodeside.clock import Clock
 from nodeside.contract import UNLOADED, State
 from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import Announcer, announcing
-from nodeside.driver.bringup.departure import unload_driver
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.observe import loaded_by_nodeside
+from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader

@@ -146,13 +146,15 @@ class Services:
         self._vain_until = self.clock.now() + _VAIN
 
     def _start(self, kept: _Kept) -> None:
-        """Start it, after an end of what an earlier process has left. Raises ServiceFailed."""
+        """Start it, after an end of what an earlier process has left, of ours or of one before us.
+
+        Raises ServiceFailed.
+        """
         service = kept.service
         if kept.problem and self.clock.now() < kept.not_before:
             raise self._error(kept)
-        if kept.starts:
-            seconds = service.stop_timeout_seconds
-            processes.end(self.driver, service.name, seconds, self.clock)
+        seconds = service.stop_timeout_seconds
+        processes.end(self.driver, service.name, seconds, self.clock)
         log.fact("starting a service", service=service.name)
         kept.starts += 1
         try:

@@ -149,5 +149,7 @@ def _remove(path: Path) -> None:
     doomed = path
     if not path.name.startswith(TEMPORARY_PREFIX):
         doomed = path.with_name(f"{TEMPORARY_PREFIX}gone-{path.name}")
+        if doomed.exists():  # of a process that was killed
+            shutil.rmtree(doomed)
         path.rename(doomed)
     shutil.rmtree(doomed)

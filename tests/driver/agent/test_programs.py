@@ -19,6 +19,7 @@ from nodeside.contract import HooksRun, Rung, ServiceStatus, State
 from nodeside.driver.agent.run import Run
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.node.run_directory import hold_pod_lock
 from nodeside.driver.services import processes
 from nodeside.driver.services.services import Services
 from nodeside.errors import ExitCode
@@ -397,6 +398,31 @@ def test_a_hook_of_an_unload_that_failed_runs_at_the_next_one(scene: Scene) -> N
     assert run.once()[1].state is State.READY, "it stays"
     assert node.run("unload").code == 0
     assert scene.happened.count("before") == 2
+
+
+def test_a_service_that_is_no_longer_wanted_is_in_nobodys_way(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    with up(scene):
+        held(node, by_service=True)
+        node.source("obj-m := straw.o  # 2.0\n")
+        node.put_bundle(node.task(version="2.0", services=[], hooks={}))
+        run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+        scene.happened  # noqa: B018
+        replace(run, services=current(scene)).once()  # the process of this test holds it for good
+        assert scene.happened[:2] == DOWN
+
+
+def test_only_one_pod_at_a_time_runs_services(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
+    with hold_pod_lock(node.host, "straw", timeout=0):
+        done = node.run("run", "--once", "--with-services")
+    assert done.code == ExitCode.LOCKED
+    assert scene.happened == []
 
 
 def test_commands_show_and_stop_them(scene: Scene) -> None:

@@ -281,6 +281,21 @@ def test_what_one_has_left_behind_ends_before_it_starts_again(
     assert services.status == (ServiceStatus("monitor", True, restarts=1),)
 
 
+def test_what_a_killed_process_of_ours_has_left_behind_ends_before_it_starts(
+    services: Services, tmp_path: Path
+) -> None:
+    """Outside of a container a SIGKILL leaves them."""
+    before = Services()
+    before.bring_up(DRIVER, [daemon(tmp_path)])
+    [left] = before.pids
+
+    services.bring_up(DRIVER, [daemon(tmp_path)])
+
+    assert told(tmp_path) == ["monitor starts", "monitor ends", "monitor starts"]
+    until(before.find_ends)
+    assert {left} != set(services.pids)
+
+
 def test_it_gets_its_own_environment_and_not_ours(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

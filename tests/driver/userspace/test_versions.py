@@ -183,6 +183,7 @@ def test_directories_that_a_container_runtime_made_are_no_obstacle(
     assert names(versions.directory) == sorted([digest, "current"])
     (versions.directory / "current").unlink()
     (versions.directory / "current/opt").mkdir(parents=True)
+    (versions.directory / ".tmp-gone-current/opt").mkdir(parents=True)  # by one that was killed
     versions.remove()
     assert not versions.directory.exists()
 

@@ -49,7 +49,8 @@ def unload_driver(
     failed one of after is logged.
     """
     spec = task.driver.spec
-    if not spec.services and spec.hooks.before_unload == spec.hooks.after_unload == ():
+    has_services = spec.services or (services is not None and services.pids)  # also former ones
+    if not has_services and spec.hooks.before_unload == spec.hooks.after_unload == ():
         return unload_modules(what, loader, begin=begin)
     _refuse_if_held(task, loader, what, services)
     begin()
