@@ -15,6 +15,7 @@ _LARGEST = 2**53  # of a number, so that every reader of JSON can hold it
 _FIELDS: Mapping[str, type] = {
     "rungs": list,
     "checks": list,
+    "services": list,
     "modules": list,
     "notes": list,
     "stages": dict,
@@ -103,6 +104,7 @@ def _is_report(report: Mapping[str, Any]) -> bool:
         all(isinstance(seconds, int | float) for seconds in (report.get("stages") or {}).values())
         and all(isinstance(name, str) for name in report.get("modules") or ())
         and all(isinstance(check, dict) for check in report.get("checks") or ())
+        and all(isinstance(service, dict) for service in report.get("services") or ())
         and all(_is_rung(rung) for rung in report.get("rungs") or ())
         and _has(announced, _ANNOUNCED)
         and _has(announced.get("nodeDriver") or {}, _NODE_DRIVER)

@@ -64,6 +64,8 @@ def _run_table(run: Run) -> str:
         parts.append(table(rows, header=("RUNG", "", "WHY")))
     if checks := report.get("checks"):
         parts.append(table([_check(check) for check in checks], header=("CHECK", "", "FOUND")))
+    if services := report.get("services"):
+        parts.append(table([_service(service) for service in services], header=("SERVICE", "", "WHY")))
     if stages := report.get("stages"):
         rows = [(name, f"{seconds:.2f} s", _where(name)) for name, seconds in stages.items()]
         parts.append(table(rows, header=("STAGE", "TIME", "WHERE")))
@@ -114,6 +116,11 @@ def _check(check: Any) -> tuple[str, str, str]:
         return str(check.get("name", "")), "ok", found
     expected = str(check.get("expected", ""))
     return str(check.get("name", "")), "FAILED", f"{found or 'nothing'}; expected {expected}"
+
+
+def _service(service: Any) -> tuple[str, str, str]:
+    state = "ready" if service.get("ready") is True else "not ready"
+    return str(service.get("name", "")), state, str(service.get("message", ""))
 
 
 def _devices(run: Run) -> list[tuple[str, ...]]:

@@ -21,6 +21,10 @@ REPORT: dict[str, Any] = {
         {"name": "/dev/edu0", "ok": True, "found": "a character device"},
         {"name": "/sys/x", "ok": False, "found": "119", "expected": "120"},
     ],
+    "services": [
+        {"name": "monitor", "ready": True, "restarts": 0, "message": ""},
+        {"name": "late", "ready": False, "restarts": 0, "message": "it starts"},
+    ],
     "stages": {"build": 20.5, "load": 0.25},
     "announced": {
         "labels": {"nodeside.io/edu.state": "ready"},

@@ -46,6 +46,8 @@ def test_no_report_is_an_empty_one(text: str) -> None:
         {"rungs": [{}]},
         {"rungs": 7},
         {"checks": ["a"]},
+        {"services": ["a"]},
+        {"services": [{"name": ["x"], "ready": "true", "message": 7}]},
         {"modules": [None]},
         {"notes": 7},
     ],

@@ -24,6 +24,8 @@ def test_the_table_says_what_happened() -> None:
         "built served the toolkit built it",
         "/dev/edu0 ok a character device",
         "/sys/x FAILED 119; expected 120",
+        "monitor ready",
+        "late not ready it starts",
         "build 20.50 s toolkit container",
         "load 0.25 s driver container",
         "label nodeside.io/edu.state=ready",
