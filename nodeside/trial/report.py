@@ -104,10 +104,16 @@ def _is_report(report: Mapping[str, Any]) -> bool:
         all(isinstance(seconds, int | float) for seconds in (report.get("stages") or {}).values())
         and all(isinstance(name, str) for name in report.get("modules") or ())
         and all(isinstance(check, dict) for check in report.get("checks") or ())
-        and all(isinstance(service, dict) for service in report.get("services") or ())
+        and all(_is_service(service) for service in report.get("services") or ())
         and all(_is_rung(rung) for rung in report.get("rungs") or ())
         and _has(announced, _ANNOUNCED)
         and _has(announced.get("nodeDriver") or {}, _NODE_DRIVER)
+    )
+
+
+def _is_service(service: object) -> bool:
+    return isinstance(service, dict) and all(
+        isinstance(service.get(name), str) for name in ("name", "message")
     )
 
 

@@ -65,7 +65,8 @@ def _run_table(run: Run) -> str:
     if checks := report.get("checks"):
         parts.append(table([_check(check) for check in checks], header=("CHECK", "", "FOUND")))
     if services := report.get("services"):
-        parts.append(table([_service(service) for service in services], header=("SERVICE", "", "WHY")))
+        rows = [_service(service) for service in services]
+        parts.append(table(rows, header=("SERVICE", "", "WHY")))
     if stages := report.get("stages"):
         rows = [(name, f"{seconds:.2f} s", _where(name)) for name, seconds in stages.items()]
         parts.append(table(rows, header=("STAGE", "TIME", "WHERE")))
@@ -120,7 +121,7 @@ def _check(check: Any) -> tuple[str, str, str]:
 
 def _service(service: Any) -> tuple[str, str, str]:
     state = "ready" if service.get("ready") is True else "not ready"
-    return str(service.get("name", "")), state, str(service.get("message", ""))
+    return service["name"], state, service["message"]
 
 
 def _devices(run: Run) -> list[tuple[str, ...]]:
