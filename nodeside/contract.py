@@ -38,6 +38,8 @@ class State(Enum):
 
 # The reason for `waiting` after the modules were unloaded on purpose.
 UNLOADED = "Unloaded"
+# The reason for `waiting` while a driver that this one comes after is not ready.
+WAITS_FOR_DRIVER = "WaitsForDriver"
 # The reason if neither a bundle nor a toolkit could serve the node; the controller acts on it.
 NOTHING_SERVED = "NoRungServed"
 
@@ -132,7 +134,8 @@ class BuildSettings:
 
     `directory` is the build directory, relative to the source. `patches` are files in the source,
     applied with `patch -p1` in order. `command` is an argv for `BuildKind.COMMAND`. `modules` are
-    the names of the modules that the build must produce, in load order.
+    the names of the modules that the build must produce, in load order. `symbols` is the digest of
+    what the modules of other drivers export (`spec.after`), "" for none.
     """
 
     kind: BuildKind
@@ -142,6 +145,7 @@ class BuildSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     patches: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    symbols: str = ""
 
 
 def bundle_key(
@@ -166,6 +170,8 @@ def bundle_key(
         "architecture": kernel.architecture,
         "certificate": certificate_digest,
     }
+    if settings.symbols:  # a driver that stands alone keeps the key that it has always had
+        inputs["symbols"] = settings.symbols
     canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -364,7 +370,8 @@ class LoadedRecord:
     """`/run/nodeside-locks/<driver>.loaded.json`: the modules nodeside loaded, in load order.
 
     The record is valid in the boot `boot_id` only. `devices` are the device numbers (c10:123) that
-    appeared at the load: they identify open files that hold the modules. `trust` is the mark of
+    appeared at the load: they identify open files that hold the modules. `after` are the drivers
+    that this one comes after: it has to leave before them. `trust` is the mark of
     the `spec.prebuilt.trust` at the load, to detect a change; "" for none. `mark` is the end of the
     kernel log before the load, kept until the modules have passed validation once. `splat` is the
     kernel's complaint since then, kept permanently. `hooks` says which hooks have run.
@@ -381,6 +388,7 @@ class LoadedRecord:
     mark: tuple[str, ...] | None = None
     splat: str = ""
     hooks: HooksRun = HooksRun.NONE
+    after: tuple[str, ...] = ()
 
     def has_one_of(self, modules: Iterable[LoadedModule]) -> bool:
         """Return whether the record contains one of these builds."""

@@ -39,6 +39,7 @@ class ExitCode(IntEnum):
     LOCKED = 45
     NOT_READY = 46
     PROGRAM_FAILED = 47
+    WAITS_FOR_DRIVER = 48
     TIMEOUT = 50
     NO_SPACE = 51
     SYSTEM = 52
@@ -74,6 +75,7 @@ _MEANINGS: dict[ExitCode, str] = {
     ExitCode.LOCKED: "another process is working on this driver on this node",
     ExitCode.NOT_READY: "`status`: the driver is not ready on this node",
     ExitCode.PROGRAM_FAILED: "a hook or a service of the driver failed",
+    ExitCode.WAITS_FOR_DRIVER: "a driver that this one comes after is not ready on this node",
     ExitCode.TIMEOUT: "a deadline passed",
     ExitCode.NO_SPACE: "a disk is full",
     ExitCode.SYSTEM: "the system refused an operation (permission, missing tool, I/O error)",

@@ -12,6 +12,7 @@ every directory is 0700.
       driver.lock                driver   0600, locked (flock) while a build is requested
       order.json                 driver   BuildOrder of a build Job (buildjob.py)
       source/<digest>/           driver   a read-only copy of a source tree
+      symbols/<digest>           driver   a Module.symvers of other drivers' modules
       requests/<id>.json         driver   BuildRequest: source, settings, kernel and boot id
       requests/<key>.refused     driver   why the result of this build cannot be used
       results/                   (1777)
@@ -80,6 +81,7 @@ class SharedDir:
             (self.root, ours),
             (self.requests, ours),
             (self.sources, ours),
+            (self.symbols, ours),
             (self.results, sidecars),
             (self.out, sidecars),
         ):
@@ -110,6 +112,10 @@ class SharedDir:
     @property
     def sources(self) -> Path:
         return self.root / "source"
+
+    @property
+    def symbols(self) -> Path:
+        return self.root / "symbols"
 
     @property
     def lock(self) -> Path:

@@ -49,6 +49,7 @@ def test_the_key_is_the_same_in_every_version_of_nodeside() -> None:
         {"environment": {"A": "b"}},
         {"patches": ("a.patch",)},
         {"command": ("make",)},
+        {"symbols": "f" * 64},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -58,7 +59,8 @@ def test_every_setting_changes_the_key(change: dict[str, Any]) -> None:
 
 def test_every_setting_is_tried_above() -> None:
     assert {item.name for item in fields(BuildSettings)} == {
-        *("kind", "modules", "directory", "make_arguments", "environment", "patches", "command")
+        *("kind", "modules", "directory", "make_arguments", "environment", "patches", "command"),
+        "symbols",
     }
 
 

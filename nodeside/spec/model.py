@@ -402,6 +402,15 @@ class DriverSpec:
         pattern=patterns.PULL_SPEC,
     )
     hardware: Hardware = item("Which nodes have the hardware.", default_factory=Hardware)
+    after: tuple[str, ...] = item(
+        "Drivers that this one comes after on every node, by `metadata.name`: it is loaded once "
+        "they are ready there, built with the symbols that they export, and unloaded before they "
+        "are.",
+        default=(),
+        default_words="none",
+        max_items=8,
+        pattern=patterns.DRIVER_NAME,
+    )
     source: Source = item("Where the source is.", default_factory=Source)
     build: Build = item("How the source becomes modules.", default_factory=Build)
     conflicts: Conflicts = item(

@@ -403,6 +403,13 @@ RULES: tuple[Rule[Any], ...] = (
         "e.attributes.exists(b, has(b.label) && b.label && a.name == b.name))))",
     ),
     Rule(
+        DriverSpec,
+        ("after",),
+        "the names in after must differ",
+        lambda spec: len(set(spec.after)) == len(spec.after),
+        "!has(self.after) || self.after.all(a, self.after.exists_one(b, a == b))",
+    ),
+    Rule(
         Source,
         ("exclude",),
         "** and a leading ! are not supported; a name without / matches in every directory",

@@ -8,6 +8,7 @@ documents that protocol.
 
     cli ── supervisor ── sidecar ── builder ── toolchain (headers, compiler), jobs, memory
                                              ├─ recipe (kbuild, command), dkms (dkms_conf), uname
+                                             ├─ extra_symbols   of other drivers, for modpost
                                              ├─ confinement (descendants)   where vendor code runs
                                              ├─ buildlog (firsterror, remedies)
                                              └─ collect, tree, failure

@@ -38,12 +38,14 @@ from nodeside.toolkit_sidecar.confinement import (
     run_confined,
 )
 from nodeside.toolkit_sidecar.dkms import dkms_recipe, interpret
+from nodeside.toolkit_sidecar.extra_symbols import write_extra_symbols
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.jobs import count_jobs
 from nodeside.toolkit_sidecar.recipe import (
     Recipe,
     Workplace,
     build_environment,
+    extra_symbols,
     make_recipe,
     patch_steps,
 )
@@ -115,6 +117,10 @@ class Build:
         (out / "tmp").mkdir()
         env = build_environment(request, out)
         assert bench.compiler is not None
+        if request.settings.symbols:
+            given = self.shared.symbols / request.settings.symbols
+            kernels = bench.known_headers.directory / "Module.symvers"
+            write_extra_symbols(given, kernels, extra_symbols(out))
         return Workplace(request, out, bench.known_headers, jobs, bench.compiler.name, env)
 
     def _copy(self) -> None:

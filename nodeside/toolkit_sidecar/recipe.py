@@ -72,8 +72,16 @@ def build_environment(request: BuildRequest, out: Path) -> dict[str, str]:
     """Return the environment for vendor code. Only PATH is taken from the sidecar's own."""
     fixed = {"HOME": str(out), "TMPDIR": str(out / "tmp"), "LC_ALL": "C"}
     env = {**fixed, **request.settings.environment}
+    if request.settings.symbols:  # in the environment, so that a Makefile can add to it
+        own = env.get("KBUILD_EXTRA_SYMBOLS", "")
+        env["KBUILD_EXTRA_SYMBOLS"] = f"{own} {extra_symbols(out)}".strip()
     path = process.environment(env)["PATH"]
     return {**env, "PATH": path_with_uname(out / "bin", request.kernel, path)}
+
+
+def extra_symbols(out: Path) -> Path:
+    """Return the path of the list of other drivers' symbols, in the output directory."""
+    return out / "Module.symvers"
 
 
 def make_recipe(place: Workplace) -> Recipe:

@@ -44,6 +44,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec: hooks are for modules, and there are none",
     ),
     (
+        {"after": ["core", "core"]},
+        "$.spec.after: the names in after must differ",
+    ),
+    (
         {"devices": [EDU | {"give": {"userspace": True}}]},
         "$.spec: give.userspace takes userspace, which is missing",
     ),

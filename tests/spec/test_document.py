@@ -184,8 +184,8 @@ spec:
             {"frobnicate": 1},
             (
                 "$.spec.frobnicate: unknown field; known fields: version, modules, image, "
-                "hardware, source, build, conflicts, firmware, prebuilt, reuse, hooks, services, "
-                "userspace, validate, devices, "
+                "hardware, after, source, build, conflicts, firmware, prebuilt, reuse, hooks, "
+                "services, userspace, validate, devices, "
                 "upgrade, unload, signing, toolkit, preflight, rollout, stages, privileged"
             ),
         ),
@@ -333,10 +333,10 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_a_document_marker(tmp_path:
 def test_a_node_ignores_fields_newer_than_itself_and_says_so() -> None:
     said = io.StringIO()
     log.setup("driver", to=said)
-    driver = node_parse(document(after=["mlx"], build={"cache": "yes"}))
+    driver = node_parse(document(before=["mlx"], build={"cache": "yes"}))
     assert driver == parse(document())
     assert said.getvalue().splitlines() == [
-        "driver warning: unknown field ignored: newer than this nodeside field=$.spec.after",
+        "driver warning: unknown field ignored: newer than this nodeside field=$.spec.before",
         "driver warning: unknown field ignored: newer than this nodeside field=$.spec.build.cache",
     ]
 

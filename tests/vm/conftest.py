@@ -136,15 +136,15 @@ def pod(machine: Machine, warm: WarmDriver) -> Iterator[Pod]:
     assert not machine.splats(), "\n".join(machine.splats())
 
 
-Give = Callable[[str], Bundle]
+Give = Callable[..., Bundle]
 
 
 @pytest.fixture
 def give(pod: Pod, image: DriverImage, host_builds: HostBuilds, kernel: KernelDisk) -> Give:
     """Build a driver of the image on this host, and put its bundle into the node's cache."""
 
-    def give(name: str) -> Bundle:
-        bundle = host_builds(image.directory / name, kernel)
+    def give(name: str, *, after: Sequence[Bundle] = ()) -> Bundle:
+        bundle = host_builds(image.directory / name, kernel, after=after)
         pod.put_bundle(bundle)
         return bundle
 

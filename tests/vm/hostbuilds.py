@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class HostBuilds:
     def __init__(self, workshop: Workshop, directory: Path) -> None:
         self.workshop = workshop
         self.directory = directory
-        self._done: dict[tuple[str, str], Bundle] = {}
+        self._done: dict[tuple[str, ...], Bundle] = {}
         self._shared: dict[str, SharedDir] = {}
         self._toolkits = ExitStack()
 
@@ -36,11 +37,14 @@ class HostBuilds:
     def __exit__(self, *exc: object) -> None:
         self._toolkits.close()
 
-    def __call__(self, driver: Path, kernel: KernelDisk) -> Bundle:
-        """The bundle of the driver in this directory, which must not change afterwards."""
-        key = (str(driver), kernel.release)
+    def __call__(self, driver: Path, kernel: KernelDisk, *, after: Sequence[Bundle] = ()) -> Bundle:
+        """The bundle of the driver in this directory, which must not change afterwards.
+
+        `after` are bundles of the drivers that it comes after.
+        """
+        key = (str(driver), kernel.release, *(bundle.digest for bundle in after))
         if key not in self._done:
-            self._done[key] = self._build(driver, kernel)
+            self._done[key] = self._build(driver, kernel, after)
         return self._done[key]
 
     def publish(self, driver: Path, kernel: KernelDisk, to: str) -> str:
@@ -51,9 +55,10 @@ class HostBuilds:
         done = nodeside(*words, "--kernel-version", bundle.manifest.kernel.version)
         return str(json.loads(done.output)["digest"])
 
-    def _build(self, driver: Path, kernel: KernelDisk) -> Bundle:
+    def _build(self, driver: Path, kernel: KernelDisk, after: Sequence[Bundle]) -> Bundle:
         words = ["driver", "build", "--driver", str(driver), "--output", "json"]
         words += ["--shared", str(self._toolkit(kernel).root)]
+        words += [word for each in after for word in ("--symbols-of", str(each.directory))]
         words += ["--cache", str(self.directory / "cache"), *_named(kernel)]
         done = nodeside(*words, "--kernel-version", build.version(kernel))
         return read_bundle(Path(json.loads(done.output)["path"]))

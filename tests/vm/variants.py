@@ -19,6 +19,7 @@ from nodeside import process
 
 SIGNER = "The vendor of the tests"
 EDU = Path(__file__).parents[2] / "examples" / "edu"
+PEER = EDU.with_name("edu-peer")
 
 _SMALL = """\
 // SPDX-License-Identifier: GPL-2.0
@@ -91,6 +92,10 @@ class DriverImage:
             text = text.replace(old, new)
         source.write_text(text)
         return directory
+
+    def peer(self, where: str, spec: Mapping[str, Any] | None = None) -> Path:
+        """The example of a driver that comes after edu."""
+        return variant(PEER, self.directory / where, spec or {})
 
     def small(self, where: str, module: SmallModule, spec: Mapping[str, Any] | None = None) -> Path:
         """A driver of one small module, both of the same name."""

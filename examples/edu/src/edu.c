@@ -13,6 +13,7 @@
  *   <device>/liveness        "ok" if the device inverts a number
  *   <device>/selftest        "ok" if a factorial and a DMA round trip succeed
  *   <device>/interrupts      how many interrupts the device has raised
+ *   edu_compute()            a factorial for other modules
  *
  * with <device> = /sys/bus/pci/drivers/edu/0000:00:04.0 or alike. Factorials
  * are modulo 2^32, as the device computes them.
@@ -657,6 +658,36 @@ static struct pci_driver edu_driver = {
 	.probe = edu_probe,
 	.dev_groups = edu_groups,
 };
+
+/*
+ * Compute the factorial of @n with one of the devices, for modules that come
+ * after this one (examples/edu-peer). Without a device, -ENODEV.
+ *
+ * The lock of the device keeps it bound, and with it the driver's data.
+ */
+int edu_compute(u32 n, u32 *result);
+int edu_compute(u32 n, u32 *result)
+{
+	struct device *dev = driver_find_next_device(&edu_driver.driver, NULL);
+	struct edu_device *edu;
+	int err = -ENODEV;
+
+	if (!dev)
+		return -ENODEV;
+	device_lock(dev);
+	edu = dev_get_drvdata(dev);
+	if (dev->driver == &edu_driver.driver && edu) {
+		err = edu_enter(edu);
+		if (!err) {
+			err = edu_factorial(edu, n, result);
+			edu_leave(edu);
+		}
+	}
+	device_unlock(dev);
+	put_device(dev);
+	return err;
+}
+EXPORT_SYMBOL_GPL(edu_compute);
 
 static int __init edu_init(void)
 {

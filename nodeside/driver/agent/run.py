@@ -32,6 +32,7 @@ from nodeside.driver.agent.resolution import LastRead, resolve_or_tell
 from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.bringup import bring_up, judge_loaded
 from nodeside.driver.bringup.journal import Journal, Report
+from nodeside.driver.bringup.neighbours import paths_of_predecessors
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.loader import Loader
@@ -252,18 +253,19 @@ class Run:
             return _Result.SERVICE_FAILED
         return _Result.RETRYABLE if report.retryable else _Result.FAILED
 
-    def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-        """Return the modules and the files whose changes are a reason to look again."""
+    def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...], tuple[Path, ...]]:
+        """Return what is a reason to look again: modules, files, and files to look at often."""
         config = self.config
         files = [config.driver_file, config.policy_file, config.ca_file, config.credentials_file]
-        names: tuple[str, ...] = ()
+        names, often = tuple[str, ...](), tuple[Path, ...]()
         with suppress(Exception):  # a look reports what is wrong with it
             spec = read_driver(config).spec
             names = tuple(module.name for module in spec.modules)
+            often = paths_of_predecessors(config.host, spec.after)
             signing, trust = spec.signing, spec.prebuilt.trust
             secrets = [signing.key, signing.certificate] if signing else []
             files += [config.beside_driver(path) for path in (*secrets, trust.certificate) if path]
-        return names, tuple(file for file in files if file is not None)
+        return names, tuple(file for file in files if file is not None), often
 
     def _check_kernel(self, task: Task) -> None:
         if self.expected_kernel and self.expected_kernel != task.kernel.release:

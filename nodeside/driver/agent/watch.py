@@ -32,6 +32,7 @@ from nodeside.uevents import Uevent, Uevents, open_uevents
 POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes
 POLL_WITHOUT_UEVENTS = 30.0
 INPUTS = 5.0  # seconds between two polls of the input files: one stat(2) each
+OFTEN = 0.5  # seconds, if one of them is for another driver that waits
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _MODULE_ACTIONS = ("add", "remove")
@@ -69,7 +70,8 @@ class Watch:
 
     Use it as a context manager in the main thread, and create it before the first look. It wakes if
     one of `modules` is loaded or unloaded, or one of `inputs` is replaced. `inputs` are files and
-    directories (driver.yaml, a ConfigMap's directory); they need not exist. `ended` is asked when a
+    directories (driver.yaml, a ConfigMap's directory); they need not exist. `often` are such files,
+    looked at more often: another driver waits for what they tell. `ended` is asked when a
     child has ended, and returns whether it is one that matters.
     """
 
@@ -77,6 +79,7 @@ class Watch:
         self,
         modules: Iterable[str],
         inputs: Iterable[Path] = (),
+        often: Iterable[Path] = (),
         *,
         poll: float = POLL,
         uevents: Callable[[], Uevents | None] | None = None,
@@ -85,7 +88,9 @@ class Watch:
         clock: Clock | None = None,
     ) -> None:
         self._modules = frozenset(kernel_name(name) for name in modules)
-        self._inputs = {path: _identity(path) for path in inputs}
+        often = tuple(often)
+        self._inputs = {path: _identity(path) for path in (*inputs, *often)}
+        self._every = OFTEN if often else INPUTS
         self._poll = poll
         self._open_uevents = uevents or partial(open_uevents, "module", "pci")
         self._on_signal = on_signal
@@ -119,10 +124,15 @@ class Watch:
         if self._uevents is not None:
             self._uevents.close()
 
-    def follow(self, modules: Iterable[str], inputs: Iterable[Path]) -> None:
+    def follow(
+        self, modules: Iterable[str], inputs: Iterable[Path], often: Iterable[Path] = ()
+    ) -> None:
         """Replace the watched modules and inputs, for instance after an input has changed."""
+        often = tuple(often)
         self._modules = frozenset(kernel_name(name) for name in modules)
-        self._inputs = {path: self._inputs.get(path, _identity(path)) for path in inputs}
+        known = self._inputs
+        self._inputs = {path: known.get(path, _identity(path)) for path in (*inputs, *often)}
+        self._every = OFTEN if often else INPUTS
 
     def drain(self) -> None:
         """Discard the events so far. Call it right before a look, which sees their effects."""
@@ -168,7 +178,7 @@ class Watch:
         if until is not None:
             ends.append(until)
         if self._inputs:
-            ends.append(now + INPUTS)
+            ends.append(now + self._every)
         fds = [self._wakeup[0]]
         if self._uevents and now >= calm_until:
             fds.append(self._uevents.fileno())

@@ -4,6 +4,7 @@
     observe               what is in the kernel, and what could prove that it is right
     installation          the load: conflicts, unload, firmware, load
     teardown              the unload, with hooks and services
+    neighbours            drivers that come after one another
     hooks                 commands of the driver image around both
     validate              proof that the driver works: sysfs, devices, kernel log, a command
     attempts              what failed earlier and is not repeated

@@ -23,20 +23,27 @@ from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.installation import Installation, record_of, wanted_modules
 from nodeside.driver.bringup.journal import Journal, Report
-from nodeside.driver.bringup.observe import observe
+from nodeside.driver.bringup.neighbours import leaving_predecessors, require_predecessors
+from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
+from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.bringup.validate import Scene, Validation, ValidationFailed, validate
 from nodeside.driver.bundle import retention
+from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
+from nodeside.driver.kernel.errors import RebootRequired
 from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.kernel.unload import leaving
 from nodeside.driver.ladder import plan, rungs
+from nodeside.driver.ladder.exported_symbols import clear_symbols, write_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.kernel_log import Mark
-from nodeside.driver.node.run_directory import read_loaded, write_loaded
+from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.ready_file import clear_ready
 from nodeside.records import encode
+from nodeside.spec.model import UnloadPolicy, Upgrade
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
@@ -65,7 +72,8 @@ def bring_up(
 ) -> Report:
     """Load the desired modules unless they are loaded already, start services, and validate.
 
-    The rungs in `closed` are skipped. `loader` makes the module system calls. `attempts` are the
+    A driver that comes after others waits until they are ready, and leaves before they do. The
+    rungs in `closed` are skipped. `loader` makes the module system calls. `attempts` are the
     earlier ones of this process; it is kept up to date. Without `services` none is started. Raises
     NodesideError.
     """
@@ -74,7 +82,10 @@ def bring_up(
         clear_ready(task.host, task.name)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
     _await_settled(task, journal, loader, listener, attempts.stuck)
+    _leave_first(task, journal, loader, listener, services)
     observed = observe(task, loader)
+    if plan.prove_loaded(task.wanted, observed)[0] is None:
+        require_predecessors(task)
     decision = ascend(task, observed, journal, listener, closed=closed)
     files = None
     if not isinstance(decision.action, plan.GiveUp):
@@ -82,14 +93,17 @@ def bring_up(
     match decision.action:
         case plan.Keep(proof):
             journal.source = Rung.LOADED
+            if isinstance(proof, BundleManifest):
+                write_symbols(task.host, proof)
             record = _after_load(task, _remember(task, observed.record, proof))
             _start_services(task, journal, listener, services)
             _prove(task, journal, loader, wanted_modules(task, proof), record)
         case plan.Use(rung, bundle):
             journal.source = rung
             installation = Installation(
-                task, journal, loader, observed, bundle, rung, attempts, services
-            )
+                task, journal, loader, observed, bundle, rung, attempts, services,
+                listener.stopping,
+            )  # fmt: skip
             record, mark = installation.run(repeat_failed=listener.repeat_failed)
             _start_services(task, journal, listener, services)
             _prove(task, journal, loader, record.modules, record, mark=mark)
@@ -105,6 +119,34 @@ def bring_up(
     _collect(task)
     _collect_files(task)
     return report
+
+
+def _leave_first(
+    task: Task, journal: Journal, loader: Loader, listener: Listener, services: Services | None
+) -> None:
+    """Unload this driver if one that it comes after leaves, and raise WaitsForDriver."""
+    names = ", ".join(leaving_predecessors(task))
+    if not names:
+        return
+    record = read_loaded(task.host, task.name, task.boot_id)
+    ours = loaded_by_nodeside(task, record, loader)
+    spec = task.driver.spec
+    if ours and spec.unload.policy is UnloadPolicy.NEVER:
+        raise RebootRequired(f"{names} is to leave, and driver.yaml says unload.policy: never")
+    if ours and spec.upgrade is Upgrade.ON_REBOOT:
+        raise RebootRequired(f"{names} is to leave, and driver.yaml says upgrade: onReboot")
+    unload_driver(
+        task,
+        loader,
+        leaving((), record, ours),
+        record,
+        services,
+        begin=lambda: journal.state(State.UNLOADING, f"leaves before {names} does"),
+        stopping=listener.stopping,
+    )
+    clear_loaded(task.host, task.name)
+    clear_symbols(task.host, task.name)
+    require_predecessors(task)
 
 
 def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) -> Report | None:
@@ -320,8 +362,10 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
     The record may be missing because a process was killed before it wrote it. It may also name the
     previous version, if the new one has the same modules, or the previous trust.
     """
-    current = (proof.key, task.version, trust_mark(task.trust))
-    if record is not None and (record.key, record.version, record.trust) == current:
+    current = (proof.key, task.version, trust_mark(task.trust), task.driver.spec.after)
+    if record is not None and current == (
+        *(record.key, record.version, record.trust, record.after),
+    ):
         return record
     source = Rung.LOADED if record is None else record.source
     if proof.key != task.key:

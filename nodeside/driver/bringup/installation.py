@@ -9,7 +9,7 @@ unloaded restores them, and the conflicting drivers too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -18,6 +18,7 @@ from nodeside.contract import HooksRun, LoadedModule, LoadedRecord, Rung, State
 from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
+from nodeside.driver.bringup.neighbours import require_predecessors
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
@@ -36,11 +37,12 @@ from nodeside.driver.kernel.sequence import (
     roll_back,
 )
 from nodeside.driver.ladder import plan
+from nodeside.driver.ladder.exported_symbols import write_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import verify_signatures
 from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.driver.module.symvers import symbols_of
+from nodeside.driver.module.symvers import parse_symvers, symbols_of
 from nodeside.driver.node.devices import device_numbers
 from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
@@ -78,6 +80,7 @@ def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Re
         task.driver.spec.modules,
         read_facts(task.host),
         symbols_of(task.host, task.kernel.release, task.config.shared),
+        exported=parse_symvers(task.symbols.text),
         certificate=certificate,
     )
     return files, (*refusals, *check_build_ids(files))
@@ -106,6 +109,7 @@ def record_of(
         modules=wanted_modules(task, proof),
         devices=tuple(sorted(devices)),
         trust=trust_mark(task.trust),
+        after=task.driver.spec.after,
     )
 
 
@@ -113,7 +117,8 @@ def record_of(
 class Installation:
     """The installation of one bundle. `known` is the observation made before it.
 
-    `attempts` are the earlier ones of this process, `services` those that it runs.
+    `attempts` are the earlier ones of this process, `services` those that it runs. No wait outlasts
+    `stopping`.
     """
 
     task: Task
@@ -124,6 +129,7 @@ class Installation:
     rung: Rung
     attempts: Attempts
     services: Services | None = None
+    stopping: Callable[[], bool] = lambda: False
 
     def run(self, *, repeat_failed: bool = True) -> tuple[LoadedRecord, Mark]:
         """Load the modules. Return their record, and the kernel log's mark from before the load.
@@ -162,6 +168,7 @@ class Installation:
         has_hooks = bool(self.task.driver.spec.hooks.after_load)
         hooks = HooksRun.AFTER_LOAD if has_hooks else HooksRun.NONE
         record = replace(record, devices=tuple(sorted(appeared)), hooks=hooks)
+        write_symbols(self.task.host, self.bundle.manifest)
         write_loaded(self.task.host, record)
         return record, mark
 
@@ -192,7 +199,14 @@ class Installation:
         known = self.known
         try:
             leaving = self._leaving()
-            unload_driver(self.task, self.loader, leaving, known.record, self.services)
+            unload_driver(
+                self.task,
+                self.loader,
+                leaving,
+                known.record,
+                self.services,
+                stopping=self.stopping,
+            )
             self.journal.state(State.LOADING)
         except Exception as error:
             names = dict.fromkeys((*known.in_kernel, *getattr(error, "removed", ())))
@@ -235,6 +249,7 @@ class Installation:
             # Before the load: if this process is killed during it, the next one needs the
             # parameters. A record counts only for modules that have its build-ids.
             write_loaded(self.task.host, record)
+            require_predecessors(self.task)  # one may have begun to leave meanwhile
             begun = True
             load_sequence(wanted, self.loader, previous=previous)
             run_hooks("afterLoad", spec.hooks.after_load)

@@ -99,7 +99,8 @@ class Journal:
         so the label may as well ask for one. The message names the holder.
         """
         stuck = error.exit_code in (ExitCode.REBOOT_REQUIRED, ExitCode.IN_USE)
-        state = State.REBOOT_REQUIRED if stuck else State.FAILED
+        waits = error.exit_code is ExitCode.WAITS_FOR_DRIVER
+        state = State.REBOOT_REQUIRED if stuck else State.WAITING if waits else State.FAILED
         report = self.report(
             state,
             reason=error.reason,

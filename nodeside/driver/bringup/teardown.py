@@ -1,5 +1,7 @@
 """Unload a driver's modules, with all that belongs to it: hooks, services, modules, hooks.
 
+Drivers that come after it leave before all that, see `neighbours.py`.
+
 Our own services hold the devices, so they do not count as holders: they are stopped. Nothing is
 stopped while somebody else holds a module.
 """
@@ -13,9 +15,9 @@ from typing import TYPE_CHECKING
 from nodeside import log
 from nodeside.contract import HooksRun, LoadedRecord
 from nodeside.driver.bringup.hooks import HookFailed, run_hooks
+from nodeside.driver.bringup.neighbours import followers_gone, held_by_others
 from nodeside.driver.kernel.loader import Loader, in_use_error
 from nodeside.driver.kernel.unload import (
-    Blocked,
     Leaving,
     Obstacle,
     obstacle_error,
@@ -24,9 +26,7 @@ from nodeside.driver.kernel.unload import (
     unload_modules,
 )
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.run_directory import write_loaded
-from nodeside.driver.services.processes import is_of_a_service
 from nodeside.errors import NodesideError
 
 if TYPE_CHECKING:
@@ -41,13 +41,28 @@ def unload_driver(
     services: Services | None = None,
     *,
     begin: Callable[[], None] = lambda: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> tuple[str, ...]:
     """Unload modules. Returns the removed names in order; see `unload_modules` for what it raises.
 
-    `services` are those of this process; without them, those of another one are stopped. They come
-    back if no module could be unloaded. Raises HookFailed if a hook of before keeps the modules; a
-    failed one of after is logged.
+    The drivers that come after this one leave first. `services` are those of this process; without
+    them, those of another one are stopped. They come back if no module could be unloaded. Raises
+    HookFailed if a hook of before keeps the modules; a failed one of after is logged. Raises
+    StoppedWaiting once `stopping`.
     """
+    with followers_gone(task, loader, what, stopping):
+        return _unload_driver(task, loader, what, record, services, begin=begin)
+
+
+def _unload_driver(
+    task: Task,
+    loader: Loader,
+    what: Leaving,
+    record: LoadedRecord | None,
+    services: Services | None,
+    *,
+    begin: Callable[[], None],
+) -> tuple[str, ...]:
     spec = task.driver.spec
     has_services = spec.services or (services is not None and services.pids)  # also former ones
     if not has_services and spec.hooks.before_unload == spec.hooks.after_unload == ():
@@ -101,27 +116,11 @@ def _refuse_if_held(task: Task, loader: Loader, what: Leaving, services: Service
     blocked = plan_unload(what, loader.modules.rows()).blocked
     if blocked and services is not None and not services.may_stop_for_unload:
         raise obstacle_error(blocked[0], loader, what.devices)
-    if all(_others(task, what, item) is None for item in blocked):
+    if all(held_by_others(task.host, item, what.devices, (task.name,)) is None for item in blocked):
         return
     for item in settled_plan(what, loader).blocked:  # what is in the way may pass in a moment
-        others = _others(task, what, item)
+        others = held_by_others(task.host, item, what.devices, (task.name,))
         if others is not None and item.obstacle is Obstacle.HELD:
             raise in_use_error(others)
         if others is not None:
             raise obstacle_error(item, loader, what.devices)
-
-
-def _others(task: Task, what: Leaving, item: Blocked) -> Holding | None:
-    """Return what holds a module besides our services; None if nothing else does."""
-    holding = who_holds(item.module, task.host, what.devices)
-    others = tuple(
-        process
-        for process in holding.processes
-        if not is_of_a_service(task.host, process.pid, task.name)
-    )
-    only_ours = len(others) < len(holding.processes) and not (
-        others or holding.mounts or holding.disks or holding.unseen
-    )
-    if item.obstacle is Obstacle.HELD and only_ours:
-        return None
-    return replace(holding, processes=others)

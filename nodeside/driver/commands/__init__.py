@@ -2,6 +2,7 @@
 
     options, outcome, report, console     shared: flags, results, tables, build output
     run, load, unload, wait               what a pod does, and the same by hand
+    symbols                               the symbols of other drivers' bundles
     bundles, job                          fetch, build, publish; the two halves of a build Job
     services                              what runs of them, and stop them
     dry_run, status, devices, doctor, env read-only

@@ -30,7 +30,6 @@ from nodeside.driver.handoff.request import (
     request_build,
     sole_builder,
 )
-from nodeside.driver.handoff.source import provide_source
 from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.task import Config, Task, read_driver, resolve
 from nodeside.driver.module.signing import HASHES, BadSignature
@@ -83,7 +82,7 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Ou
         return would(task, "do nothing" if ordered.digest else f"ask the toolkit for {task.tag}")
     if not ordered.digest:
         with sole_builder(shared):
-            provide_source(task.source, shared, task.source_digest, task.not_source)
+            rungs.provide_inputs(task, shared)
             ordered = replace(ordered, request=request_build(shared, rungs.request_of(task)).id)
     shared.publish_order(ordered)
     rows = [("kernel", kernel.release), ("bundle", ordered.tag), ("store", ordered.to or "none")]

@@ -76,6 +76,14 @@ _PLACE = (
         "first that exists is used.",
     ),
     click.option(
+        "--symbols-of",
+        multiple=True,
+        metavar="BUNDLE",
+        envvar="NODESIDE_SYMBOLS_OF",
+        help="A bundle of a driver in spec.after, for the symbols that it exports: a directory, or "
+        "oci:REPOSITORY:TAG.  [default: the modules that are loaded]",
+    ),
+    click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         envvar="NODESIDE_LOG_FORMAT",
@@ -129,6 +137,7 @@ def in_place(verb: Verb) -> Verb:
         policy_file: Path | None,
         ca_file: Path | None,
         credentials_file: Path | None,
+        symbols_of: tuple[str, ...],
         log_format: log.LogFormat,
         verbose: bool,
         **rest: Any,
@@ -139,6 +148,12 @@ def in_place(verb: Verb) -> Verb:
 
         log.setup("driver", format=log_format, verbose=verbose)
         host = Host(host_root)
+        credentials = first_there(credentials_file)
+        bundles = None
+        if symbols_of:
+            from nodeside.driver.commands.symbols import manifests_at
+
+            bundles = manifests_at(symbols_of, ca_file=ca_file, credentials_file=credentials)
         config = Config(
             driver_file=driver_file / "driver.yaml" if driver_file.is_dir() else driver_file,
             host=host,
@@ -149,7 +164,8 @@ def in_place(verb: Verb) -> Verb:
             toolkit=toolkit,
             policy_file=policy_file,
             ca_file=ca_file,
-            credentials_file=first_there(credentials_file),
+            credentials_file=credentials,
+            after=bundles,
         )
         return verb(config=config, **rest)
 

@@ -11,7 +11,7 @@ load: it may be the kernel's own, and the node's network may depend on it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import leaving
+from nodeside.driver.ladder.exported_symbols import clear_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, Locked, NodesideError
@@ -123,7 +124,8 @@ class _Patience:
         self.journal.state(State.UNLOADING)
         while True:
             try:
-                return removed + _unload(self.task, self.journal, loader)
+                stopping = lambda: self.watch.stopping is not None  # noqa: E731
+                return removed + _unload(self.task, self.journal, loader, stopping)
             except NodesideError as error:
                 if not error.retryable:
                     raise
@@ -152,7 +154,12 @@ class _Patience:
         return UnloadStopped(f"{name} came before driver {self.task.name} was unloaded{why}")
 
 
-def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
+def _unload(
+    task: Task,
+    journal: Journal,
+    loader: Loader,
+    stopping: Callable[[], bool] = lambda: False,
+) -> tuple[str, ...]:
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     removed = unload_driver(
         task,
@@ -160,8 +167,10 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
         leaving((), record, loaded_by_nodeside(task, record, loader)),
         record,
         begin=lambda: journal.state(State.UNLOADING),
+        stopping=stopping,
     )
     run_directory.clear_loaded(task.host, task.name)
+    clear_symbols(task.host, task.name)
     if task.driver.spec.firmware is not None:
         from nodeside.driver.kernel.firmware import FirmwareDirectory
 

@@ -121,8 +121,11 @@ def _copy(tree: Path, to: Path, not_source: NotSource) -> None:
 
 
 def drop_sources(shared: SharedDir, keep: set[str]) -> None:
-    """Remove source copies not listed in `keep`, and incomplete ones."""
+    """Remove sources and symbols not listed in `keep`, and incomplete ones."""
     with suppress(FileNotFoundError):
         for path in shared.sources.iterdir():
             if path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
+        for path in shared.symbols.iterdir():
+            if path.name not in keep:
+                path.unlink()

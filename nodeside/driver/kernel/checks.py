@@ -9,8 +9,9 @@ the kernel would have raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from nodeside.driver.kernel.errors import LOADING_DISABLED
 from nodeside.driver.module.elf import MACHINES
@@ -43,12 +44,14 @@ def check_before_load(
     facts: KernelFacts,
     symbols: Mapping[str, KernelSymbol] | None = None,
     *,
+    exported: Mapping[str, KernelSymbol] = MappingProxyType({}),
     certificate: Certificate | None = None,
 ) -> tuple[Refusal, ...]:
     """Return every reason not to load `modules`, which are in load order. Empty means none.
 
-    `symbols` is the kernel's Module.symvers, if available. `certificate` is the one that
-    driver.yaml names; it identifies the signer of a module.
+    `symbols` is the kernel's Module.symvers, if available; `exported` are the symbols of drivers
+    that this one comes after. `certificate` is the one that driver.yaml names; it identifies the
+    signer of a module.
     """
     one_by_one: tuple[Callable[[ModuleFile, KernelFacts], Iterator[Refusal]], ...] = (
         _check_machine,
@@ -59,7 +62,11 @@ def check_before_load(
     refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
     refusals += _check_dependencies(modules, facts)
     if symbols is not None:
-        refusals += _check_symbols(modules, facts, symbols)
+        refusals += _check_symbols(modules, facts, {**symbols, **exported})
+    elif exported:
+        refusals += _check_symbols(
+            [_importing(each, exported) for each in modules], facts, exported
+        )
     refusals += _check_parameters(modules, specs)
     return tuple(refusals)
 
@@ -250,6 +257,13 @@ def _check_symbols(
             f"{name} does not fit this kernel's symbols: {'; '.join(own[:_NAMED_SYMBOLS])}{more}",
             f"build it against the headers of {facts.kernel.release}",
         )
+
+
+def _importing(module: ModuleFile, names: Container[str]) -> ModuleFile:
+    """Return a module as if it imported these symbols only."""
+    imports = {name: crc for name, crc in module.imports.items() if name in names}
+    weak = {name: crc for name, crc in module.weak_imports.items() if name in names}
+    return replace(module, imports=imports, weak_imports=weak)
 
 
 def _check_parameters(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iterator[Refusal]:

@@ -2,6 +2,7 @@
 
     task                  one driver on one node for one kernel, resolved
     variants              which build a kernel gets
+    exported_symbols      what the modules of a loaded driver export to other drivers
     plan                  pure: which rung to try next, and whether the loaded modules are right
     rungs                 tries one rung: cache, prebuilt sources, a build
     compatible            another kernel's bundle whose symbols all match

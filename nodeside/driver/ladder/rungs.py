@@ -26,8 +26,8 @@ from nodeside.driver.handoff.source import drop_sources, provide_source
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable
-from nodeside.files import UntrustedFile
-from nodeside.shared import request_id
+from nodeside.files import UntrustedFile, publish_bytes
+from nodeside.shared import SharedDir, request_id
 
 if TYPE_CHECKING:
     from nodeside.driver.store.base import FetchOptions, WantedBundle
@@ -142,7 +142,7 @@ def build(task: Task, listener: Listener) -> plan.Finding:
     with sole_builder(shared):
         if not listener.repeat_failed:
             refuse_repetition(shared, request_of(task))
-        provide_source(task.source, shared, task.source_digest, task.not_source)
+        provide_inputs(task, shared)
         if task.variant:
             log.fact("this kernel has a build of its own", variant=task.variant)
         request = request_build(shared, request_of(task))
@@ -162,9 +162,16 @@ def build(task: Task, listener: Listener) -> plan.Finding:
             note_refusal(shared, request, error)
             raise
         withdraw(shared, request.id)
-        drop_sources(shared, keep={task.source_digest})
+        drop_sources(shared, keep={task.source_digest, task.symbols.digest})
     compiler = result.toolchain.compiler if result.toolchain else "an unnamed compiler"
     return plan.Finding(f"the toolkit built it with {compiler}", bundle)
+
+
+def provide_inputs(task: Task, shared: SharedDir) -> None:
+    """Put into the shared directory what a build reads: source, symbols of other drivers."""
+    provide_source(task.source, shared, task.source_digest, task.not_source)
+    if task.symbols.digest:
+        publish_bytes(shared.symbols / task.symbols.digest, task.symbols.text.encode())
 
 
 def request_of(task: Task) -> BuildRequest:

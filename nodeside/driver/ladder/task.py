@@ -11,10 +11,16 @@ from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.bundle.manifest import Described
+from nodeside.driver.bundle.manifest import BundleManifest, Described
 from nodeside.driver.bundle.trust import distrust
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource
+from nodeside.driver.ladder.exported_symbols import (
+    NOTHING,
+    ExportedSymbols,
+    symbols_of_bundles,
+    symbols_of_loaded,
+)
 from nodeside.driver.ladder.plan import WantedDriver
 from nodeside.driver.ladder.variants import build_for
 from nodeside.host import Host, Kernel
@@ -35,8 +41,9 @@ class Config:
     `driver_file` is the driver.yaml. `shared` is the directory shared with a toolkit sidecar (None:
     there is no toolkit). `node` is the name of the Kubernetes node. `revision` is the controller's
     name for this driver.yaml ("": a person wrote it). `toolkit` is the image of its sidecar.
-    `policy_file` is the controller's separate file for upgrade and unload. `signature_hash` is the
-    signature hash of a kernel that is not on this machine ("": look at the host).
+    `policy_file` is the controller's separate file for upgrade and unload. `after` are the
+    bundles of the drivers that this one comes after (None: what is loaded here). `signature_hash`
+    is the signature hash of a kernel that is not on this machine ("": look at the host).
     """
 
     driver_file: Path
@@ -49,6 +56,7 @@ class Config:
     policy_file: Path | None = None
     ca_file: Path | None = None
     credentials_file: Path | None = None
+    after: tuple[BundleManifest, ...] | None = None
     signature_hash: str = ""
 
     def beside_driver(self, relative: str) -> Path:
@@ -61,7 +69,7 @@ class Task:
     """One driver to manage, with everything resolved.
 
     `source` is an absolute path. `variant` names the one of the build that the kernel gets, "" if
-    it gets none.
+    it gets none. `symbols` are those of the drivers that this one comes after.
     """
 
     config: Config
@@ -75,6 +83,7 @@ class Task:
     key: str
     tag: str
     variant: str = ""
+    symbols: ExportedSymbols = NOTHING
 
     @property
     def name(self) -> str:
@@ -151,16 +160,19 @@ class Task:
 def resolve(config: Config, kernel: Kernel | None = None) -> Task:
     """Read driver.yaml and the source tree, and compute the key for `kernel`.
 
-    Without `kernel`, the running kernel is used. Raises SpecError, SigningError, SystemRefused.
+    Without `kernel`, the running kernel is used. Raises SpecError, SigningError, SystemRefused,
+    UntrustedFile.
     """
     driver = read_driver(config)
     source = config.beside_driver(driver.spec.source.path)
     digest, settings, variant = "", BuildSettings(BuildKind.KBUILD, ()), ""
     target = kernel or config.host.kernel
+    symbols = _symbols(driver, config, target)
     if driver.spec.modules:
         digest = source_digest(source, not_source(driver, config))
         build, variant = build_for(driver.spec.build, target.release)
         settings = build_settings(replace(driver.spec, build=build), source)
+        settings = replace(settings, symbols=symbols.digest)
     certificate = _certificate(driver.spec.signing, config)
     key = bundle_key(digest, settings, target, certificate)
     return Task(
@@ -175,7 +187,20 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
         certificate=certificate,
         key=key,
         tag=store_tag(driver.spec.version, target, key),
+        symbols=symbols,
     )
+
+
+def _symbols(driver: Driver, config: Config, kernel: Kernel) -> ExportedSymbols:
+    """Return what the drivers before this one export; nothing, if that is not known here."""
+    after = driver.spec.after
+    if config.after is not None:
+        return symbols_of_bundles(driver, config.after, kernel)
+    if not after:
+        return NOTHING
+    if kernel != config.host.kernel:
+        return NOTHING
+    return symbols_of_loaded(config.host, after, config.host.boot_id)
 
 
 def resolve_loaded(config: Config) -> Task:

@@ -96,6 +96,15 @@ def node_lock(
         yield
 
 
+def is_locked(host: Host, name: str) -> bool:
+    """Return whether some process holds the lock `name` now."""
+    try:
+        with _opened(node_lock_path(host, name), os.O_RDONLY) as fd:
+            return not take_lock(fd, shared=True)
+    except OSError:
+        return False
+
+
 def make_directory(path: Path) -> bool:
     """Create the directory. Return False if the root file system is read-only: a pod of an older
     controller does not mount this directory."""

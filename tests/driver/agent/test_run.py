@@ -301,14 +301,17 @@ class Script:
         self.stopping: signal.Signals | None = None
         self.modules: tuple[str, ...] = ()
         self.inputs: tuple[Path, ...] = ()
+        self.often: tuple[Path, ...] = ()
         self.acts: dict[int, Any] = {}
 
-    def __call__(self, modules: Iterable[str], inputs: Iterable[Path], **_: Any) -> Script:
-        self.follow(modules, inputs)
+    def __call__(
+        self, modules: Iterable[str], inputs: Iterable[Path], often: Iterable[Path], **_: Any
+    ) -> Script:
+        self.follow(modules, inputs, often)
         return self
 
-    def follow(self, modules: Iterable[str], inputs: Iterable[Path]) -> None:
-        self.modules, self.inputs = tuple(modules), tuple(inputs)
+    def follow(self, modules: Iterable[str], inputs: Iterable[Path], often: Iterable[Path]) -> None:
+        self.modules, self.inputs, self.often = tuple(modules), tuple(inputs), tuple(often)
 
     def __enter__(self) -> Script:
         return self
@@ -409,12 +412,25 @@ def test_every_file_that_driver_yaml_depends_on_is_watched(
         prebuilt={"trust": {"certificate": "/etc/trust.pem"}},
     )
     script = live(node, monkeypatch)
+    assert script.often == ()
     assert set(script.inputs) == {
         node.driver_file,
         node.image / "secret/key.pem",
         node.image / "secret/cert.pem",
         Path("/etc/trust.pem"),
     }
+
+
+def test_a_driver_after_another_looks_often_whether_that_one_comes_or_goes(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write_driver(after=["hay"])
+    script = live(node, monkeypatch)
+    assert script.often == (
+        node.root / "run/nodeside/hay/ready",
+        node.root / "run/nodeside-locks/hay.leaving.json",
+    )
+    assert node.states == [State.WAITING]
 
 
 def test_a_policy_that_changes_is_followed_by_the_pod_that_runs(

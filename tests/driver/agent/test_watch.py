@@ -14,6 +14,8 @@ import pytest
 
 from nodeside.clock import Clock
 from nodeside.driver.agent.watch import (
+    INPUTS,
+    OFTEN,
     POLL_WITHOUT_UEVENTS,
     Reason,
     Watch,
@@ -187,6 +189,27 @@ def test_rewritten_driver_yaml_is_a_reason_to_look(tmp_path: Path) -> None:
 
         assert watch.wait(0) == Reason(Why.INPUT, str(path))
         assert watch.wait(0).why is Why.PATIENCE
+
+
+def test_what_another_driver_waits_for_is_looked_at_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    file = tmp_path / "ready"
+
+    def select(*_: object) -> tuple[list[int], list[int], list[int]]:
+        waits.append(round(float(str(_[3])), 1))
+        file.write_text("")
+        return [], [], []
+
+    monkeypatch.setattr("select.select", select)
+    with Watch([], [], [file], uevents=Queue, clock=Clock(now=lambda: 0.0)) as watch:
+        assert watch.wait() == Reason(Why.INPUT, str(file))
+        file.unlink()
+        assert watch.wait() == Reason(Why.INPUT, str(file))
+        watch.follow([], [file])
+        watch.wait()
+    assert waits == [OFTEN, INPUTS]
 
 
 def test_swapped_configmap_is_a_reason_to_look(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_python_of_an_earlier_boot_is_not_believed(
     provide(shared, python, host=host)
     assert (shared.python / "libs/libc.so.6").stat().st_size > 1 << 20
     assert sorted(path.name for path in shared.root.iterdir()) == [
-        *("out", "python", "requests", "results", "source", "toolkit.pyz")
+        *("out", "python", "requests", "results", "source", "symbols", "toolkit.pyz")
     ]
 
 

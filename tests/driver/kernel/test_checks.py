@@ -290,3 +290,15 @@ def test_value_of_the_wrong_type_is_refused_with_the_description() -> None:
         "parameter debug of edu: expected an integer -2147483648 to 2147483647, got 'loud'"
     )
     assert found[0].hint == "debug: how much to say"
+
+
+@pytest.mark.parametrize("with_kernels_list", [True, False])
+def test_the_symbols_of_drivers_before_this_one_have_to_fit(with_kernels_list: bool) -> None:
+    exported = {"bend": KernelSymbol("bend", 0xBEEF, "straw", "EXPORT_SYMBOL")}
+    kernels = {"printk": KernelSymbol("printk", 1, "vmlinux", "EXPORT_SYMBOL")}
+    for crc, expected in ((0xBEEF, []), (0xF00D, ["symbols"])):
+        module = replace(EDU, imports={"bend": crc, "printk": 1})
+        symbols = kernels if with_kernels_list else None
+        found = check_before_load([module], [Module("edu")], FACTS, symbols, exported=exported)
+        assert [each.check for each in found] == expected
+        assert all("bend has CRC 0x0000beef" in each.message for each in found)
