@@ -22,9 +22,15 @@ def builds(context: DriverContext) -> Mapping[str, Build]:
     """Returns every desired build by the name of its Job."""
     state, supply = context.rollout.state, context.supply
     revisions = (state.newest, state.good)  # the newest may just have become the last good one
-    desired = [each.build for at, each in supply.builds.items() if at.revision in revisions]
+    desired = [
+        each.build
+        for at, each in supply.builds.items()
+        if at.revision in revisions and each.is_next
+    ]
+    desired += supply.with_good_symbols
     desired += supply.coming
-    desired += [each.state.build for each in supply.preflight if each.state is not None]
+    states = [each.state for each in supply.preflight if each.state is not None]
+    desired += [each.build for each in states if each.is_next]
     return {build.name: build for build in reversed(desired)}
 
 

@@ -129,7 +129,7 @@ def plan_driver(
         tuple(actions),
         again_in=_again_in(context, leaving),
         censuses={resource.name: census(report)},
-        demand=drain.demand(rollout.decisions, context.driver),
+        demand=drain.demand(rollout.decisions, rollout.policies),
         tags=context.toolkits.tags,
         templates=staging.templates,
         alone=_is_alone(context),
@@ -148,7 +148,8 @@ def _is_alone(context: DriverContext) -> bool:
     staged = uses(context.resource) or has_left(context.snapshot, context.driver.name)
     proofs = any(not each.image or each.in_doubt for each in context.toolkits.resolutions.values())
     fell_back = context.fallbacks.by_assignment
-    return not (in_common or selects or asks or staged or proofs or fell_back)
+    others = spec.after or context.after
+    return not (in_common or selects or asks or staged or proofs or fell_back or others)
 
 
 def _again_in(context: DriverContext, leaving: Unload) -> float | None:
@@ -157,7 +158,8 @@ def _again_in(context: DriverContext, leaving: Unload) -> float | None:
     newest, now = context.revisions.newest, context.snapshot.now
     due = min((member.due - now for member in context.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
-    due = min(due, drain.again_in(rollout.decisions, context.driver, newest, now))
+    policies = rollout.policies
+    due = min(due, drain.again_in(rollout.decisions, context.driver, policies, newest, now))
     if any(daemonsets[key].deleting for key in rollout.desired if key in daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None

@@ -74,8 +74,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
         r'^ERROR: (modpost: )?"(?P<symbol>[^"]+)" \[.*\] undefined',
         (
             "neither this kernel nor a module of this build exports \\g<symbol>: if another driver "
-            "does, the build needs that one's Module.symvers (KBUILD_EXTRA_SYMBOLS); else take "
-            f"{_TAKE_ANOTHER}"
+            "does, name it in spec.after (elsewhere than on a node also with --symbols-of); else "
+            f"take {_TAKE_ANOTHER}"
         ),
     ),
     (

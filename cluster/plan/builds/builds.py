@@ -21,12 +21,16 @@ COMING_TAGS = 2  # newest image stream tags to build for, of those newer than an
 
 @dataclass(frozen=True, slots=True)
 class BuildState:
-    """A build and its state. `outcome` is None until the build has one."""
+    """A build and its state. `outcome` is None until the build has one.
+
+    `is_next` is false while another build has to come first.
+    """
 
     build: Build
     progress: Progress
     words: str
     outcome: BuildOutcome | None = None
+    is_next: bool = True
 
 
 def build_of(

@@ -6,7 +6,7 @@ is not built twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from cluster.plan.builds.toolkit_image import asked, resolve
 from cluster.plan.objects.build_job import Build, publish_target
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight, Toolkit
+
+InOrder = Callable[[Build], Build | BuildState | None]
 
 USUAL_ARCHITECTURE = "x86_64"  # default if there are no nodes
 
@@ -61,10 +63,13 @@ def answers(
     snapshot: Snapshot,
     regular: Collection[str],
     used: Collection[Pool],
+    *,
+    in_order: InOrder = lambda build: build,
 ) -> Iterator[PreflightAnswer]:
     """Yields the answer to every preflight entry, for each architecture in use.
 
-    `regular` are the names of Jobs that are desired anyway.
+    `regular` are the names of Jobs that are desired anyway. `in_order` adds what a build needs of
+    the builds before it.
     """
     publish = publish_target(driver)
     architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
@@ -74,8 +79,13 @@ def answers(
             if build is None:
                 yield PreflightAnswer(entry, architecture, None, why)
                 continue
-            published = replace(build, publish=publish)
-            build = published if published.name in regular else build
+            found = in_order(build)
+            if not isinstance(found, Build):
+                words = "a driver that it comes after has no published build for this kernel"
+                yield PreflightAnswer(entry, architecture, found, "" if found else words)
+                continue
+            published = replace(found, publish=publish)
+            build = published if published.name in regular else found
             yield PreflightAnswer(entry, architecture, standing(build, snapshot))
 
 

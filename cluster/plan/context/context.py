@@ -16,6 +16,7 @@ from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.rollout import RolloutPlan
 from cluster.plan.context.supply import Fallbacks, ModuleSupply
 from cluster.plan.context.toolkits import Toolkits
+from cluster.plan.nodes import neighbours
 from cluster.plan.nodes.members import Member, NotMember
 from cluster.plan.nodes.memo import Memo
 from cluster.plan.objects.driver_pod import DaemonSetInput
@@ -75,9 +76,38 @@ class DriverContext:
 
     @cached_property
     def supply(self) -> ModuleSupply:
-        return ModuleSupply(self.snapshot, self.driver, self.revisions, self.toolkits, self.members)
+        return ModuleSupply(
+            self.snapshot,
+            self.driver,
+            self.revisions,
+            self.toolkits,
+            self.members,
+            before=lambda: [each.supply for each in self.before],
+            after=lambda: [each.supply for each in self.after],
+        )
 
     @cached_property
     def rollout(self) -> RolloutPlan:
         supplies, memory = self.supply.by_pool, self.memory.decisions
-        return RolloutPlan(self.revisions, self.members, supplies, self.fallbacks, memory)
+        return RolloutPlan(
+            self.revisions,
+            self.members,
+            supplies,
+            self.fallbacks,
+            memory,
+            before=lambda: [each.rollout for each in self.before],
+            after=lambda: [each.rollout for each in self.after],
+        )
+
+    @cached_property
+    def before(self) -> Sequence[DriverContext]:
+        """The Drivers in `spec.after`, in the same snapshot."""
+        return [self._other(each) for each in neighbours.predecessors(self.snapshot, self.driver)]
+
+    @cached_property
+    def after(self) -> Sequence[DriverContext]:
+        """The Drivers that come after this one, in the same snapshot."""
+        return [self._other(each) for each in neighbours.followers(self.snapshot, self.driver)]
+
+    def _other(self, driver: Driver) -> DriverContext:
+        return DriverContext(self.snapshot, self.snapshot.drivers[driver.name], driver)

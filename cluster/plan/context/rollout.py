@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cluster.model.names import daemonset_name
@@ -11,24 +11,33 @@ from cluster.model.snapshot import Assignment, Pool
 from cluster.model.states import Health, Place, Supply
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.supply import Fallbacks
+from cluster.plan.nodes.consumers import all_evicted
 from cluster.plan.nodes.members import Member
 from cluster.plan.nodes.memo import Memo
 from cluster.plan.nodes.stage_pods import occupied
 from cluster.plan.rollout.casualties import Casualty, casualties, recorded
-from cluster.plan.rollout.decisions import ENDS_STAGES, Decision, decide_all
+from cluster.plan.rollout.decisions import ENDS_STAGES, Decision, Room, decide_all
 from cluster.plan.rollout.drain import drained
 from cluster.plan.rollout.state import RolloutState, assess
+from nodeside.spec.fleet import Evict
+
+Others = Callable[[], Sequence["RolloutPlan"]]
 
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """`memory` caches decisions."""
+    """`memory` caches decisions.
+
+    `before` are those of the Drivers in `spec.after`, `after` those of the Drivers after this one.
+    """
 
     revisions: Revisions
     members: Sequence[Member]
     supplies: Mapping[Pool, Supply]
     fallbacks: Fallbacks
     memory: Memo[Decision]
+    before: Others = field(default=lambda: (), repr=False)
+    after: Others = field(default=lambda: (), repr=False)
 
     @cached_property
     def casualties(self) -> Sequence[Casualty]:
@@ -39,9 +48,36 @@ class RolloutPlan:
 
     @cached_property
     def state(self) -> RolloutState:
+        away = {
+            decision.member.node.name
+            for other in self.before()
+            for decision in other.decisions
+            if _changes(decision)
+        }
+        return self._state(away) if away else self.alone
+
+    @cached_property
+    def alone(self) -> RolloutState:
+        """The state as if no Driver before this one changed anything."""
+        return self._state()
+
+    def _state(self, away: Collection[str] = ()) -> RolloutState:
         revisions, supply, casualties = self.revisions, self.supplies.__getitem__, self.casualties
         driver, newest, good = revisions.driver, revisions.newest, revisions.good
-        return assess(self.members, driver, newest, good, supply, remembered=casualties)
+        return assess(self.members, driver, newest, good, supply, remembered=casualties, away=away)
+
+    def _rooms(self) -> Iterator[Room]:
+        """Yield what the Drivers after this one leave to it of their budgets."""
+        changing = {member.node.name for member in self.members if _is_changing(member)}
+        for other in self.after():
+            works = {m.node.name for m in other.members if m.health is Health.WORKING}
+            away = set(other.alone.unavailable) | (changing & works)
+            yield Room(other.revisions.driver.name, other.alone.allowed, works, away)
+
+    @cached_property
+    def policies(self) -> Sequence[Evict]:
+        """Which pods leave before a node changes: also those of the Drivers after this one."""
+        return all_evicted((self.revisions.driver, *(o.revisions.driver for o in self.after())))
 
     @cached_property
     def occupied(self) -> frozenset[str]:
@@ -52,8 +88,9 @@ class RolloutPlan:
     def decisions(self) -> Sequence[Decision]:
         """The decision for each member, after the drain step has been applied."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
-        decisions = decide_all(self.members, driver, self.state, self.supplies, self.memory)
-        return tuple(drained(decisions, driver, self.occupied, now))
+        rooms, state = tuple(self._rooms()), self.state
+        decisions = decide_all(self.members, driver, state, self.supplies, self.memory, rooms=rooms)
+        return tuple(drained(decisions, driver, self.policies, self.occupied, now))
 
     @cached_property
     def ending_stages(self) -> Sequence[Member]:
@@ -93,3 +130,12 @@ class RolloutPlan:
         if not decision.revision:
             return None
         return self.fallbacks.of_new_nodes(Assignment(member.pool, decision.revision))
+
+
+def _is_changing(member: Member) -> bool:
+    return bool(member.hold.since) or member.health is Health.BUSY
+
+
+def _changes(decision: Decision) -> bool:
+    """Return whether a driver is being replaced on a node, or begins to be."""
+    return decision.revision is not None or _is_changing(decision.member)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cluster.model.annotations import ImageFallback
@@ -13,6 +13,7 @@ from cluster.model.states import Health, Progress, Supply
 from cluster.plan.builds.builds import BuildState, build_of, coming, standing
 from cluster.plan.builds.kernel_images import LOST, at_of, falls, image_for, without_image
 from cluster.plan.builds.preflight import PreflightAnswer, answers
+from cluster.plan.builds.symbols import Find, with_symbols
 from cluster.plan.builds.toolkit_evidence import most
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.context.revisions import Revisions
@@ -79,15 +80,23 @@ class Fallbacks:
         return without_image(named, lacking, having, self.revisions.snapshot.now)
 
 
+Others = Callable[[], Sequence["ModuleSupply"]]
+
+
 @dataclass(frozen=True)
 class ModuleSupply:
-    """The supply of modules for each pool of the `toolkits`."""
+    """The supply of modules for each pool of the `toolkits`.
+
+    `before` are those of the Drivers in `spec.after`, `after` those of the Drivers after this one.
+    """
 
     snapshot: Snapshot
     driver: Driver
     revisions: Revisions
     toolkits: Toolkits
     members: Sequence[Member]
+    before: Others = field(default=lambda: (), repr=False)
+    after: Others = field(default=lambda: (), repr=False)
 
     @cached_property
     def builds(self) -> Mapping[Assignment, BuildState]:
@@ -103,15 +112,91 @@ class ModuleSupply:
                 if resolution.image and self._fetches(at.revision):
                     driver = self.revisions.drivers[at.revision]
                     build = build_of(driver, at.revision, pool, resolution, publish)
-                    if at.revision == newest or self._is_built_once(at, build):
-                        states[at] = standing(build, self.snapshot, pool.kernel)
+                    state = self._state(build, pool, newest=True)
+                    if state and (at.revision == newest or self._is_built_once(at, state.build)):
+                        states[at] = state
         return states
+
+    def _state(self, build: Build, pool: Pool, *, newest: bool) -> BuildState | None:
+        """Return the state of a build of this Driver for a pool, with the symbols that it needs.
+
+        They are those of the `newest` or of the good revision of the Drivers before. None if there
+        is no such build.
+        """
+        finds = [
+            (each.driver.name, each.find_for(pool, newest=newest))
+            for each in self.before()
+            if each.driver.spec.modules
+        ]
+        found = with_symbols(build, finds) if finds else build
+        return standing(found, self.snapshot, pool.kernel) if isinstance(found, Build) else found
+
+    def find_for(self, pool: Pool, *, newest: bool) -> Find:
+        """Return a function that finds the build for a pool, whatever its toolkit is."""
+        revision = self.revisions.newest if newest else self.revisions.good
+
+        def find(_: Build) -> BuildState | None:
+            same = (
+                state
+                for at, state in self.builds.items()
+                if at.revision == revision
+                and (at.pool.kernel, at.pool.architecture) == (pool.kernel, pool.architecture)
+            )
+            return next(same, None)
+
+        return find
+
+    def find_same(self, build: Build) -> BuildState | None:
+        """Return the newest revision's build with the same toolkit for the same kernel."""
+        target = _target(build)
+        states = [
+            state for at, state in self.builds.items() if at.revision == self.revisions.newest
+        ]
+        states += [each.state for each in self.preflight if each.state is not None]
+        states += [
+            standing(each, self.snapshot)
+            for each in self.coming
+            if each.revision == self.revisions.newest
+        ]
+        return next((each for each in states if _target(each.build) == target), None)
+
+    @cached_property
+    def with_good_symbols(self) -> Sequence[Build]:
+        """Builds with the symbols of the good revisions of Drivers before this one.
+
+        Nodes have those until the newest ones are rolled out there.
+        """
+        if all(each.revisions.good == each.revisions.newest for each in self.before()):
+            return ()
+        found = []
+        for at, state in self.builds.items():
+            plain = replace(state.build, symbols_of=())
+            with_good = self._state(plain, at.pool, newest=False)
+            if with_good is not None and with_good.is_next:
+                found.append(with_good.build)
+        return tuple(found)
 
     @cached_property
     def newest_builds(self) -> Mapping[Pool, BuildState]:
-        """By pool, the build of the newest revision."""
+        """By pool, the build of the newest revision; if it is done, one after it that is not."""
         newest = self.revisions.newest
-        return {at.pool: each for at, each in self.builds.items() if at.revision == newest}
+        states = {at.pool: each for at, each in self.builds.items() if at.revision == newest}
+        return {pool: self._last(pool, state) for pool, state in states.items()}
+
+    def _last(self, pool: Pool, state: BuildState) -> BuildState:
+        """Return the state of a build, or of one that needs it and that no node has yet.
+
+        A Driver is not changed before those after it are built for that change.
+        """
+        if state.progress is not Progress.DONE:
+            return state
+        for other in self.after():
+            if other.driver.spec.modules and self.driver.name in other.driver.spec.after:
+                later = other.find_for(pool, newest=True)(state.build)
+                if later and later.progress in (Progress.RUNNING, Progress.REFUSED):
+                    words = f"driver {other.driver.name}, which comes after it: {later.words}"
+                    return replace(later, build=state.build, words=words)
+        return state
 
     def _is_built_once(self, at: Assignment, build: Build) -> bool:
         """Return whether a Job builds it. If the nodes already build it, no new Job is started."""
@@ -135,14 +220,23 @@ class ModuleSupply:
         drivers = {newest: self.driver}
         if good != newest and self._fetches(good):
             drivers[good] = self.revisions.drivers[good]
-        return tuple(coming(self.driver, drivers, self.snapshot, self.toolkits.resolutions))
+        plain = coming(self.driver, drivers, self.snapshot, self.toolkits.resolutions)
+        found = (self._in_order(build) for build in plain)
+        return tuple(build for build in found if isinstance(build, Build))
+
+    def _in_order(self, build: Build) -> Build | BuildState | None:
+        """Return a build that is not for a pool, with the symbols that it needs."""
+        modules = [each for each in self.before() if each.driver.spec.modules]
+        finds = [(each.driver.name, each.find_same) for each in modules]
+        return with_symbols(build, finds) if finds else build
 
     @cached_property
     def preflight(self) -> Sequence[PreflightAnswer]:
         regular = {each.build.name for each in self.builds.values()}
         regular |= {build.name for build in self.coming}
         newest, pools = self.revisions.newest, self.toolkits.resolutions
-        return tuple(answers(self.driver, newest, self.snapshot, regular, pools))
+        order = self._in_order
+        return tuple(answers(self.driver, newest, self.snapshot, regular, pools, in_order=order))
 
     @cached_property
     def by_pool(self) -> Mapping[Pool, Supply]:
@@ -169,6 +263,8 @@ class ModuleSupply:
         if not self._has_modules(at.revision):
             return True
         build = self.builds.get(at)
+        if build is not None and at.revision == self.revisions.newest:
+            build = self.newest_builds[at.pool]
         if build is None and not self._may_be_built_yet(at.pool):
             prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
             return bool(self.toolkits.resolutions[at.pool].image) or prebuilt
@@ -209,6 +305,10 @@ class ModuleSupply:
         up = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
         without = [m for m in up if _lacks_build(m)]
         return most(len(without), len(up)) if without else False
+
+
+def _target(build: Build) -> tuple[str, str, str, str | None]:
+    return build.toolkit, build.architecture, build.kernel, build.variant
 
 
 def _has_images(driver: Driver) -> bool:

@@ -8,8 +8,9 @@ evicted: DaemonSet pods, static pods, our own, and those that have ended.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from cluster.model.demand import Demand
 from cluster.model.snapshot import EMPTY, Consumer, Snapshot
@@ -37,7 +38,18 @@ def evicts(driver: Driver) -> Evict | None:
     return replace(evict, resources=(*resources, *claims))
 
 
-def demand_of(evict: Evict) -> Demand:
+def all_evicted(drivers: Iterable[Driver]) -> tuple[Evict, ...]:
+    """Returns which pods leave before several Drivers do: one, and those that come after it."""
+    found = (evicts(driver) for driver in drivers)
+    return tuple(each for each in found if each is not None)
+
+
+def demand_of(*policies: Evict) -> Demand:
+    """Returns the demand for the pods that one of the policies matches."""
+    return reduce(Demand.__or__, (_demand_of(each) for each in policies))
+
+
+def _demand_of(evict: Evict) -> Demand:
     selector = frozenset(evict.selector.items())
     return Demand(
         frozenset(evict.resources),
@@ -55,14 +67,16 @@ def consumes(consumer: Consumer, evict: Evict) -> bool:
     return bool(evict.selector) and evict.selector.items() <= consumer.labels.items()
 
 
-def by_node(snapshot: Snapshot, evict: Evict | None) -> Mapping[str, Sequence[Consumer]] | None:
-    """Returns the pods that a Driver's `evict` matches, by node; None if they are unknown."""
-    if evict is None:
+def by_node(
+    snapshot: Snapshot, policies: Sequence[Evict]
+) -> Mapping[str, Sequence[Consumer]] | None:
+    """Returns the pods that one of the policies matches, by node; None if they are unknown."""
+    if not policies:
         return EMPTY
-    if not snapshot.occupancy.knows(demand_of(evict)):
+    if not snapshot.occupancy.knows(demand_of(*policies)):
         return None
     pods: dict[str, list[Consumer]] = defaultdict(list)
     for consumer in snapshot.occupancy.consumers.values():
-        if consumes(consumer, evict):
+        if any(consumes(consumer, each) for each in policies):
             pods[consumer.node].append(consumer)
     return pods

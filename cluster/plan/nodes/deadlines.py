@@ -10,7 +10,8 @@ waited for (timestamps.py).
     no report      `NO_REPORT` after the pod was created, or after the node came up with it;
                    no wait at all if the name of its NodeDriver would be too long
     last report    `LAST_REPORT` plus the build deadline after that report: the node has deadlines
-                   for everything it does and reports how each of them ended
+                   for everything it does and reports how each of them ended; none while it
+                   waits for a driver that it comes after
     correction     `NO_REPORT` after a failure that the next pod will not have, and after the
                    DaemonSet controller was last active on it
     node down      `LOST` after it went down, e.g. in the middle of a change; then it is given up
@@ -27,7 +28,7 @@ from typing import Final
 from cluster.kube.timestamps import believed
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import DriverPod, Node, NodeDriverObject, Snapshot
-from nodeside.contract import node_driver_name
+from nodeside.contract import WAITS_FOR_DRIVER, node_driver_name
 from nodeside.spec import Driver
 from nodeside.timestamps import rfc3339
 
@@ -74,6 +75,8 @@ class Deadlines:
 
         `report` is its report for this boot and its revision, None if there is none.
         """
+        if report is not None and report.reason == WAITS_FOR_DRIVER:
+            return PATIENT
         if report is not None and report.state:
             return self._waiting(
                 self._believed(report.time),

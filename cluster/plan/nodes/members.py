@@ -24,11 +24,12 @@ from cluster.model.snapshot import (
     Snapshot,
 )
 from cluster.model.states import Boot, Health, Place
-from cluster.plan.nodes.consumers import by_node, evicts
+from cluster.plan.nodes.consumers import all_evicted, by_node
 from cluster.plan.nodes.deadlines import PATIENT, Deadlines, gone
 from cluster.plan.nodes.drain_labels import FREE, DrainMark, hold_of
 from cluster.plan.nodes.hardware import Fit, former_devices, has_hardware
 from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.neighbours import followers
 from cluster.plan.nodes.pools import pool_of
 from cluster.plan.nodes.stage_pods import ending_pods
 from nodeside.contract import State, assigned_label
@@ -57,9 +58,10 @@ class Member:
     `was_ready` says whether the last report was "ready", in any boot. `trouble` is a problem that
     the node does not report itself: its pod cannot start, or the node is silent; `due` is the
     wall-clock time at which silence becomes a problem. `consumers` are the pods that have to leave
-    before its driver is replaced. `stage_pods` are the terminating stage pods there, as
-    namespace/name. Both are None if unknown. `pod` is set only if the pod cannot start. `taken`
-    means that another Driver has a module of the newest revision there. `lost` means that the node
+    before its driver is replaced, also those of drivers that come after it. `stage_pods` are the
+    terminating stage pods there, as namespace/name. Both are None if unknown. `pod` is set only if
+    the pod cannot start. `taken` means that another Driver has a module of the newest revision
+    there. `lost` means that the node
     has been down for too long to wait for it.
     """
 
@@ -152,7 +154,8 @@ def members(
     builder, deadlines = _Builder(driver, assignments, former), Deadlines(snapshot, driver)
     key, troubles = builder.assigned, dict(_troubles(snapshot, driver.name))
     reports, prefix = snapshot.node_drivers, f"{driver.name}."
-    consumers, ending = by_node(snapshot, evicts(driver)), ending_pods(snapshot, driver.name)
+    policies = all_evicted((driver, *followers(snapshot, driver)))
+    consumers, ending = by_node(snapshot, policies), ending_pods(snapshot, driver.name)
     for node in snapshot.nodes.values():
         name = node.name
         inputs = Observations(

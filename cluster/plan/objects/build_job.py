@@ -85,6 +85,7 @@ class Build:
 
     `kernel` is a release. If it is "", the build uses the toolkit's one kernel of `variant`, or its
     only kernel if `variant` is None: a toolkit image is known before a node has its kernel.
+    `symbols_of` are bundles of the drivers that it comes after, in the syntax of `--symbols-of`.
     """
 
     driver: Driver
@@ -94,6 +95,7 @@ class Build:
     publish: str = ""
     kernel: str = ""
     variant: str | None = ""
+    symbols_of: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -106,6 +108,8 @@ class Build:
         inputs = {key: spec.get(key) for key in ("image", "version", "source", "build", "signing")}
         inputs["modules"] = [module.name for module in self.driver.spec.modules]
         inputs["for"] = [self.toolkit, self.architecture, self.kernel, self.variant, self.publish]
+        if self.symbols_of:
+            inputs["after"] = self.symbols_of
         text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
         return f"{self.driver.name}-build-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -251,7 +255,8 @@ def _env(step: str, build: Build, settings: Settings) -> list[Document]:
             "NODESIDE_OUTCOME": "/dev/termination-log",
             "NODESIDE_LOG_FORMAT": "json",
             "NODESIDE_CA_FILE": f"{CA_DIRECTORY}/ca-bundle.crt" if settings.ca_config_map else "",
-            "NODESIDE_CREDENTIALS": _CREDENTIALS if build.publish else "",
+            "NODESIDE_CREDENTIALS": _CREDENTIALS if build.publish or build.symbols_of else "",
+            "NODESIDE_SYMBOLS_OF": " ".join(build.symbols_of),
             **settings.proxy,
         }
     return [{"name": key, "value": value} for key, value in values.items() if value]
@@ -304,7 +309,7 @@ def _inputs(
         }
         yield "certificate", SIGNING_DIRECTORY, (ORDER,), {"secret": only}
         yield "signing", SIGNING_DIRECTORY, (FINISH,), {"secret": whole}
-    if build.publish:
+    if build.publish or build.symbols_of:
         sources = [_credential(f"{build.driver.name}-publish", _PUBLISH)]
         sources += [_credential(each, _PULL) for each in settings.pull_secrets[:1]]
         projected = {"defaultMode": 0o440, "sources": sources}

@@ -16,7 +16,7 @@ more failures.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -61,7 +61,7 @@ class Decision:
     """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
 
     `before` is the assignment under which it worked until now, "" if it did not. `detail` is the
-    reason for `step`.
+    reason for `step`. `queued` is why it has to wait for the sake of another driver.
     """
 
     member: Member
@@ -71,6 +71,33 @@ class Decision:
     before: str = ""
     step: DrainStep = DrainStep.GO
     detail: str = ""
+    queued: str = ""
+
+
+@dataclass
+class Room:
+    """How many more nodes a driver that comes after can do without, during one plan.
+
+    `works` are nodes where it works; it does not while this one changes. `away` are those that it
+    does without already.
+    """
+
+    driver: str
+    allowed: int
+    works: Collection[str]
+    away: set[str]
+
+    def why_not(self, node: str) -> str:
+        """Return why a node cannot change for the sake of this driver; "" if it can."""
+        if node not in self.works or node in self.away or len(self.away) < self.allowed:
+            return ""
+        names = shortlist(sorted(self.away), _NAMED)
+        words = f"maxUnavailable of driver {self.driver}, which comes after, is {self.allowed}"
+        return f"{words}, and unavailable: {names}" if names else words
+
+    def take(self, node: str) -> None:
+        if node in self.works:
+            self.away.add(node)
 
 
 def decide_all(
@@ -79,10 +106,13 @@ def decide_all(
     rollout: RolloutState,
     supplies: Mapping[Pool, Supply],
     memory: Memo[Decision] | None = None,
+    *,
+    rooms: Sequence[Room] = (),
 ) -> tuple[Decision, ...]:
     """Return the decision for each member, in the same order.
 
-    `memory` caches earlier decisions for members whose turn it was not.
+    `memory` caches earlier decisions for members whose turn it was not. `rooms` are those of
+    drivers that come after this one.
     """
     upgrade, memory = driver.spec.upgrade, Memo() if memory is None else memory
     cached = memory.on((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
@@ -96,10 +126,12 @@ def decide_all(
         decisions.append(decision)
     memory.forget({member.node.name for member in all_members})
     changing = [decision for decision in decisions if _may_change(decision)]
-    granted = _grant(changing, rollout) if changing else ()
+    granted, queued = _grant(changing, rollout, rooms) if changing else ((), {})
     return tuple(
         _decide(each.member, each.place, each.row, rollout, turn=True)
         if id(each.member) in granted
+        else replace(each, queued=queued[id(each.member)])
+        if id(each.member) in queued
         else each
         for each in decisions
     )
@@ -140,8 +172,12 @@ def _remains_stale(decision: Decision) -> bool:
     return is_stale and decision.member.health is not Health.DOWN
 
 
-def _grant(changing: Collection[Decision], rollout: RolloutState) -> Collection[int]:
+def _grant(
+    changing: Collection[Decision], rollout: RolloutState, rooms: Sequence[Room]
+) -> tuple[Collection[int], Mapping[int, str]]:
     """Select the members that change now, as ids: first those that lose nothing, then by name.
+
+    The second result says why members do not, for whom another driver has no room.
 
     A canary must be a node where the driver worked before; others prove nothing. A node whose drain
     has begun keeps its turn, which is already counted. A node that was given up on comes last in
@@ -154,26 +190,33 @@ def _grant(changing: Collection[Decision], rollout: RolloutState) -> Collection[
         if _is_queued(m, rollout) and (rollout.slots is None or worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
-    budget, slots = rollout.budget, rollout.slots
+    budget, slots, queued = rollout.budget, rollout.slots, dict[int, str]()
     held = [each.member for each in changing if each.member.hold.since]
     held.sort(key=lambda member: (member.hold.since, member.node.name))
     granted = {id(member) for member in held[: rollout.allowed]}  # it may have been lowered
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break
+        why = next(filter(None, (room.why_not(member.node.name) for room in rooms)), "")
+        if why:
+            queued[id(member)] = why
+            continue
+        for room in rooms:
+            room.take(member.node.name)
         granted.add(id(member))
         budget -= costs
         slots = None if slots is None else slots - 1
-    return granted
+    return granted, queued
 
 
 def why_queued(decision: Decision, rollout: RolloutState) -> str:
     """Return why a member that may change does not change now; "" if it does, or may not."""
     member, allowed = decision.member, rollout.allowed
-    if decision.revision is not None or not _may_change(decision):
+    may_change = decision.revision is None and _may_change(decision)
+    if not may_change or not _is_queued(member, rollout):  # its drain has begun, or was given up
         return ""
-    if not _is_queued(member, rollout):
-        return ""  # its drain has begun, or was given up
+    if decision.queued:
+        return decision.queued
     if rollout.slots is not None and not worked_before(member, decision.place):
         return "the canaries are first; it cannot be one, since the driver does not work there"
     if rollout.slots == 0:

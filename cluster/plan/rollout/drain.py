@@ -24,9 +24,10 @@ from cluster.model.demand import Demand
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
 from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
-from cluster.plan.nodes.consumers import demand_of, evicts
+from cluster.plan.nodes.consumers import all_evicted, demand_of
 from cluster.plan.nodes.drain_labels import holders, lasts, stamp
 from cluster.plan.nodes.members import Member
+from cluster.plan.nodes.neighbours import followers
 from cluster.plan.rollout.decisions import Decision, DrainStep
 from cluster.plan.rollout.drain_table import (
     Change,
@@ -43,6 +44,8 @@ from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict as Policy
 
+Policies = Sequence[Policy]
+
 _ENDS = (DrainStep.RELEASE, DrainStep.GIVE_UP)
 _TIMED = (DrainStep.EVICT, DrainStep.END_STAGES, DrainStep.HOLD_FOR_STAGES)
 _PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
@@ -51,20 +54,21 @@ _PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
 def drained(
     decisions: Iterable[Decision],
     driver: Driver,
+    policies: Policies,
     staged: Collection[str],
     now: float,
 ) -> Iterator[Decision]:
     """Yield the decisions with their steps; a decision that has to wait changes nothing now.
 
-    `staged` are nodes where pods of stages exist or may appear.
+    `policies` are that of the driver and those of drivers that come after it. `staged` are nodes
+    where pods of stages exist or may appear.
     """
-    policy = evicts(driver)
     for decision in decisions:
         stages = stages_in_the_way(decision, staged)
-        if policy is None and not stages and not decision.member.hold.since:
+        if not policies and not stages and not decision.member.hold.since:
             yield decision  # the common case: all nodes of nearly all Drivers
             continue
-        row = decide(_situation(decision, driver, now, stages=stages))
+        row = decide(_situation(decision, driver, policies, now, stages=stages))
         waits = stages or row.step not in _PASSES
         yield replace(
             decision,
@@ -75,12 +79,11 @@ def drained(
         )
 
 
-def demand(decisions: Sequence[Decision], driver: Driver) -> Demand | None:
+def demand(decisions: Sequence[Decision], policies: Policies) -> Demand | None:
     """Return the demand for pods to be watched; None while nothing changes."""
-    policy = evicts(driver)
-    if policy is None or not any(_matters(decision) for decision in decisions):
+    if not policies or not any(_matters(decision) for decision in decisions):
         return None
-    return demand_of(policy)
+    return demand_of(*policies)
 
 
 def cordons(decisions: Iterable[Decision], driver: str, now: float) -> Iterator[Cordon]:
@@ -130,26 +133,30 @@ def hold_labels(decision: Decision, driver: str, newest: str, now: float) -> dic
     return changed
 
 
-def again_in(decisions: Iterable[Decision], driver: Driver, newest: str, now: float) -> float:
+def again_in(
+    decisions: Iterable[Decision], driver: Driver, policies: Policies, newest: str, now: float
+) -> float:
     """Return the seconds until the next node reaches its timeout; infinity if there is none."""
     limit = _limit(driver)
     left = (
-        limit - _lasted(decision.member, driver, now)
+        limit - _lasted(decision.member, driver, policies, now)
         for decision in decisions
         if _is_timed(decision, newest)
     )
     return max(0.0, min(left, default=math.inf))
 
 
-def _situation(decision: Decision, driver: Driver, now: float, *, stages: bool) -> Situation:
+def _situation(
+    decision: Decision, driver: Driver, policies: Policies, now: float, *, stages: bool
+) -> Situation:
     member = decision.member
     return Situation(
-        Eviction.NO if evicts(driver) is None else Eviction.YES,
+        Eviction.YES if policies else Eviction.NO,
         _change(decision),
         _hold(member),
         _occupants(member, stages=stages),
         _driver_state(decision),
-        _time(decision, driver, now),
+        _time(decision, driver, policies, now),
     )
 
 
@@ -179,10 +186,10 @@ def _driver_state(decision: Decision) -> DriverState:
     return DriverState.COMING if decision.place is Place.NEWEST else DriverState.FAULTY
 
 
-def _time(decision: Decision, driver: Driver, now: float) -> Time:
+def _time(decision: Decision, driver: Driver, policies: Policies, now: float) -> Time:
     member = decision.member
     once = member.hold.given_up == decision.revision
-    over = not once and _lasted(member, driver, now) >= _limit(driver)
+    over = not once and _lasted(member, driver, policies, now) >= _limit(driver)
     return Time.UP if over else Time.LEFT
 
 
@@ -201,13 +208,13 @@ def _is_timed(decision: Decision, newest: str) -> bool:
     return decision.step in _TIMED and hold.given_up != newest
 
 
-def _lasted(member: Member, driver: Driver, now: float) -> float:
+def _lasted(member: Member, driver: Driver, policies: Policies, now: float) -> float:
     """Return the seconds since the node was held or, if it is not held, since its stages closed.
 
     Where the Driver evicted when the node was held, and no longer does, its stages are still open.
     """
     node, is_closed = member.node, closed_label(driver.name) in member.node.labels
-    if member.hold.since and (is_closed or evicts(driver)):
+    if member.hold.since and (is_closed or policies):
         return lasts(member.hold.since, now)
     if not node.labelled or not is_closed:
         return 0.0
@@ -257,7 +264,9 @@ def _cordons(snapshot: Snapshot, name: str) -> bool:
     """Return whether a hold of this Driver keeps a node cordoned: that of one that evicts, or whose
     spec is invalid."""
     found = snapshot.drivers.get(name)
-    return found is not None and (found.driver is None or evicts(found.driver) is not None)
+    if found is None or found.driver is None:
+        return found is not None
+    return bool(all_evicted((found.driver, *followers(snapshot, found.driver))))
 
 
 def _reporter(snapshot: Snapshot, node: Node) -> str:

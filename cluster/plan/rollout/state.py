@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.model.snapshot import Pool
@@ -54,17 +54,21 @@ def assess(
     supply: Supplies,
     *,
     remembered: Sequence[Casualty] = (),
+    away: Collection[str] = (),
 ) -> RolloutState:
     """Return the state. `good` is the last good revision so far, "" for none.
 
-    The `remembered` casualties count as well.
+    The `remembered` casualties count as well. Nodes that are `away` count as unavailable: a driver
+    that this one comes after changes there.
     """
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
     placed = [(member, member.place(newest, good)) for member in all_members]
     absent = _absent([m for m in all_members if m.health is Health.DOWN], nodes)
     unavailable = tuple(
-        m.node.name for m, p in placed if _is_unavailable(m, p) or m.node.name in absent
+        m.node.name
+        for m, p in placed
+        if _is_unavailable(m, p) or m.node.name in absent or m.node.name in away
     )
     assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
     changed = [member for member in assigned if not member.lost]
@@ -78,7 +82,7 @@ def assess(
     phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
                    limit=limit)  # fmt: skip
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
-        return assess(all_members, driver, newest, newest, supply)
+        return assess(all_members, driver, newest, newest, supply, away=away)
     return RolloutState(
         phase=phase,
         newest=newest,

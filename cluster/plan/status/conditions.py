@@ -32,6 +32,7 @@ from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Motion, current_motion, stopped
 from cluster.plan.status.report import StatusReport, counts
 from cluster.plan.status.resources import resource_rows
+from nodeside.contract import WAITS_FOR_DRIVER
 from nodeside.timestamps import rfc3339
 
 
@@ -158,6 +159,7 @@ def _degraded(report: StatusReport) -> Condition:
 
 def _complaints(report: StatusReport) -> Iterable[tuple[str, str]]:
     """Yields complaints, worst first. A complaint without a message does not apply."""
+    yield report.disorder
     yield "ModuleConflict", _conflict(report)
     yield "RolloutStopped", stopped(report)
     yield "BuildFailed", refused(report.builds, report.decisions)
@@ -205,11 +207,22 @@ def _troubled(report: StatusReport) -> str:
 def _obstacles(report: StatusReport, motion: Motion | None) -> Iterable[tuple[str, str]]:
     """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
     yield "NoNodes", _no_nodes(report)
+    yield WAITS_FOR_DRIVER, _waiting(report)
     if motion is not None:
         yield motion.reason, motion.message
     up = [m for m in report.lacking if m.health is not Health.DOWN]
     yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
     yield "NodesNotReady", "" if up or report.counts["ready"] else _down(report)
+
+
+def _waiting(report: StatusReport) -> str:
+    """Returns nodes where a driver that this one comes after is not ready."""
+    waiting = [
+        member
+        for member in report.lacking
+        if member.word is not None and member.word.reason == WAITS_FOR_DRIVER
+    ]
+    return f"{some(m.node.name for m in waiting)}: {cause(waiting[0])}" if waiting else ""
 
 
 def _down(report: StatusReport) -> str:

@@ -16,6 +16,7 @@ from cluster.plan.builds.preflight import PreflightAnswer
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.members import Member
+from cluster.plan.nodes.neighbours import problem
 from cluster.plan.rollout.casualties import Casualty
 from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.state import RolloutState
@@ -32,7 +33,8 @@ class StatusReport:
     nodes that stay unchanged because of it. `versions` maps known revisions to versions.
     `fell_back` says why a pool builds instead of using its image. `builds` are the newest
     revision's builds that run once for all nodes of a pool. `casualties` are the nodes that the
-    newest revision has broken or taken down.
+    newest revision has broken or taken down. `disorder` is why a Driver cannot come after the
+    others, as reason and message.
     """
 
     found: DriverObject
@@ -50,6 +52,7 @@ class StatusReport:
     preflight: Sequence[PreflightAnswer] = ()
     occupancy: Occupancy = field(default_factory=Occupancy)
     casualties: Sequence[Casualty] = ()
+    disorder: tuple[str, str] = ("", "")
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -91,6 +94,7 @@ def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusRe
         occupancy=context.snapshot.occupancy,
         casualties=context.rollout.casualties,
         leaving=leaving,
+        disorder=problem(context.snapshot, context.driver),
     )
 
 

@@ -213,9 +213,9 @@ def test_demands_of_several_drivers_are_one() -> None:
 
 
 def test_unknown_pods_are_not_no_pods() -> None:
-    assert by_node(Snapshot(), GPU) is None
-    assert by_node(Snapshot(occupancy=Occupancy(known=True)), GPU) == {}
-    assert by_node(Snapshot(), None) == {}
+    assert by_node(Snapshot(), [GPU]) is None
+    assert by_node(Snapshot(occupancy=Occupancy(known=True)), [GPU]) == {}
+    assert by_node(Snapshot(), []) == {}
 
 
 # --- the watch on them ---------------------------------------------------------------------------
@@ -279,8 +279,8 @@ def test_the_pods_that_one_driver_asks_for_are_not_all_that_another_needs(tmp_pa
         both = Snapshot(occupancy=roll_call.occupancy())
         roll_call.stop()
 
-    assert (by_node(first, GPU), by_node(first, LABELLED)) == ({}, None)
-    assert (by_node(both, GPU), by_node(both, LABELLED)) == ({}, {})
+    assert (by_node(first, [GPU]), by_node(first, [LABELLED])) == ({}, None)
+    assert (by_node(both, [GPU]), by_node(both, [LABELLED])) == ({}, {})
 
 
 def by_kind(pods: Said, claims: Said) -> Callable[[Asked], Said]:

@@ -137,7 +137,7 @@ def test_every_variable_of_the_driver_container_is_one_that_run_reads() -> None:
 
 
 def test_every_variable_that_run_needs_in_a_pod_is_given() -> None:
-    not_for_a_pod = {"NODESIDE_CACHE", "NODESIDE_SIDECAR_TIMEOUT"}  # their defaults are right
+    not_for_a_pod = {"NODESIDE_CACHE", "NODESIDE_SIDECAR_TIMEOUT", "NODESIDE_SYMBOLS_OF"}
     given = environment(by_name(golden("proxy"), "driver"))
 
     assert variables(cli.driver.commands["run"]) - not_for_a_pod <= given

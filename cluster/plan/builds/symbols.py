@@ -1,0 +1,42 @@
+"""What a build needs of the builds of the drivers that it comes after. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cluster.model.states import Progress
+from cluster.plan.builds.builds import BuildState
+from cluster.plan.objects.build_job import Build
+from nodeside.buildjob import BuildOutcome
+
+Find = Callable[[Build], BuildState | None]
+"""Returns the build of another driver for the same kernel; None if nodes build it themselves."""
+
+
+def with_symbols(build: Build, before: Sequence[tuple[str, Find]]) -> Build | BuildState | None:
+    """Returns the build with the bundles of the drivers before it.
+
+    Returns a state while a bundle is still to come, and None if there will be none: then the nodes
+    build, where the other driver is loaded. `before` are names of drivers, and where their builds
+    are found; none of them is a driver without modules.
+    """
+    bundles = []
+    for driver, find in before:
+        state = find(build)
+        if state is None or not state.build.publish:
+            return None
+        match state.progress:
+            case Progress.DONE if state.outcome is not None:
+                bundles.append(_address(state.build.publish, state.outcome))
+            case Progress.RUNNING:
+                words = f"waits for the build of driver {driver}, which it comes after"
+                return BuildState(build, Progress.RUNNING, words, is_next=False)
+            case _:
+                return None
+    return replace(build, symbols_of=tuple(bundles))
+
+
+def _address(store: str, outcome: BuildOutcome) -> str:
+    """Returns the address of a bundle as `--symbols-of` takes it."""
+    return f"{store}:{outcome.tag}@{outcome.digest}"

@@ -1,0 +1,84 @@
+"""Drivers that come before and after a Driver: `spec.after`.
+
+Pure. On a node the drivers themselves keep the order (nodeside/driver/bringup/neighbours.py). Plans
+need to know the others for three reasons: a change of a Driver takes those after it away too, their
+consumers with them, and a build needs what the builds before it export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cluster.model.snapshot import Snapshot
+from nodeside.spec import Driver
+
+
+def predecessors(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
+    """Returns the Drivers named in `after`, as far as they are there; none in a circle."""
+    if circle(snapshot, driver):
+        return ()
+    found = (_valid(snapshot, name) for name in driver.spec.after)
+    return tuple(each for each in found if each is not None)
+
+
+def followers(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
+    """Returns the Drivers that come after this one, and after those; none in a circle."""
+    return tuple(_followers(snapshot, driver.name))
+
+
+def _followers(snapshot: Snapshot, name: str) -> Iterator[Driver]:
+    pairs = [(each.driver, each.deleting) for each in snapshot.drivers.values()]
+    valid = [driver for driver, deleting in pairs if driver is not None and not deleting]
+    if not any(driver.spec.after for driver in valid):
+        return
+    seen, names = {name}, [name]
+    while names:
+        before = names.pop()
+        for driver in valid:
+            if before in driver.spec.after and driver.name not in seen:
+                seen.add(driver.name)
+                names.append(driver.name)
+                if not circle(snapshot, driver):
+                    yield driver
+
+
+def circle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
+    """Returns the names of Drivers that come after one another and this one after the last.
+
+    Empty if it does not come after itself.
+    """
+    paths: list[tuple[str, ...]] = [(driver.name, name) for name in driver.spec.after]
+    seen: set[str] = set()
+    while paths:
+        path = paths.pop()
+        if path[-1] == driver.name:
+            return path
+        if path[-1] not in seen:
+            seen.add(path[-1])
+            found = _valid(snapshot, path[-1])
+            paths += [(*path, name) for name in found.spec.after] if found else []
+    return ()
+
+
+def problem(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
+    """Returns why the Driver cannot be loaded anywhere, as reason and message; empty if it can."""
+    if path := circle(snapshot, driver):
+        words = " after ".join(path)
+        return "AfterItself", f"{words}: none of them is loaded; change spec.after of one of them"
+    for name in driver.spec.after:
+        found = snapshot.drivers.get(name)
+        if found is None:
+            return "DriverMissing", (
+                f"it comes after driver {name}, which does not exist: create that, or remove it "
+                "from spec.after"
+            )
+        if found.deleting:
+            return "DriverMissing", (
+                f"it comes after driver {name}, which is being deleted: it leaves each node first"
+            )
+    return "", ""
+
+
+def _valid(snapshot: Snapshot, name: str) -> Driver | None:
+    found = snapshot.drivers.get(name)
+    return found.driver if found is not None else None
