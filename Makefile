@@ -4,7 +4,7 @@
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1')
 
 # On a cluster of yours, the parts of the story that need no power over its nodes: docs/lab.md.
-STORY := $(if $(NODESIDE_LAB_KUBECONFIG),tests/lab/elsewhere.py,tests/lab/long_story.py tests/lab/long_claims.py tests/lab/long_programs.py --tour docs/tour.md)
+STORY := $(if $(NODESIDE_LAB_KUBECONFIG),tests/lab/elsewhere.py,tests/lab/long_story.py tests/lab/long_claims.py tests/lab/long_programs.py tests/lab/long_neighbours.py --tour docs/tour.md)
 
 ON_ONE_NODE := --every-chapter tests/lab/test_story.py tests/lab/test_dra.py tests/lab/test_stack.py
 

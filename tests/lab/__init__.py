@@ -9,7 +9,8 @@ commands.py    what `lab node ...` asks of a running lab
 story.py       what is done to a driver in it, and seen; test_story.py and long_story.py tell it
 devices.py     pods that ask for its devices
 claims.py      pods with claims on them; test_dra.py and long_claims.py tell it
-               (long_programs.py: a driver with hooks and a daemon)
+               (long_programs.py: a driver with hooks and a daemon;
+               long_neighbours.py: a driver that comes after another one)
 elsewhere.py   parts of it on a cluster of yours
 __main__.py    `make lab`, `make lab-down`, `python -m tests.lab`
 """

@@ -169,7 +169,7 @@ def told(request: pytest.FixtureRequest, story: Story, setting: Setting) -> Iter
 
 def _chapters() -> Iterator[str]:
     """The names of the tests that tell them, in order."""
-    for module in ("long_story", "long_claims", "long_programs"):
+    for module in ("long_story", "long_claims", "long_programs", "long_neighbours"):
         names = vars(import_module(f"tests.lab.{module}"))
         yield from (name for name in names if name.startswith("test_"))
 

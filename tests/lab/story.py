@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from cluster.model.names import NAMESPACE, STAGE_LABEL, UNLOAD_LABEL, stage_label
+from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL, UNLOAD_LABEL, stage_label
 from nodeside import process
 from nodeside.contract import READY_PATTERN, State, node_driver_name, state_label
 from nodeside.trial.machine.kernel_disk import KernelDisk
@@ -111,6 +111,7 @@ class Story:
     host_builds: HostBuilds
     changes: dict[str, Any] = field(default_factory=dict)  # of `spec`, in each version
     series: str = "1.0"  # of versions: nodes keep the images of another story's
+    edits: dict[str, str] = field(default_factory=dict)  # of edu.c, in versions from now on
     waits: list[Wait] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     _patches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -191,6 +192,12 @@ class Story:
         for name in (EDU.name, "src/edu.c"):
             path = example / name
             path.write_text(path.read_text().replace("1.0.0", version))
+        source = example / "src" / "edu.c"
+        text = source.read_text()
+        for old, new in self.edits.items():
+            assert old in text
+            text = text.replace(old, new)
+        source.write_text(text)
         return example
 
     def roll_out(self, script: str = "", **changes: Any) -> str:
@@ -211,7 +218,8 @@ class Story:
 
     def begin(self) -> str:
         """The version that is ready on all nodes; a new one if none is that was pushed."""
-        version = "".join(each["spec"]["version"] for each in self.scene.items(DRIVERS))
+        named = {each["metadata"]["name"]: each for each in self.scene.items(DRIVERS)}
+        version = named["edu"]["spec"]["version"] if "edu" in named else ""
         is_ready = version and self.scene.condition("Ready")["status"] == "True"
         if not is_ready or not (self.directory / version).is_dir():
             version = self.roll_out()
@@ -540,8 +548,7 @@ class Story:
 
     def _pods(self, node: LabNode) -> list[dict[str, Any]]:
         """Of the driver itself, that are not ending."""
-        pods = self.scene.pods(node.name)
-        return [pod for pod in pods if UNLOAD_LABEL not in pod["metadata"]["labels"]]
+        return driver_pods(self.scene, node, "edu")
 
     def uid(self, node: LabNode) -> str:
         """Of the only driver pod of a node, "" while there is none or two."""
@@ -593,6 +600,16 @@ class Story:
             return {}
         found = self.pod(node)["status"].get("containerStatuses", ())
         return next((each for each in found if each["name"] == name), {})
+
+
+def driver_pods(scene: Scene, node: LabNode, driver: str) -> list[dict[str, Any]]:
+    """The pods of a driver on a node that are not ending, without those that unload."""
+    labelled = ((pod, pod["metadata"]["labels"]) for pod in scene.pods(node.name))
+    return [
+        pod
+        for pod, labels in labelled
+        if labels[DRIVER_LABEL] == driver and UNLOAD_LABEL not in labels
+    ]
 
 
 def _late(release: str) -> str:
