@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.cache.renderings import Renderings
+from cluster.cache.secrets import Secrets, read_secret, secrets_wanted
 from cluster.cache.stage_logs import StageLogs, logs_wanted
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection
-from cluster.kube.resources import CLUSTER_VERSIONS, CONFIG_MAPS, PODS, Resource
+from cluster.kube.resources import CLUSTER_VERSIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from cluster.model.names import STAGE_LABEL
 from cluster.model.parse_pods import unless_mirror
 from cluster.model.parse_stages import (
@@ -47,6 +48,7 @@ class StageView:
         self._version: Reflector[ClusterVersion] = Reflector(api, _VERSION, wake)
         self._logs = StageLogs(api, namespace, wake)
         self._renderings = Renderings(wake)
+        self._secrets = Secrets(api, namespace, wake)
         self._started = False
 
     @property
@@ -64,8 +66,14 @@ class StageView:
         snapshot = replace(snapshot, stages=self._stages())
         self._logs.want(logs_wanted(snapshot))
         assert snapshot.stages is not None
-        logs, rendered = self._logs.seen(), self._renderings.known()
-        return replace(snapshot, stages=replace(snapshot.stages, logs=logs, rendered=rendered))
+        self._secrets.want(secrets_wanted(snapshot))
+        stages = replace(
+            snapshot.stages,
+            logs=self._logs.seen(),
+            rendered=self._renderings.known(),
+            secrets=self._secrets.seen(),
+        )
+        return replace(snapshot, stages=stages)
 
     def render(self, templates: Collection[Template]) -> bool:
         """Request these templates and no others; return whether more of them are rendered now."""
@@ -88,6 +96,7 @@ class StageView:
                 reflector.stop()
             self._logs.stop()
             self._renderings.stop()
+            self._secrets.stop()
 
     def join(self, timeout: float) -> None:
         """Wait for the threads to end; those still running are daemon threads."""
@@ -122,7 +131,9 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     except ApiError as error:
         if error.retryable:
             raise
-    return replace(snapshot, stages=_stages(items, pods, version))
+    names = sorted(secrets_wanted(snapshot))
+    secrets = {name: read_secret(api, namespace, name) for name in names}
+    return replace(snapshot, stages=replace(_stages(items, pods, version), secrets=secrets))
 
 
 def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
@@ -151,6 +162,11 @@ def _stages(
         pods=pods,
         absent=frozenset(resource.kind for resource, items in by_kind.items() if items is None),
         cluster_version=next((each.version for each in (versions or {}).values()), ""),
+        services={
+            each.name: each.address
+            for each in (by_kind[SERVICES] or {}).values()
+            if each.address is not None
+        },
     )
 
 

@@ -43,6 +43,7 @@ class Resource:
 
 NODES = Resource("Node", "nodes")
 PODS = Resource("Pod", "pods", namespaced=True)
+SECRETS = Resource("Secret", "secrets", namespaced=True)
 CONFIG_MAPS = Resource("ConfigMap", "configmaps", namespaced=True)
 NAMESPACES = Resource("Namespace", "namespaces")
 SERVICE_ACCOUNTS = Resource("ServiceAccount", "serviceaccounts", namespaced=True)

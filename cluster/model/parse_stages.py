@@ -21,7 +21,7 @@ from cluster.model.names import (
     STAGE_MANAGER,
 )
 from cluster.model.parse_pods import last_words, pod_from
-from cluster.model.stages import Source, StageObject, StagePod
+from cluster.model.stages import ServiceAddress, Source, StageObject, StagePod
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,13 @@ class StageItem:
 
     `source` is set for a ConfigMap unless nodeside created it, since a stage may not use its own
     ConfigMap as a template. Nor is one of a preflight kept: its user may make many large ones.
+    `address` is set for a Service that nodeside did not create.
     """
 
     name: str
     object: StageObject
     source: Source | None = None
+    address: ServiceAddress | None = None
 
     @property
     def uid(self) -> str:
@@ -49,7 +51,8 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
         foreign = manager not in (MANAGER, PREFLIGHT)
         files = data.get("data") or {} if kind == "ConfigMap" and foreign else None
         source = None if files is None else Source(name, dict(files))
-        return StageItem(name, StageObject(kind, name), source)
+        address = _address(data) if kind == "Service" and foreign else None
+        return StageItem(name, StageObject(kind, name), source, address)
     rolled_out, progress = _rollout(data) if kind == "Deployment" else (True, "")
     body = {key: value for key, value in data.items() if key not in ("metadata", "status")}
     parsed = StageObject(
@@ -66,6 +69,18 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
         kept=kept_from(data),
     )
     return StageItem(name, parsed)
+
+
+def _address(data: Mapping[str, Any]) -> ServiceAddress:
+    spec = part(data, "spec")
+    ports = [each for each in spec.get("ports") or () if isinstance(each, Mapping)]
+    numbers = [(str(each.get("name") or ""), int(each.get("port") or 0)) for each in ports]
+    ip = str(spec.get("clusterIP") or "")
+    return ServiceAddress(
+        cluster_ip="" if ip == "None" else ip,  # a headless one has none
+        port=next((number for _, number in numbers), 0),
+        ports={name: number for name, number in numbers if name},
+    )
 
 
 def _rollout(data: Mapping[str, Any]) -> tuple[bool, str]:

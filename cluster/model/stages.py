@@ -137,12 +137,36 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """Where a Service is. `ports` has the ports that have a name; `port` is the first one, or 0."""
+
+    cluster_ip: str = ""
+    port: int = 0
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSight:
+    """The text entries of a Secret; None, and the reason in words, if it could not be read.
+
+    `is_certain` is false if the reason is an outage of the API server.
+    """
+
+    data: Mapping[str, str] | None = field(default=None, repr=False)
+    words: str = ""
+    is_certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
-    """The complete input for rendering the documents of a stage. `values` is JSON."""
+    """The complete input for rendering the documents of a stage. `values` is JSON.
+
+    Secrets may be among the values, so that they are not shown.
+    """
 
     config_map: str
     files: tuple[tuple[str, str], ...]
-    values: str
+    values: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +188,8 @@ class Stages:
     `unknown` is the reason why the observations are incomplete and must not be acted on, "" if they
     are complete. `absent` holds the kinds that the API server does not serve. `logs` is by pod uid.
     `rendered` holds templates that a plan requested; missing ones are not rendered yet.
-    `cluster_version` is that of OpenShift, "" elsewhere.
+    `cluster_version` is that of OpenShift, "" elsewhere. `services` are those of nobody's stage;
+    `secrets` are those that stages name, missing if not read yet.
     """
 
     objects: Mapping[Key, StageObject] = field(default_factory=dict)
@@ -175,6 +200,8 @@ class Stages:
     unknown: str = ""
     rendered: Mapping[Template, Rendered] = field(default_factory=dict)
     cluster_version: str = ""
+    services: Mapping[str, ServiceAddress] = field(default_factory=dict)
+    secrets: Mapping[str, SecretSight] = field(default_factory=dict)
 
 
 # The documents to apply, in order, and descriptions of what is left out.

@@ -154,6 +154,32 @@ class WaitFor:
 
 
 @section
+class Read:
+    """An object of the controller's namespace that templates read: exactly one of these."""
+
+    config_map: str = item(
+        "A ConfigMap: `reads.configMaps['name'].KEY`.",
+        default="",
+        pattern=patterns.OBJECT_NAME,
+        max_length=253,
+    )
+    secret: str = item(
+        "A Secret, of which the text entries: `reads.secrets['name'].KEY`. The controller may read "
+        "it only where the administrator says so; the error of the stage has the commands.",
+        default="",
+        pattern=patterns.OBJECT_NAME,
+        max_length=253,
+    )
+    service: str = item(
+        "A Service: `reads.services['name'].host`, `.clusterIP`, `.port` (its first) and "
+        "`.ports.NAME`.",
+        default="",
+        pattern=patterns.OBJECT_NAME,
+        max_length=63,
+    )
+
+
+@section
 class Stage:
     """What is deployed after the driver, on each node where the previous stage is ready."""
 
@@ -165,5 +191,11 @@ class Stage:
         default_words="**required**, except for `devices`",
         pattern=patterns.OBJECT_NAME,
         max_length=253,
+    )
+    reads: tuple[Read, ...] = item(
+        "Objects that its templates read. The stage waits until they are there, and follows their "
+        "changes.",
+        default=(),
+        max_items=16,
     )
     wait_for: WaitFor | None = item("What it needs besides pods that are ready.", default=None)

@@ -26,7 +26,7 @@ from nodeside.spec.devices import (
     MetricType,
     label_names,
 )
-from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Stage, Toolkit, WaitFor
+from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Read, Stage, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
     DriverSpec,
@@ -512,6 +512,13 @@ RULES: tuple[Rule[Any], ...] = (
     ),
     *_content_rules(SysfsCheck),
     *_content_rules(DeviceHealth),
+    Rule(
+        Read,
+        ("config_map", "secret", "service"),
+        "expected exactly one of configMap, secret and service",
+        lambda read: sum(map(bool, (read.config_map, read.secret, read.service))) == 1,
+        "[has(self.configMap), has(self.secret), has(self.service)].exists_one(each, each)",
+    ),
     Rule(
         WaitFor,
         ("log", "resource"),

@@ -8,6 +8,7 @@ Read in this order:
     judging       what must hold on a node after whatever was done to it
     kills         SIGKILL of any process of driver and sidecar, at any moment
     power_cuts    power that goes in the middle of loads, builds, cache writes and `publish`
+    pairs         two drivers, one after the other, with a daemon: kills and power cuts
     scarcity      disks that are full, read-only or broken; memory, processes, clocks
     mutations     documents and bytes, damaged on purpose
     attempts      one try in a child with a deadline and little memory

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from nodeside.trial.workshop import Workshop
-from tests.chaos import bundles, histories, kills, leaders, power_cuts, scarcity, stores
+from tests.chaos import bundles, histories, kills, leaders, pairs, power_cuts, scarcity, stores
 from tests.chaos.ledger import Ledger
 from tests.chaos.nodes import Target, target
 
@@ -36,17 +36,23 @@ OF_THE_CONTROLLER: tuple[tuple[str, Callable[[Ledger, int], None], int], ...] = 
     (histories.NAME, histories.live_often, 10_000 // histories.BATCH),
     (leaders.NAME, leaders.kill_often, 200 // leaders.KILLS),
 )
-NAMES = [name for name, _, _ in (*ON_A_NODE, *OF_THE_CONTROLLER)]
+NAMES = [*(name for name, _, _ in (*ON_A_NODE, *OF_THE_CONTROLLER)), pairs.NAME]
 
 
 def run(ledger: Ledger, only: str = "", rounds: int | None = None) -> None:
     """All experiments, those of one side, or one of them."""
     of_controller = [each for each in OF_THE_CONTROLLER if only in ("", CONTROLLER, each[0])]
     on_a_node = [each for each in ON_A_NODE if only in ("", NODE, each[0])]
-    left = len(of_controller) + len(on_a_node)
+    of_a_pair = only in ("", pairs.NAME)
+    left = len(of_controller) + len(on_a_node) + of_a_pair
     for number, (_, live, usual) in enumerate(of_controller):
         ledger.allot(left - number)
         live(ledger, usual if rounds is None else rounds)
+    if of_a_pair:
+        ledger.allot(len(on_a_node) + 1)
+        with Workshop() as workshop:
+            kernel = workshop.kernel("cloud-amd64")
+            pairs.trouble(ledger, workshop, kernel, pairs.ROUNDS if rounds is None else rounds)
     if not on_a_node:
         return
     with Workshop() as workshop, target(workshop, workshop.kernel("cloud-amd64")) as node:

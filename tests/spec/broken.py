@@ -44,6 +44,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec: hooks are for modules, and there are none",
     ),
     (
+        {"stages": [{"name": "a", "manifests": "a", "reads": [{"secret": "b", "service": "c"}]}]},
+        "$.spec.stages[0].reads[0]: expected exactly one of configMap, secret and service",
+    ),
+    (
         {"after": ["core", "core"]},
         "$.spec.after: the names in after must differ",
     ),

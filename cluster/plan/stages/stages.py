@@ -27,6 +27,7 @@ from cluster.model.stages import (
     Key,
     LogSight,
     Rendered,
+    SecretSight,
     StageObject,
     StagePod,
     Stages,
@@ -48,6 +49,9 @@ from nodeside.spec.fleet import DEVICES_STAGE, Stage
 if TYPE_CHECKING:
     from cluster.plan.context.context import DriverContext
     from cluster.plan.nodes.members import Member
+
+
+_UNREAD = "its Secrets are being read"
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,35 @@ class StagePlan:
             "namespace": context.snapshot.settings.namespace,
             "stage": {"name": stage.name},
             "pools": self._pools,
+            "reads": self._reads(stage),
         }
+
+    def _reads(self, stage: Stage) -> dict[str, dict[str, Any]]:
+        """Returns what the stage reads. Raises StageInvalid for what is not there."""
+        namespace = self.context.snapshot.settings.namespace
+        config_maps, secrets, services = {}, {}, {}
+        for each in stage.reads:
+            if each.secret:
+                sight = self.observed.secrets.get(each.secret, SecretSight(words=_UNREAD))
+                if sight.data is None:
+                    raise StageInvalid(sight.words)
+                secrets[each.secret] = dict(sight.data)
+            elif each.config_map:
+                source = self.observed.sources.get(each.config_map)
+                if source is None:
+                    raise StageInvalid(f"there is no ConfigMap {each.config_map} in {namespace}")
+                config_maps[each.config_map] = dict(source.files)
+            else:
+                found = self.observed.services.get(each.service)
+                if found is None:
+                    raise StageInvalid(f"there is no Service {each.service} in {namespace}")
+                services[each.service] = {
+                    "host": f"{each.service}.{namespace}.svc",
+                    "clusterIP": found.cluster_ip,
+                    "port": found.port,
+                    "ports": dict(found.ports),
+                }
+        return {"configMaps": config_maps, "secrets": secrets, "services": services}
 
     @cached_property
     def _pools(self) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ from tests.cluster.e2e.staged import (
     write,
 )
 from tests.cluster.fakes.stagedriver import daemonset
+from tests.controlplane.api_server import MERGE_PATCH
 
 pytestmark = pytest.mark.cluster
 
@@ -142,6 +143,52 @@ def test_a_stage_that_is_wrong_changed_edited_and_removed(
     plane.wait_for(lambda: stage_pods(staged) == ["plugin on n0"], "the second stage to be gone")
     plane.wait_for(lambda: SECOND not in staged.labels("n0"), "its label to be gone")
     until_staged(staged, 1)
+
+
+def test_templates_read_a_service_and_a_secret_as_far_as_the_administrator_allows(
+    staged: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    plane, where = staged.control_plane, f"/api/v1/namespaces/{NAMESPACE}"
+    staged.node("n0")
+    replicas.start()
+    staged.driver()
+    named = "registry.example.com/{{ reads.services['collector'].ports.web }}:{{ %s }}"
+    text = daemonset("plugin").replace(
+        "registry.example.com/plugin:1", named % "reads.secrets['token'].tag"
+    )
+    write(staged, "one", text)
+    reads = [{"service": "collector"}, {"secret": "token"}]
+    staged.change({"stages": [{"name": "first", "manifests": "one", "reads": reads}]})
+
+    staged.until_said("StagesReady", "there is no Service collector in nodeside")
+    ports = [{"name": "web", "port": 9090}]
+    service = {"kind": "Service", "metadata": {"name": "collector"}, "spec": {"ports": ports}}
+    plane.do("POST", f"{where}/services", {"apiVersion": "v1", **service})
+    staged.until_said("StagesReady", "the controller may not read Secret token; to let it: ")
+    said = staged.condition("StagesReady")["message"].partition("to let it: ")[2]
+    commands = [words.split() for words in said.split(" && ")]
+    try:
+        for program, *words in commands:
+            assert program == "kubectl"
+            plane.kubectl(*words)
+        staged.until_said("StagesReady", "there is no Secret token in nodeside")
+        secret = {"kind": "Secret", "metadata": {"name": "token"}, "stringData": {"tag": "one"}}
+        plane.do("POST", f"{where}/secrets", {"apiVersion": "v1", **secret})
+        until_staged(staged, 1)
+        assert image(staged, "plugin") == "registry.example.com/9090:one"
+        change = {"stringData": {"tag": "two"}}
+        plane.do("PATCH", f"{where}/secrets/token", change, content_type=MERGE_PATCH)
+        plane.wait_for(
+            lambda: image(staged, "plugin") == "registry.example.com/9090:two", "the change"
+        )
+    finally:
+        rights = "/apis/rbac.authorization.k8s.io/v1/namespaces/nodeside"
+        name = "nodeside-controller-reads-token"
+        for path in (
+            *(f"{rights}/{kind}/{name}" for kind in ("roles", "rolebindings")),
+            *(f"{where}/{what}" for what in ("services/collector", "secrets/token")),
+        ):
+            plane.request("DELETE", path)
 
 
 def image(scene: Scene, name: str = "monitor") -> str:

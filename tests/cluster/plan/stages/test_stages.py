@@ -11,7 +11,14 @@ from typing import Any
 from cluster.cache.stage_logs import logs_wanted
 from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import Annotate, Apply, Delete, EmitEvent, LabelNode, SetStatus
-from cluster.model.stages import LogSight, LogWanted, StageObject, Stages
+from cluster.model.stages import (
+    LogSight,
+    LogWanted,
+    SecretSight,
+    ServiceAddress,
+    StageObject,
+    Stages,
+)
 from cluster.plan.nodes.drain_labels import stamp
 from cluster.plan.planner import plan
 from nodeside.contract import State, assigned_label
@@ -651,3 +658,34 @@ def test_a_driver_without_stages_says_nothing_of_them() -> None:
     assert "stages" not in status
     assert model.snapshot.stages is None
     assert explain_node(model.snapshot, "edu", "n0").blocks == ()
+
+
+def test_a_template_reads_objects_of_the_namespace() -> None:
+    reads = [{"service": "collector"}, {"configMap": "site"}, {"secret": "token"}]
+    model = with_stages(1, stages=[{"name": "first", "manifests": "one", "reads": reads}])
+    text = (
+        "image: registry.example.com/{{ reads.services['collector'].host }}/"
+        "{{ reads.services['collector'].ports.web }}-{{ reads.configMaps['site']['name.txt'] }}-"
+        "{{ reads.secrets['token'].value }}"
+    )
+    model.config_map("one", ds_yaml=re.sub("image: .*", text, daemonset("plugin")))
+
+    def says(words: str) -> None:
+        up(model)
+        assert row(model, "first")["message"] == words
+
+    says("there is no Service collector in nodeside")
+    assert model.stages is not None
+    address = ServiceAddress("10.0.0.1", 80, {"web": 8080})
+    model.stages = replace(model.stages, services={"collector": address})
+    says("there is no ConfigMap site in nodeside")
+    model.config_map("site", name_txt="here")
+    says("its Secrets are being read")
+    model.stages = replace(model.stages, secrets={"token": SecretSight(words="no right")})
+    says("no right")
+    model.stages = replace(model.stages, secrets={"token": SecretSight({"value": "s3"})})
+    up(model)
+    found = model.stages.objects["DaemonSet", "plugin"].document
+    [container] = found["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/collector.nodeside.svc/8080-here-s3"
+    assert "s3" not in repr(model.plan().templates)

@@ -1,0 +1,176 @@
+"""Two drivers, one after the other, and a daemon: any process killed, and the power cut.
+
+`edu` has a daemon, and two versions whose modules export different symbols; `edu-peer` imports one.
+Both pods run all the time, as in a cluster; whoever is killed is started again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from nodeside.scratch import scratch_directory
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import GuestProcess, Machine
+from nodeside.trial.workshop import Node, Workshop
+from tests import daemon
+from tests.chaos.ledger import Ledger, Round
+from tests.vm.hostbuilds import HostBuilds
+from tests.vm.pod import Pod
+from tests.vm.variants import DriverImage
+
+NAME = "a driver after another"
+ROUNDS = 60  # of a long run
+_CUT = 6  # one round in so many is a power cut
+_EDU, _PEER = ("edu", "other"), "edu-peer"
+_COMPUTE = "int edu_compute(u32 n, u32 *result)"
+_OTHER = "int edu_compute(u64 n, u32 *result)"
+_LONGEST = 300.0  # seconds until both are ready again
+_MOMENT = 12.0  # seconds; what is begun takes about so long
+_FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then
+_SUM = "cd /sys/class/misc/edu-peer && echo 5 > sum && cat sum"
+_READY = "[ -e /run/nodeside/{}/ready ]"
+_LEFT = "ls /run/nodeside-locks | grep leaving; true"
+
+
+@dataclass
+class Pair:
+    """A node with the two drivers, over many boots. `edu` is the directory of its version."""
+
+    node: Node
+    machine: Machine
+    pod: Pod
+    edu: str = _EDU[0]
+    running: dict[str, GuestProcess] = field(default_factory=dict)
+    boots: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def on(cls, node: Node) -> Pair:
+        boots = ExitStack()
+        machine = boots.enter_context(node.boot(devices=("edu",), cpus=1))
+        return cls(node, machine, Pod(machine), boots=boots)
+
+    def cut_power(self) -> None:
+        self.machine.power_off(hard=True)
+        self.boots.close()
+        self.machine = self.boots.enter_context(self.node.boot(devices=("edu",), cpus=1))
+        self.pod = Pod(self.machine)
+        self.running.clear()
+
+    def start(self) -> None:
+        """Start whoever does not run."""
+        for name in (self.edu, _PEER):
+            if name not in self.running or self.running[name].poll() is not None:
+                started = self.pod.start_driver("run", of=name, where="privileged-driver")
+                self.running[name] = started.process
+
+    def end(self, name: str) -> None:
+        """A pod is replaced: it ends, and its modules stay."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait(60)
+
+    def processes(self, name: str) -> list[int]:
+        """The processes in a container, by the node's numbers."""
+        place = f"/sys/fs/cgroup/container-{self.running[name].id}/cgroup.procs"
+        found = self.pod.node("sh", "-c", f"cat {place} 2>/dev/null; true")
+        return [int(number) for number in found.split()]
+
+    def holds(self, condition: str) -> bool:
+        """Whether a shell line succeeds on the node."""
+        return (
+            self.machine.run(["sh", "-c", condition], "node", timeout=60, check=False).exit_code
+            == 0
+        )
+
+
+def trouble(ledger: Ledger, workshop: Workshop, kernel: KernelDisk, count: int) -> None:
+    """The histories of the rounds are one: each begins where the one before ended."""
+    with pair(workshop, kernel) as node:
+        node.start()
+        for turn in ledger.rounds(NAME, count):
+            if turn.number % _CUT == _CUT - 1:
+                _cut(turn, node)
+            else:
+                _kill(turn, node)
+            _judge(turn, node)
+
+
+def _begin(turn: Round, node: Pair) -> str:
+    """Begin something that touches both drivers; what it is."""
+    what = turn.fate.choice(("nothing", "another version", "unload", "the pod again"))
+    if what == "another version":
+        node.end(node.edu)
+        node.edu = next(name for name in _EDU if name != node.edu)
+    elif what == "the pod again":
+        node.end(node.edu)
+    elif what == "unload":  # by hand; the pod loads it again
+        node.pod.start_driver("unload", of=node.edu, where="privileged-driver")
+    node.start()
+    return what
+
+
+def _kill(turn: Round, node: Pair) -> None:
+    what = _begin(turn, node)
+    threading.Event().wait(turn.fate.uniform(0.0, _MOMENT))
+    name = turn.fate.choice((node.edu, _PEER))
+    processes, container = node.processes(name), node.running[name]
+    if turn.fate.random() < _FIRST or len(processes) < 2:
+        container.kill()
+        container.wait(60)
+        turn.outcome(f"{what}: all of {name}")
+    else:
+        number = turn.fate.choice(processes[1:])
+        node.pod.node("sh", "-c", f"kill -9 {number}; true")
+        turn.outcome(f"{what}: a child of {name}")
+    node.start()
+
+
+def _cut(turn: Round, node: Pair) -> None:
+    what = _begin(turn, node)
+    threading.Event().wait(turn.fate.uniform(0.0, _MOMENT))
+    node.cut_power()
+    turn.expect(not node.holds(_READY.format(_PEER)), "ready in a boot in which nothing ran")
+    turn.outcome(f"{what}: power cut")
+    node.start()
+
+
+def _judge(turn: Round, node: Pair) -> None:
+    """Both become ready, the one after computes with the other's device, and nothing is left."""
+    both = " && ".join(
+        (_READY.format("edu"), _READY.format(_PEER), f"{{ {_SUM}; }} | grep -qx 154")
+    )
+    until = time.monotonic() + _LONGEST
+    while not node.holds(both):
+        if time.monotonic() >= until:
+            said = node.pod.node("sh", "-c", "lsmod; ls -R /run/nodeside /run/nodeside-locks; true")
+            turn.finding(f"not ready again after {_LONGEST:g} s: {said}")
+            return
+        node.start()
+    left = node.pod.node("sh", "-c", _LEFT)
+    turn.expect(not left.strip(), f"still there: {left}")
+    for splat in node.machine.splats():
+        turn.finding(f"the kernel: {splat}")
+
+
+@contextmanager
+def pair(workshop: Workshop, kernel: KernelDisk) -> Iterator[Pair]:
+    """A node with the drivers of this module and all their bundles, switched on."""
+    with ExitStack() as stack:
+        place = stack.enter_context(scratch_directory("chaos"))
+        builds = stack.enter_context(HostBuilds(workshop, place / "builds"))
+        image = DriverImage(place / "image")
+        image.edu(_EDU[0], daemon.SPEC)
+        image.edu(_EDU[1], {"version": "1.1.0", **daemon.SPEC}, {_COMPUTE: _OTHER})
+        image.peer(_PEER)
+        node = stack.enter_context(workshop.node(kernel, driver_image=image.directory))
+        made = Pair.on(node)
+        stack.callback(made.boots.close)
+        for name in _EDU:
+            bundle = builds(image.directory / name, kernel)
+            made.pod.put_bundle(bundle)
+            made.pod.put_bundle(builds(image.directory / _PEER, kernel, after=[bundle]))
+        yield made
