@@ -103,7 +103,7 @@ def plan_driver(
     rollout, changes, staging = context.rollout, node_changes(context), StagePlan(context)
     members = {member.node.name for member in context.members}
     # A node with stage pods does not leave before they are gone.
-    leaving = Unload(snapshot, resource, members | rollout.occupied, now)
+    leaving = Unload(snapshot, resource, members | rollout.occupied_by_own, now)
     report = report_of(context, leaving)
     status = conditions.status(report, now=now)
     actions = [

@@ -48,13 +48,17 @@ class RolloutPlan:
 
     @cached_property
     def state(self) -> RolloutState:
-        away = {
+        return self._state(self._away) if self._away else self.alone
+
+    @cached_property
+    def _away(self) -> frozenset[str]:
+        """Nodes where a Driver before this one changes, or is about to."""
+        return frozenset(
             decision.member.node.name
             for other in self.before()
             for decision in other.decisions
             if _changes(decision)
-        }
-        return self._state(away) if away else self.alone
+        )
 
     @cached_property
     def alone(self) -> RolloutState:
@@ -80,9 +84,14 @@ class RolloutPlan:
         return all_evicted((self.revisions.driver, *(o.revisions.driver for o in self.after())))
 
     @cached_property
-    def occupied(self) -> frozenset[str]:
-        """Nodes that cannot change before their stages have ended."""
+    def occupied_by_own(self) -> frozenset[str]:
+        """Nodes that have pods of this Driver's stages, or may get some."""
         return occupied(self.revisions.snapshot, self.revisions.resource)
+
+    @cached_property
+    def occupied(self) -> frozenset[str]:
+        """Nodes that cannot change before stages have ended, also those of Drivers after this."""
+        return self.occupied_by_own.union(*(each.occupied_by_own for each in self.after()))
 
     @cached_property
     def decisions(self) -> Sequence[Decision]:
@@ -94,8 +103,15 @@ class RolloutPlan:
 
     @cached_property
     def ending_stages(self) -> Sequence[Member]:
-        """Nodes that keep their revision until their stages have ended."""
-        return tuple(d.member for d in self.decisions if d.step in ENDS_STAGES)
+        """Nodes that keep their revision until their stages have ended.
+
+        Also nodes that the driver will leave for a moment, for a Driver before it.
+        """
+        return tuple(d.member for d in self.decisions if d.step in ENDS_STAGES or self._leaves(d))
+
+    def _leaves(self, decision: Decision) -> bool:
+        member = decision.member
+        return member.health is Health.WORKING and member.node.name in self._away
 
     @cached_property
     def announced(self) -> Sequence[Decision]:
@@ -138,4 +154,5 @@ def _is_changing(member: Member) -> bool:
 
 def _changes(decision: Decision) -> bool:
     """Return whether a driver is being replaced on a node, or begins to be."""
-    return decision.revision is not None or _is_changing(decision.member)
+    begins = decision.revision is not None or decision.step in ENDS_STAGES
+    return begins or _is_changing(decision.member)

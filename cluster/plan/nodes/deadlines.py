@@ -75,7 +75,8 @@ class Deadlines:
 
         `report` is its report for this boot and its revision, None if there is none.
         """
-        if report is not None and report.reason == WAITS_FOR_DRIVER:
+        waits = report is not None and report.reason == WAITS_FOR_DRIVER
+        if waits and self.driver.spec.after:
             return PATIENT
         if report is not None and report.state:
             return self._waiting(

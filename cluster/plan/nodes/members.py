@@ -154,8 +154,9 @@ def members(
     builder, deadlines = _Builder(driver, assignments, former), Deadlines(snapshot, driver)
     key, troubles = builder.assigned, dict(_troubles(snapshot, driver.name))
     reports, prefix = snapshot.node_drivers, f"{driver.name}."
-    policies = all_evicted((driver, *followers(snapshot, driver)))
-    consumers, ending = by_node(snapshot, policies), ending_pods(snapshot, driver.name)
+    leaving = (driver, *followers(snapshot, driver))
+    consumers = by_node(snapshot, all_evicted(leaving))
+    ending = ending_pods(snapshot, [each.name for each in leaving])
     for node in snapshot.nodes.values():
         name = node.name
         inputs = Observations(

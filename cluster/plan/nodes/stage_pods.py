@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cluster.model.names import CLOSED, closed_label, stage_label
 from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, uses
@@ -56,15 +56,18 @@ def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     )
 
 
-def ending_pods(snapshot: Snapshot, driver: str) -> Mapping[str, Sequence[str]] | None:
-    """Returns the terminating stage pods by node, as namespace/name; None if they are unknown."""
-    stages, owner = snapshot.stages, snapshot.drivers.get(driver)
-    if stages is None or (stages.unknown and not (owner and uses(owner))):
+def ending_pods(snapshot: Snapshot, drivers: Collection[str]) -> Mapping[str, Sequence[str]] | None:
+    """Returns the terminating stage pods of Drivers by node, as namespace/name.
+
+    None if they are unknown.
+    """
+    stages, owners = snapshot.stages, map(snapshot.drivers.get, drivers)
+    if stages is None or (stages.unknown and not any(each and uses(each) for each in owners)):
         return EMPTY
     if stages.unknown:
         return None
     pods: dict[str, list[str]] = {}
     for pod in stages.pods.values():
-        if pod.deleting and pod.holds and pod.driver == driver:
+        if pod.deleting and pod.holds and pod.driver in drivers:
             pods.setdefault(pod.node, []).append(f"{snapshot.settings.namespace}/{pod.name}")
     return pods

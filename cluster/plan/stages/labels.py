@@ -34,7 +34,7 @@ def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | N
     for node in staging.context.snapshot.nodes.values():
         if node.name in members:
             continue
-        if node.name in staging.context.rollout.occupied and is_open(staging.driver, node):
+        if node.name in staging.context.rollout.occupied_by_own and is_open(staging.driver, node):
             yield from _difference(staging.driver, node, _SHUT, _ENDING)
         elif state_label(staging.driver) not in node.labels:
             yield from _difference(staging.driver, node, {}, "the driver is gone from it")

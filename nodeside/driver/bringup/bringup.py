@@ -23,7 +23,11 @@ from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.installation import Installation, record_of, wanted_modules
 from nodeside.driver.bringup.journal import Journal, Report
-from nodeside.driver.bringup.neighbours import leaving_predecessors, require_predecessors
+from nodeside.driver.bringup.neighbours import (
+    leaving_predecessors,
+    require_predecessors,
+    stays,
+)
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.bringup.validate import Scene, Validation, ValidationFailed, validate
@@ -80,6 +84,7 @@ def bring_up(
     loader, attempts = loader or Loader(task.host), attempts or Attempts()
     if services is not None and not services.are_ready(task.driver.spec.services):
         clear_ready(task.host, task.name)
+    stays(task)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
     _await_settled(task, journal, loader, listener, attempts.stuck)
     _leave_first(task, journal, loader, listener, services)

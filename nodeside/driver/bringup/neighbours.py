@@ -103,6 +103,11 @@ def _is_leaving(host: Host, driver: str, task: Task) -> bool:
 # --- the side of a predecessor ----------------------------------------------------------------
 
 
+def stays(task: Task) -> None:
+    """Note that a driver does not leave: a process that was killed may have said that it does."""
+    remove_record(leaving_path(task.host, task.name))
+
+
 @contextmanager
 def followers_gone(
     task: Task, loader: Loader, what: Leaving, stopping: Callable[[], bool]
@@ -113,7 +118,7 @@ def followers_gone(
     StoppedWaiting.
     """
     host, boot_id = task.host, task.boot_id
-    remove_record(leaving_path(host, task.name))  # of a process that was killed
+    stays(task)
     records = _loaded_records(host, boot_id)
     if not any(task.name in record.after for record in records.values()):
         yield

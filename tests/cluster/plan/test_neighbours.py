@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from cluster.model.actions import Evict
+from cluster.model.names import closed_label
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes import neighbours
 from cluster.plan.rollout.decisions import why_queued
 from nodeside.buildjob import BuildVerdict
-from nodeside.contract import WAITS_FOR_DRIVER, State, assigned_label, node_driver_name
+from nodeside.contract import WAITS_FOR_DRIVER, State, assigned_label, node_driver_name, state_label
 from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.stagedriver import pods, with_stages
 
 NODES = ("n1", "n2", "n3", "n4")
 WORDS = "waits until edu is ready on this node"
@@ -255,3 +257,43 @@ def test_without_bundles_of_the_one_before_nodes_build(built: Model) -> None:
     done(built, "a", BuildVerdict.BROKEN)
     assert running(built) == []
     assert context(built, "peer").supply.builds == {}
+
+
+# --- stages -----------------------------------------------------------------------------------
+
+
+def test_stages_of_the_one_after_end_before_a_change_and_stay_away_during_it() -> None:
+    model = with_stages(2, stages=[])
+    stages = [{"name": "first", "manifests": "one"}]
+    model.apply_driver("peer", after=["edu"], modules=[{"name": "peer"}], stages=stages)
+
+    def live() -> None:
+        for name in model.nodes:
+            for driver in ("edu", "peer"):
+                if model.serving(name, driver):
+                    model.report(name, driver=driver)
+                    model.relabel(name, {state_label(driver): State.READY.value})
+        model.play_stages()
+        model.carry_out(model.plan().actions)
+
+    for _ in range(6):
+        live()
+    assert pods(model) == {"plugin-n0", "plugin-n1"}
+    closed = closed_label("peer")
+
+    model.apply_driver("edu", version="2.0.0", rollout={"canary": 0})
+    model.carry_out(model.plan().actions)
+    assert given(model) == []
+    assert [closed in node.labels for node in model.nodes.values()] == [True, False]
+    model.play_stages()
+    assert pods(model) == {"plugin-n1"}
+    model.carry_out(model.plan().actions)
+    assert given(model) == ["n0"]
+    for _ in range(2):  # peer is there still, and works
+        model.play_stages()
+        model.carry_out(model.plan().actions)
+        assert pods(model) == {"plugin-n1"}
+    model.report("n0")
+    model.carry_out(model.plan().actions)
+    model.play_stages()
+    assert "plugin-n0" in pods(model)

@@ -192,6 +192,16 @@ def test_those_after_leave_first(first: FakeNode, second: FakeNode) -> None:
     assert not leaving_path(first.host, "straw").exists()
 
 
+def test_one_that_was_killed_as_it_left_stays_if_it_comes_back(
+    first: FakeNode, second: FakeNode
+) -> None:
+    both(first, second)
+    leaves(first)
+    assert up(first).source is Rung.LOADED
+    assert not leaving_path(first.host, "straw").exists()
+    assert up(second).source is Rung.LOADED
+
+
 def test_a_replacement_waits_for_those_after(first: FakeNode, second: FakeNode) -> None:
     both(first, second)
     first.upgrade()
