@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.cli.completion import completion
 from cluster.cli.extra import needed
 from cluster.cli.installation import COMMANDS
 from cluster.cli.options import (
@@ -236,7 +237,7 @@ def resolve(
     raise SystemExit(ExitCode.OK if resolved.image else ExitCode.NOT_READY)
 
 
-for command in (preflight, *COMMANDS):
+for command in (preflight, *COMMANDS, completion):
     root.add_command(command)
 
 
@@ -264,11 +265,16 @@ def exit_on_error() -> Iterator[None]:
         raise SystemExit(ExitCode.INTERRUPTED) from None
 
 
-def main() -> None:
+def plugin() -> None:
+    """Run the console script `kubectl-nodeside`: the same commands as `kubectl nodeside`."""
+    main("kubectl nodeside")
+
+
+def main(name: str = "nodeside-cluster") -> None:
     """Run the console script."""
     with exit_on_error(), needed():
         try:
-            code = root.main(standalone_mode=False, prog_name="nodeside-cluster")
+            code = root.main(standalone_mode=False, prog_name=name)
         except click.ClickException as error:
             error.show()
             raise SystemExit(error.exit_code) from None
