@@ -6,6 +6,7 @@ options               shared options; role hints for refused requests
 status, explain       the status of Drivers; the reasons for the state of a Driver or node
 resolve               the toolkit image that a node gets
 preflight, trial_build    a trial build for a kernel that no node runs yet
+kmm_module            a Module of Kernel Module Management as a Driver, for `import`
 completion            completion in a shell, and of `kubectl nodeside`
 installed_settings    the settings of the installed controller
 leader_status         whether a controller leads

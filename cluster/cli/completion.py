@@ -19,7 +19,8 @@ _FILES = 0
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
     """Print the completion script for SHELL.
 
     \b
@@ -29,17 +30,13 @@ def completion(shell: str) -> None:
 
     `kubectl nodeside` is completed by kubectl's own script.
     """
-    from cluster.cli.main import root
-
-    kind = get_completion_class(shell)
+    root, kind = context.find_root().command, get_completion_class(shell)
     assert kind is not None  # the choices are click's own
     click.echo(kind(root, {}, "nodeside-cluster", "_NODESIDE_CLUSTER_COMPLETE").source())
 
 
-def complete_for_kubectl() -> None:
-    """Run the console script `kubectl_complete-nodeside`."""
-    from cluster.cli.main import root
-
+def complete_for_kubectl(root: click.Command) -> None:
+    """Print what completes the last argument of this process."""
     *words, incomplete = sys.argv[1:] or [""]
     found = ShellComplete(root, {}, "kubectl nodeside", "").get_completions(words, incomplete)
     plain = [item for item in found if item.type == "plain"]

@@ -1,4 +1,4 @@
-"""`nodeside-cluster crds`, `manifests`, `install` and `uninstall`."""
+"""`nodeside-cluster crds`, `manifests`, `install`, `uninstall` and `import`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cluster.cli.options import (
     in_own_right,
     installed,
 )
+from nodeside.errors import UsageError
 
 if TYPE_CHECKING:
     from cluster.install.manifests import Installation
@@ -182,7 +183,28 @@ def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
     _report(delete_all(connection.open(), documents, deadline=timeout))
 
 
-COMMANDS = (crds, manifests, install, uninstall)
+@click.command(name="import")
+@click.argument("module", type=click.Path(path_type=Path))
+@click.option(
+    "--image",
+    default="registry.example.com/drivers/CHANGE:1.0.0",
+    help="Pull spec of the driver image.",
+)
+def import_module(module: Path, image: str) -> None:
+    """Print a Driver made of MODULE, a file with a Module of Kernel Module Management.
+
+    What has no counterpart becomes a comment.
+    """
+    from cluster.cli.kmm_module import convert
+
+    try:
+        text = module.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {module}: {error}") from error
+    click.echo(convert(text, str(module), image), nl=False)
+
+
+COMMANDS = (crds, manifests, install, uninstall, import_module)
 
 
 def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.cli.completion import completion
+from cluster.cli.completion import complete_for_kubectl, completion
 from cluster.cli.extra import needed
 from cluster.cli.installation import COMMANDS
 from cluster.cli.options import (
@@ -263,6 +263,11 @@ def exit_on_error() -> Iterator[None]:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         raise SystemExit(ExitCode.INTERRUPTED) from None
+
+
+def complete() -> None:
+    """Run the console script `kubectl_complete-nodeside`."""
+    complete_for_kubectl(root)
 
 
 def plugin() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.controlplane.controlplane import ControlPlane
 
-_COMPLETE = "from cluster.cli.completion import complete_for_kubectl as go; go()"
+_COMPLETE = "from cluster.cli.main import complete; complete()"
 
 
 def completed(*words: str) -> list[str]:
