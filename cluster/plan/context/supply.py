@@ -186,9 +186,10 @@ class ModuleSupply:
     def _last(self, pool: Pool, state: BuildState) -> BuildState:
         """Return the state of a build, or of one that needs it and that no node has yet.
 
-        A Driver is not changed before those after it are built for that change.
+        A Driver that works is not changed before those after it are built for that change.
         """
-        if state.progress is not Progress.DONE:
+        is_change = self.revisions.good not in ("", self.revisions.newest)
+        if state.progress is not Progress.DONE or not is_change:
             return state
         for other in self.after():
             if other.driver.spec.modules and self.driver.name in other.driver.spec.after:
