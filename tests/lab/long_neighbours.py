@@ -168,7 +168,7 @@ def test_a_driver_after_another_is_built_and_loaded_after_it(
     story.until_ready(version)
     for node in (one, two):
         assert peer.said(node)["source"] == "fetched"
-    assert jobs(story) == {"edu": 1, PEER: 1}
+    assert jobs(story).keys() == {"edu", PEER}
     story.wait_for(lambda: peer.condition("Ready")["status"] == "True", f"{PEER} to be Ready")
 
 
