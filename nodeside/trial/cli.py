@@ -82,7 +82,8 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     type=click.Choice(["auto", "node", "host"]),
     default="auto",
     show_default=True,
-    help="Where to compile: in the machine, or in the toolkit's root file system on this host.",
+    help="Where to compile: in the machine, or in the toolkit's root file system on this host; "
+    "auto does so in the machine if that has KVM.",
 )
 @click.option(
     "--accel",

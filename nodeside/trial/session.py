@@ -132,7 +132,7 @@ class _Session:
         self, target: Target, kernels: tuple[KernelDisk, ...], toolkit: Path
     ) -> tuple[HostBuild, ...]:
         """Build on the host, once for each kernel, if that was requested or is faster."""
-        if not self._on_host(target, kernels[0]):
+        if not self._on_host(kernels[0]):
             return ()
         python = self.workshop.packed_python()
         return tuple(
@@ -142,6 +142,7 @@ class _Session:
                 toolkit=toolkit,
                 python=python,
                 cache=self.scratch / "cache",
+                kept=self.workshop.cache.directory / "bundles",
                 driver=target.driver,
                 progress=self.progress,
             )
@@ -149,15 +150,14 @@ class _Session:
             if kernel.headers
         )
 
-    def _on_host(self, target: Target, kernel: KernelDisk) -> bool:
+    def _on_host(self, kernel: KernelDisk) -> bool:
         if self.options.build_on != "auto":
             return self.options.build_on == "host"
         if self.options.architecture.is_foreign:
             # A compiler is emulated in both places, but on the host without a kernel below it: make
             # of edu took 133 s there and 327 s in the machine.
             return True
-        slow = self.workshop.accelerator_for(kernel) == "tcg"
-        return slow and host_build.is_large(target.driver, target.image)
+        return self.workshop.accelerator_for(kernel) == "tcg"
 
 
 def _check_devices(devices: Sequence[str], architecture: Architecture) -> None:

@@ -87,6 +87,24 @@ def test_edu_is_tried_in_two_kernels_with_a_consumer(
         assert run["commands"][1]["output"] == run["kernel"]
 
 
+def test_what_has_not_changed_is_not_compiled_again(newest: KernelDisk, tmp_path: Path) -> None:
+    directory = variant(EDU, tmp_path / "edu", {})
+    source = directory / "src" / "edu.c"
+    source.write_text(f"{source.read_text()}\n/* of {tmp_path} */\n")
+    words = (str(directory), "--kernel", newest.release, "--output", "json")
+
+    first, second = (try_out(*words, "--accel", "tcg") for _ in range(2))
+
+    for done in (first, second):
+        assert done.exit_code == 0, done.errors
+        [run] = document(done)["runs"]
+        assert run["builtOn"] == "host"
+        assert run["report"]["state"] == "ready"
+    assert "make: exit code 0" in first.errors
+    assert "nothing has changed since" in second.errors
+    assert "make: exit code 0" not in second.errors
+
+
 def test_a_driver_with_a_daemon_is_tried_with_it(newest: KernelDisk, tmp_path: Path) -> None:
     directory = variant(EDU, tmp_path / "edu", daemon.SPEC)
     done = try_out(

@@ -1,20 +1,27 @@
-"""A large build on this host: the same sidecar, natively in the toolkit's root file system.
+"""A build on this host: the same sidecar, natively in the toolkit's root file system.
 
-Under software emulation a compiler runs about fifteen times slower. If a source has many files, the
-bundle is therefore built here (`toolkit`) with the driver side's own `nodeside driver build`,
-and the node finds it in its cache. The kernel, the headers, the compiler and the user are the same
-as on the node.
+Under software emulation a compiler runs about fifteen times slower. So the bundle is built here
+(`toolkit`) with the driver side's own `nodeside driver build`, and the node finds it in its cache.
+The kernel, the headers, the compiler and the user are the same as on the node.
+
+Bundles are kept for later trials: what has not changed has the same key, and is not built again.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import nodeside
 from nodeside import process
+from nodeside.errors import ExitCode
+from nodeside.files import disk_errors
 from nodeside.scratch import scratch_directory
 from nodeside.spec.model import Driver
 from nodeside.toolkit_sidecar.headers import find_any_build
@@ -22,12 +29,8 @@ from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 
-# Measured under software emulation on two cores: a tree costs 20 s, a source file 5 to 10 s more.
-# Beyond this number of files, or of bytes (one file may have 30,000 lines), a build in the machine
-# takes more than a minute.
-LARGE = 5
-LARGE_BYTES = 300_000
-_SOURCES = (".c", ".S", ".cc", ".cpp", ".rs")
+_LOOK = 120.0  # seconds to find out whether a bundle is there
+_KEPT = 50  # bundles of earlier trials
 # The sidecar's hint names a log below /shared, which is removed with the root file system.
 _OUTPUT_IS_ABOVE = "see the output of the build above, in the lines marked host"
 _COMMAND = "from nodeside.cli import main; main()"
@@ -44,13 +47,6 @@ class HostBuild:
     hint: str = ""
 
 
-def is_large(driver: Driver, image: Path) -> bool:
-    """Return whether the source is too large to build under emulation in reasonable time."""
-    source = image / driver.spec.source.path
-    sizes = [path.lstat().st_size for path in source.rglob("*") if path.suffix in _SOURCES]
-    return len(sizes) > LARGE or sum(sizes) > LARGE_BYTES
-
-
 def build(
     image: Path,
     kernel: KernelDisk,
@@ -60,15 +56,23 @@ def build(
     cache: Path,
     driver: Driver,
     progress: Progress,
+    kept: Path | None = None,
 ) -> HostBuild:
-    """Build the bundle of the driver in `image` into `cache`. A failed build does not raise."""
-    progress.say(f"building for {kernel.release} in the toolkit's root file system on this host")
+    """Put the bundle of the driver in `image` into `cache`. A failed build does not raise.
+
+    `kept` has the bundles of earlier trials.
+    """
     words = [
         *(sys.executable, "-P", "-c", _COMMAND, "driver", "build"),
-        *("--driver", str(image / "driver.yaml"), "--cache", str(cache)),
+        *("--driver", str(image / "driver.yaml"), "--cache", str(kept or cache)),
         *("--kernel", kernel.release, "--kernel-version", version(kernel)),
         *("--kernel-arch", kernel.architecture.machine),
     ]
+    env = {"PYTHONPATH": str(Path(nodeside.__file__).parent.parent)}
+    if kept is not None and _taken(words, env, kept, cache):
+        progress.say(f"the bundle for {kernel.release} is there: nothing has changed since")
+        return HostBuild(kernel.release, ExitCode.OK, cache)
+    progress.say(f"building for {kernel.release} in the toolkit's root file system on this host")
     with (
         scratch_directory("build") as scratch,
         open(scratch / "toolkit.log", "wb") as log,
@@ -76,11 +80,13 @@ def build(
     ):
         done = process.run(
             [*words, "--shared", str(shared.root)],
-            env={"PYTHONPATH": str(Path(nodeside.__file__).parent.parent)},
+            env=env,
             timeout=driver.spec.build.timeout_seconds + 120,
             check=False,
             on_line=partial(progress.line, "host    |"),
         )
+    if kept is not None and done.exit_code == ExitCode.OK:
+        _taken(words, env, kept, cache)
     hint = _last(done.output, "hint: ")
     return HostBuild(
         kernel.release,
@@ -89,6 +95,26 @@ def build(
         _last(done.output, "error: "),
         _OUTPUT_IS_ABOVE if "/build.log" in hint else hint,
     )
+
+
+def _taken(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path) -> bool:
+    """Copy the bundle from `kept`, and forget the oldest ones; return False if it is not there.
+
+    Without a toolkit, `driver build` only looks.
+    """
+    found = process.run([*words, "--output", "json"], env=env, timeout=_LOOK, check=False)
+    if found.exit_code != ExitCode.OK:
+        return False
+    bundle = Path(json.loads(found.output)["path"])
+    target = cache / bundle.relative_to(kept)
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(bundle, target)
+        os.utime(bundle)
+        every = sorted(kept.glob("*/*/manifest.json"), key=lambda path: path.parent.stat().st_mtime)
+        for old in every[:-_KEPT]:
+            shutil.rmtree(old.parent)
+    return True
 
 
 def version(kernel: KernelDisk) -> str:

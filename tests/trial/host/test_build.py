@@ -12,7 +12,7 @@ from nodeside.errors import ExitCode
 from nodeside.shared import SharedDir
 from nodeside.spec import parse
 from nodeside.trial.host import build as host_build
-from nodeside.trial.host.build import LARGE, LARGE_BYTES, build, is_large
+from nodeside.trial.host.build import build
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 
@@ -24,25 +24,6 @@ DRIVER = parse(
         "spec": {"version": "1.0", "modules": [{"name": "straw"}]},
     }
 )
-
-
-@pytest.mark.parametrize(
-    ("sizes", "large"),
-    [([10] * LARGE, False), ([10] * (LARGE + 1), True), ([LARGE_BYTES + 1], True)],
-)
-def test_many_files_or_much_text_is_built_here(
-    sizes: list[int], large: bool, tmp_path: Path
-) -> None:
-    for number, size in enumerate(sizes):
-        (tmp_path / f"{number}.c").write_text("x" * size)
-
-    assert is_large(DRIVER, tmp_path) is large
-
-
-def test_a_link_to_nowhere_is_a_file_like_another(tmp_path: Path) -> None:
-    (tmp_path / "gone.c").symlink_to("/no/such/file.c")
-
-    assert not is_large(DRIVER, tmp_path)
 
 
 def test_nothing_of_a_vendors_directory_is_run_to_build(
@@ -60,6 +41,7 @@ def test_nothing_of_a_vendors_directory_is_run_to_build(
         toolkit=tmp_path,
         python=tmp_path,
         cache=tmp_path / "cache",
+        kept=tmp_path / "kept",
         driver=DRIVER,
         progress=Progress(io.StringIO()),
     )
