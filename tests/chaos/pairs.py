@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from nodeside.scratch import scratch_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
-from nodeside.trial.machine.machine import GuestProcess, Machine
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Node, Workshop
 from tests import daemon
 from tests.chaos.ledger import Ledger, Round
 from tests.vm.hostbuilds import HostBuilds
-from tests.vm.pod import Pod
+from tests.vm.pod import Pod, Running
 from tests.vm.variants import DriverImage
 
 NAME = "a driver after another"
@@ -29,6 +29,7 @@ _EDU, _PEER = ("edu", "other"), "edu-peer"
 _COMPUTE = "int edu_compute(u32 n, u32 *result)"
 _OTHER = "int edu_compute(u64 n, u32 *result)"
 _LONGEST = 300.0  # seconds until both are ready again
+_LINES = 30  # of what a container said last, in a finding
 _MOMENT = 12.0  # seconds; what is begun takes about so long
 _FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then
 _SUM = "cd /sys/class/misc/edu-peer && echo 5 > sum && cat sum"
@@ -44,7 +45,7 @@ class Pair:
     machine: Machine
     pod: Pod
     edu: str = _EDU[0]
-    running: dict[str, GuestProcess] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
     boots: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
@@ -63,19 +64,19 @@ class Pair:
     def start(self) -> None:
         """Start whoever does not run."""
         for name in (self.edu, _PEER):
-            if name not in self.running or self.running[name].poll() is not None:
+            if name not in self.running or self.running[name].process.poll() is not None:
                 started = self.pod.start_driver("run", of=name, where="privileged-driver")
-                self.running[name] = started.process
+                self.running[name] = started
 
     def end(self, name: str) -> None:
         """A pod is replaced: it ends, and its modules stay."""
-        process = self.running.pop(name)
+        process = self.running.pop(name).process
         process.kill()
         process.wait(60)
 
     def processes(self, name: str) -> list[int]:
         """The processes in a container, by the node's numbers."""
-        place = f"/sys/fs/cgroup/container-{self.running[name].id}/cgroup.procs"
+        place = f"/sys/fs/cgroup/container-{self.running[name].process.id}/cgroup.procs"
         found = self.pod.node("sh", "-c", f"cat {place} 2>/dev/null; true")
         return [int(number) for number in found.split()]
 
@@ -117,7 +118,7 @@ def _kill(turn: Round, node: Pair) -> None:
     what = _begin(turn, node)
     threading.Event().wait(turn.fate.uniform(0.0, _MOMENT))
     name = turn.fate.choice((node.edu, _PEER))
-    processes, container = node.processes(name), node.running[name]
+    processes, container = node.processes(name), node.running[name].process
     if turn.fate.random() < _FIRST or len(processes) < 2:
         container.kill()
         container.wait(60)
@@ -146,7 +147,10 @@ def _judge(turn: Round, node: Pair) -> None:
     until = time.monotonic() + _LONGEST
     while not node.holds(both):
         if time.monotonic() >= until:
-            said = node.pod.node("sh", "-c", "lsmod; ls -R /run/nodeside /run/nodeside-locks; true")
+            said = node.pod.node("sh", "-c", "ls -R /run/nodeside /run/nodeside-locks; true")
+            for name, running in node.running.items():
+                lines = str(running.says).splitlines()[-_LINES:]
+                said += f"\n{name} says:\n" + "\n".join(lines)
             turn.finding(f"not ready again after {_LONGEST:g} s: {said}")
             return
         node.start()

@@ -176,7 +176,7 @@ def test_pods_of_both_drivers_are_killed_and_no_module_is_touched(
     story: Story, peer: Peer, version: str, one: LabNode
 ) -> None:
     before = story.loading(one), peer.loading(one)
-    for pattern in ("nodeside driver run", daemon.WORDS):
+    for pattern in (daemon.WORDS, "nodeside driver run"):
         one.run("pkill", "--signal", "KILL", "--full", pattern)
     story.until_node_ready(one, version)
     story.wait_for(lambda: "NODESIDE_READY" in peer.log(one), f"{PEER} to say that it is ready")
