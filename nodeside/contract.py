@@ -371,10 +371,11 @@ class LoadedRecord:
 
     The record is valid in the boot `boot_id` only. `devices` are the device numbers (c10:123) that
     appeared at the load: they identify open files that hold the modules. `after` are the drivers
-    that this one comes after: it has to leave before them. `trust` is the mark of
-    the `spec.prebuilt.trust` at the load, to detect a change; "" for none. `mark` is the end of the
-    kernel log before the load, kept until the modules have passed validation once. `splat` is the
-    kernel's complaint since then, kept permanently. `hooks` says which hooks have run.
+    that this one comes after: it has to leave before them, unless it `stays` until a reboot.
+    `trust` is the mark of the `spec.prebuilt.trust` at the load, to detect a change; "" for none.
+    `mark` is the end of the kernel log before the load, kept until the modules have passed
+    validation once. `splat` is the kernel's complaint since then, kept permanently. `hooks` says
+    which hooks have run.
     """
 
     driver: str
@@ -389,6 +390,7 @@ class LoadedRecord:
     splat: str = ""
     hooks: HooksRun = HooksRun.NONE
     after: tuple[str, ...] = ()
+    stays: bool = False
 
     def has_one_of(self, modules: Iterable[LoadedModule]) -> bool:
         """Return whether the record contains one of these builds."""

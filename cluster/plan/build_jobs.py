@@ -14,6 +14,7 @@ from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import JobObject, Snapshot
 from cluster.plan.builds.builds import outcome_of
 from cluster.plan.context.context import DriverContext
+from cluster.plan.nodes.neighbours import problem
 from cluster.plan.objects.build_job import Build, job
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 
@@ -58,9 +59,10 @@ def wanted(context: DriverContext) -> Iterator[Action]:
 def retired(context: DriverContext) -> Iterator[Action]:
     """Deletes Jobs that are no longer desired.
 
-    Deletes none while the image streams are unknown: then the desired builds are unknown too.
+    Deletes none while the image streams are unknown, or a Driver that this one comes after is not
+    there: then the desired builds are unknown too.
     """
-    if context.toolkits.unseen:
+    if context.toolkits.unseen or any(problem(context.snapshot, context.driver)):
         return
     desired = builds(context)
     yield from (

@@ -29,7 +29,7 @@ from cluster.plan import build_jobs
 from cluster.plan.announce import falls_told, refusals_told, status_changes
 from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
-from cluster.plan.context.context import DriverContext, Memory
+from cluster.plan.context.context import Contexts, DriverContext, Memory
 from cluster.plan.deletion import again_in, delete, leave, orphans
 from cluster.plan.nodes.stage_pods import has_left
 from cluster.plan.objects.build_job import publish_target
@@ -77,20 +77,19 @@ def plan(
     """
     snapshot, unchanged = replace(snapshot, now=now), unchanged or Unchanged()
     plans: list[Plan] = []
+    contexts = Contexts(snapshot, memories)
     for key in sorted(snapshot.drivers):
         if snapshot.about in ("", key):
             of_driver = unchanged.plan_of(key)
             if of_driver is None:
-                of_driver = plan_driver(snapshot, snapshot.drivers[key], now, memories.get(key))
+                of_driver = plan_driver(snapshot, snapshot.drivers[key], now, contexts)
                 unchanged.keep(key, of_driver)
             plans.append(of_driver)
     merged = together(plans, *orphans(snapshot))
     return replace(merged, actions=(*merged.actions, *uncordons(snapshot, merged.actions)))
 
 
-def plan_driver(
-    snapshot: Snapshot, resource: DriverObject, now: float, memory: Memory | None = None
-) -> Plan:
+def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts: Contexts) -> Plan:
     """Returns the actions for one Driver in execution order."""
     if resource.deleting:
         removal = take_down(snapshot, resource, now) or delete(snapshot, resource, now)
@@ -99,7 +98,7 @@ def plan_driver(
         mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
         status = conditions.unreadable(resource, mistakes, now=now)
         return Plan((*let_go(snapshot, resource.name), *status_changes(resource, status)))
-    context = DriverContext(snapshot, resource, resource.driver, memory or Memory())
+    context = contexts.of(resource, resource.driver)
     rollout, changes, staging = context.rollout, node_changes(context), StagePlan(context)
     members = {member.node.name for member in context.members}
     # A node with stage pods does not leave before they are gone.

@@ -8,6 +8,7 @@ crash is handled from outside: this code runs in a separate process, see rendere
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ SIZE_AS_JSON = 768 << 10  # bytes of all documents of a stage, aliases expanded
 _STEPS = 10_000  # numbers from `range` in one file
 _VALUES = 20_000  # values in one document
 _DEPTH = 64  # levels of nested containers
+_RENDERED_LINE = re.compile(r"rendered line \d+")
+_RENDERED_LINE = re.compile(r"rendered line \d+")
 _FILES = (".yaml", ".yml", ".json", ".j2")
 
 
@@ -40,8 +43,23 @@ def documents(
 ) -> tuple[tuple[str, Document], ...]:
     """Return each document with its file name.
 
-    Raises StageInvalid, which names the ConfigMap, the file and the line.
+    Raises StageInvalid, which names the ConfigMap, the file and the line; nothing else if Secrets
+    are among the values, since a message may quote one.
     """
+    try:
+        return _documents(config_map, files, values)
+    except StageInvalid as error:
+        if not values.get("reads", {}).get("secrets"):
+            raise
+        where, line = str(error).partition(": ")[0], _RENDERED_LINE.search(str(error))
+        words = f"{where}, {line[0]}" if line else where
+        hidden = "the mistake is not shown, since the stage reads a Secret"
+        raise StageInvalid(f"{words}: {hidden}") from None
+
+
+def _documents(
+    config_map: str, files: Mapping[str, str], values: Mapping[str, Any]
+) -> tuple[tuple[str, Document], ...]:
     pairs: list[tuple[str, Document]] = []
     left = _SIZE
     for name, text in sorted(files.items()):

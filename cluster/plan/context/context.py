@@ -5,7 +5,7 @@ Pure; planner.py turns it into actions. Each part is computed from the parts abo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -46,6 +46,7 @@ class DriverContext:
     resource: DriverObject
     driver: Driver
     memory: Memory = field(default_factory=Memory)
+    contexts: Contexts | None = field(default=None, repr=False)
 
     @cached_property
     def owner(self) -> DriverObject:
@@ -95,6 +96,7 @@ class DriverContext:
             supplies,
             self.fallbacks,
             memory,
+            self.supply.later,
             before=lambda: [each.rollout for each in self.before],
             after=lambda: [each.rollout for each in self.after],
         )
@@ -110,4 +112,22 @@ class DriverContext:
         return [self._other(each) for each in neighbours.followers(self.snapshot, self.driver)]
 
     def _other(self, driver: Driver) -> DriverContext:
-        return DriverContext(self.snapshot, self.snapshot.drivers[driver.name], driver)
+        contexts = self.contexts or Contexts(self.snapshot)
+        return contexts.of(self.snapshot.drivers[driver.name], driver)
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The contexts of the Drivers of a snapshot, each made once. `memories` is by Driver."""
+
+    snapshot: Snapshot
+    memories: Mapping[str, Memory] = field(default_factory=dict)
+    _made: dict[str, DriverContext] = field(default_factory=dict)
+
+    def of(self, resource: DriverObject, driver: Driver) -> DriverContext:
+        """Return the context of a valid Driver."""
+        name = resource.name
+        if name not in self._made:
+            memory = self.memories.get(name) or Memory()
+            self._made[name] = DriverContext(self.snapshot, resource, driver, memory, self)
+        return self._made[name]

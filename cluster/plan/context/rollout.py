@@ -28,7 +28,8 @@ Others = Callable[[], Sequence["RolloutPlan"]]
 class RolloutPlan:
     """`memory` caches decisions.
 
-    `before` are those of the Drivers in `spec.after`, `after` those of the Drivers after this one.
+    `later` says of pools why a Driver after this one is not built there yet. `before` are those of
+    the Drivers in `spec.after`, `after` those of the Drivers after this one.
     """
 
     revisions: Revisions
@@ -36,6 +37,7 @@ class RolloutPlan:
     supplies: Mapping[Pool, Supply]
     fallbacks: Fallbacks
     memory: Memo[Decision]
+    later: Mapping[Pool, str] = field(default_factory=dict)
     before: Others = field(default=lambda: (), repr=False)
     after: Others = field(default=lambda: (), repr=False)
 
@@ -53,12 +55,14 @@ class RolloutPlan:
     @cached_property
     def _away(self) -> frozenset[str]:
         """Nodes where a Driver before this one changes, or is about to."""
-        return frozenset(
+        others = self.before()
+        changing = (
             decision.member.node.name
-            for other in self.before()
+            for other in others
             for decision in other.decisions
             if _changes(decision)
         )
+        return frozenset(changing).union(*(other._away for other in others))
 
     @cached_property
     def alone(self) -> RolloutState:
@@ -73,9 +77,16 @@ class RolloutPlan:
     def _rooms(self) -> Iterator[Room]:
         """Yield what the Drivers after this one leave to it of their budgets."""
         changing = {member.node.name for member in self.members if _is_changing(member)}
+        newest, good = self.revisions.newest, self.revisions.good
+        changed = {
+            member.node.name
+            for member in self.members
+            if member.before and member.place(newest, good) is Place.NEWEST
+        }
         for other in self.after():
             works = {m.node.name for m in other.members if m.health is Health.WORKING}
-            away = set(other.alone.unavailable) | (changing & works)
+            lost = changed & {m.node.name for m in other.members} - works
+            away = set(other.alone.unavailable) | (changing & works) | lost
             yield Room(other.revisions.driver.name, other.alone.allowed, works, away)
 
     @cached_property
@@ -98,7 +109,9 @@ class RolloutPlan:
         """The decision for each member, after the drain step has been applied."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
         rooms, state = tuple(self._rooms()), self.state
-        decisions = decide_all(self.members, driver, state, self.supplies, self.memory, rooms=rooms)
+        decisions = decide_all(
+            self.members, driver, state, self.supplies, self.memory, rooms=rooms, later=self.later
+        )
         return tuple(drained(decisions, driver, self.policies, self.occupied, now))
 
     @cached_property

@@ -113,6 +113,7 @@ class ModuleSupply:
                     driver = self.revisions.drivers[at.revision]
                     build = build_of(driver, at.revision, pool, resolution, publish)
                     state = self._state(build, pool, newest=True)
+                    state = state or self._state(build, pool, newest=False)
                     if state and (at.revision == newest or self._is_built_once(at, state.build)):
                         states[at] = state
         return states
@@ -123,6 +124,9 @@ class ModuleSupply:
         They are those of the `newest` or of the good revision of the Drivers before. None if there
         is no such build.
         """
+        if missing := self._missing:
+            words = f"comes after driver {missing}, which is not there"
+            return BuildState(build, Progress.RUNNING, words, is_next=False)
         finds = [
             (each.driver.name, each.find_for(pool, newest=newest))
             for each in self.before()
@@ -130,6 +134,12 @@ class ModuleSupply:
         ]
         found = with_symbols(build, finds) if finds else build
         return standing(found, self.snapshot, pool.kernel) if isinstance(found, Build) else found
+
+    @property
+    def _missing(self) -> str:
+        """A Driver that this one comes after and that is not there, or is invalid; "" for none."""
+        known = {each.driver.name for each in self.before()}
+        return next((name for name in self.driver.spec.after if name not in known), "")
 
     def find_for(self, pool: Pool, *, newest: bool) -> Find:
         """Return a function that finds the build for a pool, whatever its toolkit is."""
@@ -175,6 +185,16 @@ class ModuleSupply:
             if with_good is not None and with_good.is_next:
                 found.append(with_good.build)
         return tuple(found)
+
+    @cached_property
+    def later(self) -> Mapping[Pool, str]:
+        """By pool, why a node that works does not change: a Driver after this one is not built."""
+        newest = self.revisions.newest
+        return {
+            at.pool: last.words
+            for at, state in self.builds.items()
+            if at.revision == newest and (last := self._last(at.pool, state)) is not state
+        }
 
     @cached_property
     def newest_builds(self) -> Mapping[Pool, BuildState]:
@@ -227,6 +247,8 @@ class ModuleSupply:
 
     def _in_order(self, build: Build) -> Build | BuildState | None:
         """Return a build that is not for a pool, with the symbols that it needs."""
+        if self._missing:
+            return None
         modules = [each for each in self.before() if each.driver.spec.modules]
         finds = [(each.driver.name, each.find_same) for each in modules]
         return with_symbols(build, finds) if finds else build
@@ -264,8 +286,6 @@ class ModuleSupply:
         if not self._has_modules(at.revision):
             return True
         build = self.builds.get(at)
-        if build is not None and at.revision == self.revisions.newest:
-            build = self.newest_builds[at.pool]
         if build is None and not self._may_be_built_yet(at.pool):
             prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
             return bool(self.toolkits.resolutions[at.pool].image) or prebuilt
@@ -291,8 +311,11 @@ class ModuleSupply:
         if not self._has_modules(at.revision):
             return False
         build = self.builds.get(at)
-        if build is None or (existing is not None and existing.toolkit):
+        if existing is not None and existing.toolkit:
             return True
+        if build is None:
+            may_come = bool(self.driver.spec.after) and existing is not None
+            return not may_come or self._cannot_fetch(at)
         match build.progress:
             case Progress.BROKEN:
                 return True

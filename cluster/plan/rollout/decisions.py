@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 from cluster.model.snapshot import Pool
@@ -108,11 +109,12 @@ def decide_all(
     memory: Memo[Decision] | None = None,
     *,
     rooms: Sequence[Room] = (),
+    later: Mapping[Pool, str] = MappingProxyType({}),
 ) -> tuple[Decision, ...]:
     """Return the decision for each member, in the same order.
 
     `memory` caches earlier decisions for members whose turn it was not. `rooms` are those of
-    drivers that come after this one.
+    drivers that come after this one, `later` says of pools why such a driver is not built there.
     """
     upgrade, memory = driver.spec.upgrade, Memo() if memory is None else memory
     cached = memory.on((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
@@ -126,7 +128,7 @@ def decide_all(
         decisions.append(decision)
     memory.forget({member.node.name for member in all_members})
     changing = [decision for decision in decisions if _may_change(decision)]
-    granted, queued = _grant(changing, rollout, rooms) if changing else ((), {})
+    granted, queued = _grant(changing, rollout, rooms, later) if changing else ((), {})
     return tuple(
         _decide(each.member, each.place, each.row, rollout, turn=True)
         if id(each.member) in granted
@@ -173,7 +175,10 @@ def _remains_stale(decision: Decision) -> bool:
 
 
 def _grant(
-    changing: Collection[Decision], rollout: RolloutState, rooms: Sequence[Room]
+    changing: Collection[Decision],
+    rollout: RolloutState,
+    rooms: Sequence[Room],
+    later: Mapping[Pool, str],
 ) -> tuple[Collection[int], Mapping[int, str]]:
     """Select the members that change now, as ids: first those that lose nothing, then by name.
 
@@ -197,7 +202,8 @@ def _grant(
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break
-        why = next(filter(None, (room.why_not(member.node.name) for room in rooms)), "")
+        whys = (later.get(member.pool, ""), *(room.why_not(member.node.name) for room in rooms))
+        why = next(filter(None, whys), "")
         if why:
             queued[id(member)] = why
             continue

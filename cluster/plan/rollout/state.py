@@ -10,6 +10,7 @@ from cluster.model.states import Boot, Health, Phase, Place, Supply
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.casualties import Casualty, failures
+from nodeside.contract import WAITS_FOR_DRIVER
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Rollout
 from nodeside.spec.model import Upgrade
@@ -114,7 +115,8 @@ def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
 def _is_unavailable(member: Member, place: Place) -> bool:
     """Return whether a node counts against the budget: because of us, or because it comes back.
 
-    A node that failed on its own does not count, since it would block a correction indefinitely. A
+    A node that failed on its own does not count, since it would block a correction indefinitely,
+    nor does one that waits for another driver, which may never come. A
     node that failed in a completed rollout is forgiven: see `forgiven`. A held node counts until it
     is uncordoned. For a node that is down, `_absent` decides as well.
     """
@@ -126,7 +128,8 @@ def _is_unavailable(member: Member, place: Place) -> bool:
         return False
     if member.before and place in (Place.STALE, Place.NEWEST):
         return True
-    return member.health is Health.BUSY and bool(member.before or member.report is not None)
+    busy = member.health is Health.BUSY and not waits(member)
+    return busy and bool(member.before or member.report is not None)
 
 
 def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
@@ -170,7 +173,7 @@ def _is_complete(
         return True
     if phase not in (Phase.OPEN, Phase.PAUSED):
         return False
-    if any(member.health is Health.BUSY for member in newest):
+    if any(member.health is Health.BUSY and not waits(member) for member in newest):
         return False
     return all(
         place is Place.NEWEST
@@ -188,6 +191,12 @@ def supply_of(member: Member, supply: Supplies) -> Supply:
 
 def is_working(member: Member) -> bool:
     return member.health is Health.WORKING
+
+
+def waits(member: Member) -> bool:
+    """Return whether it waits for a driver that this one comes after, by no fault of ours."""
+    word = member.word
+    return word is not None and word.reason == WAITS_FOR_DRIVER and not member.before
 
 
 def worked_before(member: Member, place: Place) -> bool:

@@ -27,7 +27,6 @@ from cluster.model.stages import (
     Key,
     LogSight,
     Rendered,
-    SecretSight,
     StageObject,
     StagePod,
     Stages,
@@ -51,7 +50,8 @@ if TYPE_CHECKING:
     from cluster.plan.nodes.members import Member
 
 
-_UNREAD = "its Secrets are being read"
+class _BeingRead(StageInvalid):
+    """What a stage reads is not known yet, but will be in a moment."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class StagePlan:
             documents = tuple(each for each in documents if each["kind"] != "Job")
             self._check_owned(documents, stage, earlier)
         except StageInvalid as error:
-            return replace(step, error=str(error))
+            return replace(step, error=str(error), awaited=isinstance(error, _BeingRead))
         awaited = awaited_of(stage, self._declaring.spec)
         return replace(step, documents=documents, jobs=jobs, skipped=skipped, resources=awaited)
 
@@ -247,7 +247,9 @@ class StagePlan:
         config_maps, secrets, services = {}, {}, {}
         for each in stage.reads:
             if each.secret:
-                sight = self.observed.secrets.get(each.secret, SecretSight(words=_UNREAD))
+                sight = self.observed.secrets.get(each.secret)
+                if sight is None:
+                    raise _BeingRead("its Secrets are being read")
                 if sight.data is None:
                     raise StageInvalid(sight.words)
                 secrets[each.secret] = dict(sight.data)

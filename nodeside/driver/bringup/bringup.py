@@ -21,7 +21,12 @@ from nodeside.contract import (
 )
 from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.hooks import run_hooks
-from nodeside.driver.bringup.installation import Installation, record_of, wanted_modules
+from nodeside.driver.bringup.installation import (
+    Installation,
+    record_of,
+    stays_until_reboot,
+    wanted_modules,
+)
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.neighbours import (
     leaving_predecessors,
@@ -36,7 +41,6 @@ from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
-from nodeside.driver.kernel.errors import RebootRequired
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import leaving
 from nodeside.driver.ladder import plan, rungs
@@ -47,7 +51,6 @@ from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_
 from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.ready_file import clear_ready
 from nodeside.records import encode
-from nodeside.spec.model import UnloadPolicy, Upgrade
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
@@ -89,7 +92,7 @@ def bring_up(
     _await_settled(task, journal, loader, listener, attempts.stuck)
     _leave_first(task, journal, loader, listener, services)
     observed = observe(task, loader)
-    if plan.prove_loaded(task.wanted, observed)[0] is None:
+    if not task.wanted.names or plan.prove_loaded(task.wanted, observed)[0] is None:
         require_predecessors(task)
     decision = ascend(task, observed, journal, listener, closed=closed)
     files = None
@@ -135,11 +138,9 @@ def _leave_first(
         return
     record = read_loaded(task.host, task.name, task.boot_id)
     ours = loaded_by_nodeside(task, record, loader)
-    spec = task.driver.spec
-    if ours and spec.unload.policy is UnloadPolicy.NEVER:
-        raise RebootRequired(f"{names} is to leave, and driver.yaml says unload.policy: never")
-    if ours and spec.upgrade is Upgrade.ON_REBOOT:
-        raise RebootRequired(f"{names} is to leave, and driver.yaml says upgrade: onReboot")
+    if ours and stays_until_reboot(task):
+        log.warning(f"{names} is to leave, but only a reboot removes {task.name}")
+        return
     unload_driver(
         task,
         loader,
@@ -367,9 +368,10 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
     The record may be missing because a process was killed before it wrote it. It may also name the
     previous version, if the new one has the same modules, or the previous trust.
     """
-    current = (proof.key, task.version, trust_mark(task.trust), task.driver.spec.after)
-    if record is not None and current == (
-        *(record.key, record.version, record.trust, record.after),
+    identity = (proof.key, task.version, trust_mark(task.trust))
+    others = (task.driver.spec.after, stays_until_reboot(task))
+    if record is not None and (*identity, *others) == (
+        *(record.key, record.version, record.trust, record.after, record.stays),
     ):
         return record
     source = Rung.LOADED if record is None else record.source

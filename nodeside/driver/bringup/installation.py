@@ -50,6 +50,7 @@ from nodeside.driver.node.run_directory import clear_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
 from nodeside.pci import pci_devices
+from nodeside.spec.model import UnloadPolicy, Upgrade
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
@@ -110,7 +111,14 @@ def record_of(
         devices=tuple(sorted(devices)),
         trust=trust_mark(task.trust),
         after=task.driver.spec.after,
+        stays=stays_until_reboot(task),
     )
+
+
+def stays_until_reboot(task: Task) -> bool:
+    """Return whether only a reboot may remove the loaded modules, whoever needs that."""
+    spec = task.driver.spec
+    return spec.unload.policy is UnloadPolicy.NEVER or spec.upgrade is Upgrade.ON_REBOOT
 
 
 @dataclass(frozen=True)

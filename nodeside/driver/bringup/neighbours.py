@@ -23,12 +23,13 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import WAITS_FOR_DRIVER, LoadedRecord
 from nodeside.driver.handoff.result import StoppedWaiting
-from nodeside.driver.kernel.errors import InUse
+from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader, in_use_error
 from nodeside.driver.kernel.unload import Blocked, Leaving, Obstacle, obstacle_error, plan_unload
+from nodeside.driver.ladder.exported_symbols import symbols_of_loaded
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.holders import Holding, who_holds
-from nodeside.driver.node.node_lock import is_locked
+from nodeside.driver.node.node_lock import is_locked, make_directory
 from nodeside.driver.node.run_directory import read_loaded
 from nodeside.driver.services.processes import is_of_a_service
 from nodeside.errors import ExitCode, NodesideError
@@ -37,6 +38,7 @@ from nodeside.node_records import read_record, remove_record, write_record
 from nodeside.ready_file import read_ready, ready_path
 
 _PATIENCE = 90.0  # seconds for followers to stop their services and to unload
+_AWAY = 20.0  # seconds that a container takes to start again
 _PAUSE = 0.1
 _LOADED = ".loaded.json"
 
@@ -86,6 +88,11 @@ def require_predecessors(task: Task) -> None:
             f"{task.name} comes after itself, so it is never loaded",
             hint=f"remove it from spec.after in {task.config.driver_file}",
         )
+    stale = task.config.after is None and (
+        symbols_of_loaded(task.host, task.driver.spec.after, task.boot_id) != task.symbols
+    )
+    if not missing and stale:
+        raise WaitsForDriver("a driver that it comes after was replaced meanwhile: looks again")
     if missing:
         names = ", ".join(missing)
         raise WaitsForDriver(
@@ -114,16 +121,18 @@ def followers_gone(
 ) -> Iterator[None]:
     """Let the followers of a driver leave, and keep them away while the block runs.
 
-    Raises InUse if somebody holds a module of theirs, or of `what`: then nobody has left. Raises
-    StoppedWaiting.
+    Raises InUse if somebody holds a module of theirs, or of `what`, and RebootRequired if only a
+    reboot removes them: then nobody has left. Raises StoppedWaiting.
     """
     host, boot_id = task.host, task.boot_id
     stays(task)
-    records = _loaded_records(host, boot_id)
-    if not any(task.name in record.after for record in records.values()):
+    if not make_directory(host.locks):  # of a pod that an older controller made
         yield
         return
-    _refuse_if_held(task, loader, what, _all_after(task.name, records))
+    followers = _all_after(task.name, _loaded_records(host, boot_id))
+    if followers:
+        _refuse_if_they_stay(task, loader, followers)
+        _refuse_if_held(task, loader, what, followers)
     write_record(leaving_path(host, task.name), LeavingRecord(task.name, boot_id))
     try:
         _wait(task, loader, stopping)
@@ -135,6 +144,7 @@ def followers_gone(
 def _wait(task: Task, loader: Loader, stopping: Callable[[], bool]) -> None:
     clock: Clock = loader.clock
     until, told = clock.now() + _PATIENCE, False
+    seen = clock.now()  # when all of them had a pod
     while names := _present(task, loader):
         words = ", ".join(names)
         if not told:
@@ -143,7 +153,8 @@ def _wait(task: Task, loader: Loader, stopping: Callable[[], bool]) -> None:
         if stopping():
             raise StoppedWaiting(f"stopped while {words} had not left")
         idle = [name for name in names if not _has_a_pod(task.host, name)]
-        if idle or clock.now() >= until:
+        seen = seen if idle else clock.now()
+        if clock.now() >= min(until, seen + _AWAY):
             why = "no pod runs it" if idle else f"waited {_PATIENCE:g} s"
             raise InUse(
                 f"{words} comes after {task.name} and has not left: {why}",
@@ -159,7 +170,11 @@ def _present(task: Task, loader: Loader) -> list[str]:
         name
         for name, record in _loaded_records(task.host, task.boot_id).items()
         if task.name in record.after
-        and (any(module.name in rows for module in record.modules) or is_locked(task.host, name))
+        and (
+            any(module.name in rows for module in record.modules)
+            or is_locked(task.host, name)
+            or (not record.modules and is_locked(task.host, f"{name}.pod"))
+        )
     ]
 
 
@@ -186,6 +201,18 @@ def _all_after(driver: str, records: Mapping[str, LoadedRecord]) -> dict[str, Lo
                 found[follower] = record
                 names.append(follower)
     return found
+
+
+def _refuse_if_they_stay(task: Task, loader: Loader, followers: Mapping[str, LoadedRecord]) -> None:
+    """Raise RebootRequired if the driver.yaml of a loaded follower lets only a reboot remove it."""
+    rows = loader.modules.rows()
+    for name, record in followers.items():
+        if record.stays and any(module.name in rows for module in record.modules):
+            raise RebootRequired(
+                f"{name} comes after {task.name}, and its driver.yaml says that only a reboot "
+                "removes it",
+                hint="reboot the node, or change unload.policy and upgrade of that driver",
+            )
 
 
 def _refuse_if_held(

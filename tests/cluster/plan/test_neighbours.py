@@ -11,6 +11,8 @@ from cluster.model.actions import Evict
 from cluster.model.names import closed_label
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes import neighbours
+from cluster.plan.nodes.members import members
+from cluster.plan.planner import plan
 from cluster.plan.rollout.decisions import why_queued
 from nodeside.buildjob import BuildVerdict
 from nodeside.contract import WAITS_FOR_DRIVER, State, assigned_label, node_driver_name, state_label
@@ -104,8 +106,7 @@ def test_a_node_that_waits_has_no_deadline_and_is_said(model: Model) -> None:
         message=WORDS,
         time=1.0,
     )
-    plan = model.plan(now=1e9)
-    model.carry_out(plan.actions)
+    model.carry_out(model.plan(now=1e9).actions)
     [ready] = [c for c in model.drivers["peer"].status["conditions"] if c["type"] == "Ready"]
     assert (ready["reason"], ready["message"]) == (
         WAITS_FOR_DRIVER,
@@ -176,17 +177,72 @@ def test_who_uses_one_after_leaves_first(model: Model) -> None:
     model.apply_driver("edu", version="2.0.0", rollout={"canary": 0})
     evicted: list[Evict] = []
     for _ in range(4):
-        plan = model.plan()
-        evicted += [each for each in plan.actions if isinstance(each, Evict)]
+        made = model.plan()
+        evicted += [each for each in made.actions if isinstance(each, Evict)]
         if evicted:
             break
-        assert plan.demand is not None
-        model.carry_out(plan.actions)
+        assert made.demand is not None
+        model.carry_out(made.actions)
     assert [(each.driver, each.node, each.pod) for each in evicted] == [("edu", "n1", "train-0")]
     assert given(model) == []
     model.consumers.clear()
     model.carry_out(model.plan().actions)
     assert given(model) == ["n1"]
+
+
+def test_a_version_that_breaks_the_one_after_goes_no_further(model: Model) -> None:
+    model.apply_driver("edu", version="2.0.0", rollout={"canary": 0})
+    for _ in range(6):
+        model.carry_out(model.plan().actions)
+        for name in given(model):
+            model.report(name)
+            model.report(name, State.FAILED, "peer", reason="LoadFailed", message="unknown symbol")
+    assert given(model) == ["n1"]
+
+
+def test_a_node_that_waits_for_its_own_reasons_holds_up_nobody(model: Model) -> None:
+    model.report("n3", State.FAILED, "edu", reason="LoadFailed", message="the card is dead")
+    model.report("n3", State.WAITING, "peer", reason=WAITS_FOR_DRIVER, message=WORDS)
+    model.apply_driver("edu", version="2.0.0")
+    for _ in range(10):
+        model.carry_out(model.plan().actions)
+        for name in set(given(model)) - {"n3"}:
+            model.report(name)
+            model.report(name, driver="peer")
+    assert given(model) == ["n1", "n2", "n3"], "the correction has reached the node, too"
+
+
+def chain(model: Model, **third: Any) -> None:
+    """`third` comes after `peer`, and all three are up."""
+    model.apply_driver("third", after=["peer"], modules=[{"name": "third"}], **third)
+    for _ in range(4):
+        model.carry_out(model.plan().actions)
+        report_all(model)
+        model.report_all(driver="third")
+
+
+def test_the_last_of_a_chain_is_not_taken_from_two_nodes(model: Model) -> None:
+    chain(model)
+    newer = {"after": ["peer"], "modules": [{"name": "third"}], "version": "2.0.0"}
+    model.apply_driver("edu", version="2.0.0", rollout={"canary": 0})
+    model.apply_driver("third", **newer, rollout={"canary": 0})
+    model.carry_out(model.plan().actions)
+    assert (given(model), given(model, "third")) == (["n1"], [])
+
+
+def test_each_driver_is_looked_at_once_in_a_plan(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain(model)
+    looks: list[str] = []
+
+    def counted(snapshot: Any, driver: Any, *rest: Any) -> Any:
+        looks.append(driver.name)
+        return members(snapshot, driver, *rest)
+
+    monkeypatch.setattr("cluster.plan.context.nodes.members", counted)
+    plan(model.snapshot, 0.0)
+    assert sorted(looks) == ["edu", "peer", "third"]
 
 
 # --- builds -----------------------------------------------------------------------------------
@@ -265,6 +321,55 @@ def test_without_bundles_of_the_one_before_nodes_build(built: Model) -> None:
     assert context(built, "peer").supply.builds == {}
 
 
+def up(model: Model) -> None:
+    """Both drivers are built, and ready on the node."""
+    done(model, "a")
+    done(model, "b")
+    for _ in range(3):
+        model.carry_out(model.plan().actions)
+        report_all(model)
+
+
+def test_a_node_with_a_new_kernel_does_not_wait_for_those_after(built: Model) -> None:
+    up(built)
+    new = "6.1.0-51-amd64"
+    built.reboot("n1", kernel=new)
+    built.carry_out(built.plan().actions)
+    built.end_build(kernel=new, tag="1.0.0-x", digest=f"sha256:{'c' * 64}")
+    for _ in range(2):
+        built.carry_out(built.plan().actions)
+    built.end_build(BuildVerdict.REFUSED, kernel=new)
+    for _ in range(3):
+        built.carry_out(built.plan().actions)
+    assert assigned_label("edu") in built.nodes["n1"].labels
+
+
+def test_a_version_that_does_not_build_changes_nothing_of_those_after(built: Model) -> None:
+    up(built)
+
+    def of_peer() -> dict[str, str]:
+        return {name: d.toolkit for name, d in built.daemonsets.items() if d.driver == "peer"}
+
+    before, jobs = of_peer(), {name for name, j in built.jobs.items() if j.driver == "peer"}
+    built.apply_driver("edu", version="2.0.0", **store("edu"), rollout={"canary": 0})
+    built.carry_out(built.plan().actions)
+    done(built, "c", BuildVerdict.REFUSED)
+    for _ in range(3):
+        built.carry_out(built.plan().actions)
+    assert of_peer() == before
+    assert jobs <= built.jobs.keys()
+
+
+def test_nothing_is_built_or_forgotten_while_the_one_before_is_not_there(built: Model) -> None:
+    up(built)
+    made, jobs = list(built.made), {name for name, j in built.jobs.items() if j.driver == "peer"}
+    built.drivers.pop("edu")
+    for _ in range(3):
+        built.carry_out(built.plan().actions)
+    assert built.made == made
+    assert jobs <= built.jobs.keys()
+
+
 # --- stages -----------------------------------------------------------------------------------
 
 
@@ -303,3 +408,25 @@ def test_stages_of_the_one_after_end_before_a_change_and_stay_away_during_it() -
     model.carry_out(model.plan().actions)
     model.play_stages()
     assert "plugin-n0" in pods(model)
+
+
+def test_stages_of_the_last_of_a_chain_end_too() -> None:
+    model = with_stages(2, stages=[])
+    stages = [{"name": "first", "manifests": "one"}]
+    model.apply_driver("peer", after=["edu"], modules=[{"name": "peer"}])
+    third = {"after": ["peer"], "modules": [{"name": "third"}]}
+    model.apply_driver("third", **third, stages=stages)
+    for _ in range(8):
+        for name in model.nodes:
+            for driver in ("edu", "peer", "third"):
+                if model.serving(name, driver):
+                    model.report(name, driver=driver)
+                    model.relabel(name, {state_label(driver): State.READY.value})
+        model.play_stages()
+        model.carry_out(model.plan().actions)
+    assert pods(model)
+    model.apply_driver("edu", version="2.0.0", rollout={"canary": 0})
+    for _ in range(4):
+        model.carry_out(model.plan().actions)
+        model.play_stages()
+    assert given(model) == ["n0"]

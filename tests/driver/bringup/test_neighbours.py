@@ -125,15 +125,61 @@ def test_a_loaded_driver_leaves_once_the_one_before_it_does(
 
 
 @pytest.mark.parametrize("change", [{"unload": {"policy": "never"}}, {"upgrade": "onReboot"}])
-def test_a_driver_that_only_a_reboot_removes_stays(
+def test_a_driver_that_only_a_reboot_removes_is_left_alone(
     first: FakeNode, second: FakeNode, change: dict[str, Any]
 ) -> None:
     second.write_driver(**change)
     both(first, second)
+    with pytest.raises(RebootRequired, match="says that only a reboot removes it"):
+        down(first)
+    assert not leaving_path(first.host, "straw").exists()
     leaves(first)
-    with pytest.raises(RebootRequired, match=r"straw is to leave, and driver.yaml says"):
-        up(second)
+    assert up(second).source is Rung.LOADED, "nobody makes it flap"
     assert second.kernel.unloads == []
+
+
+def test_a_build_for_another_version_of_the_one_before_is_not_loaded(
+    first: FakeNode, second: FakeNode
+) -> None:
+    """It was replaced during the build: nobody waited for a driver that is not loaded."""
+    listed = b"0x0000000%d\tbend\tstraw\tEXPORT_SYMBOL\t\n"
+    first.put_bundle(first.task())
+    up(first)
+    ready(first)
+    symvers_path(first.host, "straw").write_bytes(listed % 1)
+    task = second.task()
+    second.put_bundle(task)
+    symvers_path(first.host, "straw").write_bytes(listed % 2)
+    with pytest.raises(neighbours.WaitsForDriver, match="was replaced meanwhile"):
+        second.bring_up(task)
+    assert second.kernel.loads == ["straw"]
+    second.put_bundle(second.task())
+    assert up(second).state is State.READY
+
+
+def test_a_driver_without_modules_waits_too(second: FakeNode) -> None:
+    units = {"resource": "example.com/hay", "discover": {"count": 2}}
+    second.write_driver(modules=[], devices=[units | {"give": {"environment": {"HAY": "{ids}"}}}])
+    with pytest.raises(neighbours.WaitsForDriver):
+        up(second)
+    ready(second)
+    assert up(second).state is State.READY
+
+
+def test_one_that_loads_while_the_one_before_leaves_notices(
+    first: FakeNode, second: FakeNode
+) -> None:
+    first.put_bundle(first.task())
+    up(first)
+    ready(first)
+    second.put_bundle(second.task())
+    what = leaving(["straw"], None, ())
+    with (
+        neighbours.followers_gone(first.task(), first.kernel.loader, what, lambda: False),
+        pytest.raises(neighbours.WaitsForDriver),
+    ):
+        up(second)
+    assert second.kernel.loads == ["straw"]
 
 
 def test_one_before_that_begins_to_leave_during_the_checks_is_noticed_before_the_load(
@@ -212,8 +258,11 @@ def test_a_replacement_waits_for_those_after(first: FakeNode, second: FakeNode) 
     assert first.kernel.loads[-1] == "straw"
 
 
-def test_a_driver_after_that_no_pod_runs_is_named(first: FakeNode, second: FakeNode) -> None:
+def test_a_driver_after_that_no_pod_runs_is_named(
+    first: FakeNode, second: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both(first, second)
+    monkeypatch.setattr(neighbours, "_AWAY", 0.3)
     with pytest.raises(InUse, match="hay comes after straw and has not left: no pod runs it"):
         down(first)
     assert first.kernel.unloads == []
