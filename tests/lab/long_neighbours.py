@@ -200,7 +200,7 @@ def test_a_version_with_another_symbol_takes_the_driver_after_it_along(
         assert peer.said(node)["key"] != before[node.name]
         assert peer.said(node)["source"] == "fetched"
         said = peer.log(node)
-        assert said.index("leaves before edu") < said.rindex("NODESIDE_READY")
+        assert said.rindex("waits until edu is ready") < said.rindex("NODESIDE_READY")
     assert jobs(story)[PEER] >= built
     assert version != after
 
