@@ -89,11 +89,12 @@ def test_status(node: FakeNode, tmp_path: Path) -> None:
     ready = node.run("status", "-o", "json")
     assert ready.code == 0
     (tmp_path / "opt").mkdir()
-    node.write_driver(userspace={"paths": [str(tmp_path / "opt")]})
-    node.run("load")
-    node.write_driver(services=[service()])
     record = read_ready(node.host, "straw", BOOT_ID)
     assert record is not None
+    write_ready(node.host, replace(record, driver="hay"))
+    node.write_driver(userspace={"paths": [str(tmp_path / "opt")]}, after=["hay"])
+    node.run("load")
+    node.write_driver(services=[service()])
     write_ready(node.host, replace(record, services={"s": 1}))
     with kept() as running:
         running.bring_up("straw", [Service("s", ("sleep", "60"))])
