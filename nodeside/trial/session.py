@@ -70,6 +70,11 @@ class _Session:
         evaluate = partial(self._evaluate, chosen[0])
         target = prepare(options.target, image, workshop.archive, evaluate)
         _check_devices(target.extras.devices, options.architecture)
+        if after := target.driver.spec.after:
+            raise UsageError(
+                f"{target.driver.name} comes after {', '.join(after)}, and a trial has one driver",
+                hint="build it: nodeside driver build --symbols-of BUNDLE; load both on a node",
+            )
         kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
         toolkit = workshop.roots.toolkit(kernels[0].compiler)
         runs = self._try(target, kernels, self._builds(target, kernels, toolkit))

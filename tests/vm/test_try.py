@@ -20,7 +20,7 @@ from nodeside.trial.cache import default_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import daemon
-from tests.vm.variants import EDU, variant
+from tests.vm.variants import EDU, PEER, variant
 
 pytestmark = pytest.mark.vm
 
@@ -85,6 +85,13 @@ def test_edu_is_tried_in_two_kernels_with_a_consumer(
         assert (device["healthy"], device["nodes"]) == (True, ["/dev/edu0"])
         assert "10! = 3628800" in run["commands"][0]["output"]
         assert run["commands"][1]["output"] == run["kernel"]
+
+
+def test_a_driver_after_another_is_refused_before_anything_is_made() -> None:
+    done = try_out(str(PEER))
+    assert done.exit_code == ExitCode.USAGE
+    assert "edu-peer comes after edu, and a trial has one driver" in done.errors
+    assert "building" not in done.errors
 
 
 def test_what_has_not_changed_is_not_compiled_again(newest: KernelDisk, tmp_path: Path) -> None:

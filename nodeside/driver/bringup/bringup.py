@@ -29,9 +29,9 @@ from nodeside.driver.bringup.installation import (
 )
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.neighbours import (
+    clear_leaving,
     leaving_predecessors,
     require_predecessors,
-    stays,
 )
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.bringup.teardown import unload_driver
@@ -87,7 +87,7 @@ def bring_up(
     loader, attempts = loader or Loader(task.host), attempts or Attempts()
     if services is not None and not services.are_ready(task.driver.spec.services):
         clear_ready(task.host, task.name)
-    stays(task)
+    clear_leaving(task)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
     _await_settled(task, journal, loader, listener, attempts.stuck)
     _leave_first(task, journal, loader, listener, services)

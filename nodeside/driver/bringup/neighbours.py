@@ -32,7 +32,7 @@ from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.node_lock import is_locked, make_directory
 from nodeside.driver.node.run_directory import read_loaded
 from nodeside.driver.services.processes import is_of_a_service
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.host import Host
 from nodeside.node_records import read_record, remove_record, write_record
 from nodeside.ready_file import read_ready, ready_path
@@ -97,9 +97,9 @@ def require_predecessors(task: Task) -> None:
         names = ", ".join(missing)
         raise WaitsForDriver(
             f"waits until {names} {'is' if len(missing) == 1 else 'are'} ready on this node",
-            hint=f"see why it is not: nodeside driver explain {missing[0]}"
-            if task.config.node
-            else f"first: nodeside driver run --once -f DRIVER.YAML of {missing[0]}",
+            hint=f"see why: nodeside-cluster explain {missing[0]} {task.config.node}"
+            if task.config.revision  # the controller made this pod
+            else f"first: nodeside driver run --once -f FILE, with the driver.yaml of {missing[0]}",
         )
 
 
@@ -110,7 +110,7 @@ def _is_leaving(host: Host, driver: str, task: Task) -> bool:
 # --- the side of a predecessor ----------------------------------------------------------------
 
 
-def stays(task: Task) -> None:
+def clear_leaving(task: Task) -> None:
     """Note that a driver does not leave: a process that was killed may have said that it does."""
     remove_record(leaving_path(task.host, task.name))
 
@@ -125,7 +125,7 @@ def followers_gone(
     reboot removes them: then nobody has left. Raises StoppedWaiting.
     """
     host, boot_id = task.host, task.boot_id
-    stays(task)
+    clear_leaving(task)
     if not make_directory(host.locks):  # of a pod that an older controller made
         yield
         return
@@ -133,7 +133,12 @@ def followers_gone(
     if followers:
         _refuse_if_they_stay(task, loader, followers)
         _refuse_if_held(task, loader, what, followers)
-    write_record(leaving_path(host, task.name), LeavingRecord(task.name, boot_id))
+    try:
+        write_record(leaving_path(host, task.name), LeavingRecord(task.name, boot_id))
+    except NoSpace as error:
+        if followers:
+            raise
+        log.warning("drivers that come after it are not warned", problem=error)
     try:
         _wait(task, loader, stopping)
         yield
@@ -158,7 +163,8 @@ def _wait(task: Task, loader: Loader, stopping: Callable[[], bool]) -> None:
             why = "no pod runs it" if idle else f"waited {_PATIENCE:g} s"
             raise InUse(
                 f"{words} comes after {task.name} and has not left: {why}",
-                hint=f"nodeside driver unload -f DRIVER.YAML of {(idle or names)[0]}",
+                hint="first: nodeside driver unload -f FILE, with the driver.yaml of "
+                f"{(idle or names)[0]}",
             )
         clock.sleep(_PAUSE)
 

@@ -7,6 +7,8 @@
     /run/nodeside-locks/           not mounted by consumers of the driver
       <driver>.lock                locked (flock) by the one actor; names it; never removed
       <driver>.loaded.json         LoadedRecord: the modules that nodeside loaded in this boot
+      <driver>.symvers             what they export, see `ladder/exported_symbols.py`
+      <driver>.leaving.json        it is about to unload, see `bringup/neighbours.py`
       <driver>.pod.lock            locked by the one active pod for as long as it runs
 
 Records are published by rename, and only under the lock. A record with another boot id is void (a

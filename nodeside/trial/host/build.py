@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,7 +99,7 @@ def build(
 
 
 def _taken(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path) -> bool:
-    """Copy the bundle from `kept`, and forget the oldest ones; return False if it is not there.
+    """Copy the bundle from `kept`; return False if it is not there.
 
     Without a toolkit, `driver build` only looks.
     """
@@ -111,10 +112,16 @@ def _taken(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(bundle, target)
         os.utime(bundle)
+    _forget_the_oldest(kept)
+    return True
+
+
+def _forget_the_oldest(kept: Path) -> None:
+    """Another trial may do the same."""
+    with suppress(FileNotFoundError):
         every = sorted(kept.glob("*/*/manifest.json"), key=lambda path: path.parent.stat().st_mtime)
         for old in every[:-_KEPT]:
-            shutil.rmtree(old.parent)
-    return True
+            shutil.rmtree(old.parent, ignore_errors=True)
 
 
 def version(kernel: KernelDisk) -> str:

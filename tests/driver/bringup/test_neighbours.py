@@ -21,7 +21,7 @@ from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.unload import leaving
 from nodeside.driver.ladder.exported_symbols import symvers_path
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock, read_loaded, write_loaded
-from nodeside.errors import ExitCode
+from nodeside.errors import ExitCode, NoSpace
 from nodeside.host import Host
 from nodeside.node_records import write_record
 from nodeside.ready_file import ReadyRecord, clear_ready, read_ready, write_ready
@@ -82,6 +82,11 @@ def test_a_driver_waits_until_the_one_before_it_is_ready(second: FakeNode, readi
         leaves(second)
     with pytest.raises(neighbours.WaitsForDriver, match="waits until straw is ready") as caught:
         up(second)
+    assert caught.value.hint.startswith("first: nodeside driver run --once -f FILE")
+    pod = replace(second.task(), config=replace(second.config(), revision="0123456789ab"))
+    with pytest.raises(neighbours.WaitsForDriver) as in_a_pod:
+        second.bring_up(pod)
+    assert in_a_pod.value.hint == "see why: nodeside-cluster explain straw n1"
     assert caught.value.exit_code == ExitCode.WAITS_FOR_DRIVER
     assert (second.kernel.loads, read_loaded(second.host, "hay", BOOT_ID)) == ([], None)
 
@@ -298,6 +303,22 @@ def test_nobody_leaves_while_somebody_holds_one_of_them(first: FakeNode, second:
     with pod(second) as did, pytest.raises(InUse, match="cannot unload hay"):
         down(first)
     assert (did, first.kernel.unloads) == ([], [])
+
+
+def test_a_full_disk_keeps_a_driver_only_if_others_come_after_it(
+    first: FakeNode, second: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: object) -> None:
+        raise NoSpace(f"no space left writing {path}")
+
+    monkeypatch.setattr(neighbours, "write_record", full)
+    both(first, second)
+    with pytest.raises(NoSpace):
+        down(first)
+    assert first.kernel.unloads == []
+    down(second)
+    down(first)
+    assert first.kernel.unloads == ["hay", "straw"]
 
 
 def test_one_that_is_about_to_load_is_waited_for(first: FakeNode, second: FakeNode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -48,3 +49,14 @@ def test_nothing_of_a_vendors_directory_is_run_to_build(
 
     assert done.exit_code == ExitCode.SPEC
     assert not (tmp_path / "run").exists()
+
+
+def test_the_oldest_bundles_are_forgotten(tmp_path: Path) -> None:
+    for number in range(host_build._KEPT + 2):
+        manifest = tmp_path / "straw" / f"tag-{number}" / "manifest.json"
+        manifest.parent.mkdir(parents=True)
+        manifest.touch()
+        os.utime(manifest.parent, (number, number))
+    host_build._forget_the_oldest(tmp_path)
+    left = {path.name for path in (tmp_path / "straw").iterdir()}
+    assert left == {f"tag-{number}" for number in range(2, host_build._KEPT + 2)}
