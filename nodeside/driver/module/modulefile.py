@@ -39,7 +39,10 @@ from nodeside.records import MalformedRecord, decode, encode
 _LIMITS = Limits(memory=384 << 20, processor=60, answer=8 << 20)
 _TIMEOUT = 300.0  # seconds; a slow disk must not be mistaken for a hostile file
 
-_MODINFO = ("name", "vermagic", "srcversion", "license", "depends", "parm", "parmtype", "import_ns")
+_MODINFO = (
+    "name", "version", "vermagic", "srcversion", "license", "depends", "parm", "parmtype",
+    "import_ns", "alias", "firmware",
+)  # fmt: skip
 _PARAMETER_LIMIT = 4096  # the largest drivers declare ~200
 _EXPORT_LIMIT = 65536  # a whole kernel exports ~15,000
 _CRC, _EXPORT, _PARAM = "__crc_", "__ksymtab_", "__param_str_"
@@ -63,7 +66,9 @@ class ModuleFile:
     `name` is the kernel's name (`_`, never `-`). `sha256` and `size` are those of the file on disk.
     `imports` maps every required symbol to its CRC, or None if it has none. `weak_imports` are
     optional symbols; if the kernel exports one, its CRC must still match. `modversions` tells
-    whether the module has CRCs at all. `exports` are the symbols that the module exports.
+    whether the module has CRCs at all. `exports` are the symbols that the module exports. `aliases`
+    are the devices that it says it is for, `pci:v00001234d000011E8sv*sd*bc*sc*i*`
+    (scripts/mod/file2alias.c). `firmware` are the files that it says it requests.
     """
 
     path: Path
@@ -84,6 +89,9 @@ class ModuleFile:
     exports: Mapping[str, int | None] = field(default_factory=dict)
     import_namespaces: tuple[str, ...] = ()
     signature: Signature | None = None
+    version: str = ""
+    aliases: tuple[str, ...] = ()
+    firmware: tuple[str, ...] = ()
 
 
 class UnreadableModule(NotAModule):
@@ -168,6 +176,9 @@ def parse_module(path: Path) -> ModuleFile:
             exports=_exports(elf, symbols),
             import_namespaces=tuple(info["import_ns"]),
             signature=describe(find_appended(file, str(path))),
+            version=_first(info, "version"),
+            aliases=tuple(info["alias"]),
+            firmware=tuple(info["firmware"]),
         )
 
 
