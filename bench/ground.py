@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import nodeside
@@ -128,7 +129,8 @@ class Ground:
         """A driver image of a dkms tree, given as a directory or as the name of a package."""
         image = self.directory(f"images/{name}") / "image"
         evaluate = dkms_tree.evaluator(kernel, self.toolkit(kernel))
-        target.prepare(word, image, self.workshop.archive, evaluate)
+        build = partial(self.workshop.build, kernel)
+        target.prepare(word, image, self.workshop.archive, evaluate, build)
         load(image / "driver.yaml")
         values = evaluate(image / "src").values
         return Prepared(name, image, values.first("PACKAGE_NAME"), values.first("PACKAGE_VERSION"))

@@ -34,6 +34,11 @@ _COMMANDS = {
         "Offer a driver's devices to the kubelet of this node.",
     ),
     "try": ("nodeside.trial.cli", "trial", "Boot a throwaway machine and try a driver in it."),
+    "init": (
+        "nodeside.trial.init",
+        "init",
+        "Write driver.yaml and what else an image needs beside a source.",
+    ),
     "spec": (
         "nodeside.spec.cli",
         "spec",

@@ -11,15 +11,13 @@ from nodeside.errors import ExitCode, UsageError
 from nodeside.scratch import scratch_directory
 from nodeside.trial import pod
 from nodeside.trial.architecture import AMD64, Architecture
-from nodeside.trial.debian.kernels import AvailableKernel
 from nodeside.trial.host import build as host_build
 from nodeside.trial.host.build import HostBuild
 from nodeside.trial.machine import qemu, shell
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.pod import BootOptions, Run
 from nodeside.trial.progress import Progress
-from nodeside.trial.target import dependencies, dkms_tree
-from nodeside.trial.target.dkms_tree import Evaluated
+from nodeside.trial.target import dependencies
 from nodeside.trial.target.target import Target, prepare
 from nodeside.trial.workshop import Workshop
 
@@ -67,8 +65,9 @@ class _Session:
         _check_devices(options.devices, options.architecture)
         chosen = [workshop.resolve(word) for word in options.kernels]
         image = self.scratch / "driver-image"
-        evaluate = partial(self._evaluate, chosen[0])
-        target = prepare(options.target, image, workshop.archive, evaluate)
+        evaluate = partial(workshop.evaluate, chosen[0])
+        build = partial(workshop.build, chosen[0])
+        target = prepare(options.target, image, workshop.archive, evaluate, build)
         _check_devices(target.extras.devices, options.architecture)
         if after := target.driver.spec.after:
             raise UsageError(
@@ -82,11 +81,6 @@ class _Session:
         if failed is not None:
             self._advise(failed, toolkit)
         return runs
-
-    def _evaluate(self, kernel: AvailableKernel, tree: Path) -> Evaluated:
-        """Evaluate a dkms.conf. Only this takes a kernel before there is a driver to try."""
-        disk = self.workshop.kernel(kernel)
-        return dkms_tree.evaluator(disk, self.workshop.roots.toolkit(disk.compiler))(tree)
 
     def _try(
         self, target: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]

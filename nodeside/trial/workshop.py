@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from nodeside.contract import BuildSettings
+from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.scratch import scratch_directory
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
@@ -27,11 +29,14 @@ from nodeside.trial.debian.root_filesystems import RootFileSystems, require_root
 from nodeside.trial.emulation import require_emulation
 from nodeside.trial.errors import TrialError
 from nodeside.trial.host import packed_python
+from nodeside.trial.host.discovery import built_modules
 from nodeside.trial.machine import busybox, disks, kernel_disk, node_disk, payload, qemu
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.progress import Progress
+from nodeside.trial.target import dkms_tree
+from nodeside.trial.target.dkms_tree import Evaluated
 
 _CONSOLES = 40  # files; a console takes 20 kB, and has a file of QEMU's messages next to it
 
@@ -88,6 +93,24 @@ class Workshop:
     def packed_python(self) -> Path:
         """Return the Python that sidecars run on."""
         return packed_python.make(self.roots.driver(), self.cache, self.progress)
+
+    def evaluate(self, kernel: AvailableKernel, tree: Path) -> Evaluated:
+        """Evaluate the dkms.conf of a tree for this kernel, on this host. Raises TargetError."""
+        disk = self.kernel(kernel)
+        return dkms_tree.evaluator(disk, self.roots.toolkit(disk.compiler))(tree)
+
+    def build(
+        self, kernel: AvailableKernel | KernelDisk, tree: Path, settings: BuildSettings
+    ) -> tuple[ModuleFile, ...]:
+        """Build a source that has no driver.yaml, on this host; return its modules.
+
+        Raises ToolkitBuildFailed, NotAModule.
+        """
+        disk = kernel if isinstance(kernel, KernelDisk) else self.kernel(kernel)
+        toolkit, python = self.roots.toolkit(disk.compiler), self.packed_python()
+        return built_modules(
+            tree, settings, disk, toolkit=toolkit, python=python, progress=self.progress
+        )
 
     def accelerator_for(self, kernel: KernelDisk) -> str:
         """Return `kvm` or `tcg`."""

@@ -28,6 +28,7 @@ _CUT = 6  # one round in so many is a power cut
 _EDU, _PEER = ("edu", "other"), "edu-peer"
 _COMPUTE = "int edu_compute(u32 n, u32 *result)"
 _OTHER = "int edu_compute(u64 n, u32 *result)"
+_LONG = 90.0  # seconds; a round that takes longer is told about, without being a finding
 _LONGEST = 300.0  # seconds until both are ready again
 _LINES = 30  # of what a container said last, in a finding
 _MOMENT = 12.0  # seconds; what is begun takes about so long
@@ -90,6 +91,14 @@ class Pair:
         place = f"/sys/fs/cgroup/container-{self.running[name].process.id}/cgroup.procs"
         found = self.pod.node("sh", "-c", f"cat {place} 2>/dev/null; true")
         return [int(number) for number in found.split()]
+
+    def state(self) -> str:
+        """What a person would look at first: the records, and what the pods said last."""
+        said = self.pod.node("sh", "-c", "ls -R /run/nodeside /run/nodeside-locks; true")
+        for name, running in self.running.items():
+            lines = str(running.says).splitlines()[-_LINES:]
+            said += f"\n{name} says:\n" + "\n".join(lines)
+        return said
 
     def holds(self, condition: str) -> bool:
         """Whether a shell line succeeds on the node."""
@@ -163,15 +172,15 @@ def _judge(turn: Round, node: Pair) -> None:
             _NOBODY_LEAVES,
         )
     )
-    until = time.monotonic() + _LONGEST
+    started, told = time.monotonic(), False
     while node.works_by_hand() or not node.holds(both):
-        if time.monotonic() >= until:
-            said = node.pod.node("sh", "-c", "ls -R /run/nodeside /run/nodeside-locks; true")
-            for name, running in node.running.items():
-                lines = str(running.says).splitlines()[-_LINES:]
-                said += f"\n{name} says:\n" + "\n".join(lines)
-            turn.finding(f"not ready again after {_LONGEST:g} s: {said}")
+        took = time.monotonic() - started
+        if took >= _LONGEST:
+            turn.finding(f"not ready again after {_LONGEST:g} s: {node.state()}")
             return
+        if took >= _LONG and not told:
+            turn.ledger.say(f"round {turn.number}: takes more than {_LONG:g} s: {node.state()}")
+            told = True
         node.start()
         threading.Event().wait(0.2)
     for splat in node.machine.splats():

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -131,8 +132,9 @@ class DkmsPackages:
         scratch = self.images.parent / "scratch" / name
         scratch.mkdir(parents=True)
         evaluate = dkms_tree.evaluator(self.kernel, self._toolkit)
+        build = partial(self.workshop.build, self.kernel)
         try:
-            target.prepare(name, scratch / "image", self.workshop.archive, evaluate)
+            target.prepare(name, scratch / "image", self.workshop.archive, evaluate, build)
         except TargetError:
             return None  # such as dh-dkms, which helps to make packages
         (scratch / "image").rename(self.images / name)

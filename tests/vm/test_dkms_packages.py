@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from nodeside.contract import BuildKind, BuildSettings
+from nodeside.driver.module.modulefile import read_modules
 from nodeside.errors import ExitCode
+from nodeside.spec import load
+from nodeside.trial import scaffold
 from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.target.draft import Draft
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, EXCLUDED
 from tests.vm.dkms_packages import DkmsPackages, Outcome, package_names
@@ -88,6 +95,25 @@ def _unlike(outcome: Outcome) -> str:
         return ""
     wanted = f"exit code {int(effect.code)} and {effect.shows!r}"
     return f"{outcome.package}: expected {wanted}, got exit code {outcome.code} and {said!r}"
+
+
+def test_what_init_writes_for_a_package_is_the_driver_that_got_ready(
+    packages: DkmsPackages, outcomes: Mapping[str, Outcome], tmp_path: Path
+) -> None:
+    """But for the hardware, which no trial asks about, and what the effect adds to its modules."""
+    for name in (name for name, outcome in outcomes.items() if outcome.ready):
+        tried = load(packages.images / name / "driver.yaml")
+        modules = tuple(module.name for module in tried.spec.modules)
+        files = read_modules(sorted(packages.cache.glob(f"{tried.name}/*/modules/*")))
+        settings = BuildSettings(BuildKind.DKMS, modules)
+        draft = Draft(tried.name, tried.spec.version, settings, tuple(files))
+        (tmp_path / "driver.yaml").write_text(scaffold.texts(draft, "src", "0.1")["driver.yaml"])
+
+        made = load(tmp_path / "driver.yaml").spec
+
+        assert tuple(module.name for module in made.modules) == modules, name
+        same = replace(made, hardware=tried.spec.hardware, modules=tried.spec.modules)
+        assert same == tried.spec, name
 
 
 def test_a_kernel_that_a_package_excludes_is_named_with_the_rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -55,7 +56,11 @@ MODULE_LICENSE("GPL");
 
 
 def try_out(*words: str) -> Completed:
-    argv = [sys.executable, "-c", CODE, "try", *words]
+    return run("try", *words)
+
+
+def run(*words: str) -> Completed:
+    argv = [sys.executable, "-c", CODE, *words]
     return process.run(argv, timeout=SECONDS, check=False)
 
 
@@ -110,6 +115,34 @@ def test_what_has_not_changed_is_not_compiled_again(newest: KernelDisk, tmp_path
     assert "make: exit code 0" in first.errors
     assert "nothing has changed since" in second.errors
     assert "make: exit code 0" not in second.errors
+
+
+def test_what_init_writes_for_a_kbuild_tree_is_tried_unchanged(
+    newest: KernelDisk, tmp_path: Path
+) -> None:
+    """Its hardware is one that QEMU has, so the trial has it, and the driver is bound to it."""
+    shutil.copytree(EDU / "src", tmp_path / "edu")
+    (tmp_path / "edu" / "dkms.conf").unlink()
+    made = run("init", str(tmp_path / "edu"))
+    assert made.exit_code == 0, made.errors
+
+    done = try_out(str(tmp_path / "edu"), "--kernel", newest.release, "--output", "json")
+
+    assert done.exit_code == 0, done.errors
+    [tried] = document(done)["runs"]
+    [check] = [each for each in tried["report"]["checks"] if "1234:11e8" in each["name"]]
+    assert check["ok"], check
+
+
+def test_a_kbuild_tree_without_a_driver_yaml_is_tried(newest: KernelDisk, tmp_path: Path) -> None:
+    (tmp_path / "Kbuild").write_text("obj-m := idle.o\n")
+    (tmp_path / "idle.c").write_text('#include <linux/module.h>\nMODULE_LICENSE("GPL");\n')
+
+    done = try_out(str(tmp_path), "--kernel", newest.release, "--output", "json")
+
+    assert done.exit_code == 0, done.errors
+    [tried] = document(done)["runs"]
+    assert tried["report"]["modules"] == ["idle"]
 
 
 def test_a_driver_with_a_daemon_is_tried_with_it(newest: KernelDisk, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The target of a trial: a driver.yaml, a bare dkms tree, or the name of a Debian dkms package.
+"""The target of a trial: a driver.yaml, a source without one, or the name of a dkms package.
 
 Each of them becomes one directory that plays /driver-image: driver.yaml and the source, as in a
 vendor's image. The original is never changed.
@@ -25,14 +25,15 @@ from nodeside.trial.debian.archive import Archive, unpack
 from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.target import dkms_tree
 from nodeside.trial.target.dkms_tree import Evaluator
+from nodeside.trial.target.draft import Builder, draft_of
 from nodeside.trial.target.side_file import NO_EXTRAS, SIDE_FILE, Extras, read_side_file
 
 _DKMS = "-dkms"
 _MAY_BE = (
-    "name a directory with a driver.yaml or a dkms.conf, a driver.yaml, or a Debian package "
-    "NAME-dkms"
+    "name a directory with a driver.yaml or the source of a module, a driver.yaml, or a Debian "
+    "package NAME-dkms"
 )
-_LEFT_OUT = (".git", "__pycache__", SIDE_FILE)
+LEFT_OUT = (".git", "__pycache__", SIDE_FILE)
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,26 @@ class Target:
     extras: Extras = NO_EXTRAS
 
 
-def prepare(name: str, image: Path, archive: Archive, evaluate: Evaluator) -> Target:
-    """Make `image` from the target that the user named. Raises TargetError, SpecError."""
+def prepare(
+    name: str, image: Path, archive: Archive, evaluate: Evaluator, build: Builder
+) -> Target:
+    """Make `image` from the target that the user named. Raises TargetError, SpecError.
+
+    `build` is used only for a source that does not say what its modules are.
+    """
     path = Path(name)
     if path.exists():
-        return _from_path(path.absolute(), image, evaluate)
+        return _from_path(path.absolute(), image, evaluate, build)
+    return _from_dkms(package_tree(name, image.parent, archive), image, evaluate)
+
+
+def package_tree(name: str, directory: Path, archive: Archive) -> Path:
+    """Unpack a Debian package into `directory`; return its dkms tree. Raises TargetError."""
     if "/" in name or name.startswith(".") or name.endswith((".yaml", ".yml")):
         raise TargetError(f"{name}: no such file or directory", hint=_MAY_BE)
     archive = _archive_with(name, archive)
     _require_dkms_package(name, archive)
-    return _from_package(name, image, archive, evaluate)
+    return _unpacked_tree(name, directory, archive)
 
 
 def _archive_with(name: str, archive: Archive) -> Archive:
@@ -67,17 +78,18 @@ def _archive_with(name: str, archive: Archive) -> Archive:
     return archive
 
 
-def _from_path(path: Path, image: Path, evaluate: Evaluator) -> Target:
+def _from_path(path: Path, image: Path, evaluate: Evaluator, build: Builder) -> Target:
     if path.is_file():
         return _from_document(path, image)
     if (path / "driver.yaml").is_file():
         return _from_document(path / "driver.yaml", image)
     if (path / "dkms.conf").is_file():
         return _from_dkms(path, image, evaluate, read_side_file(path / SIDE_FILE))
-    raise TargetError(
-        f"{path} has neither a driver.yaml nor a dkms.conf",
-        hint="write a driver.yaml: docs/packaging-a-driver.md, or copy examples/edu",
-    )
+    image.mkdir()
+    vendor_tree.copy(path, image / "src", leave_out=LEFT_OUT)
+    draft = draft_of(image / "src", path.name, evaluate, build)
+    vendor_tree.create(image / "driver.yaml", write_yaml(draft.document("src")).encode())
+    return Target(load(image / "driver.yaml"), image, read_side_file(path / SIDE_FILE))
 
 
 def _from_document(document: Path, image: Path) -> Target:
@@ -89,7 +101,7 @@ def _from_document(document: Path, image: Path) -> Target:
     with disk_errors(document):
         real = vendor_tree.require_inside(document)
     _with_paths_inside(load(document), document)  # says what is wrong before anything is copied
-    vendor_tree.copy(directory, image, leave_out=_LEFT_OUT)
+    vendor_tree.copy(directory, image, leave_out=LEFT_OUT)
     copy = image / "driver.yaml"
     with open_untrusted(real, limit=SIZE_LIMIT) as file:
         vendor_tree.create(copy, file.read())
@@ -148,7 +160,7 @@ def _with_paths_inside(driver: Driver, document: Path) -> Driver:
 def _from_dkms(tree: Path, image: Path, evaluate: Evaluator, extras: Extras = NO_EXTRAS) -> Target:
     document = dkms_tree.describe(tree, evaluate)
     image.mkdir()
-    vendor_tree.copy(tree, image / "src", leave_out=_LEFT_OUT)
+    vendor_tree.copy(tree, image / "src", leave_out=LEFT_OUT)
     vendor_tree.create(image / "driver.yaml", write_yaml(document).encode())
     return Target(load(image / "driver.yaml"), image, extras)
 
@@ -176,11 +188,11 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(f'{stem}{_DKMS}' for stem in near)}? " if near else ""
 
 
-def _from_package(name: str, image: Path, archive: Archive, evaluate: Evaluator) -> Target:
-    """Take the tree of a Debian package below /usr/src, unmodified."""
+def _unpacked_tree(name: str, scratch: Path, archive: Archive) -> Path:
+    """Return the tree of a Debian package below /usr/src, unmodified."""
     archive.progress.say(f"fetching {name}")
-    unpacked = image.parent / "package"
-    downloads = image.parent / "downloads"
+    unpacked = scratch / "package"
+    downloads = scratch / "downloads"
     for directory in (unpacked, downloads):
         directory.mkdir(mode=0o700)  # nobody else runs what the package brings
     for package in archive.download([name], downloads):
@@ -191,13 +203,13 @@ def _from_package(name: str, image: Path, archive: Archive, evaluate: Evaluator)
         archive.progress.say(f"{name} has no dkms tree of its own; it depends on {needed}")
         shutil.rmtree(unpacked)
         shutil.rmtree(downloads)
-        return _from_package(needed, image, archive, evaluate)
+        return _unpacked_tree(needed, scratch, archive)
     if not trees:
         raise TargetError(f"the package {name} has no dkms tree below /usr/src", hint=_MAY_BE)
     if len(trees) > 1:
         others = ", ".join(tree.name for tree in trees[1:])
         archive.progress.say(f"{name} has several dkms trees; trying {trees[0].name}, not {others}")
-    return _from_dkms(trees[0], image, evaluate)
+    return trees[0]
 
 
 def _dkms_package_of(name: str, archive: Archive) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nodeside.contract import BuildSettings
+from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import ExitCode
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive
@@ -54,6 +56,10 @@ def toolkit(tmp_path: Path) -> Path:
     return tmp_path / "toolkit"
 
 
+def build_nothing(tree: Path, _settings: BuildSettings) -> tuple[ModuleFile, ...]:
+    raise AssertionError(f"{tree} is not to be built")
+
+
 def evaluate_nothing(tree: Path) -> Evaluated:
     raise AssertionError(f"{tree} has no dkms.conf to evaluate")
 
@@ -71,6 +77,6 @@ def test_a_package_without_a_tree_stands_for_the_dkms_package_it_depends_on(
     archive: SmallArchive, tmp_path: Path
 ) -> None:
     with pytest.raises(TargetError, match="razer-dkms has no dkms tree") as caught:
-        target.prepare("razer-meta", tmp_path / "image", archive, evaluate_nothing)
+        target.prepare("razer-meta", tmp_path / "image", archive, evaluate_nothing, build_nothing)
     assert archive.asked == ["razer-meta", "razer-dkms"]
     assert caught.value.exit_code == ExitCode.USAGE

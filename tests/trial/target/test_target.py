@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
+from nodeside.contract import BuildSettings
+from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import ExitCode, SpecError
 from nodeside.spec import load
 from nodeside.trial.cache import TrialCache
@@ -69,9 +71,13 @@ def evaluate_nothing(tree: Path) -> Evaluated:
     raise AssertionError(f"{tree} has no dkms.conf to evaluate")
 
 
+def build_nothing(tree: Path, _settings: BuildSettings) -> tuple[ModuleFile, ...]:
+    raise AssertionError(f"{tree} is not to be built")
+
+
 def prepare(word: str | Path, image: Path) -> Target:
     archive = Archive(TrialCache(image.parent / "cache"), Progress(quiet=True))
-    return target.prepare(str(word), image, archive, evaluate_nothing)
+    return target.prepare(str(word), image, archive, evaluate_nothing, build_nothing)
 
 
 # The packages of a small archive, and what each depends on.
@@ -86,7 +92,8 @@ NAMES = {
 
 
 def prepare_of(packages: Mapping[str, tuple[str, ...]], word: str, image: Path) -> Target:
-    return target.prepare(word, image, NamesOnly(image.parent, packages), evaluate_nothing)
+    archive = NamesOnly(image.parent, packages)
+    return target.prepare(word, image, archive, evaluate_nothing, build_nothing)
 
 
 @pytest.fixture
@@ -243,6 +250,7 @@ def test_a_tree_that_a_package_links_to_is_not_taken(tmp_path: Path) -> None:
             tmp_path / "image",
             OnePackage(tmp_path, {"x-dkms": ("dkms",)}),
             evaluate_nothing,
+            build_nothing,
         )
 
 
@@ -279,8 +287,9 @@ def test_a_missing_source_is_said_with_its_place(vendor: Path, tmp_path: Path) -
 
 
 def test_a_directory_without_a_driver_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"has neither a driver\.yaml nor a dkms\.conf") as caught:
-        prepare(tmp_path, tmp_path / "image")
+    (tmp_path / "papers").mkdir()
+    with pytest.raises(TargetError, match="papers has no kernel module to build") as caught:
+        prepare(tmp_path / "papers", tmp_path / "image")
 
     assert "docs/packaging-a-driver.md" in caught.value.hint
     assert caught.value.exit_code == ExitCode.USAGE
@@ -300,7 +309,7 @@ def test_a_misspelt_package_name_brings_the_right_one(tmp_path: Path) -> None:
         "vpol-dkms: no such file or directory, and no Debian package of that name"
     )
     assert caught.value.hint == (
-        "did you mean vpoll-dkms? name a directory with a driver.yaml or a dkms.conf, "
+        "did you mean vpoll-dkms? name a directory with a driver.yaml or the source of a module, "
         "a driver.yaml, or a Debian package NAME-dkms"
     )
     assert caught.value.exit_code == ExitCode.USAGE
@@ -338,7 +347,7 @@ def test_package_versions_become_versions_of_a_driver(version: str, plain: str) 
 def test_a_package_that_is_not_free_is_found_where_main_does_not_have_it(tmp_path: Path) -> None:
     archive = NamesOnly(tmp_path, NAMES, {"zfs-dkms": ("dkms",)})
     with pytest.raises(Fetched, match="zfs-dkms"):
-        target.prepare("zfs-dkms", tmp_path / "image", archive, evaluate_nothing)
+        target.prepare("zfs-dkms", tmp_path / "image", archive, evaluate_nothing, build_nothing)
 
 
 def test_a_mirror_need_not_have_more_than_main(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""`nodeside init`: the files of a driver for a source that has none, made from what is in it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nodeside.trial.architecture import AMD64
+
+if TYPE_CHECKING:
+    from nodeside.trial.target.draft import Draft
+
+
+@click.command(name="init")
+@click.argument("source", default=".", metavar="[SOURCE]")
+@click.option(
+    "--into",
+    metavar="DIR",
+    help="Where a Debian package is unpacked to.  [default: its name, without -dkms]",
+)
+@click.option(
+    "--kernel",
+    "-k",
+    default=AMD64.default_kernel,
+    show_default=True,
+    metavar="KERNEL",
+    help="Build for this kernel to see what modules there are; as that of `nodeside try`.",
+)
+@click.option("--force", is_flag=True, help="Write the files anew if they are there.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Format of the output on stdout.",
+)
+def init(*, source: str, into: str | None, kernel: str, force: bool, output: str) -> None:
+    """Write driver.yaml and what else an image needs beside a source.
+
+    SOURCE is a dkms tree, a directory with a Kbuild or a Makefile, or the name of a Debian package
+    such as vpoll-dkms. It is built once in the toolkit of a Debian kernel, as an ordinary user
+    without network, to see what modules it has and what hardware they are for. What nothing in it
+    says is marked with "guess".
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    from nodeside.trial.privilege import become_root
+
+    become_root()
+    if not source or not kernel or into == "":
+        raise click.UsageError("SOURCE, --into or --kernel is empty; is a shell variable unset?")
+    directory, draft = _make(source, into, kernel, force=force)
+    document = _document(directory, draft)
+    click.echo(json.dumps(document, indent=2) if output == "json" else _table(document, directory))
+
+
+def _make(source: str, into: str | None, kernel: str, *, force: bool) -> tuple[Path, Draft]:
+    """Write the files. Nothing is written unless all of it is known."""
+    from functools import partial
+
+    from nodeside import __version__
+    from nodeside.errors import UsageError
+    from nodeside.scratch import scratch_directory
+    from nodeside.trial import scaffold, vendor_tree
+    from nodeside.trial.target.draft import draft_of
+    from nodeside.trial.target.target import LEFT_OUT, package_tree
+    from nodeside.trial.workshop import Workshop
+
+    path = Path(source)
+    is_package = not path.exists()
+    if not is_package and into:
+        raise UsageError(f"--into is for packages, and {source} is a directory")
+    if path.is_file():
+        raise UsageError(f"{source} is a file: expected a directory, or a Debian package NAME-dkms")
+    directory = Path(into or source.removesuffix("-dkms")) if is_package else path
+    if is_package and directory.exists() and not force:
+        raise UsageError(f"{directory} is there already", hint="--into DIR, or --force")
+    if not is_package and not force:
+        scaffold.require_absent(directory)
+    with Workshop() as workshop, scratch_directory("init") as scratch:
+        chosen = workshop.resolve(kernel)
+        found = package_tree(source, scratch, workshop.archive) if is_package else path
+        tree = scratch / "source"
+        vendor_tree.copy(found, tree, leave_out=(*LEFT_OUT, *scaffold.FILES))
+        evaluate, build = partial(workshop.evaluate, chosen), partial(workshop.build, chosen)
+        draft = draft_of(tree, path.absolute().name, evaluate, build)
+        files = scaffold.texts(draft, "src" if is_package else ".", __version__)
+        if is_package:
+            scaffold.write_source(tree, directory)
+        scaffold.write(directory, files)
+    return directory, draft
+
+
+def _document(directory: Path, draft: Draft) -> dict[str, Any]:
+    from nodeside.trial import scaffold
+
+    hardware = scaffold.hardware_of(draft.files)
+    return {
+        "directory": str(directory),
+        "files": list(scaffold.FILES),
+        "driver": draft.name,
+        "version": draft.version,
+        "kind": draft.build.kind.value,
+        "modules": list(draft.modules),
+        "pci": [f"{vendor}:{device}" for vendor, device in hardware.pci],
+        "guesses": dict(draft.guesses),
+        "problem": draft.problem,
+    }
+
+
+def _table(document: dict[str, Any], directory: Path) -> str:
+    from nodeside.table import table
+
+    where = "." if directory == Path() else str(directory)
+    rows = [
+        ("driver", f"{document['driver']} {document['version']}"),
+        ("build", document["kind"]),
+        ("modules", ", ".join(document["modules"])),
+    ]
+    if document["pci"]:
+        rows.append(("hardware", " ".join(document["pci"])))
+    rows += [(f"guess: {name}", why) for name, why in document["guesses"].items()]
+    if document["problem"]:
+        rows.append(("not built", document["problem"]))
+    rows += [("written", f"{directory / name}") for name in document["files"]]
+    if document["problem"]:
+        rows.append(("again", "with --force and, for another kernel, --kernel KERNEL"))
+    rows.append(("next", f"nodeside try {where}"))
+    return table(rows)

@@ -1,0 +1,275 @@
+"""The files that `nodeside init` writes beside a source, from a draft of its driver.yaml.
+
+Each text is complete and correct as it is. What nothing in the source says is marked with "guess",
+and what is likely to be wanted next is there as a comment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.contract import API_VERSION, BuildKind
+from nodeside.driver.module.modulefile import ModuleFile, Parameter
+from nodeside.errors import UsageError
+from nodeside.files import disk_errors, publish_bytes
+from nodeside.log import escaped
+from nodeside.spec import json_schema
+from nodeside.spec.schema import LIST_LIMIT
+from nodeside.spec.yamltext import write_yaml
+from nodeside.trial.target.draft import Draft
+
+SCHEMA = "driver.schema.json"
+# What is not part of the source: a change of it must not change the key of a bundle. driver.yaml
+# and trial.yaml never are.
+_BESIDE = ("Containerfile", ".dockerignore", SCHEMA)
+FILES = ("driver.yaml", *_BESIDE, "trial.yaml")
+
+_COMMENT = 160  # characters of what a module says of itself
+_PARAMETERS = 40  # of a module; more are in `modinfo`
+_PCI = re.compile(r"pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})")
+# QEMU's devices by PCI id (docs/specs/pci-ids.rst and hw/net/), so that a trial has the hardware.
+_EMULATED = {
+    ("1234", "11e8"): "edu",
+    ("8086", "100e"): "e1000",
+    ("8086", "10d3"): "e1000e",
+    ("10ec", "8139"): "rtl8139",
+    ("1022", "2000"): "pcnet",
+}
+
+_CONTAINERFILE = """\
+# A driver image: the source and its driver.yaml on top of the nodeside driver base image.
+# Nothing is compiled here. The node or a build Job compiles the modules for the node's kernel.
+#
+#   podman build -t {name}:{tag} --build-arg BASE=registry.example.com/nodeside/driver:{release} .
+ARG BASE=localhost/nodeside-driver
+FROM ${{BASE}}
+
+LABEL org.opencontainers.image.title="{name}" \\
+      org.opencontainers.image.version="{version}"
+
+COPY . /driver-image/
+"""
+_DOCKERIGNORE = """\
+# What is no part of the driver. All else in here is in the image, and a change of the source is a
+# new build on every node: add what a build does not need, and to source.exclude in driver.yaml too.
+# The products of make need no line: nodeside leaves out what make would make again.
+.git
+trial.yaml
+Containerfile
+.dockerignore
+driver.schema.json
+"""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """PCI ids (vendor, device) that the modules say they are for, and other buses with a count."""
+
+    pci: tuple[tuple[str, str], ...]
+    others: Mapping[str, int]
+
+    @property
+    def emulated(self) -> tuple[tuple[str, str], ...]:
+        return tuple(each for each in self.pci if each in _EMULATED)
+
+
+def hardware_of(files: Iterable[ModuleFile]) -> Hardware:
+    """Return the hardware in the device tables of modules (scripts/mod/file2alias.c)."""
+    pci: set[tuple[str, str]] = set()
+    others: dict[str, int] = {}
+    for alias in (alias for file in files for alias in file.aliases):
+        bus, colon, _ = alias.partition(":")
+        if found := _PCI.match(alias):
+            pci.add((found[1].lower(), found[2].lower()))
+        elif colon and re.fullmatch(r"[a-z0-9]{2,16}", bus):
+            others[bus] = others.get(bus, 0) + 1
+    return Hardware(tuple(sorted(pci)), others)
+
+
+def texts(draft: Draft, source: str, release: str) -> dict[str, str]:
+    """Return the files by name. `source` is the path of the source, `release` ours."""
+    words = {
+        "name": draft.name,
+        "version": draft.version,
+        "tag": _tag(draft.version),
+        "release": release,
+    }
+    return {
+        "driver.yaml": "\n".join(_driver(draft, source)) + "\n",
+        "trial.yaml": "\n".join(_trial(draft)) + "\n",
+        "Containerfile": _CONTAINERFILE.format(**words),
+        ".dockerignore": _DOCKERIGNORE,
+        SCHEMA: json.dumps(json_schema(), indent=1) + "\n",
+    }
+
+
+def require_absent(directory: Path) -> None:
+    """Raise UsageError if one of the files is there."""
+    there = [name for name in FILES if os.path.lexists(directory / name)]
+    if there:
+        raise UsageError(
+            f"{directory} has {', '.join(there)} already, and nothing was written",
+            hint="--force writes them anew",
+        )
+
+
+def write(directory: Path, files: Mapping[str, str]) -> None:
+    """Write the files, each by rename, as those of the directory's owner. We are root."""
+    for name, text in files.items():
+        publish_bytes(directory / name, text.encode())
+        _give(directory / name, directory.stat())
+
+
+def write_source(tree: Path, directory: Path) -> None:
+    """Copy a source to `src` in a directory that is made, for the owner of the one above it."""
+    with disk_errors(directory):
+        directory.mkdir(exist_ok=True)
+        owner = directory.parent.stat()
+        shutil.rmtree(directory / "src", ignore_errors=True)
+        shutil.copytree(tree, directory / "src", symlinks=True)
+        _give(directory, owner)
+        for path in (directory / "src").rglob("*"):
+            _give(path, owner)
+        _give(directory / "src", owner)
+
+
+def _give(path: Path, owner: os.stat_result) -> None:
+    os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def _driver(draft: Draft, source: str) -> Iterator[str]:
+    hardware = hardware_of(draft.files)
+    yield f"# yaml-language-server: $schema={SCHEMA}"
+    yield '# Made by `nodeside init`: check what is marked with "guess". All other fields are in'
+    yield "# `nodeside spec reference`. Try it: nodeside try ."
+    yield f"apiVersion: {API_VERSION}"
+    yield "kind: Driver"
+    yield "metadata:"
+    yield f"  name: {_text(draft.name)}{_guess(draft, 'name')}"
+    yield "spec:"
+    yield f"  version: {_text(draft.version)}{_guess(draft, 'version')}"
+    yield "  # A cluster needs the image that the Containerfile makes:"
+    yield f"  # image: registry.example.com/drivers/{draft.name}:{_tag(draft.version)}"
+    yield from _hardware(hardware)
+    yield "  source:"
+    yield f"    path: {_text(source)}"
+    if source == ".":
+        yield f"    exclude: [{', '.join(_BESIDE)}]"
+    yield from _build(draft)
+    yield from _modules(draft)
+    yield from _firmware(draft.files)
+    yield from _validate(draft, hardware)
+
+
+def _hardware(hardware: Hardware) -> Iterator[str]:
+    yield "  # The nodes of a cluster that get the driver; without `hardware`, all of them do."
+    listed = hardware.pci[:LIST_LIMIT]
+    if listed:
+        yield "  hardware:"
+        yield "    pci: # as the modules' MODULE_DEVICE_TABLE says"
+        yield from (f"      - {{{_id(each)}}}" for each in listed)
+    if left := len(hardware.pci) - len(listed):
+        vendors = sorted({vendor for vendor, _ in hardware.pci[LIST_LIMIT:]})
+        yield f"      # guess: {left} more, of {', '.join(vendors)}, did not fit. An entry without"
+        yield "      # `device` stands for every device of a vendor."
+    if hardware.others:
+        buses = ", ".join(f"{bus} ({n})" for bus, n in sorted(hardware.others.items()))
+        yield f"  # The modules are also for devices of other kinds: {buses}."
+    if not listed:
+        yield "  # hardware:"
+        yield '  #   nodeSelector: {example.com/has-the-device: "true"}'
+
+
+def _build(draft: Draft) -> Iterator[str]:
+    yield "  build:"
+    yield f"    kind: {draft.build.kind.value}{_guess(draft, 'build')}"
+    if draft.build.directory != ".":
+        yield f"    directory: {_text(draft.build.directory)}"
+    if draft.build.command:
+        words = ", ".join(_text(word) for word in draft.build.command)
+        yield f"    command: [{words}]"
+    if draft.build.kind is BuildKind.KBUILD:
+        yield "    # makeArguments: [CONFIG_EXAMPLE=m]"
+
+
+def _modules(draft: Draft) -> Iterator[str]:
+    files = {file.name: file for file in draft.files}
+    yield f"  modules:{_guess(draft, 'modules')}"
+    for name in draft.modules:
+        yield f"    - name: {_text(name)}"
+        file = files.get(name.replace("-", "_"))
+        if file is not None and file.parameters:
+            yield "      # parameters: # all of them are strings"
+            yield from _parameters(list(file.parameters.values()))
+
+
+def _parameters(parameters: Sequence[Parameter]) -> Iterator[str]:
+    for each in parameters[:_PARAMETERS]:
+        words = ": ".join(_comment(word) for word in (each.type, each.description) if word)
+        yield f'      #   {_comment(each.name)}: ""{f" # {words}" if words else ""}'
+    if len(parameters) > _PARAMETERS:
+        yield f"      #   and {len(parameters) - _PARAMETERS} more, see modinfo"
+
+
+def _firmware(files: Sequence[ModuleFile]) -> Iterator[str]:
+    names = sorted({_comment(name) for file in files for name in file.firmware})
+    if names:
+        shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+        yield f"  # The modules may request firmware: {shown}"
+        yield "  # firmware: {path: firmware} # files that the image brings, as in /lib/firmware"
+
+
+def _validate(draft: Draft, hardware: Hardware) -> Iterator[str]:
+    """Checks that hold in a trial too: of a device, only where QEMU has it."""
+    driver = draft.modules[0]
+    yield "  # What shows that the driver works. A node where it does not hold is not ready."
+    if hardware.emulated:
+        yield "  validate:"
+        yield "    bound:"
+        for each in hardware.emulated:
+            bound = f"{_id(each)}, driver: {_text(driver)}"
+            yield f"      - {{{bound}}} # guess: the driver's name in sysfs"
+        return
+    yield "  # validate:"
+    yield "  #   devices: [/dev/example0]"
+    for each in hardware.pci[:1]:
+        yield "  #   bound:"
+        yield f"  #     - {{{_id(each)}, driver: {_text(driver)}}}"
+
+
+def _trial(draft: Draft) -> Iterator[str]:
+    yield "# Only for `nodeside try`: devices that QEMU emulates, and commands to run once the"
+    yield "# driver is ready, in a container with its devices and with the node below /host."
+    devices = [_EMULATED[each] for each in hardware_of(draft.files).emulated]
+    yield f"devices: [{', '.join(devices)}]"
+    yield "# commands:"
+    yield "#   - [cat, /proc/modules]"
+
+
+def _id(pci: tuple[str, str]) -> str:
+    vendor, device = pci
+    return f'vendor: "{vendor}", device: "{device}"'
+
+
+def _guess(draft: Draft, name: str) -> str:
+    return f" # guess: {draft.guesses[name]}" if name in draft.guesses else ""
+
+
+def _text(text: str) -> str:
+    """Return a text as YAML, in quotes if it takes them."""
+    return write_yaml([text]).removeprefix("- ").rstrip("\n")
+
+
+def _tag(version: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", version)
+
+
+def _comment(text: str) -> str:
+    line = escaped(" ".join(text.split()))
+    return line if len(line) <= _COMMENT else f"{line[:_COMMENT]}..."

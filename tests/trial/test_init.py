@@ -1,0 +1,121 @@
+"""`nodeside init` from the command line, with sources as vendors have them and the real toolkit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeside import process
+from nodeside.contract import BuildKind
+from nodeside.errors import ExitCode
+from nodeside.process import Completed
+from nodeside.spec import load
+from nodeside.spec.pci import PciId
+from nodeside.trial.scaffold import FILES
+
+pytestmark = pytest.mark.toolkit
+
+SECONDS = 1800.0
+EDU = Path(__file__).parents[2] / "examples" / "edu" / "src"
+SOMEBODY = 12345
+
+CHIP = """\
+#include <linux/module.h>
+#include <linux/pci.h>
+
+static int debug = GREETING;
+module_param(debug, int, 0444);
+MODULE_PARM_DESC(debug, "how much it says");
+static const struct pci_device_id ids[] = { { PCI_DEVICE(0x1d0f, 0xf000) }, {} };
+MODULE_DEVICE_TABLE(pci, ids);
+MODULE_FIRMWARE("chip/a.bin");
+static int __init chip_init(void) { return 0; }
+static void __exit chip_exit(void) {}
+module_init(chip_init);
+module_exit(chip_exit);
+MODULE_VERSION("3.2");
+MODULE_LICENSE("GPL");
+"""
+
+
+def init(*words: str, at: Path) -> Completed:
+    code = "from nodeside.__main__ import main; main()"
+    argv = [sys.executable, "-P", "-c", code, "init", *words]
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return process.run(argv, timeout=SECONDS, check=False, cwd=at, env=env)
+
+
+def put(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def test_a_source_with_a_makefile_of_its_own(tmp_path: Path) -> None:
+    """kbuild alone cannot build it: the flags are in the Makefile above."""
+    tree = tmp_path / "board"
+    put(tree, "Makefile", 'all:\n\t$(MAKE) -C src FLAGS="-DGREETING=42"\n')
+    put(tree, "src/Kbuild", "obj-m := chip.o\nccflags-y := $(FLAGS)\n")
+    put(
+        tree,
+        "src/Makefile",
+        "all:\n\t$(MAKE) -C /lib/modules/$(shell uname -r)/build M=$(CURDIR) modules\n",
+    )
+    put(tree, "src/chip.c", CHIP)
+    os.chown(tree, SOMEBODY, SOMEBODY)
+
+    done = init("board", "--output", "json", at=tmp_path)
+
+    assert done.exit_code == 0, done.errors
+    said = json.loads(done.output)
+    assert (said["driver"], said["version"], said["modules"]) == ("chip", "3.2", ["chip"])
+    assert list(said["guesses"]) == ["build"]
+    driver = load(tree / "driver.yaml")
+    assert (driver.spec.build.kind, driver.spec.build.command) == (BuildKind.COMMAND, ("make",))
+    assert driver.spec.hardware.pci == (PciId(vendor="1d0f", device="f000"),)
+    text = (tree / "driver.yaml").read_text()
+    assert '#   debug: "" # int: how much it says' in text
+    assert "chip/a.bin" in text
+    assert {(tree / name).stat().st_uid for name in FILES} == {SOMEBODY}
+    assert not list(tree.rglob("*.ko")), "the source itself is not built in"
+
+
+def test_nothing_is_written_over_unless_it_is_wished(tmp_path: Path) -> None:
+    tree = tmp_path / "edu"
+    shutil.copytree(EDU, tree)
+    (tree / "driver.yaml").write_text("mine\n")
+
+    refused = init("edu", at=tmp_path)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "edu has driver.yaml already, and nothing was written" in refused.errors
+    assert (tree / "driver.yaml").read_text() == "mine\n"
+    assert not (tree / "Containerfile").exists()
+
+    done = init("--force", at=tree)
+    assert done.exit_code == 0, done.errors
+    assert "nodeside try ." in done.output
+    assert load(tree / "driver.yaml").spec.build.kind is BuildKind.DKMS
+
+
+def test_a_source_that_does_not_compile_says_so_and_is_not_lost(tmp_path: Path) -> None:
+    put(tmp_path, "Makefile", "obj-m := chip.o\n")
+    put(tmp_path, "chip.c", CHIP)
+
+    done = init(at=tmp_path)
+
+    assert done.exit_code == 0, done.errors
+    assert "GREETING" in done.output
+    assert [module.name for module in load(tmp_path / "driver.yaml").spec.modules] == ["chip"]
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    put(tmp_path, "Makefile", "obj-m := $(NAME).o\n")
+
+    done = init(at=tmp_path)
+
+    assert done.exit_code == ExitCode.BUILD_FAILED
+    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
