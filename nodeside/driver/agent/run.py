@@ -133,7 +133,7 @@ class Run:
             tell = partial(journal.state, State.BUILDING)
             listener = replace(self.listener, on_sidecar=tell)
             with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
-                return journal, self._bring_up(task, journal, listener)
+                return journal, self._tried(task, journal, listener)
         except (Locked, KernelChanged, StoppedWaiting) as error:
             # Nothing was observed of the driver, so nothing is announced: the process that works
             # on it, now or later, reports its state.
@@ -142,6 +142,19 @@ class Run:
         except NodesideError as error:
             log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
             return journal, journal.failed(error)
+
+    def _tried(self, task: Task, journal: Journal, listener: Listener) -> Report:
+        """Bring the driver up; announce a failure while the lock is held.
+
+        Afterwards another holder may have made it ready.
+        """
+        try:
+            return self._bring_up(task, journal, listener)
+        except (Locked, StoppedWaiting):
+            raise
+        except NodesideError as error:
+            log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
+            return journal.failed(error)
 
     def _bring_up(self, task: Task, journal: Journal, listener: Listener) -> Report:
         """Bring the driver up. After a bug, judge what is loaded: the bug says nothing about it."""

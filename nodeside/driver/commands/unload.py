@@ -56,12 +56,15 @@ def unload(task: Task) -> Outcome:
     with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
+            # Told before the next lock holder, who may load it again at once, tells its own.
             try:
                 removed = _unload(task, journal, Loader(task.host))
+                journal.state(State.WAITING, "unloaded", reason=UNLOADED)
             except NodesideError as error:
                 journal.failed(error, announce=journal.told is not None)
                 raise
-        journal.state(State.WAITING, "unloaded", reason=UNLOADED)
+            finally:
+                announcer.flush(_TELL)
     return _outcome(task, removed)
 
 

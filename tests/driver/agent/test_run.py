@@ -36,6 +36,7 @@ from nodeside.driver.bringup import observe
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.ladder import rungs
+from nodeside.driver.node.node_lock import is_locked
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, SpecError
 from nodeside.ready_file import read_ready
@@ -80,6 +81,22 @@ def test_a_failure_is_told_with_reason_message_and_hint(node: FakeNode) -> None:
     assert told.reason == "NoRungServed"
     assert told.message.startswith("no way to get the modules: ")
     assert "--shared" in told.hint
+
+
+def test_a_failure_is_told_before_another_process_can_make_the_driver_ready(
+    node: FakeNode,
+) -> None:
+    node.write_driver()
+    held: list[bool] = []
+
+    def tell(_: NodeDriverStatus) -> None:
+        held.append(is_locked(node.host, "straw"))
+
+    _, report = replace(run_of(node), tell=tell).once()
+
+    assert report.state is State.FAILED
+    assert held
+    assert all(held)
 
 
 def test_a_module_that_cannot_go_is_a_state_of_its_own(node: FakeNode) -> None:

@@ -14,6 +14,7 @@ import pytest
 from nodeside.contract import State
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.commands import unload
+from nodeside.driver.node.node_lock import is_locked
 from nodeside.driver.node.run_directory import clear_loaded, hold_lock
 from nodeside.errors import ExitCode
 from nodeside.ready_file import read_ready
@@ -78,6 +79,27 @@ def as_soon_as(holds: Callable[[], bool], act: Callable[[], None]) -> Iterator[N
     finally:
         ended.set()
         thread.join(_LATEST)
+
+
+@pytest.mark.parametrize("words", [("unload",), ("unload", "--wait")])
+def test_the_result_is_told_before_the_next_holder_of_the_lock_can_tell_its_own(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """A pod loads the driver again at once. Told after that, `unloaded` would end its readiness."""
+    locked: list[tuple[State, bool]] = []
+    announce = Journal._announce
+
+    def listening(journal: Journal, report: object) -> None:
+        announce(journal, report)  # type: ignore[arg-type]
+        assert journal.told is not None
+        locked.append((journal.told.state, is_locked(node.host, "straw")))
+
+    monkeypatch.setattr(Journal, "_announce", listening)
+
+    assert node.run(*words).code == 0
+
+    assert locked[-1] == (State.WAITING, True)
+    assert all(held for _, held in locked)
 
 
 def test_modules_that_nobody_holds_go_at_once(
