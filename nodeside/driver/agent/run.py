@@ -41,7 +41,7 @@ from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.driver.services.services import ServiceFailed, Services
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
 from nodeside.host import Host
-from nodeside.ready_file import clear_ready
+from nodeside.ready_file import clear_ready, ready_path
 
 if TYPE_CHECKING:
     from nodeside.driver.agent.watch import Watch
@@ -216,7 +216,9 @@ class Run:
                 timeout = retry if result is _Result.RETRYABLE else None
                 if result is _Result.SERVICE_FAILED:
                     timeout = services.next_start()
-                reason = watch.wait(timeout, calm=_CALM if result is _Result.READY else retry)
+                is_ready = result is _Result.READY
+                ready = ready_path(self.config.host, self.last_read.name) if is_ready else None
+                reason = watch.wait(timeout, calm=_CALM if is_ready else retry, ready=ready)
                 if result is _Result.READY:
                     retry = _FIRST_RETRY
                 elif reason.why is not Why.POLL and result is not _Result.SERVICE_FAILED:

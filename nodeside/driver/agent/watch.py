@@ -44,6 +44,7 @@ class Why(Enum):
 
     STOP = "stop"
     INPUT = "input"
+    NOT_READY = "not ready any more"
     SERVICE = "service"
     UEVENT = "uevent"
     POLL = "poll"
@@ -139,16 +140,22 @@ class Watch:
         for _ in self._events():
             pass
 
-    def wait(self, timeout: float | None = None, *, calm: float = 0.0) -> Reason:
+    def wait(
+        self, timeout: float | None = None, *, calm: float = 0.0, ready: Path | None = None
+    ) -> Reason:
         """Sleep until there is a reason to look again; `timeout` seconds at most.
 
         Uevents are deferred for the first `calm` seconds, but not dropped: the last look may have
-        caused some of them, and not others.
+        caused some of them, and not others. `ready` is the ready file: whoever removes it, such as
+        an unload by hand that then fails, may leave a driver that works.
         """
         started = self._clock.now()
         until = None if timeout is None else started + timeout
+        was_ready = ready is not None and ready.exists()
         while True:
             reason = self._reason(started + calm, until)
+            if reason is None and was_ready and ready is not None and not ready.exists():
+                reason = Reason(Why.NOT_READY)
             if reason is not None:
                 self._looked_at = self._clock.now()
                 return reason

@@ -39,7 +39,7 @@ from nodeside.driver.ladder import rungs
 from nodeside.driver.node.node_lock import is_locked
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, SpecError
-from nodeside.ready_file import read_ready
+from nodeside.ready_file import read_ready, ready_path
 from nodeside.shared import SharedDir
 from nodeside.spec import check_node_driver
 from nodeside.uevents import Uevent
@@ -315,6 +315,7 @@ class Script:
         self.reasons = list(reasons)
         self.patience: list[float | None] = []
         self.calm: list[float] = []
+        self.ready: list[Path | None] = []
         self.stopping: signal.Signals | None = None
         self.modules: tuple[str, ...] = ()
         self.inputs: tuple[Path, ...] = ()
@@ -339,8 +340,9 @@ class Script:
     def drain(self) -> None:
         pass
 
-    def wait(self, timeout: float | None, *, calm: float) -> Reason:
+    def wait(self, timeout: float | None, *, calm: float, ready: Path | None) -> Reason:
         self.patience.append(timeout)
+        self.ready.append(ready)
         self.calm.append(calm)
         act = self.acts.get(len(self.patience))
         if act:
@@ -477,6 +479,17 @@ def test_a_driver_that_is_ready_waits_for_the_slow_poll(
     assert script.patience == [None, None, None]
     assert node.states[-3:] == [State.READY] * 3
     assert node.kernel.loads == ["straw"], "looking again loads nothing again"
+
+
+def test_a_ready_file_that_somebody_removed_is_missed_and_written_again(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    path = ready_path(node.host, "straw")
+    script = live(node, monkeypatch, Why.NOT_READY)
+    assert script.ready == [path, path]
+    assert node.states[-2:] == [State.READY] * 2
+    assert node.kernel.loads == ["straw"]
 
 
 def test_a_module_that_somebody_unloaded_is_loaded_again(

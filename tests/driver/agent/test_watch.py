@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -178,6 +179,20 @@ def test_slow_poll_counts_from_the_last_look() -> None:
         assert watch.wait(0).why is Why.PATIENCE
         now = 898.0
         assert watch.wait(0).why is Why.POLL
+
+
+def test_a_ready_file_that_goes_is_a_reason_to_look(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    with Watch([], often=[tmp_path / "driver.yaml"], uevents=Queue) as watch:
+        assert watch.wait(0, ready=ready).why is Why.PATIENCE, "it was not there"
+        ready.touch()
+        assert watch.wait(0, ready=ready).why is Why.PATIENCE
+        remover = threading.Timer(0.1, ready.unlink)
+        remover.start()
+
+        assert watch.wait(60, ready=ready).why is Why.NOT_READY
+
+        remover.join()
 
 
 def test_rewritten_driver_yaml_is_a_reason_to_look(tmp_path: Path) -> None:
