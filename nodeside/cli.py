@@ -63,8 +63,11 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Exit as after SIGPIPE if the output was closed; click would exit with 1, our bug code."""
+        from nodeside.failures import document_of_failure
+
         try:
-            return super().invoke(ctx)
+            with document_of_failure(ctx):
+                return super().invoke(ctx)
         except BrokenPipeError:
             _drop_output()
             raise SystemExit(128 + signal.SIGPIPE) from None
@@ -96,12 +99,9 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except NodesideError as error:
-        from nodeside.log import escaped  # a message may quote a guest, a store or a build
+        from nodeside.failures import show_failure
 
-        color = None if os.environ.get("NO_COLOR") else "red"
-        click.secho(escaped(f"error: {error}", keep="\t\n"), fg=color, err=True)
-        if error.hint:
-            click.echo(escaped(f"hint: {error.hint}", keep="\t\n"), err=True)
+        show_failure(error)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
@@ -134,7 +134,9 @@ def main() -> None:
         try:
             code = root.main(standalone_mode=False, prog_name="nodeside")
         except click.ClickException as error:
-            error.show()
+            from nodeside.failures import show_usage
+
+            show_usage(error)
             raise SystemExit(error.exit_code) from None
         except click.Abort:
             raise KeyboardInterrupt from None

@@ -95,7 +95,7 @@ def complete(*words: str) -> list[str]:
 
 def test_commands_verbs_and_options_complete() -> None:
     assert complete("dr") == ["driver"]
-    assert set(complete("")) == {"driver", "device-agent", "try", "spec", "completion"}
+    assert set(complete("")) == {"driver", "device-agent", "try", "init", "spec", "completion"}
     assert complete("driver", "do") == ["doctor"]
     assert complete("driver", "build", "--ag") == ["--again"]
     assert set(complete("driver", "plan", "--output", "")) == {"table", "json"}

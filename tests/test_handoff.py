@@ -187,10 +187,10 @@ def test_a_compile_error_is_said_first_with_the_command_to_repeat_it(
     handoff.vendor("echo \"straw.c:3:1: error: expected ';'\"\necho more\nexit 2\n")
     done = handoff.build()
     assert done.exit_code == ExitCode.BUILD_FAILED
-    assert done.output == ""
+    assert json.loads(done.output)["error"]["reason"] == "Compile"
     last = done.errors[done.errors.index("error: ") :]
     assert "first error: straw.c:3:1: error: expected ';'" in last
-    assert "to repeat it, in the toolkit container: cd " in last
+    assert "to repeat it, in the toolkit container:\ncd " in last
     assert last.splitlines()[-1].startswith("hint: ")
     assert "Traceback" not in done.errors
 

@@ -24,7 +24,6 @@ from cluster.cli.options import (
     ARCHITECTURE,
     CA_CONFIG_MAP,
     LOOKING,
-    OUTPUT,
     PROXIES,
     PROXY_NAMES,
     PULL_SECRETS,
@@ -36,6 +35,7 @@ from cluster.cli.options import (
 from cluster.cli.preflight import preflight
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.failures import document_of_failure, output_option, show_failure, show_usage
 
 if TYPE_CHECKING:
     from cluster.cli.status import Overview
@@ -67,7 +67,7 @@ class _Root(click.Group):
             return super().make_context(*args, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _closed_pipe():
+        with _closed_pipe(), document_of_failure(ctx):
             return super().invoke(ctx)
 
 
@@ -164,7 +164,7 @@ def run(
 @in_own_right(LOOKING)
 @connected
 @click.argument("driver", default="")
-@OUTPUT
+@output_option
 @click.option("--watch", "-w", is_flag=True, help="Again after each change, until interrupted.")
 def status(*, connection: Connection, driver: str, output: str, watch: bool) -> None:
     """Show all drivers, or DRIVER, with their pools and stages.
@@ -198,7 +198,7 @@ def _show(current: Overview, output: str) -> None:
 @connected
 @click.argument("driver")
 @click.argument("node", default="")
-@OUTPUT
+@output_option
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
     """Explain DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
     from cluster.cli import explain as inspection
@@ -217,7 +217,7 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 @click.option("--kernel", default="", help="Kernel release, for images that are named by kernel.")
 @ARCHITECTURE
 @click.option("--driver", default="", help="A Driver of the cluster whose `toolkit` is used.")
-@OUTPUT
+@output_option
 def resolve(
     *,
     connection: Connection,
@@ -254,11 +254,7 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except NodesideError as error:
-        from nodeside.log import escaped  # a message may quote an object of the cluster
-
-        click.secho(escaped(f"error: {error}", keep="\t\n"), fg="red", err=True)
-        if error.hint:
-            click.echo(escaped(f"hint: {error.hint}", keep="\t\n"), err=True)
+        show_failure(error)
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
@@ -281,6 +277,6 @@ def main(name: str = "nodeside-cluster") -> None:
         try:
             code = root.main(standalone_mode=False, prog_name=name)
         except click.ClickException as error:
-            error.show()
+            show_usage(error)
             raise SystemExit(error.exit_code) from None
     raise SystemExit(code if isinstance(code, int) else ExitCode.OK)

@@ -70,10 +70,6 @@ def connected(function: F) -> F:
     return cast(F, wrapped)
 
 
-OUTPUT = click.option(
-    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-
 # `uname -m` of the architectures that Kubernetes supports.
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 ARCHITECTURE = click.option(

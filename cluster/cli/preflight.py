@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from cluster.cli.options import ARCHITECTURE, OUTPUT, TRYING, Connection, connected, in_own_right
+from cluster.cli.options import ARCHITECTURE, TRYING, Connection, connected, in_own_right
+from nodeside.failures import output_option
 
 _SECONDS = 3600.0
 
@@ -27,7 +28,7 @@ _SECONDS = 3600.0
     show_default=True,
     help="Seconds until the build is given up.",
 )
-@OUTPUT
+@output_option
 def preflight(
     *,
     connection: Connection,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nodeside.driver.commands.options import dry_run_option, for_kernel, in_place, output_option
+from nodeside.driver.commands.options import dry_run_option, for_kernel, in_place
+from nodeside.failures import output_option, remember_format
 
 if TYPE_CHECKING:
     from nodeside.driver.commands.outcome import Outcome
@@ -201,6 +202,8 @@ def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
     type=click.Choice(["shell", "json"]),
     default="shell",
     show_default=True,
+    is_eager=True,
+    callback=remember_format,
     help="Format of the output on stdout.",
 )
 def env(config: Config, kernel: Kernel | None, output: str) -> None:

@@ -46,6 +46,7 @@ from nodeside.toolkit_sidecar.recipe import (
     Workplace,
     build_environment,
     extra_symbols,
+    flags_for_same_bytes,
     make_recipe,
     patch_steps,
 )
@@ -115,13 +116,14 @@ class Build:
         self.notes += bench.notes
         self.log.say(f"compiler: {self.toolchain.compiler}; headers: {self.toolchain.headers}")
         (out / "tmp").mkdir()
-        env = build_environment(request, out)
         assert bench.compiler is not None
+        flags = flags_for_same_bytes(request, out, bench.compiler)
+        env = build_environment(request, out, flags)
         if request.settings.symbols:
             given = self.shared.symbols / request.settings.symbols
             kernels = bench.known_headers.directory / "Module.symvers"
             write_extra_symbols(given, kernels, extra_symbols(out))
-        return Workplace(request, out, bench.known_headers, jobs, bench.compiler.name, env)
+        return Workplace(request, out, bench.known_headers, jobs, bench.compiler.name, env, flags)
 
     def _copy(self) -> None:
         target = self.out / "build"

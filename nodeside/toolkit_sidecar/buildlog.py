@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,10 +29,16 @@ Echo = Callable[[Sequence[str]], None]
 
 
 class BuildLog:
-    """A build's log, used as a context manager. `echo` receives each chunk's complete lines."""
+    """A build's log, used as a context manager. `echo` receives each chunk's complete lines.
+
+    The file has the output as it is. In the lines, files in the directory of the build are named
+    relative to the source: that is where a person looks for them.
+    """
 
     def __init__(self, path: Path, echo: Echo, *, limit: int = LOG_LIMIT) -> None:
         self.path = path
+        place = re.escape(str(path.parent))  # at the beginning of a word: not in `PWD=...`
+        self._place = re.compile(rf"(?<![^\s'\"([:]){place}/(?:build|dkms/[^/\s]+/[^/\s]+/build)/")
         self.says_full = False  # some line reported a full disk
         self.first_error = FirstError()
         self._echo = echo
@@ -94,11 +101,12 @@ class BuildLog:
 
     def _remember(self, raw: bytes) -> str:
         line = raw.decode(errors="replace").rstrip("\r").translate(_CONTROL)[:_LINE]
-        self._tail.append(line)
         if not line.startswith("# "):  # not a line of our own
+            line = self._place.sub("", line)
             self.first_error.see(line)
             if not self.says_full and NO_SPACE.search(line):
                 self.says_full = True
+        self._tail.append(line)
         return line
 
     def _write(self, data: bytes) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nodeside import process
 from nodeside.contract import BuildKind, BuildRequest, FailureKind
+from nodeside.toolkit_sidecar.compiler import Compiler
 from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
@@ -48,7 +49,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Workplace:
-    """The inputs of one build: its request, its directory, and its tools."""
+    """The inputs of one build: its request, its directory, and its tools.
+
+    `flags` are for the compiler; the environment has them too.
+    """
 
     request: BuildRequest
     out: Path
@@ -56,6 +60,7 @@ class Workplace:
     jobs: int
     compiler: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
 
     @property
     def source(self) -> Path:
@@ -68,15 +73,40 @@ class Workplace:
         return inside(self.source, self.request.settings.directory, "build.directory")
 
 
-def build_environment(request: BuildRequest, out: Path) -> dict[str, str]:
-    """Return the environment for vendor code. Only PATH is taken from the sidecar's own."""
+# A time for what a build stamps: the same source makes the same bytes, whenever it is built.
+# https://reproducible-builds.org/specs/source-date-epoch/
+_EPOCH = "315532800"  # 1980-01-01, which every archive format can hold
+_PREFIX_MAP_SINCE = {"gcc": 8, "clang": 10}
+_FLAGS = ("KCFLAGS", "KAFLAGS")  # appended by kbuild to its own (Documentation/kbuild/kbuild.rst)
+
+
+def build_environment(
+    request: BuildRequest, out: Path, flags: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Return the environment for vendor code. Only PATH is taken from the sidecar's own.
+
+    `flags` are for the compiler, after those that driver.yaml gives to it.
+    """
     fixed = {"HOME": str(out), "TMPDIR": str(out / "tmp"), "LC_ALL": "C"}
-    env = {**fixed, **request.settings.environment}
+    env = {**fixed, "SOURCE_DATE_EPOCH": _EPOCH, **request.settings.environment}
+    for name in _FLAGS if flags else ():
+        env[name] = " ".join((env[name], *flags) if name in env else flags)
     if request.settings.symbols:  # in the environment, so that a Makefile can add to it
         own = env.get("KBUILD_EXTRA_SYMBOLS", "")
         env["KBUILD_EXTRA_SYMBOLS"] = f"{own} {extra_symbols(out)}".strip()
     path = process.environment(env)["PATH"]
     return {**env, "PATH": path_with_uname(out / "bin", request.kernel, path)}
+
+
+def flags_for_same_bytes(request: BuildRequest, out: Path, compiler: Compiler) -> tuple[str, ...]:
+    """Return the flags by which a module does not depend on the directory it is built in.
+
+    Its debug information names that directory, and the build-id is a digest of it. `__FILE__` does
+    too. GCC has the option since version 8, clang since version 10.
+    """
+    if compiler.major < _PREFIX_MAP_SINCE.get(compiler.family, 1000):
+        return ()
+    return (f"-ffile-prefix-map={out}=/usr/src/{request.driver}-{request.version}",)
 
 
 def extra_symbols(out: Path) -> Path:
@@ -132,7 +162,9 @@ def _kbuild(place: Workplace) -> Recipe:
             f"{place.request.settings.directory!r}",
             hint="set build.directory in driver.yaml to the directory that has obj-m lines",
         )
-    arguments = place.request.settings.make_arguments
+    arguments = tuple(
+        _with_flags(word, place.flags) for word in place.request.settings.make_arguments
+    )
     argv = (
         "make",
         "-C",
@@ -144,6 +176,12 @@ def _kbuild(place: Workplace) -> Recipe:
         "modules",
     )
     return Recipe((Step("make", argv, place.directory, place.env),), strip=wants_strip(place))
+
+
+def _with_flags(argument: str, flags: tuple[str, ...]) -> str:
+    """Append flags to an argument of make that would hide those of the environment."""
+    name, equals, value = argument.partition("=")
+    return f"{name}={' '.join((value, *flags))}" if equals and name in _FLAGS else argument
 
 
 def _command(place: Workplace) -> Recipe:

@@ -9,12 +9,14 @@ leaves nothing running or mounted. From the bottom to the top:
     debian/                    Debian's packages, kernels and root file systems
     machine/                   one kernel as files, one running machine, the agent inside it
     host/                      the same containers on this host: large builds, packed Python
-    target/                    what to try: a driver.yaml, a dkms tree, a package
+    target/                    what to try: a driver.yaml, a source without one, a package
     workshop                   the interface to all of the above, also for the tests
     report                     the node side's report, checked
     pod, result, privilege     the node's pod in the machine; the printed result; becoming root
+    report_files               the result as a page, as JUnit and as JSON
+    scaffold                   the files that `nodeside init` writes
     session                    the steps of `nodeside try`
-    cli                        its command line
+    cli, init                  the two command lines
 
 Nothing that runs on a real node imports this package.
 """

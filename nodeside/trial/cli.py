@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nodeside.failures import output_option
 from nodeside.trial.architecture import AMD64, ARCHITECTURES, architecture_named
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Argv = tuple[str, ...]
 
+_FOR_A_SHELL = frozenset("|&;<>()$`*?\n")
 _DEFAULT_TARGET = "examples/edu"
 _EPILOG = (
     "The exit code is that of the node side (see nodeside --help), 70 if the machine could not be "
@@ -30,9 +32,12 @@ _EPILOG = (
 
 
 def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[str]) -> list[Argv]:
-    """Split the commands into argvs, as a shell would."""
+    """Split the commands into argvs. One with a character that a shell acts on goes to a shell."""
     try:
-        argvs = [tuple(shlex.split(line)) for line in lines]
+        argvs = [
+            ("sh", "-c", line) if _FOR_A_SHELL & set(line) else tuple(shlex.split(line))
+            for line in lines
+        ]
     except ValueError as exc:
         raise click.BadParameter(f"{exc} in {' '.join(lines)}") from None
     if not all(argv and argv[0] for argv in argvs):
@@ -45,10 +50,12 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
 @click.option(
     "--kernel",
     "-k",
-    default=None,
+    "kernels",
+    multiple=True,
     show_default="cloud-amd64, cloud-arm64",
     metavar="KERNEL",
-    help="A release, a flavour (amd64), a version (6.12), both (6.12-amd64), or list.",
+    help="A release, a flavour (amd64), a version (6.12), both (6.12-amd64), or list. Several are "
+    "tried one after the other, each on a node of its own.",
 )
 @click.option(
     "--arch",
@@ -67,7 +74,8 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     multiple=True,
     metavar="COMMAND",
     callback=_split,
-    help="Run this in the machine afterwards, in a container with its devices.",
+    help="Run this in the machine afterwards, in a container with its devices; by sh, if it has a "
+    "character such as | or $.",
 )
 @click.option(
     "--reboot-into",
@@ -99,18 +107,23 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     help="An additional word for the kernel's command line.",
 )
 @click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Format of the output on stdout.",
+    "--toolkit-package",
+    "toolkit_packages",
+    multiple=True,
+    metavar="PACKAGE",
+    help="A Debian package that the build needs besides those of the toolkit, such as g++.",
+)
+@output_option
+@click.option(
+    "--report",
+    metavar="DIR",
+    help="Write report.html, report.json and junit.xml into this directory.",
 )
 @click.option("--clean-cache", is_flag=True, help="Remove the cache and exit.")
 def trial(
     *,
     target: str | None,
-    kernel: str | None,
+    kernels: Sequence[str],
     arch: str,
     devices: Sequence[str],
     commands: Sequence[Argv],
@@ -119,7 +132,9 @@ def trial(
     build_on: str,
     accel: str,
     append: Sequence[str],
+    toolkit_packages: Sequence[str],
     output: str,
+    report: str | None,
     clean_cache: bool,
 ) -> None:
     """Boot a throwaway machine and try a driver in it.
@@ -132,21 +147,27 @@ def trial(
 
     become_root()
     architecture = architecture_named(arch)
-    kernel = architecture.default_kernel if kernel is None else kernel
+    kernels = kernels or (architecture.default_kernel,)
     if clean_cache:
         _clean()
-    elif "" in (target, kernel, *reboots):
-        raise click.UsageError("the target or a kernel is empty; is a shell variable unset?")
-    elif kernel == "list":
+    elif "" in (target, report, *kernels, *reboots):
+        raise click.UsageError(
+            "the target, a kernel or the directory of the report is empty; is a shell variable "
+            "unset?"
+        )
+    elif "list" in kernels:
         _list(accel, architecture, output)
     elif target is None:
         raise click.UsageError(f"name a driver to try, such as {_DEFAULT_TARGET}")
+    elif keep and len(kernels) > 1:
+        raise click.UsageError("--keep opens a shell in one machine: name one --kernel")
     else:
         from nodeside.trial.session import TryOptions, session
 
         options = TryOptions(
             target=target,
-            kernels=(kernel, *reboots),
+            kernels=tuple(kernels),
+            reboots=tuple(reboots),
             devices=tuple(devices),
             commands=tuple(commands),
             append=tuple(append),
@@ -154,13 +175,20 @@ def trial(
             build_on=build_on,
             accelerator=accel,
             architecture=architecture,
+            toolkit_packages=tuple(toolkit_packages),
         )
-        _report(target, session(options), output)
+        _finish(target, session(options), output, report)
 
 
-def _report(target: str, runs: Sequence[Run], output: str) -> None:
+def _finish(target: str, runs: Sequence[Run], output: str, report: str | None) -> None:
     from nodeside.trial import result
 
+    if report is not None:
+        from pathlib import Path
+
+        from nodeside.trial.report_files import write_report
+
+        write_report(Path(report), target, runs)
     text = result.as_json(target, runs) if output == "json" else result.as_table(runs)
     click.echo(text)
     raise SystemExit(int(result.exit_code(runs)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nodeside.failures import output_option
 from nodeside.trial.architecture import AMD64
 
 if TYPE_CHECKING:
@@ -30,16 +31,24 @@ if TYPE_CHECKING:
     metavar="KERNEL",
     help="Build for this kernel to see what modules there are; as that of `nodeside try`.",
 )
-@click.option("--force", is_flag=True, help="Write the files anew if they are there.")
 @click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Format of the output on stdout.",
+    "--toolkit-package",
+    "toolkit_packages",
+    multiple=True,
+    metavar="PACKAGE",
+    help="A Debian package that the build needs besides those of the toolkit, such as g++.",
 )
-def init(*, source: str, into: str | None, kernel: str, force: bool, output: str) -> None:
+@click.option("--force", is_flag=True, help="Write the files anew if they are there.")
+@output_option
+def init(
+    *,
+    source: str,
+    into: str | None,
+    kernel: str,
+    toolkit_packages: tuple[str, ...],
+    force: bool,
+    output: str,
+) -> None:
     """Write driver.yaml and what else an image needs beside a source.
 
     SOURCE is a dkms tree, a directory with a Kbuild or a Makefile, or the name of a Debian package
@@ -53,12 +62,14 @@ def init(*, source: str, into: str | None, kernel: str, force: bool, output: str
     become_root()
     if not source or not kernel or into == "":
         raise click.UsageError("SOURCE, --into or --kernel is empty; is a shell variable unset?")
-    directory, draft = _make(source, into, kernel, force=force)
+    directory, draft = _make(source, into, kernel, toolkit_packages, force=force)
     document = _document(directory, draft)
     click.echo(json.dumps(document, indent=2) if output == "json" else _table(document, directory))
 
 
-def _make(source: str, into: str | None, kernel: str, *, force: bool) -> tuple[Path, Draft]:
+def _make(
+    source: str, into: str | None, kernel: str, packages: tuple[str, ...], *, force: bool
+) -> tuple[Path, Draft]:
     """Write the files. Nothing is written unless all of it is known."""
     from functools import partial
 
@@ -66,6 +77,7 @@ def _make(source: str, into: str | None, kernel: str, *, force: bool) -> tuple[P
     from nodeside.errors import UsageError
     from nodeside.scratch import scratch_directory
     from nodeside.trial import scaffold, vendor_tree
+    from nodeside.trial.target.dependencies import require_packages
     from nodeside.trial.target.draft import draft_of
     from nodeside.trial.target.target import LEFT_OUT, package_tree
     from nodeside.trial.workshop import Workshop
@@ -81,7 +93,8 @@ def _make(source: str, into: str | None, kernel: str, *, force: bool) -> tuple[P
         raise UsageError(f"{directory} is there already", hint="--into DIR, or --force")
     if not is_package and not force:
         scaffold.require_absent(directory)
-    with Workshop() as workshop, scratch_directory("init") as scratch:
+    with Workshop(toolkit_packages=packages) as workshop, scratch_directory("init") as scratch:
+        require_packages(packages, workshop.archive)
         chosen = workshop.resolve(kernel)
         found = package_tree(source, scratch, workshop.archive) if is_package else path
         tree = scratch / "source"

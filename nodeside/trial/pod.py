@@ -24,7 +24,7 @@ from nodeside.errors import DeadlinePassed, ExitCode
 from nodeside.process import Completed
 from nodeside.spec import check_labels, check_node_driver
 from nodeside.trial.errors import MachineLost, TrialError
-from nodeside.trial.host.build import HostBuild
+from nodeside.trial.host.build import HostBuild, tell
 from nodeside.trial.machine import shell
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
@@ -64,7 +64,9 @@ class Consumed:
 class Run:
     """One boot. `report` is the node side's own, empty if the node side ended without one.
 
-    `devices` is the document of `nodeside driver devices`, None if there is none.
+    `devices` is the document of `nodeside driver devices`, None if there is none. `build_seconds`
+    are those of a build on the host; one on the node is a stage of its report. `log` is what was
+    printed meanwhile, with that of other boots of the same node.
     """
 
     kernel: str
@@ -78,6 +80,8 @@ class Run:
     mistakes: tuple[str, ...] = ()
     splats: tuple[str, ...] = ()
     crashed: bool = False
+    build_seconds: float = 0.0
+    log: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -341,7 +345,7 @@ def _tell(progress: Progress, container: str, line: str) -> None:
     """Print a line of a container's log. Build output is shown once, as the toolkit's."""
     text = line.removeprefix(f"{container} ")
     if not text.startswith("build | "):
-        progress.line(f"{container:7} |", text)
+        tell(progress, f"{container:7} |", text)
 
 
 def failed_build(target: Target, build: HostBuild) -> Run:
@@ -356,7 +360,21 @@ def failed_build(target: Target, build: HostBuild) -> Run:
         "hint": build.hint,
         "exitCode": build.exit_code,
     }
-    return Run(build.kernel, "", 0.0, build.exit_code, "host", report)
+    seconds = build.seconds
+    return Run(build.kernel, "", 0.0, build.exit_code, "host", report, build_seconds=seconds)
+
+
+def failed_trial(target: str, kernel: str, error: TrialError) -> Run:
+    """Return the run of a kernel for which no machine could be made, beside others."""
+    report = {
+        "driver": target,
+        "kernel": kernel,
+        "state": "failed",
+        "message": str(error),
+        "hint": error.hint,
+        "exitCode": int(error.exit_code),
+    }
+    return Run(kernel, "", 0.0, int(error.exit_code), "", report)
 
 
 def _mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:

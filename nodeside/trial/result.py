@@ -17,6 +17,8 @@ from nodeside.table import table
 from nodeside.trial.pod import Consumed, Run
 
 _SHOWN = 1000  # characters of each line of a command's output
+_FIRST = "first error: "  # as `nodeside driver build` says both
+_BY_HAND = "to repeat it, in the toolkit container:"
 _EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
 
 
@@ -35,7 +37,40 @@ def as_json(target: str, runs: Sequence[Run]) -> str:
 
 
 def as_table(runs: Sequence[Run]) -> str:
-    return "\n\n".join(_run_table(run) for run in runs)
+    """Return a table of each run, and after several of them one of all."""
+    parts = [_run_table(run) for run in runs]
+    if len(runs) > 1:
+        stages = list(dict.fromkeys(name for run in runs for name in stage_seconds(run)))
+        header = ("KERNEL", "RESULT", *(name.upper() for name in stages), "FIRST ERROR")
+        parts.append(table([_summary(run, stages) for run in runs], header=header))
+    return "\n\n".join(parts)
+
+
+def stage_seconds(run: Run) -> dict[str, float]:
+    """Return the seconds of a run by stage, in their order: build, boot, and the node side's."""
+    theirs = dict(run.report.get("stages") or {})
+    build = run.build_seconds + theirs.pop("build", 0.0)
+    ours = {"build": build, "boot": run.boot_seconds}
+    return {name: value for name, value in ours.items() if value} | theirs
+
+
+def first_error(run: Run) -> str:
+    """Return the line that a person would look for; "" if the driver got ready and works."""
+    if run.verdict == ExitCode.OK:
+        return ""
+    failed = next((c for c in run.commands if c.exit_code), None)
+    if run.exit_code == ExitCode.OK and failed is not None and not run.splats:
+        return f"{shlex.join(failed.argv)}: exit code {failed.exit_code}"
+    lines = str(run.report.get("message") or "").splitlines() or [*run.splats, "no report"]
+    line = next((line for line in lines if _FIRST in line), lines[0])
+    return line.rpartition(_FIRST)[2][:_SHOWN]
+
+
+def _summary(run: Run, stages: Sequence[str]) -> tuple[str, ...]:
+    seconds = stage_seconds(run)
+    times = (f"{seconds[name]:.1f} s" if name in seconds else "-" for name in stages)
+    result = "ready" if run.verdict == ExitCode.OK else f"exit code {run.verdict}"
+    return (run.kernel, result, *times, first_error(run))
 
 
 def _document(run: Run) -> dict[str, Any]:
@@ -44,6 +79,7 @@ def _document(run: Run) -> dict[str, Any]:
         "accelerator": run.accelerator,
         "bootSeconds": run.boot_seconds,
         "builtOn": run.built_on,
+        "buildSeconds": run.build_seconds,
         "exitCode": run.exit_code,
         "report": run.report,
         "announcementMistakes": list(run.mistakes),
@@ -59,6 +95,8 @@ def _document(run: Run) -> dict[str, Any]:
 def _run_table(run: Run) -> str:
     report = run.report
     parts = [table(_head(run))]
+    if by_hand := _message(run)[1]:  # unwrapped, to be copied
+        parts.append(f"{_BY_HAND}\n{escaped(by_hand)}")
     if rungs := report.get("rungs"):
         rows = [(r["rung"], "served" if r["served"] else "-", r["why"]) for r in rungs]
         parts.append(table(rows, header=("RUNG", "", "WHY")))
@@ -82,7 +120,8 @@ def _run_table(run: Run) -> str:
 
 def _head(run: Run) -> list[tuple[str, str]]:
     report = run.report
-    code = ExitCode(run.exit_code) if run.exit_code in list(ExitCode) else None
+    verdict = run.verdict
+    code = ExitCode(verdict) if verdict in list(ExitCode) else None
     meaning = f": {code.meaning}" if code is not None else ""
     rows = [
         ("driver", f"{report.get('driver', '?')} {report.get('version', '')}".strip()),
@@ -93,12 +132,19 @@ def _head(run: Run) -> list[tuple[str, str]]:
     if run.built_on:
         words = {"host": "in the toolkit's root file system on this host", "node": "on the node"}
         rows.append(("build", words[run.built_on]))
-    rows += [(key, str(report[key])) for key in ("source", "message", "hint") if report.get(key)]
+    said = {**report, "message": _message(run)[0]}
+    rows += [(key, str(said[key])) for key in ("source", "message", "hint") if said.get(key)]
     if modules := report.get("modules"):
         rows.append(("modules", ", ".join(modules)))
     rows += [("note", str(note)) for note in report.get("notes") or ()]
     rows += [("kernel log", row) for row in run.splats]
-    return [*rows, ("exit code", f"{run.exit_code}{meaning}")]
+    return [*rows, ("exit code", f"{verdict}{meaning}")]
+
+
+def _message(run: Run) -> tuple[str, str]:
+    """Return the message of a run, and the command that repeats a failed build, "" if none."""
+    message, _, by_hand = str(run.report.get("message") or "").partition(f"\n{_BY_HAND}\n")
+    return message, by_hand
 
 
 def _machine(run: Run) -> str:

@@ -22,6 +22,7 @@ from nodeside.log import escaped
 from nodeside.spec import json_schema
 from nodeside.spec.schema import LIST_LIMIT
 from nodeside.spec.yamltext import write_yaml
+from nodeside.trial.privilege import give
 from nodeside.trial.target.draft import Draft
 
 SCHEMA = "driver.schema.json"
@@ -123,24 +124,19 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
     """Write the files, each by rename, as those of the directory's owner. We are root."""
     for name, text in files.items():
         publish_bytes(directory / name, text.encode())
-        _give(directory / name, directory.stat())
+        give(directory / name)
 
 
 def write_source(tree: Path, directory: Path) -> None:
     """Copy a source to `src` in a directory that is made, for the owner of the one above it."""
     with disk_errors(directory):
         directory.mkdir(exist_ok=True)
-        owner = directory.parent.stat()
-        shutil.rmtree(directory / "src", ignore_errors=True)
-        shutil.copytree(tree, directory / "src", symlinks=True)
-        _give(directory, owner)
-        for path in (directory / "src").rglob("*"):
-            _give(path, owner)
-        _give(directory / "src", owner)
-
-
-def _give(path: Path, owner: os.stat_result) -> None:
-    os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        give(directory)
+        source = directory / "src"
+        shutil.rmtree(source, ignore_errors=True)
+        shutil.copytree(tree, source, symlinks=True)
+        for path in (source, *sorted(source.rglob("*"))):  # a directory before what is in it
+            give(path)
 
 
 def _driver(draft: Draft, source: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from nodeside.errors import ExitCode, UsageError
 from nodeside.scratch import scratch_directory
 from nodeside.trial import pod
 from nodeside.trial.architecture import AMD64, Architecture
+from nodeside.trial.debian.kernels import AvailableKernel
+from nodeside.trial.errors import TrialError
 from nodeside.trial.host import build as host_build
 from nodeside.trial.host.build import HostBuild
 from nodeside.trial.machine import qemu, shell
@@ -24,10 +26,14 @@ from nodeside.trial.workshop import Workshop
 
 @dataclass(frozen=True)
 class TryOptions:
-    """The command line of `nodeside try`. `kernels` has the first boot's, then the reboots'."""
+    """The command line of `nodeside try`.
+
+    Each of `kernels` is tried on a node of its own, which is then rebooted into each of `reboots`.
+    """
 
     target: str
     kernels: tuple[str, ...]
+    reboots: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
     append: tuple[str, ...] = ()
@@ -35,6 +41,7 @@ class TryOptions:
     build_on: str = "auto"
     accelerator: str = "auto"
     architecture: Architecture = AMD64
+    toolkit_packages: tuple[str, ...] = ()
 
 
 def session(options: TryOptions, progress: Progress | None = None) -> tuple[Run, ...]:
@@ -44,11 +51,42 @@ def session(options: TryOptions, progress: Progress | None = None) -> tuple[Run,
         shell.require_terminal()
     with (
         Workshop(
-            progress, accelerator=options.accelerator, architecture=options.architecture
+            progress,
+            accelerator=options.accelerator,
+            architecture=options.architecture,
+            toolkit_packages=options.toolkit_packages,
         ) as workshop,
-        scratch_directory("try") as scratch,
     ):
-        return _Session(options, workshop, scratch, progress).run()
+        dependencies.require_packages(options.toolkit_packages, workshop.archive)
+        qemu.require_qemu(options.architecture)
+        _check_devices(options.devices, options.architecture)
+        first = [workshop.resolve(word) for word in options.kernels]
+        others = [workshop.resolve(word) for word in options.reboots]
+        runs: list[Run] = []
+        for kernel in dict.fromkeys(first):
+            progress.kept.clear()
+            made = _on_a_node(options, workshop, [kernel, *others], progress, alone=len(first) == 1)
+            runs += [replace(run, log=tuple(progress.kept)) for run in made]
+        return tuple(runs)
+
+
+def _on_a_node(
+    options: TryOptions,
+    workshop: Workshop,
+    kernels: Sequence[AvailableKernel],
+    progress: Progress,
+    *,
+    alone: bool,
+) -> tuple[Run, ...]:
+    """Try on one node. If there are other nodes, one that cannot be made does not end the trial."""
+    try:
+        with scratch_directory("try") as scratch:
+            return _Session(options, workshop, scratch, progress).run(kernels)
+    except TrialError as error:
+        if alone or error.exit_code != ExitCode.TRIAL:
+            raise
+        progress.say(f"error: {error}")
+        return (pod.failed_trial(options.target, kernels[0].release, error),)
 
 
 @dataclass(frozen=True)
@@ -58,12 +96,9 @@ class _Session:
     scratch: Path
     progress: Progress
 
-    def run(self) -> tuple[Run, ...]:
+    def run(self, chosen: Sequence[AvailableKernel]) -> tuple[Run, ...]:
         """Run the session. User errors are reported before anything that takes minutes is made."""
         options, workshop = self.options, self.workshop
-        qemu.require_qemu(options.architecture)
-        _check_devices(options.devices, options.architecture)
-        chosen = [workshop.resolve(word) for word in options.kernels]
         image = self.scratch / "driver-image"
         evaluate = partial(workshop.evaluate, chosen[0])
         build = partial(workshop.build, chosen[0])
@@ -75,12 +110,28 @@ class _Session:
                 hint="build it: nodeside driver build --symbols-of BUNDLE; load both on a node",
             )
         kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
-        toolkit = workshop.roots.toolkit(kernels[0].compiler)
-        runs = self._try(target, kernels, self._builds(target, kernels, toolkit))
+        runs = self._try(target, kernels, self._builds(target, kernels))
+        if any(run.exit_code == ExitCode.BUILD_FAILED for run in runs) and self._add_dependencies(
+            kernels[0]
+        ):
+            runs = self._try(target, kernels, self._builds(target, kernels))
         failed = next((run for run in runs if run.exit_code != 0), None)
         if failed is not None:
-            self._advise(failed, toolkit)
+            self._advise(failed)
         return runs
+
+    def _add_dependencies(self, kernel: KernelDisk) -> bool:
+        """Add what the package depends on to the toolkit; return False if it has all of it."""
+        name, workshop = self.options.target, self.workshop
+        toolkit = workshop.roots.toolkit(kernel.compiler)
+        lacking = dependencies.missing(name, workshop.archive, toolkit)
+        if not lacking:
+            return False
+        self.progress.say(
+            f"{name} depends on {', '.join(lacking)}: building it again with them in the toolkit"
+        )
+        workshop.roots.toolkit_packages += lacking
+        return True
 
     def _try(
         self, target: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
@@ -93,12 +144,11 @@ class _Session:
             for build in builds
             if build.exit_code != 0
         }
+        if failed and options.keep:
+            self.progress.say("building it again in the machine, for a shell where it fails")
+            failed = {}
         bootable = [kernel for kernel in kernels if kernel.release not in failed]
         if not bootable:
-            if options.keep:
-                self.progress.say(
-                    "no shell: nothing was booted; --build-on node builds in a machine and keeps it"
-                )
             return tuple(failed.values())
         with self.workshop.node(
             bootable[0],
@@ -109,9 +159,11 @@ class _Session:
             boot = BootOptions(
                 kernels, options.devices, options.commands, options.append, options.keep
             )
-            return pod.run(node, target, boot, self.progress, failed)
+            runs = pod.run(node, target, boot, self.progress, failed)
+        seconds = {build.kernel: build.seconds for build in builds}
+        return tuple(replace(run, build_seconds=seconds.get(run.kernel, 0.0)) for run in runs)
 
-    def _advise(self, run: Run, toolkit: Path) -> None:
+    def _advise(self, run: Run) -> None:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""
         name, exit_code = self.options.target, run.exit_code
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
@@ -119,21 +171,18 @@ class _Session:
                 "cloud kernels have no video, sound, USB or I2C; try the ordinary kernel: "
                 f"nodeside try {name} --kernel {self.options.architecture.ordinary_kernel}"
             )
-        if exit_code != ExitCode.BUILD_FAILED:
-            return
-        if lacking := dependencies.missing(name, self.workshop.archive, toolkit):
+        if exit_code == ExitCode.BUILD_FAILED and "toolkit" in str(run.report.get("hint")):
             self.progress.say(
-                f"{name} also depends on {', '.join(lacking)}, which the toolkit does not have: "
-                "if the build needs one of them, that is why it failed"
+                f"in a trial: nodeside try {name} --toolkit-package PACKAGE; in an image for a "
+                "cluster: images/build toolkit KERNEL --package PACKAGE"
             )
 
-    def _builds(
-        self, target: Target, kernels: tuple[KernelDisk, ...], toolkit: Path
-    ) -> tuple[HostBuild, ...]:
+    def _builds(self, target: Target, kernels: tuple[KernelDisk, ...]) -> tuple[HostBuild, ...]:
         """Build on the host, once for each kernel, if that was requested or is faster."""
         if not self._on_host(kernels[0]):
             return ()
         python = self.workshop.packed_python()
+        toolkit = self.workshop.roots.toolkit(kernels[0].compiler)
         return tuple(
             host_build.build(
                 target.image,

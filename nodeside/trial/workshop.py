@@ -51,13 +51,14 @@ class Workshop:
         cache: Path | None = None,
         accelerator: str = "auto",
         architecture: Architecture = AMD64,
+        toolkit_packages: Sequence[str] = (),
     ) -> None:
         self.progress = progress or Progress()
         self.architecture = architecture
         self.accelerator = accelerator
         self.cache = TrialCache(cache)
         self.archive = Archive(self.cache, self.progress, architecture)
-        self.roots = RootFileSystems(self.archive, self.cache, self.progress)
+        self.roots = RootFileSystems(self.archive, self.cache, self.progress, toolkit_packages)
         self._stack = ExitStack()
 
     def __enter__(self) -> Workshop:

@@ -543,7 +543,7 @@ def test_an_engineer_has_podman_and_no_kubernetes(story: Story, version: str, tw
             f"{names}driver={REGISTRY}/drivers/edu:{broken}\non_node build", check=False
         )
         assert failed.exit_code == 10, failed
-        [repeat] = re.findall("to repeat it, in the toolkit container: (.*)", failed.errors)
+        [repeat] = re.findall("to repeat it, in the toolkit container:\n(.*)", failed.errors)
         again = two.run("podman", "exec", "toolkit", "bash", "-c", repeat, check=False)
         assert again.exit_code != 0
         assert "no more" in again.errors

@@ -58,8 +58,9 @@ class RealToolkit:
         self.shared = shared
         self.kernel = kernel
 
-    def build(self, source: Path, settings: BuildSettings) -> BuildResult:
-        digest = hashlib.sha256(str(source).encode()).hexdigest()
+    def build(self, source: Path, settings: BuildSettings, *, place: str = "") -> BuildResult:
+        """`place` makes another directory of the build."""
+        digest = hashlib.sha256(f"{source}{place}".encode()).hexdigest()
         shutil.copytree(source, self.shared.source(digest))
         self.shared.source(digest).chmod(0o755)
         request = BuildRequest(
@@ -113,6 +114,36 @@ def test_a_module_is_built_for_exactly_this_kernel(toolkit: RealToolkit, tmp_pat
     built = out / "build"
     assert (built / "hello.mod.c").exists()
     assert source_digest(built) == source_digest(tree), "what kbuild leaves behind is no source"
+
+
+@pytest.mark.parametrize(
+    ("settings", "conf"),
+    [
+        (BuildSettings(BuildKind.KBUILD, ("hello",)), ""),
+        (
+            BuildSettings(BuildKind.KBUILD, ("hello",), make_arguments=("KCFLAGS=-DOWN=1",)),
+            "",
+        ),
+        (BuildSettings(BuildKind.COMMAND, ("hello",), command=("make",)), ""),
+        (BuildSettings(BuildKind.DKMS, ("hello",)), CONF),
+    ],
+    ids=["kbuild", "kbuild with flags of its own", "command", "dkms"],
+)
+def test_the_same_source_makes_the_same_bytes_wherever_it_is_built(
+    toolkit: RealToolkit, tmp_path: Path, settings: BuildSettings, conf: str
+) -> None:
+    """So that a second machine can publish what the first one has published."""
+    files = {"dkms_conf": conf} if conf else {}
+    where = HELLO.replace('"hello\\n"', 'KERN_INFO __FILE__ "\\n"')
+    tree = source(tmp_path, hello_c=where % "0", Makefile=TEXTBOOK, **files)
+
+    one, other = (toolkit.build(tree, settings, place=place) for place in ("one", "other"))
+
+    assert one.succeeded, one.log_tail
+    assert one.request != other.request
+    assert one.modules[0].sha256 == other.modules[0].sha256
+    module = toolkit.shared.out_dir(one.request) / one.modules[0].file
+    assert b"/usr/src/hello-1.0/" in module.read_bytes(), "the name of the file, as the log has it"
 
 
 def test_a_dkms_conf_reads_the_kernels_configuration(toolkit: RealToolkit, tmp_path: Path) -> None:

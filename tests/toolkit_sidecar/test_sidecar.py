@@ -38,7 +38,9 @@ def test_the_log_says_what_ran_and_how_it_ended(toolkit: FakeToolkit) -> None:
     toolkit.answer(request)
     text = toolkit.shared.build_log(request.id).read_text()
     out = toolkit.shared.out_dir(request.id)
-    assert f"# cd {out}/build && env 'FLAVOUR=x y' HOME={out} LC_ALL=C" in text
+    flags = f"-ffile-prefix-map={out}=/usr/src/straw-1.0"
+    words = f"'FLAVOUR=x y' HOME={out} KAFLAGS={flags} KCFLAGS={flags} LC_ALL=C"
+    assert f"# cd {out}/build && env {words}" in text
     assert f"M={out}/build -j" in text
     assert "EXTRA=1 modules" in text
     assert "# make: exit code 0 after " in text

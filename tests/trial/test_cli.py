@@ -7,13 +7,14 @@ import os
 import platform
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from nodeside.errors import NodesideError
 from nodeside.trial import emulation
 from nodeside.trial.cache import default_directory
-from nodeside.trial.cli import trial
+from nodeside.trial.cli import _split, trial
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine.qemu import device_names
 from nodeside.trial.progress import Progress
@@ -106,6 +107,29 @@ def test_help_stands_alone() -> None:
 
 def test_a_device_is_known_by_its_model() -> None:
     assert device_names(["edu,dma_mask=0xff", "pvpanic"]) == ("edu", "pvpanic")
+
+
+@pytest.mark.parametrize(
+    ("line", "argv"),
+    [
+        ("cat /dev/edu0 'a b'", ("cat", "/dev/edu0", "a b")),
+        ("cat /proc/modules | wc -l", ("sh", "-c", "cat /proc/modules | wc -l")),
+        ("echo $HOME", ("sh", "-c", "echo $HOME")),
+        ("sh -c 'exit 3; true'", ("sh", "-c", "sh -c 'exit 3; true'")),
+    ],
+)
+def test_a_command_with_what_only_a_shell_understands_goes_to_one(
+    line: str, argv: tuple[str, ...]
+) -> None:
+    assert _split(click.Context(trial), trial.params[0], [line]) == [argv]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_shell_in_one_of_several_machines_is_refused() -> None:
+    outcome = CliRunner().invoke(trial, ["examples/edu", "--keep", "-k", "amd64", "-k", "6.12"])
+
+    assert outcome.exit_code == 2
+    assert "name one --kernel" in outcome.output
 
 
 @pytest.mark.usefixtures("cache")

@@ -51,7 +51,7 @@ EFFECTS: Mapping[str, Effect] = {
     "iptables-netflow-dkms": Effect("Can not find iptables version", code=ExitCode.BUILD_FAILED),
     "jool-dkms": Effect("(?s)jool.*jool_siit", "ls /sys/module/jool_common/holders"),
     "langford-dkms": Effect("langford", "ls /sys/bus/pci/drivers"),
-    "librem-ec-acpi-dkms": Effect(r"first error: \S+librem_ec_acpi\.c", code=ExitCode.BUILD_FAILED),
+    "librem-ec-acpi-dkms": Effect(r"first error: \S*librem_ec_acpi\.c", code=ExitCode.BUILD_FAILED),
     "lime-forensics-dkms": Effect("EINVAL.*a parameter it needs", code=ExitCode.LOAD_FAILED),
     "nat-rtsp-dkms": Effect("nf_nat_rtsp", "ls /sys/module/nf_conntrack_rtsp/holders"),
     "openvpn-dco-dkms": Effect(

@@ -16,7 +16,7 @@ from tests.vm.variants import DriverImage, SmallModule
 
 pytestmark = pytest.mark.vm
 
-_REPEAT = "\nto repeat it, in the toolkit container: "
+_REPEAT = "\nto repeat it, in the toolkit container:\n"
 _DKMS_CONF = """\
 PACKAGE_NAME="ancient"
 PACKAGE_VERSION="1.0"

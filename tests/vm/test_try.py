@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -115,6 +116,40 @@ def test_what_has_not_changed_is_not_compiled_again(newest: KernelDisk, tmp_path
     assert "make: exit code 0" in first.errors
     assert "nothing has changed since" in second.errors
     assert "make: exit code 0" not in second.errors
+
+
+def test_several_kernels_are_a_matrix_with_a_report(
+    newest: KernelDisk, generic: KernelDisk, tmp_path: Path
+) -> None:
+    """Each has a node of its own: one whose kernel the driver crashes keeps no other from it."""
+    (tmp_path / "moody").mkdir()
+    (tmp_path / "moody" / "Kbuild").write_text("obj-m := moody.o\n")
+    (tmp_path / "moody" / "moody.c").write_text(MOODY)
+
+    done = try_out(
+        *(str(tmp_path / "moody"), "--report", str(tmp_path / "out"), "--build-on", "host"),
+        *("-k", newest.release, "-k", generic.release, "-k", "6.12"),
+        *("--command", "grep -c moody /proc/modules | grep 1"),
+    )
+
+    suites = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot()
+    failed = {
+        suite.get("name"): [case.get("name") for case in suite if case.find("failure") is not None]
+        for suite in suites
+    }
+    crashed, good, broken = failed
+    assert (crashed, good) == (newest.release, generic.release)
+    assert failed == {crashed: ["load", "kernel log"], good: [], broken: ["build"]}
+    assert "1 of 3 kernels" in (tmp_path / "out" / "report.html").read_text()
+    assert done.exit_code == ExitCode.BUILD_FAILED, "that of the last that failed"
+    assert "#error not for this version" in " ".join(done.output.rpartition("KERNEL")[2].split())
+
+
+def test_what_a_package_depends_on_is_added_to_the_toolkit(generic: KernelDisk) -> None:
+    done = try_out("iptables-netflow-dkms", "--kernel", generic.release, "--build-on", "host")
+
+    assert done.exit_code == 0, done.errors
+    assert "depends on libxtables-dev, pkg-config: building it again with them" in done.errors
 
 
 def test_what_init_writes_for_a_kbuild_tree_is_tried_unchanged(

@@ -108,14 +108,6 @@ _KERNEL = (
     ),
 )
 
-output_option = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Format of the output on stdout.",
-)
 dry_run_option = click.option(
     "--dry-run", "-n", is_flag=True, help="Show what would be done; do nothing."
 )

@@ -217,7 +217,7 @@ def _failure_text(result: BuildResult) -> str:
     if error := _one_line(result.first_error):
         message += f"; first error: {error}"
     if result.command:
-        message += f"\nto repeat it, in the toolkit container: {result.command}"
+        message += f"\nto repeat it, in the toolkit container:\n{result.command}"
     return message
 
 

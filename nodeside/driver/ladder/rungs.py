@@ -139,6 +139,11 @@ def build(task: Task, listener: Listener) -> plan.Finding:
     """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
     assert shared is not None  # ensured by plan.why_closed
+    if task.signing is not None:
+        from nodeside.driver.module.signing import require_pair
+
+        # A build may take an hour; without the right key its modules cannot be used.
+        require_pair(task.path(task.signing.key), task.path(task.signing.certificate))
     with sole_builder(shared):
         if not listener.repeat_failed:
             refuse_repetition(shared, request_of(task))

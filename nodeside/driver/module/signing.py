@@ -66,6 +66,13 @@ class BadSignature(SigningError):
     reason = "BadSignature"
 
 
+def require_pair(key: Path, certificate: Path) -> None:
+    """Raise SigningError unless the key can be used and belongs to the certificate."""
+    signer = read_certificate(certificate)
+    with _scratch() as scratch:
+        _checked_pair(key, certificate, signer, scratch)
+
+
 def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -> None:
     """Sign an uncompressed .ko in place, atomically, replacing any existing signature.
 

@@ -37,9 +37,19 @@ _LEFT_OUT = ("usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "usr/sh
 
 
 class RootFileSystems:
-    """A maker of root file systems, each of which is made once."""
+    """A maker of root file systems, each of which is made once.
 
-    def __init__(self, archive: Archive, cache: TrialCache, progress: Progress) -> None:
+    `toolkit_packages` are added to those of the toolkit.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        cache: TrialCache,
+        progress: Progress,
+        toolkit_packages: Sequence[str] = (),
+    ) -> None:
+        self.toolkit_packages = tuple(toolkit_packages)
         self.archive = archive
         self.cache = cache
         self.progress = progress
@@ -49,7 +59,8 @@ class RootFileSystems:
 
     def toolkit(self, compiler: str) -> Path:
         """Return the toolkit's. `compiler` is the package for the kernel's headers: `gcc-12`."""
-        return self.make("toolkit", (compiler or DEFAULT_COMPILER, *TOOLKIT_PACKAGES))
+        more = sorted(set(self.toolkit_packages) - {*TOOLKIT_PACKAGES, compiler})
+        return self.make("toolkit", (compiler or DEFAULT_COMPILER, *TOOLKIT_PACKAGES, *more))
 
     @staticmethod
     def _name_compiler(root: Path, compiler: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,19 +34,29 @@ from nodeside.trial.progress import Progress
 _LOOK = 120.0  # seconds to find out whether a bundle is there
 _KEPT = 50  # bundles of earlier trials
 # The sidecar's hint names a log below /shared, which is removed with the root file system.
-_OUTPUT_IS_ABOVE = "see the output of the build above, in the lines marked host"
+_OUTPUT_IS_ABOVE = (
+    "see the output of the build above, in the lines marked host; --keep opens a shell where it "
+    "fails"
+)
+_BUILD_DIRECTORY = re.compile(
+    r"(?<![^\s'\"([:])/shared/out/[^/\s]+/(?:build|dkms/[^/\s]+/[^/\s]+/build)/"
+)
 _COMMAND = "from nodeside.cli import main; main()"
 
 
 @dataclass(frozen=True)
 class HostBuild:
-    """The outcome of a build on the host. `cache` is a node's cache that holds the bundle."""
+    """The outcome of a build on the host. `cache` is a node's cache that holds the bundle.
+
+    `seconds` are those of the build, 0 if the bundle was there.
+    """
 
     kernel: str
     exit_code: int
     cache: Path
     message: str = ""
     hint: str = ""
+    seconds: float = 0.0
 
 
 def build(
@@ -84,7 +95,7 @@ def build(
             env=env,
             timeout=driver.spec.build.timeout_seconds + 120,
             check=False,
-            on_line=partial(progress.line, "host    |"),
+            on_line=partial(tell, progress, "host    |"),
         )
     if kept is not None and done.exit_code == ExitCode.OK:
         _taken(words, env, kept, cache)
@@ -95,7 +106,14 @@ def build(
         cache,
         _last(done.output, "error: "),
         _OUTPUT_IS_ABOVE if "/build.log" in hint else hint,
+        round(done.elapsed, 1),
     )
+
+
+def tell(progress: Progress, prefix: str, line: str) -> None:
+    """Print a line of a build. Files in its directory are named relative to the source."""
+    ours = line.startswith(("# ", "build | # "))
+    progress.line(prefix, line if ours else _BUILD_DIRECTORY.sub("", line))
 
 
 def _taken(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path) -> bool:

@@ -19,7 +19,7 @@ from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.host import Host, Kernel
 from nodeside.scratch import scratch_directory
 from nodeside.shared import request_id
-from nodeside.trial.host.build import version
+from nodeside.trial.host.build import tell, version
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
@@ -62,7 +62,7 @@ def built_modules(
         shared.create()
         provide_source(tree, shared, digest)
         request = request_build(shared, wanted)
-        listener = Listener(on_build_line=partial(progress.line, "host    |"))
+        listener = Listener(on_build_line=partial(tell, progress, "host    |"))
         result = await_result(shared, request, listener)
         copies = scratch / "modules"
         copies.mkdir()

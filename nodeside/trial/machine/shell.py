@@ -43,7 +43,8 @@ def interact(machine: Machine, where: str) -> None:
     """Connect this terminal to a shell in a container, "consumer" or "toolkit", until it ends."""
     directory, welcome = _PLACES[where]
     child = machine.start(
-        ["bash", "-c", f"echo {shlex.quote(welcome)}; exec bash"],
+        # Debian's bashrc would set another prompt.
+        ["bash", "-c", f"echo {shlex.quote(welcome)}; exec bash --norc"],
         where,
         cwd=directory,
         env={"TERM": os.environ.get("TERM", "linux"), "PS1": r"trial:\w\$ "},

@@ -3,5 +3,6 @@
 target          a directory, a driver.yaml or the name of a package
 side_file       what a vendor's trial.yaml adds to a trial
 dkms_tree       a driver.yaml for a bare dkms tree
+draft           what is known of any source that has no driver.yaml
 dependencies    the package's dependencies that the toolkit lacks
 """

@@ -1,14 +1,17 @@
-"""The dependencies of a Debian package that the toolkit's root file system lacks.
+"""The Debian packages that a build needs besides those of the toolkit's root file system.
 
-dkms builds where all dependencies of the package are installed; a toolkit image has a compiler and
-headers. This is looked up after a failed build, to report a possible reason.
+dkms builds where all dependencies of a package are installed; a toolkit image has a compiler and
+headers. After a failed build, what the package depends on is added.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from nodeside.errors import UsageError
 from nodeside.trial.debian.archive import Archive
 
 _STATUS = "var/lib/dpkg/status"
@@ -21,4 +24,19 @@ def missing(package: str, archive: Archive, toolkit: Path) -> tuple[str, ...]:
         return ()
     installed = set(re.findall(r"^Package: (\S+)$", (toolkit / _STATUS).read_text(), re.MULTILINE))
     needed = dict.fromkeys(archive.depends(package))
-    return tuple(name for name in needed if name not in installed | _OF_DKMS)
+    names = set(archive.names())
+    return tuple(name for name in needed if name in names - installed - _OF_DKMS)
+
+
+def require_packages(packages: Sequence[str], archive: Archive) -> None:
+    """Raise UsageError for a word that is no package of the archive."""
+    if not packages:
+        return
+    names = archive.names()
+    for package in packages:
+        if package not in names:
+            near = difflib.get_close_matches(package, names, n=3)
+            raise UsageError(
+                f"--toolkit-package {package}: Debian has no package of that name",
+                hint=f"did you mean {' or '.join(near)}?" if near else "",
+            )

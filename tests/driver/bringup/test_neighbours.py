@@ -257,10 +257,11 @@ def test_a_replacement_waits_for_those_after(first: FakeNode, second: FakeNode) 
     both(first, second)
     first.upgrade()
     first.put_bundle(first.task())
+    before = len(first.kernel.loads)
     with pod(second):
         assert up(first).source is Rung.CACHED
     assert first.kernel.unloads == ["hay", "straw"]
-    assert first.kernel.loads[-1] == "straw"
+    assert first.kernel.loads[before] == "straw", "its pod may have loaded hay again already"
 
 
 def test_a_driver_after_that_no_pod_runs_is_named(

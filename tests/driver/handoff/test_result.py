@@ -63,7 +63,8 @@ def test_a_failure_carries_its_kind_its_first_error_and_the_command(shared: Shar
         wait(shared, request)
     assert str(caught.value) == (
         "it failed; first error: straw.c:3:1: error: expected ';'\n"
-        "to repeat it, in the toolkit container: cd /shared && make"
+        "to repeat it, in the toolkit container:\n"
+        "cd /shared && make"
     )
     assert caught.value.exit_code == ExitCode.BUILD_FAILED
     assert caught.value.reason == "Compile"

@@ -18,6 +18,7 @@ from nodeside.driver.handoff.request import refuse_repetition
 from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.assemble import assemble_bundle
 from nodeside.driver.module.signature import ID_PKCS7, MARKER, TRAILER
+from nodeside.driver.module.signing import SigningError
 from nodeside.shared import SharedDir
 from tests.driver.fakes.handoff import succeeded
 from tests.driver.fakes.keys import make_pair
@@ -95,3 +96,19 @@ def test_signatures_without_end_are_refused_and_not_built_again(
     assert shared.request_ids() == ()
     with pytest.raises(BundleError, match="consecutive signatures"):
         refuse_repetition(shared, rungs.request_of(task))
+
+
+def test_a_key_of_another_certificate_is_refused_before_anything_is_built(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    one, other = make_pair(tmp_path, "acme"), make_pair(tmp_path, "other")
+    for path in (one.key, other.certificate):
+        shutil.copy(path, node.image)
+    node.write_driver(signing={"key": one.key.name, "certificate": other.certificate.name})
+    task, shared = node.task(), node.shared
+    assert shared is not None
+
+    with pytest.raises(SigningError, match="does not belong to the certificate"):
+        rungs.build(task, Listener())
+
+    assert shared.request_ids() == ()

@@ -8,13 +8,13 @@ import pytest
 
 from nodeside.contract import BuildSettings
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.errors import ExitCode
+from nodeside.errors import ExitCode, UsageError
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.errors import TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
-from nodeside.trial.target.dependencies import missing
+from nodeside.trial.target.dependencies import missing, require_packages
 from nodeside.trial.target.dkms_tree import Evaluated
 
 DEPENDS = {
@@ -32,7 +32,7 @@ class SmallArchive(Archive):
         self.asked: list[str] = []
 
     def names(self) -> tuple[str, ...]:
-        return tuple(DEPENDS)
+        return (*DEPENDS, "libc6-dev", "libxtables-dev", "pkg-config", "python3")
 
     def depends(self, package: str) -> tuple[str, ...]:
         return DEPENDS[package]
@@ -80,3 +80,15 @@ def test_a_package_without_a_tree_stands_for_the_dkms_package_it_depends_on(
         target.prepare("razer-meta", tmp_path / "image", archive, evaluate_nothing, build_nothing)
     assert archive.asked == ["razer-meta", "razer-dkms"]
     assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_a_package_that_debian_does_not_have_is_refused_with_those_it_may_be(
+    archive: SmallArchive,
+) -> None:
+    require_packages((), archive)
+    require_packages(("razer-dkms", "python3"), archive)
+
+    with pytest.raises(UsageError, match="Debian has no package of that name") as caught:
+        require_packages(("razer-dkms", "razor-meta"), archive)
+
+    assert caught.value.hint == "did you mean razer-meta or razer-dkms?"

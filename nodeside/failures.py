@@ -1,0 +1,75 @@
+"""How a command that fails ends: words on stderr, and with `--output json` a document on stdout.
+
+{"error": {"reason": "Compile", "message": "...", "hint": "...", "retryable": false,
+           "exitCode": 10}}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from nodeside.errors import NodesideError, encodable
+from nodeside.log import escaped
+
+_FORMAT = "nodeside.output"  # in the context of a command line; its subcommands share it
+
+
+def remember_format(ctx: click.Context, _option: click.Parameter, value: str) -> str:
+    ctx.meta[_FORMAT] = value
+    return value
+
+
+# Eager: what is wrong with the rest of the command line is then said in this format too.
+output_option = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    is_eager=True,
+    callback=remember_format,
+    help="Format of the output on stdout.",
+)
+
+
+@contextmanager
+def document_of_failure(ctx: click.Context) -> Iterator[None]:
+    """Print the document of an expected failure, if JSON is wanted, and raise it again."""
+    try:
+        yield
+    except NodesideError as error:
+        if ctx.meta.get(_FORMAT) == "json":
+            _print(
+                reason=error.reason,
+                message=str(error),
+                hint=error.hint,
+                retryable=error.retryable,
+                exitCode=int(error.exit_code),
+            )
+        raise
+
+
+def show_failure(error: NodesideError) -> None:
+    """Print message and hint on stderr. They may quote a guest, a store, a build, an object."""
+    color = None if os.environ.get("NO_COLOR") else "red"
+    click.secho(escaped(f"error: {error}", keep="\t\n"), fg=color, err=True)
+    if error.hint:
+        click.echo(escaped(f"hint: {error.hint}", keep="\t\n"), err=True)
+
+
+def show_usage(error: click.ClickException) -> None:
+    """Print what is wrong with a command line."""
+    ctx = getattr(error, "ctx", None)
+    if ctx is not None and ctx.meta.get(_FORMAT) == "json":
+        message = encodable(error.format_message())
+        _print(reason="Usage", message=message, hint="", retryable=False, exitCode=error.exit_code)
+    error.show()
+
+
+def _print(**fields: object) -> None:
+    click.echo(json.dumps({"error": fields}, indent=2))
