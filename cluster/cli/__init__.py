@@ -5,6 +5,7 @@ installation          the commands that install, uninstall and print manifests
 options               shared options; role hints for refused requests
 status, explain       the status of Drivers; the reasons for the state of a Driver or node
 resolve               the toolkit image that a node gets
+check                 what a cluster lacks for nodeside and a driver
 preflight, trial_build    a trial build for a kernel that no node runs yet
 kmm_module            a Module of Kernel Module Management as a Driver, for `import`
 completion            completion in a shell, and of `kubectl nodeside`

@@ -44,7 +44,7 @@ _MEANINGS = {
     ExitCode.OK: "done; for `status`, every driver is ready",
     ExitCode.USAGE: "the command line is wrong, or names what is not there",
     ExitCode.NOT_READY: "`status`: a driver is not ready, or no controller leads; "
-    "`resolve`, `preflight`: there is no image",
+    "`resolve`, `preflight`: there is no image; `check`: something is missing",
 }
 # fmt: off
 _CODES = (
@@ -235,6 +235,34 @@ def resolve(
     resolved = resolution.resolve(connection.open(), pool, driver)
     click.echo(resolved.json() if output == "json" else resolved.text())
     raise SystemExit(ExitCode.OK if resolved.image else ExitCode.NOT_READY)
+
+
+@root.command()
+@in_own_right(LOOKING)
+@connected
+@click.option(
+    "--driver",
+    "-f",
+    "file",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Look at what this driver.yaml needs too; the directory it is in will do.",
+)
+@output_option
+def check(*, connection: Connection, file: Path | None, output: str) -> None:
+    """Look whether this cluster has what nodeside and a driver need, before or after `install`.
+
+    Nothing is changed. Exit code 46 if something is missing.
+    """
+    from cluster.cli import check as checking
+    from nodeside.spec import load
+
+    driver = None
+    if file is not None:
+        driver = load(file / "driver.yaml" if file.is_dir() else file)
+    checked = checking.check(connection.open(), connection.namespace, driver)
+    click.echo(checked.json() if output == "json" else checked.text())
+    raise SystemExit(ExitCode.OK if checked.good else ExitCode.NOT_READY)
 
 
 for command in (preflight, *COMMANDS, completion):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, RequestInfo, TooLarge, Unreachable, refusal
+from cluster.kube.errors import ApiError, NotFound, RequestInfo, TooLarge, Unreachable, refusal
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.nesting import decode
@@ -137,6 +137,21 @@ class Api:
                 f"{self.url} is not a Kubernetes API server",
                 hint="see `server` in the kubeconfig: kubectl config view --minify",
             )
+
+    def version(self) -> dict[str, Any]:
+        """Return the version of the API server: `major`, `minor`, `gitVersion`."""
+        call = Call("GET", "/version", RequestInfo("get", "version"))
+        return document_of(self._exchange.send(call))
+
+    def served(self, group_version: str) -> frozenset[str]:
+        """Return the kinds, by their plural, that the server has in a group, `apps/v1`."""
+        request = RequestInfo("get", f"the kinds of {group_version}")
+        try:
+            call = Call("GET", f"/apis/{group_version}", request)
+            found = document_of(self._exchange.send(call))
+        except NotFound:
+            return frozenset()
+        return frozenset(str(each.get("name")) for each in found.get("resources") or ())
 
     def served_schemas(self) -> dict[str, dict[str, Any]]:
         """Return the schemas of our kinds; any authenticated user may read them. One try."""

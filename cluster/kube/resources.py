@@ -70,6 +70,9 @@ TOKEN_REVIEWS = Resource("TokenReview", "tokenreviews", "authentication.k8s.io")
 SUBJECT_ACCESS_REVIEWS = Resource(
     "SubjectAccessReview", "subjectaccessreviews", "authorization.k8s.io"
 )
+ACCESS_REVIEWS = Resource(
+    "SelfSubjectAccessReview", "selfsubjectaccessreviews", "authorization.k8s.io"
+)
 
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
@@ -95,6 +98,7 @@ KNOWN = (
     CRDS,
     TOKEN_REVIEWS,
     SUBJECT_ACCESS_REVIEWS,
+    ACCESS_REVIEWS,
     Resource("ClusterRole", "clusterroles", _RBAC),
     Resource("ClusterRoleBinding", "clusterrolebindings", _RBAC),
     Resource("Role", "roles", _RBAC, namespaced=True),

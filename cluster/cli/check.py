@@ -1,0 +1,336 @@
+"""`nodeside-cluster check`: what must be true of a cluster for a driver to get ready in it.
+
+Runs before the installation, with the rights of whoever installs, and after it. It changes nothing:
+questions about rights are SelfSubjectAccessReviews, which are not stored. Each line that does not
+hold has what to do about it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from cluster.cli.leader_status import NotInstalled, presence
+from cluster.cli.resolve import evidence, image_streams
+from cluster.install import crd_check
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.resources import (
+    ACCESS_REVIEWS,
+    CLUSTER_VERSIONS,
+    CRDS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Resource,
+)
+from cluster.model.parse import node_from
+from cluster.model.snapshot import Node, Pool
+from cluster.plan.builds import toolkit_image
+from cluster.plan.nodes.hardware import has_hardware
+from cluster.plan.nodes.pools import pool_of
+from nodeside.log import escaped
+from nodeside.shortlist import shortlist
+from nodeside.spec.fleet import Toolkit
+from nodeside.spec.model import Driver
+from nodeside.table import table
+
+_OLDEST = (1, 30)  # the token of a pod names its node: KEP-4193, beta and on by default
+_POLICIES = ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
+_RBAC = "rbac.authorization.k8s.io"
+# What `install` creates that an ordinary user may not, and `escalate`: our roles have rights, such
+# as to evict pods, that whoever gives them must have, or this verb.
+_RIGHTS = (
+    ("create", CRDS),
+    ("create", NAMESPACES),
+    ("create", Resource("ClusterRole", "clusterroles", _RBAC)),
+    ("escalate", Resource("ClusterRole", "clusterroles", _RBAC)),
+    ("create", Resource("ClusterRoleBinding", "clusterrolebindings", _RBAC)),
+    (
+        "create",
+        Resource("ValidatingAdmissionPolicy", _POLICIES[1], "admissionregistration.k8s.io"),
+    ),
+)
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+_SHOWN = 3
+
+
+class State(Enum):
+    """Whether something holds. What cannot be seen with these rights is not known."""
+
+    OK = "ok"
+    MISSING = "MISSING"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must be true, what was found, and what to do if it is not."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """All checks. `good` if nothing is missing."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def good(self) -> bool:
+        return all(check.state is not State.MISSING for check in self.checks)
+
+    def text(self) -> str:
+        rows = [(each.name, each.state.value, _cell(each)) for each in self.checks]
+        return table(rows, header=("CHECK", "", "FOUND"))
+
+    def json(self) -> str:
+        rows = [{**asdict(each), "state": each.state.value.lower()} for each in self.checks]
+        return json.dumps({"checks": rows, "good": self.good}, indent=2)
+
+
+def _cell(check: Check) -> str:
+    return f"{check.found}\n-> {check.remedy}" if check.remedy else check.found
+
+
+def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
+    """Look at everything. A refusal or an error of one check does not end the others."""
+    nodes = _Nodes(api)
+    looks: Sequence[tuple[str, Callable[[], Iterator[Check]]]] = (
+        ("Kubernetes", lambda: _version(api)),
+        ("admission policies", lambda: _policies(api)),
+        ("rights", lambda: _rights(api)),
+        ("namespace", lambda: _namespace(api, namespace)),
+        ("nodes", lambda: _pools(nodes)),
+        ("hardware", lambda: _hardware(nodes, driver)),
+        ("toolkit", lambda: _toolkits(api, nodes, driver)),
+        ("definitions", lambda: _definitions(api)),
+        ("controller", lambda: _controller(api, namespace)),
+        ("images", lambda: _images(api, namespace)),
+    )
+    checks: list[Check] = []
+    for name, look in looks:
+        try:
+            checks += look()
+        except ApiError as error:
+            checks.append(Check(name, State.UNKNOWN, str(error), error.hint))
+    return Checked(tuple(checks))
+
+
+def _version(api: Api) -> Iterator[Check]:
+    version = api.version()
+    found = str(version.get("gitVersion", "?"))
+    digits = ["".join(filter(str.isdigit, str(version.get(key, "")))) for key in ("major", "minor")]
+    number = tuple(int(each or 0) for each in digits)
+    if openshift := _openshift(api):
+        found += f", OpenShift {openshift}"
+    oldest = ".".join(map(str, _OLDEST))
+    if number >= _OLDEST:
+        yield Check("Kubernetes", State.OK, found)
+    else:
+        yield Check("Kubernetes", State.MISSING, found, f"nodeside needs {oldest} or later")
+
+
+def _openshift(api: Api) -> str:
+    try:
+        status = api.get(CLUSTER_VERSIONS, "version").get("status") or {}
+    except ApiError:
+        return ""
+    return str((status.get("desired") or {}).get("version") or "")
+
+
+def _policies(api: Api) -> Iterator[Check]:
+    group, plural = _POLICIES
+    name = "admission policies"
+    if plural in api.served(group):
+        yield Check(name, State.OK, f"{plural} are served")
+        return
+    why = "they keep the token of one node's pod from writing about another node"
+    yield Check(
+        name,
+        State.MISSING,
+        f"{group} does not serve {plural}; {why}",
+        "enable them in the API server: --runtime-config",
+    )
+
+
+def _rights(api: Api) -> Iterator[Check]:
+    lacking = [
+        f"{verb} {resource.plural}" for verb, resource in _RIGHTS if not _may(api, verb, resource)
+    ]
+    if not lacking:
+        yield Check("rights", State.OK, "this user may install nodeside")
+        return
+    yield Check(
+        "rights",
+        State.MISSING,
+        f"this user may not {shortlist(lacking, _SHOWN)}",
+        "install as a cluster administrator; to look at a cluster, other rights will do",
+    )
+
+
+def _may(api: Api, verb: str, resource: Resource) -> bool:
+    attributes = {"verb": verb, "group": resource.group, "resource": resource.plural}
+    review = api.create(
+        {
+            "apiVersion": ACCESS_REVIEWS.api_version,
+            "kind": ACCESS_REVIEWS.kind,
+            "spec": {"resourceAttributes": attributes},
+        }
+    )
+    return (review.get("status") or {}).get("allowed") is True
+
+
+def _namespace(api: Api, namespace: str) -> Iterator[Check]:
+    name = f"namespace {namespace}"
+    try:
+        found = api.get(NAMESPACES, namespace)
+    except NotFound:
+        yield Check(name, State.OK, "is not there; `install` makes it, for privileged pods")
+        return
+    level = str((found["metadata"].get("labels") or {}).get(_ENFORCE, "not set"))
+    if level in ("privileged", "not set"):
+        yield Check(name, State.OK, f"pod security: {level}")
+        return
+    yield Check(
+        name,
+        State.MISSING,
+        f"pod security: {level}, which admits no driver pod",
+        f"kubectl label --overwrite namespace {namespace} {_ENFORCE}=privileged",
+    )
+
+
+class _Nodes:
+    """The Linux nodes of the cluster, listed once."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._found: tuple[Node, ...] | None = None
+
+    def all(self) -> tuple[Node, ...]:
+        if self._found is None:
+            page = self._api.list(NODES, node_from)
+            self._found = tuple(
+                node
+                for node in page.items
+                if node.labels.get("kubernetes.io/os", "linux") == "linux"
+            )
+        return self._found
+
+    def pools(self, driver: Driver | None) -> Counter[Pool]:
+        """Return the pools of the nodes that the driver is for, if any, with their sizes."""
+        fitting = [node for node in self.all() if driver is not None and _fits(node, driver)]
+        return Counter(pool_of(node) for node in fitting or self.all())
+
+
+def _fits(node: Node, driver: Driver) -> bool:
+    return has_hardware(node, driver.spec.hardware, assigned=False).is_selected
+
+
+def _pools(nodes: _Nodes) -> Iterator[Check]:
+    count = len(nodes.all())
+    kernels = sorted({node.kernel for node in nodes.all() if node.kernel})
+    if not count:
+        yield Check("nodes", State.MISSING, "no Linux node", "add one; see kubectl get nodes")
+        return
+    words = f"{count} with {len(kernels)} kernel{'s' * (len(kernels) != 1)}"
+    yield Check("nodes", State.OK, f"{words}: {shortlist(kernels, _SHOWN)}")
+
+
+def _hardware(nodes: _Nodes, driver: Driver | None) -> Iterator[Check]:
+    labelled = [node for node in nodes.all() if any("/pci-" in key for key in node.labels)]
+    name = "labels of hardware"
+    remedy = (
+        "install Node Feature Discovery, and let it label the class of the device: "
+        "sources.pci.deviceClassWhitelist, see docs/cluster.md; or select nodes by labels of "
+        "your own: hardware.nodeSelector"
+    )
+    count = len(nodes.all())
+    if driver is None or driver.spec.hardware.pci:
+        state = State.OK if labelled else State.MISSING
+        found = f"{len(labelled)} of {count} nodes have labels of Node Feature Discovery for PCI"
+        yield Check(name, state, found, "" if labelled else remedy)
+    if driver is not None:
+        fitting = sum(_fits(node, driver) for node in nodes.all())
+        other = (
+            "is the class of the device in deviceClassWhitelist, and are the ids those of lspci?"
+        )
+        remedy = other if driver.spec.hardware.pci else "label the nodes: kubectl label node"
+        yield Check(
+            f"hardware of {driver.name}",
+            State.OK if fitting else State.MISSING,
+            f"{fitting} of {count} nodes have what `hardware` asks for",
+            "" if fitting else remedy,
+        )
+
+
+def _toolkits(api: Api, nodes: _Nodes, driver: Driver | None) -> Iterator[Check]:
+    """One line for each kernel, by the same chain as the controller's."""
+    chain = driver.spec.toolkit if driver is not None else Toolkit()
+    streams = image_streams(api)
+    for pool, count in sorted(nodes.pools(driver).items(), key=str):
+        if not pool.kernel:
+            continue
+        known = evidence(api, pool, chain, streams)
+        found = toolkit_image.resolve(pool, chain, streams, known)
+        where = f"{pool.kernel} ({count} node{'s' * (count != 1)})"
+        if found.image:
+            yield Check(f"toolkit for {where}", State.OK, f"{found.image}: {found.why}")
+            continue
+        remedy = found.remedy
+        if driver is None:
+            remedy += "; with --driver FILE, its own `toolkit` is looked at"
+        yield Check(f"toolkit for {where}", State.MISSING, found.why, remedy)
+
+
+def _definitions(api: Api) -> Iterator[Check]:
+    old = crd_check.words(crd_check.lacking(api))
+    if old:
+        yield Check("definitions", State.MISSING, old, crd_check.REMEDY)
+
+
+def _controller(api: Api, namespace: str) -> Iterator[Check]:
+    try:
+        who = presence(api, namespace)
+    except NotInstalled as error:
+        yield Check("controller", State.UNKNOWN, "not installed yet", error.hint)
+        return
+    if who.leads:
+        yield Check("controller", State.OK, "leads")
+    else:
+        state = State.MISSING if who.absent else State.UNKNOWN
+        yield Check("controller", state, who.words)
+
+
+def _images(api: Api, namespace: str) -> Iterator[Check]:
+    """Which images of our pods cannot be pulled; nothing before the installation."""
+    pods = api.list(PODS, lambda pod: pod, namespace=namespace).items
+    failed = dict(each for pod in pods for each in _not_pulled(pod))
+    if failed:
+        image, message = next(iter(sorted(failed.items())))
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        yield Check(
+            "images",
+            State.MISSING,
+            escaped(f"{image} cannot be pulled{more}: {message}"),
+            "is it pushed, and may the nodes pull it? nodeside-cluster install --pull-secret",
+        )
+    elif pods:
+        yield Check("images", State.OK, f"{len(pods)} pods, none waits for an image")
+
+
+def _not_pulled(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    status = pod.get("status") or {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _PULL:
+                yield str(container.get("image", "")), str(waiting.get("message", ""))[:300]

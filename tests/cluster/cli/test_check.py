@@ -1,0 +1,270 @@
+"""`nodeside-cluster check`: a cluster in which all holds, and each thing that may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, cast
+
+import pytest
+
+from cluster.cli.check import Checked, State, check
+from cluster.install.manifests import Installation
+from cluster.kube.client import Api, connect
+from cluster.kube.errors import Forbidden, NotFound
+from cluster.kube.listing import Page
+from cluster.kube.resources import (
+    ACCESS_REVIEWS,
+    CLUSTER_VERSIONS,
+    IMAGE_STREAMS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Resource,
+)
+from nodeside.spec import parse
+from nodeside.spec.model import Driver
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.nodes import Nodes
+
+KERNEL = "6.1.0-56-cloud-amd64"
+POLICIES = "validatingadmissionpolicies"
+PCI = {"pci": [{"vendor": "1234", "device": "11e8"}]}
+TOOLKIT = {"imageTemplate": "registry.example.com/toolkit:{kernel}"}
+
+
+def driver(**spec: Any) -> Driver:
+    usual = {"version": "1.0", "modules": [{"name": "edu"}], "hardware": PCI, "toolkit": TOOLKIT}
+    return parse(
+        {
+            "apiVersion": "nodeside.io/v1alpha1",
+            "kind": "Driver",
+            "metadata": {"name": "edu"},
+            "spec": usual | spec,
+        }
+    )
+
+
+def node(name: str, kernel: str = KERNEL, **labels: str) -> dict[str, Any]:
+    info = {"kernelVersion": kernel, "architecture": "amd64", "osImage": "Debian GNU/Linux 12"}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": info}}
+
+
+def labelled(name: str) -> dict[str, Any]:
+    return node(name, **{"feature.node.kubernetes.io/pci-1234_11e8.present": "true"})
+
+
+class FakeCluster:
+    """An API server whose answers a test changes."""
+
+    def __init__(self) -> None:
+        self.minor = "33"
+        self.kinds = frozenset({POLICIES})
+        self.denied: set[str] = set()
+        self.objects: dict[tuple[Resource, str], dict[str, Any]] = {
+            (LEASES, "nodeside-controller"): {
+                "spec": {
+                    "holderIdentity": "one",
+                    "renewTime": "2025-01-01T12:00:00.1Z",
+                    "leaseDurationSeconds": 15,
+                }
+            }
+        }
+        self.lists: dict[Resource, list[dict[str, Any]]] = {
+            NODES: [labelled("n1"), labelled("n2")],
+            PODS: [],
+        }
+
+    def version(self) -> dict[str, Any]:
+        return {"major": "1", "minor": self.minor, "gitVersion": f"v1.{self.minor}.0"}
+
+    def served(self, _group: str) -> frozenset[str]:
+        return self.kinds
+
+    def served_schemas(self) -> dict[str, Any]:
+        return {}
+
+    def now(self) -> float:
+        return 1_735_732_805.0  # five seconds after the leader was heard
+
+    def create(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        assert document["kind"] == ACCESS_REVIEWS.kind
+        asked = document["spec"]["resourceAttributes"]
+        return {"status": {"allowed": f"{asked['verb']} {asked['resource']}" not in self.denied}}
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
+        try:
+            return self.objects[resource, name]
+        except KeyError:
+            raise NotFound(f"{resource.plural} {name} is not there") from None
+
+    def list(
+        self, resource: Resource, trim: Callable[[dict[str, Any]], Any], *, namespace: str = ""
+    ) -> Page[Any]:
+        if resource not in self.lists:
+            raise NotFound(f"no {resource.plural} here")
+        return Page([trim(each) for each in self.lists[resource]])
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def look(cluster: FakeCluster, wanted: Driver | None = None) -> Checked:
+    return check(cast("Api", cluster), "nodeside", wanted or driver())
+
+
+def missing(checked: Checked) -> dict[str, str]:
+    return {each.name: each.found for each in checked.checks if each.state is State.MISSING}
+
+
+def test_a_cluster_that_has_everything_is_good(cluster: FakeCluster) -> None:
+    checked = look(cluster)
+
+    assert checked.good, checked.text()
+    assert {each.state for each in checked.checks} == {State.OK}
+    found = {each.name: each.found for each in checked.checks}
+    assert found["hardware of edu"] == "2 of 2 nodes have what `hardware` asks for"
+    image = f"registry.example.com/toolkit:{KERNEL}"
+    assert found[f"toolkit for {KERNEL} (2 nodes)"].startswith(image)
+
+
+def old(cluster: FakeCluster) -> None:
+    cluster.minor = "29+"
+
+
+def without_policies(cluster: FakeCluster) -> None:
+    cluster.kinds = frozenset()
+
+
+def without_rights(cluster: FakeCluster) -> None:
+    cluster.denied = {"escalate clusterroles", "create namespaces"}
+
+
+def restricted(cluster: FakeCluster) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+    cluster.objects[NAMESPACES, "nodeside"] = {"metadata": {"labels": labels}}
+
+
+def without_labels(cluster: FakeCluster) -> None:
+    cluster.lists[NODES] = [node("n1")]
+
+
+def without_leader(cluster: FakeCluster) -> None:
+    cluster.objects[LEASES, "nodeside-controller"]["spec"]["holderIdentity"] = ""
+
+
+def without_image(cluster: FakeCluster) -> None:
+    waiting = {"reason": "ImagePullBackOff", "message": "not\x1b[2J found"}
+    status = {"image": "registry.example.com/x:1", "state": {"waiting": waiting}}
+    cluster.lists[PODS] = [{"status": {"containerStatuses": [status]}}]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "words"),
+    [
+        (old, "Kubernetes", "v1.29"),
+        (without_policies, "admission policies", POLICIES),
+        (without_rights, "rights", "create namespaces, escalate clusterroles"),
+        (restricted, "namespace nodeside", "baseline"),
+        (without_labels, "hardware of edu", "0 of 1"),
+        (without_leader, "controller", "no controller leads"),
+        (without_image, "images", "registry.example.com/x:1 cannot be pulled"),
+    ],
+)
+def test_what_is_missing_is_named_with_what_to_do(
+    cluster: FakeCluster, spoil: Callable[[FakeCluster], None], name: str, words: str
+) -> None:
+    spoil(cluster)
+
+    checked = look(cluster)
+
+    assert not checked.good
+    assert words in missing(checked)[name]
+    assert set(missing(checked)) <= {name, "labels of hardware"}
+    assert "\x1b" not in checked.text()
+    [row] = [each for each in json.loads(checked.json())["checks"] if each["name"] == name]
+    assert row["state"] == "missing"
+
+
+def test_a_kernel_without_a_toolkit_is_named(cluster: FakeCluster) -> None:
+    cluster.lists[NODES].append(labelled("n3") | {"status": node("", "6.6.1")["status"]})
+
+    checked = look(cluster, driver(toolkit={}))
+
+    assert [name for name in missing(checked) if name.startswith("toolkit for")] == [
+        f"toolkit for {KERNEL} (2 nodes)",
+        "toolkit for 6.6.1 (1 node)",
+    ]
+    assert all(each.remedy for each in checked.checks if each.state is State.MISSING)
+
+
+def test_nodes_by_other_labels_need_none_of_node_feature_discovery(cluster: FakeCluster) -> None:
+    cluster.lists[NODES] = [node("n1", chip="yes"), node("n2")]
+
+    checked = look(cluster, driver(hardware={"nodeSelector": {"chip": "yes"}}))
+
+    assert checked.good, checked.text()
+
+
+def test_one_refusal_does_not_end_the_others(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> dict[str, Any]:
+        raise Forbidden("no")
+
+    monkeypatch.setattr(cluster, "create", refuse)
+
+    states = {each.name: each.state for each in look(cluster).checks}
+
+    assert states["rights"] is State.UNKNOWN
+    assert states["hardware of edu"] is State.OK
+
+
+def test_a_cluster_of_openshift_is_told_apart(cluster: FakeCluster) -> None:
+    desired = {"status": {"desired": {"version": "4.18.1"}}}
+    cluster.objects[CLUSTER_VERSIONS, "version"] = desired
+    cluster.lists[IMAGE_STREAMS] = []
+
+    assert "OpenShift 4.18.1" in look(cluster).text()
+
+
+# --- on a real API server ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    with closing(connect(control_plane.kubeconfig)) as api:
+        yield api
+
+
+@pytest.mark.cluster
+def test_a_real_cluster_is_looked_at_with_the_rights_of_an_administrator(
+    api: Api, installed: Installation, nodes: Nodes
+) -> None:
+    nodes.create("n1", kernel=KERNEL)
+    nodes.label("n1", {"feature.node.kubernetes.io/pci-1234_11e8.present": "true"})
+
+    states = {each.name: each.state for each in check(api, "nodeside", driver()).checks}
+
+    for name in ("Kubernetes", "admission policies", "rights", "namespace nodeside"):
+        assert states[name] is State.OK
+    assert states["hardware of edu"] is State.OK
+    assert states[f"toolkit for {KERNEL} (1 node)"] is State.OK
+
+
+@pytest.mark.cluster
+def test_somebody_without_rights_is_told_what_is_not_seen(
+    control_plane: ControlPlane, installed: Installation
+) -> None:
+    token = control_plane.pod_token("default", "default", None)
+    with closing(connect(control_plane.kubeconfig_of(token))) as api:
+        checked = check(api, "nodeside", driver())
+
+    assert "rights" in missing(checked)
+    states = {each.name: each.state for each in checked.checks}
+    assert states["Kubernetes"] is State.OK
+    assert states["nodes"] is State.UNKNOWN
