@@ -15,6 +15,7 @@ leaves nothing running or mounted. From the bottom to the top:
     pod, result, privilege     the node's pod in the machine; the printed result; becoming root
     report_files               the result as a page, as JUnit and as JSON
     scaffold                   the files that `nodeside init` writes
+    watch                      a machine that stays, and a trial of each saved change
     session                    the steps of `nodeside try`
     cli, init                  the two command lines
 

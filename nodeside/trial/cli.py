@@ -86,6 +86,12 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
 )
 @click.option("--keep", is_flag=True, help="Open a shell in the machine before it ends.")
 @click.option(
+    "--watch",
+    "-w",
+    is_flag=True,
+    help="Keep the machine, and try each saved change in it until Ctrl-C.",
+)
+@click.option(
     "--build-on",
     type=click.Choice(["auto", "node", "host"]),
     default="auto",
@@ -129,6 +135,7 @@ def trial(
     commands: Sequence[Argv],
     reboots: Sequence[str],
     keep: bool,
+    watch: bool,
     build_on: str,
     accel: str,
     append: Sequence[str],
@@ -159,10 +166,14 @@ def trial(
         _list(accel, architecture, output)
     elif target is None:
         raise click.UsageError(f"name a driver to try, such as {_DEFAULT_TARGET}")
-    elif keep and len(kernels) > 1:
-        raise click.UsageError("--keep opens a shell in one machine: name one --kernel")
+    elif (keep or watch) and len(kernels) > 1:
+        raise click.UsageError("--keep and --watch are about one machine: name one --kernel")
+    elif watch and (keep or reboots or report is not None or output == "json"):
+        raise click.UsageError("--watch goes with no --keep, --reboot-into, --report and --output")
+    elif watch and build_on == "node":
+        raise click.UsageError("--watch builds on this host")
     else:
-        from nodeside.trial.session import TryOptions, session
+        from nodeside.trial.session import TryOptions, session, watch_session
 
         options = TryOptions(
             target=target,
@@ -177,6 +188,8 @@ def trial(
             architecture=architecture,
             toolkit_packages=tuple(toolkit_packages),
         )
+        if watch:
+            raise SystemExit(watch_session(options))
         _finish(target, session(options), output, report)
 
 

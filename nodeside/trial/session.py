@@ -21,6 +21,7 @@ from nodeside.trial.pod import BootOptions, Run
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import dependencies
 from nodeside.trial.target.target import Target, prepare
+from nodeside.trial.watch import watch
 from nodeside.trial.workshop import Workshop
 
 
@@ -68,6 +69,33 @@ def session(options: TryOptions, progress: Progress | None = None) -> tuple[Run,
             made = _on_a_node(options, workshop, [kernel, *others], progress, alone=len(first) == 1)
             runs += [replace(run, log=tuple(progress.kept)) for run in made]
         return tuple(runs)
+
+
+def watch_session(options: TryOptions, progress: Progress | None = None) -> int:
+    """Try each saved change until Ctrl-C; return the exit code of the last trial."""
+    progress = progress or Progress()
+    path = Path(options.target)
+    if not path.is_dir():
+        raise UsageError(f"--watch watches a directory, and {options.target} is none")
+    with Workshop(
+        progress,
+        accelerator=options.accelerator,
+        architecture=options.architecture,
+        toolkit_packages=options.toolkit_packages,
+    ) as workshop:
+        dependencies.require_packages(options.toolkit_packages, workshop.archive)
+        qemu.require_qemu(options.architecture)
+        _check_devices(options.devices, options.architecture)
+        kernel = workshop.resolve(options.kernels[0])
+        return watch(
+            path.absolute(),
+            kernel,
+            workshop,
+            progress,
+            devices=options.devices,
+            commands=options.commands,
+            append=options.append,
+        )
 
 
 def _on_a_node(

@@ -1,0 +1,276 @@
+"""`nodeside try --watch`: one machine that stays, and a trial of each saved change in it.
+
+    saved -> copy -> build on this host -> send image and bundle -> replace what is loaded -> result
+
+A change that does not compile leaves the loaded modules as they are. A kernel that crashes is
+booted again on the same disk. The machine's kernel log is shown as it grows.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.scratch import scratch_directory
+from nodeside.trial.debian.kernels import AvailableKernel
+from nodeside.trial.errors import MachineLost, TargetError
+from nodeside.trial.host import build as host_build
+from nodeside.trial.machine.containers import CONSUMER, DRIVER, PRIVILEGED_DRIVER, ContainerSpec
+from nodeside.trial.machine.machine import Machine
+from nodeside.trial.pod import crash_site
+from nodeside.trial.progress import Progress
+from nodeside.trial.report import read_report
+from nodeside.trial.target.target import LEFT_OUT, Target, prepare
+from nodeside.trial.workshop import Node, Workshop
+
+_LOOK = 0.3  # seconds between two looks at the source
+_RUN_SECONDS = 1800.0
+_COMMAND_SECONDS = 600.0
+_SEND_SECONDS = 120.0
+_IMAGE = "/payload/driver-image"  # where the containers of a machine have the driver image
+_IMAGES, _PARCEL = "/var/lib/trial", "/var/lib/trial.tar"
+_CACHE = "/var/lib/nodeside/cache"
+
+# What the source looks like: by path, size and time of the last change.
+Look = Mapping[str, tuple[int, int]]
+
+
+def look_at(path: Path) -> Look:
+    """Return what tells whether a file of a directory was saved since. Links are not followed."""
+    found: dict[str, tuple[int, int]] = {}
+    for directory, names, files in os.walk(path):
+        names[:] = [name for name in names if name not in LEFT_OUT]
+        for name in files:
+            place = os.path.join(directory, name)
+            with suppress(OSError):
+                status = os.lstat(place)
+                found[place] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def await_change(path: Path, before: Look, pause: Callable[[float], object]) -> Look:
+    """Wait until something was saved, and then until nothing more is for a moment."""
+    while (now := look_at(path)) == before:
+        pause(_LOOK)
+    while True:
+        pause(_LOOK)
+        again = look_at(path)
+        if again == now:
+            return now
+        now = again
+
+
+@dataclass
+class Watching:
+    """A machine and the trials in it. `verdict` is the exit code of the last one."""
+
+    path: Path
+    kernel: AvailableKernel
+    workshop: Workshop
+    scratch: Path
+    progress: Progress
+    devices: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    append: tuple[str, ...] = ()
+    verdict: int = 0
+    _number: int = 0
+    _log: list[str] = field(default_factory=list)  # of the kernel, as far as it was shown
+    _machine: Machine | None = None
+
+    def for_ever(self, pause: Callable[[float], object] | None = None) -> None:
+        """Try each change, until Ctrl-C."""
+        pause = pause or threading.Event().wait
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            node: Node | None = None
+            while True:
+                seen = look_at(self.path)
+                target = self._prepared()
+                if target is not None and self._built(target):
+                    if node is None:
+                        disk = self.workshop.kernel(self.kernel)
+                        node = stack.enter_context(self.workshop.node(disk))
+                    self._tried(node, target)
+                self.progress.say(f"waiting for a change below {self.path}; Ctrl-C ends")
+                await_change(self.path, seen, pause)
+
+    @property
+    def _here(self) -> Path:
+        """The directory of this trial on the host; that of the one before is removed."""
+        return self.scratch / str(self._number)
+
+    def _prepared(self) -> Target | None:
+        shutil.rmtree(self._here, ignore_errors=True)
+        self._number += 1
+        self._here.mkdir()
+        evaluate = partial(self.workshop.evaluate, self.kernel)
+        build = partial(self.workshop.build, self.kernel)
+        image = self._here / "image"
+        try:
+            return prepare(str(self.path), image, self.workshop.archive, evaluate, build)
+        except TargetError:
+            raise
+        except NodesideError as error:
+            self._failed(error.exit_code, str(error), error.hint)
+            return None
+
+    def _built(self, target: Target) -> bool:
+        """Build on this host; what is not needed again is not kept."""
+        disk = self.workshop.kernel(self.kernel)
+        done = host_build.build(
+            target.image,
+            disk,
+            toolkit=self.workshop.roots.toolkit(disk.compiler),
+            python=self.workshop.packed_python(),
+            cache=self._here / "cache",
+            driver=target.driver,
+            progress=self.progress,
+        )
+        if done.exit_code != ExitCode.OK:
+            self._failed(done.exit_code, done.message, done.hint)
+        return done.exit_code == ExitCode.OK
+
+    def _tried(self, node: Node, target: Target) -> None:
+        """Replace what is loaded, and say how that went. A crash of the kernel is an outcome."""
+        machine = self._running(node, target)
+        started = time.monotonic()
+        try:
+            image = f"{_IMAGES}/{self._number}"
+            _send(machine, {target.image: image, self._here / "cache": _CACHE})
+            spec = PRIVILEGED_DRIVER if target.driver.spec.privileged else DRIVER
+            done = machine.run(
+                ["nodeside", "driver", "run", "--once", "--output", "json"],
+                _with_image(spec, image),
+                timeout=_RUN_SECONDS,
+                check=False,
+                on_error=partial(self.progress.line, "driver  |"),
+            )
+            self._show_log(machine)
+            report = read_report(done.output)
+            seconds = time.monotonic() - started
+            if done.exit_code != ExitCode.OK:
+                message, hint = str(report.get("message", "no report")), str(report.get("hint", ""))
+                self._failed(done.exit_code, message, hint)
+                return
+            checks = report.get("checks") or ()
+            words = f"{len(checks)} checks passed" if checks else "nothing to check"
+            self.verdict = ExitCode.OK
+            who = f"{target.driver.name} {target.driver.spec.version}"
+            self.progress.say(f"ready: {who}, {words}; {seconds:.1f} s since the build")
+            self._consume(machine, _with_image(CONSUMER, image), target)
+        except MachineLost:
+            if not machine.splats():
+                raise
+            self._crashed(machine)
+
+    def _consume(self, machine: Machine, where: ContainerSpec, target: Target) -> None:
+        for argv in (*target.extras.commands, *self.commands):
+            tell = partial(self.progress.line, "command |")
+            done = machine.run(
+                argv,
+                where,
+                cwd="/driver-image",
+                timeout=_COMMAND_SECONDS,
+                check=False,
+                on_line=tell,
+                on_error=tell,
+            )
+            if done.exit_code != 0:
+                words = f"{' '.join(argv)}: exit code {done.exit_code}"
+                self._failed(ExitCode.VALIDATION_FAILED, words, "")
+        self._show_log(machine)
+
+    def _running(self, node: Node, target: Target) -> Machine:
+        """Return the machine; boot it if there is none."""
+        if self._machine is None:
+            self.progress.say(f"booting {self.kernel.release}")
+            machine = node.boot(
+                devices=(*target.extras.devices, *self.devices),
+                append=self.append,
+                allow_splats=True,
+            )
+            machine.__enter__()
+            self._machine = machine
+            self.progress.say(f"booted in {machine.boot_seconds:.1f} s")
+            self._log = self._kernel_log(machine)
+        return self._machine
+
+    def _crashed(self, machine: Machine) -> None:
+        site = crash_site(machine.serial_log())
+        for row in machine.splats():
+            self.progress.line("kernel  |", row)
+        self._end()
+        where = f" in {site}" if site else ""
+        hint = "the machine is booted again for the next change"
+        self._failed(ExitCode.LOAD_FAILED, f"the kernel crashed{where}", hint)
+
+    def _end(self) -> None:
+        machine, self._machine = self._machine, None
+        if machine is not None:
+            machine.__exit__(None, None, None)
+
+    def _failed(self, code: int, message: str, hint: str) -> None:
+        self.verdict = int(code)
+        meaning = ExitCode(code).meaning if code in list(ExitCode) else ""
+        self.progress.say(f"failed: exit code {int(code)}: {meaning}")
+        for line in message.splitlines():
+            self.progress.line("        |", line)
+        if hint:
+            self.progress.line("hint    |", hint)
+
+    def _show_log(self, machine: Machine) -> None:
+        """Show what the kernel has said since the last look."""
+        now = self._kernel_log(machine)
+        known = set(self._log)  # each line has its time; the ring drops its oldest
+        for row in (row for row in now if row not in known):
+            self.progress.line("kernel  |", row)
+        self._log = now
+
+    @staticmethod
+    def _kernel_log(machine: Machine) -> list[str]:
+        done = machine.run(["dmesg"], "node", timeout=_SEND_SECONDS, check=False)
+        return done.output.splitlines()
+
+
+def _send(machine: Machine, places: Mapping[Path, str]) -> None:
+    """Copy directories of this host to the node, in the place of earlier images."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for directory, to in places.items():
+            archive.add(directory, arcname=to.removeprefix("/"))
+    machine.put(_PARCEL, packed.getvalue())
+    script = f"rm -rf {_IMAGES} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
+    machine.run(["sh", "-c", script], "node", timeout=_SEND_SECONDS)
+
+
+def _with_image(spec: ContainerSpec, image: str) -> ContainerSpec:
+    """Return a container that has another driver image."""
+    binds = ((image if source == _IMAGE else source, *rest) for source, *rest in spec.binds)
+    return replace(spec, binds=tuple((a, b, c) for a, b, c in binds))
+
+
+def watch(
+    path: Path,
+    kernel: AvailableKernel,
+    workshop: Workshop,
+    progress: Progress,
+    **options: tuple[str, ...] | tuple[tuple[str, ...], ...],
+) -> int:
+    """Watch until Ctrl-C; return the exit code of the last trial."""
+    with scratch_directory("watch") as scratch:
+        watching = Watching(path, kernel, workshop, scratch, progress, **options)  # type: ignore[arg-type]
+        try:
+            watching.for_ever()
+        except KeyboardInterrupt:
+            progress.say("ended")
+        return watching.verdict
