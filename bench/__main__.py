@@ -20,6 +20,7 @@ from bench import (
     page,
     starts,
     surroundings,
+    trials,
 )
 from bench.candidates import CANDIDATES, QUICK
 from bench.ground import Ground
@@ -58,6 +59,7 @@ def _measure_cluster(progress: Progress, *, quick: bool) -> tuple[Section, Mappi
 _PARTS = {
     "images": images.measure,
     "devices": devices.measure,
+    "trials": trials.measure,
     "cluster": _measure_cluster,
 }
 
@@ -68,7 +70,8 @@ _PARTS = {
     "--only",
     type=click.Choice((*_ORDER, *_PARTS)),
     multiple=True,
-    help="Only these; of the page, only `images`, `devices` and `cluster` are written alone.",
+    help="Only these; of the page, only `images`, `devices`, `trials` and `cluster` are written "
+    "alone.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Of each build.  [default: 5, long: 3]")
 @click.option("--to", type=click.Path(path_type=Path), default=PAGE, show_default=True)

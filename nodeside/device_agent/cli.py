@@ -169,7 +169,7 @@ def device_agent(
     if not driver.spec.devices:
         raise SpecError(
             f"driver {driver.name} declares no devices",
-            hint="say in driver.yaml what it drives: see `devices` in docs/driver-yaml.md",
+            hint="say in driver.yaml what it drives: see `devices` in `nodeside spec reference`",
         )
     if not kubelet_directory.is_dir():
         raise SpecError(

@@ -116,7 +116,7 @@ def _text(path: Path) -> str:
     except OSError as exc:
         hint = ""
         if isinstance(exc, FileNotFoundError):
-            hint = "name a driver.yaml; docs/driver-yaml.md has an example to start from"
+            hint = "name a driver.yaml, or make one: nodeside init"
         raise SpecError(f"cannot read {path}: {exc.strerror}", hint=hint) from exc
     except UnicodeDecodeError as exc:
         raise SpecError(

@@ -63,7 +63,7 @@ def refuse(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
     lines = [f"{_place(document, mistake.path)}: {mistake}" for mistake in rows[:_SHOWN]]
     if len(rows) > _SHOWN:
         lines.append(f"{document.where}: and {len(rows) - _SHOWN} more mistakes")
-    return SpecError("\n".join(lines), hint="every field is explained in docs/driver-yaml.md")
+    return SpecError("\n".join(lines), hint="every field is explained by: nodeside spec reference")
 
 
 def in_words(path: Path) -> str:

@@ -100,7 +100,7 @@ def _only_node(text: str, where: str) -> Node:
     node = composer.get_node() if composer.check_node() else None
     if node is None or _is_empty(node):
         raise SpecError(
-            f"{where}: is empty", hint="docs/driver-yaml.md has an example to start from"
+            f"{where}: is empty", hint="`nodeside spec reference` has an example to start from"
         )
     while composer.check_node():
         line = composer.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]

@@ -146,8 +146,8 @@ def trial(
 ) -> None:
     """Boot a throwaway machine and try a driver in it.
 
-    TARGET is a directory with a driver.yaml (or that file), a dkms tree, or the name of a Debian
-    package such as vpoll-dkms.
+    TARGET is a directory with a driver.yaml (or that file), the source of a module without one, or
+    the name of a Debian package such as vpoll-dkms.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     from nodeside.trial.privilege import become_root

@@ -86,7 +86,7 @@ spec:
         ),
     ]
     assert caught.value.exit_code is ExitCode.SPEC
-    assert caught.value.hint == "every field is explained in docs/driver-yaml.md"
+    assert caught.value.hint == "every field is explained by: nodeside spec reference"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_aliases_are_followed() -> None:
 def test_a_missing_file_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"cannot read .*/none.yaml: No such file") as caught:
         load(tmp_path / "none.yaml")
-    assert "docs/driver-yaml.md" in caught.value.hint
+    assert "nodeside init" in caught.value.hint
 
 
 def test_a_directory_is_refused_with_the_name_of_its_file(tmp_path: Path) -> None:

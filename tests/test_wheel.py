@@ -1,0 +1,111 @@
+"""A wheel and a source distribution that work without a checkout, with documents and man pages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nodeside import process
+
+TOP = Path(__file__).parents[1]
+_SECONDS = 600.0
+_SOURCES = ("nodeside", "cluster", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")
+
+
+def copied(to: Path) -> Path:
+    """What a distribution is made of; a build writes beside it."""
+    to.mkdir()
+    for name in _SOURCES:
+        source = TOP / name
+        if source.is_dir():
+            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, to / name)
+    return to
+
+
+def built(kind: str, tree: Path, to: Path) -> Path:
+    """Built as pip does it, with the tools that are installed here."""
+    to.mkdir()
+    code = f"from setuptools import build_meta; build_meta.build_{kind}({str(to)!r})"
+    env = {"PATH": os.environ["PATH"]}
+    process.run([sys.executable, "-c", code], cwd=tree, env=env, timeout=_SECONDS)
+    [made] = to.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scratch = tmp_path_factory.mktemp("wheel")
+    return built("wheel", copied(scratch / "tree"), scratch / "dist")
+
+
+@pytest.fixture(scope="module")
+def prefix(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place that has the wheel; what it depends on is that of this environment."""
+    prefix = tmp_path_factory.mktemp("prefix")
+    words = ["--no-deps", "--no-index", "--quiet", "--prefix", str(prefix), str(wheel)]
+    process.run([sys.executable, "-m", "pip", "install", *words], timeout=_SECONDS)
+    return prefix
+
+
+def installed(prefix: Path, program: str, *words: str) -> str:
+    """The output of an installed program, which sees nothing of this checkout."""
+    paths = {"base": str(prefix), "platbase": str(prefix)}
+    purelib = sysconfig.get_path("purelib", "venv", vars=paths)
+    env = {"PYTHONPATH": purelib}
+    argv = [sys.executable, "-P", str(prefix / "bin" / program), *words]
+    return process.run(argv, cwd=prefix, env=env, timeout=_SECONDS).output
+
+
+def test_a_wheel_has_the_programs_their_data_and_their_documents(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+
+    assert {top.partition("-")[0] for top in tops} == {"nodeside", "cluster"}
+    inside = {name.partition(".data/data/")[2] for name in names}
+    for file in ("share/man/man1/nodeside-try.1", "share/doc/nodeside/docs/driver-yaml.md"):
+        assert file in inside
+    for file in (
+        "cluster/install/templates/controller.yaml.j2",
+        "cluster/install/templates/helm/values.yaml",
+        "nodeside/device_agent/api/deviceplugin.proto",
+    ):
+        assert any(name.startswith(file.rpartition("/")[0]) for name in names), file
+    assert not [name for name in names if name.startswith(("tests", "bench"))]
+
+
+def test_what_is_installed_from_it_works_without_a_checkout(prefix: Path) -> None:
+    where = installed(prefix, "nodeside", "--version")
+    assert "nodeside, version" in where
+    assert installed(prefix, "nodeside", "spec", "reference") == (
+        (TOP / "docs" / "driver-yaml.md").read_text()
+    )
+    manifests = installed(
+        prefix, "nodeside-cluster", "manifests", "--image", "registry.example.com/n:1"
+    )
+    assert "kind: Deployment" in manifests
+    installed(
+        prefix,
+        *("nodeside-cluster", "manifests", "--image", "registry.example.com/n:1"),
+        *("--format", "helm", "--output", str(prefix / "chart")),
+    )
+    assert (prefix / "chart" / "values.schema.json").is_file()
+
+
+def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    packed = built("sdist", copied(tmp_path / "tree"), tmp_path / "dist")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    [tree] = (tmp_path / "unpacked").iterdir()
+
+    again = built("wheel", tree, tmp_path / "again")
+
+    assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
