@@ -4,6 +4,7 @@ main                  the commands, which import their code when called
 installation          the commands that install, uninstall and print manifests
 options               shared options; role hints for refused requests
 status, explain       the status of Drivers; the reasons for the state of a Driver or node
+fleet_report          the same for all nodes, on one page of HTML
 resolve               the toolkit image that a node gets
 check                 what a cluster lacks for nodeside and a driver
 preflight, trial_build    a trial build for a kernel that no node runs yet

@@ -213,6 +213,33 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 @root.command()
 @in_own_right(LOOKING)
 @connected
+@click.argument("driver", default="")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="The file to write.  [default: stdout]",
+)
+def report(*, connection: Connection, driver: str, output: Path | None) -> None:
+    """Make a page about all drivers, or DRIVER: nodes by kernel and state, and what blocks.
+
+    One file of HTML that needs no network and no script.
+    """
+    from cluster.cli import fleet_report
+    from nodeside.files import publish_bytes
+
+    page = fleet_report.report(connection.open(), connection.namespace, driver)
+    if output is None:
+        click.echo(page)
+        return
+    publish_bytes(output, page.encode())
+    click.echo(f"written: {output}", err=True)
+
+
+@root.command()
+@in_own_right(LOOKING)
+@connected
 @click.argument("os_version", callback=not_empty)
 @click.option("--kernel", default="", help="Kernel release, for images that are named by kernel.")
 @ARCHITECTURE

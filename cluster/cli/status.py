@@ -59,15 +59,15 @@ class Overview:
             yield "no Driver in this cluster; begin with: kubectl apply -f driver.yaml"
             return
         header = ("DRIVER", "VERSION", "NODES", "UPDATED", "READY", "FAILED", "STATUS", "WHY")
-        yield table([_row(observed) for observed in self.drivers.values()], header=header)
-        pools = [row for observed in self.drivers.values() for row in _pools(observed)]
+        yield table([row_of(observed) for observed in self.drivers.values()], header=header)
+        pools = [row for observed in self.drivers.values() for row in pools_of(observed)]
         columns = ("DRIVER", "OS VERSION", "KERNEL", "NODES", "UPDATED", "READY", "FAILED")
         if pools:
             yield table(pools, header=(*columns, "TOOLKIT", "WHY"))
-        resources = [row for observed in self.drivers.values() for row in _resources(observed)]
+        resources = [row for observed in self.drivers.values() for row in resources_of(observed)]
         if resources:
             yield table(resources, header=("DRIVER", "RESOURCE", "DEVICES", "HEALTHY", "WHY"))
-        stages = [row for observed in self.drivers.values() for row in _stages(observed)]
+        stages = [row for observed in self.drivers.values() for row in stages_of(observed)]
         if stages:
             yield table(stages, header=("DRIVER", "STAGE", "NODES", "READY", "STATE", "WHY"))
 
@@ -145,7 +145,7 @@ def _is_ready(observed: DriverObject) -> bool:
     return condition(observed.status, "Ready")["status"] == "True" and not overtaken(observed)
 
 
-def _row(observed: DriverObject) -> Row:
+def row_of(observed: DriverObject) -> Row:
     ready = condition(observed.status, "Ready")
     version = observed.driver.spec.version if observed.driver else "?"
     # A true Ready with another reason is about the stages.
@@ -156,31 +156,31 @@ def _row(observed: DriverObject) -> Row:
     return (
         observed.name,
         version,
-        *_counts(observed.status.get("nodes", {})),
+        *counts_of(observed.status.get("nodes", {})),
         ready["reason"],
         why,
     )
 
 
-def _pools(observed: DriverObject) -> Iterator[Row]:
+def pools_of(observed: DriverObject) -> Iterator[Row]:
     for row in observed.status.get("pools", ()):
         where = (observed.name, row["osVersion"], row["kernel"])
         good = row["reason"] == "Ready"
         why = row["message"] or ("" if good else row["reason"])
-        yield (*where, *_counts(row["nodes"]), row["link"], why)
+        yield (*where, *counts_of(row["nodes"]), row["link"], why)
 
 
-def _resources(observed: DriverObject) -> Iterator[Row]:
+def resources_of(observed: DriverObject) -> Iterator[Row]:
     for row in observed.status.get("resources", ()):
         counts = (str(row.get(key, 0)) for key in ("devices", "healthy"))
         yield (observed.name, row["name"], *counts, row["message"])
 
 
-def _stages(observed: DriverObject) -> Iterator[Row]:
+def stages_of(observed: DriverObject) -> Iterator[Row]:
     for row in observed.status.get("stages", ()):
         counts = (str(row["nodes"].get(key, 0)) for key in ("wanted", "ready"))
         yield (observed.name, row["name"], *counts, row["state"], row["message"])
 
 
-def _counts(nodes: Mapping[str, int]) -> Row:
+def counts_of(nodes: Mapping[str, int]) -> Row:
     return [str(nodes.get(key, 0)) for key in ("wanted", "updated", "ready", "failed")]

@@ -9,23 +9,33 @@ What a driver, a build or a kernel printed is data in all of them: escaped, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from string import Template
 from xml.etree import ElementTree
 
 from nodeside.errors import ExitCode
 from nodeside.files import disk_errors, publish_bytes
+from nodeside.html_page import (
+    Bar,
+    Cell,
+    bad,
+    bars,
+    folded,
+    good,
+    heading,
+    html_table,
+    long,
+    number,
+    page,
+    paragraph,
+)
 from nodeside.log import escaped
 from nodeside.trial.pod import Run
 from nodeside.trial.privilege import give
 from nodeside.trial.result import as_json, first_error, stage_seconds
 
 _SHOWN = 2000  # lines of a log on the page, from its end
-_WIDTH = 600  # of the picture, in its own units
-_ROW = 26
 # Of each stage; they differ in lightness too, and the legend names them.
 _COLORS = ("#8c510a", "#d8b365", "#5ab4ac", "#01665e", "#7b3294", "#c2a5cf", "#888888")
 
@@ -143,135 +153,51 @@ def _number(value: object) -> float:
 
 # --- the page ---------------------------------------------------------------------------------
 
-_PAGE = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --good: #1a7f37; --bad: #c62828; --line: #8886; }
-@media (prefers-color-scheme: dark) { :root { --good: #56d364; --bad: #ff7b72; } }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 70rem;
-       padding: 0 1rem; }
-h1 { font-size: 1.3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.05rem; margin-top: 2rem; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; }
-th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line);
-         vertical-align: top; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.e { min-width: 16rem; overflow-wrap: anywhere; }
-.good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
-pre { overflow: auto; max-height: 30rem; border: 1px solid var(--line); padding: .6rem;
-      font-size: 12px; }
-svg { width: 100%; max-width: 44rem; height: auto; display: block; }
-svg text { font-size: 12px; fill: currentColor; }
-.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
-</style>
-</head>
-<body>
-<h1>$title</h1>
-<p>$verdict</p>
-<div class="wide"><table>
-<thead><tr><th>kernel</th><th>result</th>$heads<th>first error</th></tr></thead>
-<tbody>
-$rows
-</tbody>
-</table></div>
-<h2>Where the time went</h2>
-$picture
-<p>$legend</p>
-$details
-</body>
-</html>
-""")
-
 
 def as_page(target: str, runs: Sequence[Run]) -> str:
-    """Return the page. It is readable without style, and at a width of 400 pixels."""
+    """Return the page: a table of kernels by stage, a picture of their times, each one's log."""
     stages = list(dict.fromkeys(name for run in runs for name in stage_seconds(run)))
-    good = sum(run.verdict == ExitCode.OK for run in runs)
-    return _PAGE.substitute(
-        title=_html(f"nodeside try {target}"),
-        verdict=f"{good} of {len(runs)} kernels: the driver gets ready and works.",
-        heads="".join(f'<th class="n">{_html(name)}</th>' for name in stages),
-        rows="\n".join(_row(run, stages) for run in runs),
-        picture=_picture(runs, stages),
-        legend=" ".join(
-            f'<span class="key" style="background:{_color(stages, name)}"></span>{_html(name)}'
-            for name in stages
+    working = sum(run.verdict == ExitCode.OK for run in runs)
+    colors = {name: _COLORS[min(at, len(_COLORS) - 1)] for at, name in enumerate(stages)}
+    header: list[str | Cell] = [
+        "kernel",
+        "result",
+        *(number(name) for name in stages),
+        "first error",
+    ]
+    return page(
+        f"nodeside try {target}",
+        (
+            paragraph(f"{working} of {len(runs)} kernels: the driver gets ready and works."),
+            html_table(header, [_row(run, stages) for run in runs]),
+            heading("Where the time went"),
+            bars("time of each stage", [_bar(run) for run in runs], colors),
+            *(part for run in runs for part in _details(run)),
         ),
-        details="\n".join(_details(run) for run in runs),
     )
 
 
-def _row(run: Run, stages: Sequence[str]) -> str:
+def _row(run: Run, stages: Sequence[str]) -> list[str | Cell]:
     seconds = stage_seconds(run)
-    cells = "".join(
-        f'<td class="n">{seconds[name]:.1f} s</td>' if name in seconds else '<td class="n">-</td>'
-        for name in stages
-    )
-    verdict = _meaning(run.verdict)
-    kind = "good" if run.verdict == ExitCode.OK else "bad"
-    return (
-        f'<tr><td>{_html(run.kernel)}</td><td class="{kind}">{_html(verdict)}</td>{cells}'
-        f'<td class="e">{_html(first_error(run))}</td></tr>'
-    )
+    times = [number(f"{seconds[name]:.1f} s" if name in seconds else "-") for name in stages]
+    if run.verdict == ExitCode.OK:
+        return [run.kernel, good("ready"), *times, ""]
+    return [run.kernel, bad(f"exit code {run.verdict}"), *times, long(first_error(run))]
 
 
-def _meaning(verdict: int) -> str:
-    return "ready" if verdict == ExitCode.OK else f"exit code {verdict}"
+def _bar(run: Run) -> Bar:
+    seconds = stage_seconds(run)
+    return Bar(f"{run.kernel}: {sum(seconds.values()):.1f} s", tuple(seconds.items()))
 
 
-def _picture(runs: Sequence[Run], stages: Sequence[str]) -> str:
-    """Return a bar for each run, made of its stages, all to one scale."""
-    longest = max([sum(stage_seconds(run).values()) for run in runs] or [0.0]) or 1.0
-    parts = []
-    for number, run in enumerate(runs):
-        top, left = number * 2 * _ROW, 0.0
-        total = sum(stage_seconds(run).values())
-        label = f"{_html(run.kernel)}: {total:.1f} s"
-        parts.append(f'<text x="0" y="{top + _ROW - 8}">{label}</text>')
-        for name, seconds in stage_seconds(run).items():
-            width = _WIDTH * seconds / longest
-            parts.append(
-                f'<rect x="{left:.1f}" y="{top + _ROW}" width="{width:.1f}" height="{_ROW - 6}" '
-                f'fill="{_color(stages, name)}"><title>{_html(name)} {seconds:.1f} s</title></rect>'
-            )
-            left += width
-    height = len(runs) * 2 * _ROW
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="time of each stage">'
-        f"{''.join(parts)}</svg>"
-    )
-
-
-def _color(stages: Sequence[str], name: str) -> str:
-    return _COLORS[min(stages.index(name), len(_COLORS) - 1)]
-
-
-def _details(run: Run) -> str:
-    facts: Mapping[str, str] = {
+def _details(run: Run) -> Iterator[str]:
+    facts = {
         "exit code": f"{run.verdict}",
         "message": str(run.report.get("message") or ""),
         "what to do": str(run.report.get("hint") or ""),
     }
-    rows = "".join(
-        f'<tr><th>{name}</th><td class="e">{_html(value)}</td></tr>'
-        for name, value in facts.items()
-        if value
-    )
     left_out = len(run.log) - _SHOWN
     more = f"... {left_out} lines before\n" if left_out > 0 else ""
-    log = _html(more + "\n".join(run.log[-_SHOWN:]))
-    return (
-        f"<h2>{_html(run.kernel)}</h2>\n<table>{rows}</table>\n"
-        f"<details><summary>log</summary><pre>{log}</pre></details>"
-    )
-
-
-def _html(text: str) -> str:
-    return escape(escaped(text, keep="\t\n"))
+    yield heading(run.kernel)
+    yield html_table(("", ""), [(name, long(value)) for name, value in facts.items() if value])
+    yield folded("log", more + "\n".join(run.log[-_SHOWN:]))

@@ -1,0 +1,168 @@
+"""`nodeside-cluster report`: the drivers of a cluster on one page, to look at, to keep and to send.
+
+What each table says is what the controller and the nodes wrote last. Nothing is computed here but
+sums.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from cluster.cli.status import (
+    Overview,
+    Row,
+    counts_of,
+    look,
+    pools_of,
+    resources_of,
+    row_of,
+    stages_of,
+)
+from cluster.kube.client import Api
+from cluster.kube.resources import NODE_DRIVERS
+from cluster.model.parse import node_driver_from
+from cluster.model.snapshot import DriverObject, NodeDriverObject
+from nodeside.contract import State
+from nodeside.html_page import (
+    Bar,
+    Cell,
+    bad,
+    bars,
+    good,
+    heading,
+    html_table,
+    long,
+    number,
+    page,
+    paragraph,
+)
+
+_NODES = 2000  # rows of one driver, those that are not ready first
+_COLORS = {
+    "ready": "#01665e",
+    "building": "#5ab4ac",
+    "loading": "#5ab4ac",
+    "unloading": "#c2a5cf",
+    "waiting": "#d8b365",
+    "reboot-required": "#7b3294",
+    "failed": "#c62828",
+    "silent": "#888888",
+}
+_STATES = frozenset(state.value for state in State)
+_SILENT = "silent"  # of the nodes that are to have it, those that have reported nothing
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What a node reported of a driver. `seconds` are those of its stages, by name."""
+
+    report: NodeDriverObject
+    seconds: Mapping[str, float]
+
+    @property
+    def state(self) -> str:
+        return self.report.state if self.report.state in _STATES else "waiting"
+
+
+def report(api: Api, namespace: str, driver: str = "") -> str:
+    """Return the page. Raises NotInstalled, and NoSuchObject for a driver that does not exist."""
+    overview = look(api, namespace, driver)
+    rows = [row for row in api.list(NODE_DRIVERS, _node_row).items if row.report.driver]
+    return as_page(overview, rows, api.url, datetime.fromtimestamp(api.now(), UTC))
+
+
+def _node_row(data: dict[str, Any]) -> NodeRow | None:
+    found = node_driver_from(data)
+    if found is None:
+        return None
+    stages = (data.get("status") or {}).get("stages")
+    pairs = stages.items() if isinstance(stages, Mapping) else ()
+    numbers = ((name, value) for name, value in pairs if isinstance(value, int | float))
+    return NodeRow(found, {str(name)[:40]: float(value) for name, value in islice(numbers, 20)})
+
+
+def as_page(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> str:
+    return page("Drivers of a cluster", _parts(overview, rows, url, now))
+
+
+def _parts(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> Iterator[str]:
+    yield paragraph(f"{url}, {now:%Y-%m-%d %H:%M:%S} UTC")
+    if overview.presence.words:
+        yield paragraph(overview.presence.words)
+    drivers = list(overview.drivers.values())
+    if not drivers:
+        yield paragraph("There is no Driver in this cluster.")
+        return
+    header = ("driver", "version", *_COUNTS, "status", "why")
+    yield html_table(header, [_driver(row_of(each)) for each in drivers])
+    yield heading("Nodes by state")
+    shown = [_bar(each.name, each.status, rows) for each in drivers]
+    used = {name for bar in shown for name, _ in bar.parts}
+    yield bars("nodes by state", shown, {name: c for name, c in _COLORS.items() if name in used})
+    for title, columns, rows_of in _TABLES:
+        yield from _titled(title, columns, [row for each in drivers for row in rows_of(each)])
+    for each in drivers:
+        mine = [row for row in rows if row.report.driver == each.name]
+        yield from _nodes(each.name, sorted(mine, key=_not_ready_first))
+
+
+_COUNTS = ("nodes", "updated", "ready", "failed")
+_TABLES: tuple[tuple[str, Row, Callable[[DriverObject], Iterator[Row]]], ...] = (
+    ("Kernels", ("driver", "OS version", "kernel", *_COUNTS, "toolkit", "why"), pools_of),
+    ("Devices", ("driver", "resource", "devices", "healthy", "why"), resources_of),
+    ("Stages", ("driver", "stage", "nodes", "ready", "state", "why"), stages_of),
+)
+
+
+def _driver(row: Sequence[str]) -> list[str | Cell]:
+    name, version, *counted, status, why = row
+    words = good(status) if status == "Ready" else bad(status)
+    return [name, version, *map(number, counted), words, long(why)]
+
+
+def _titled(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if rows:
+        yield heading(title)
+        cells: list[list[str | Cell]] = [[*row[:-1], long(row[-1])] for row in rows]
+        yield html_table(header, cells)
+
+
+def _bar(name: str, status: Mapping[str, Any], rows: Sequence[NodeRow]) -> Bar:
+    states = Counter(row.state for row in rows if row.report.driver == name)
+    wanted = int(counts_of(status.get("nodes", {}))[0])
+    silent = max(0, wanted - states.total())
+    counted = {**states, _SILENT: silent}
+    parts = tuple((state, float(counted[state])) for state in _COLORS if counted.get(state))
+    words = ", ".join(f"{int(count)} {state}" for state, count in parts) or "no node"
+    return Bar(f"{name}: {words}", parts)
+
+
+def _not_ready_first(row: NodeRow) -> tuple[bool, str]:
+    return row.state == State.READY.value, row.report.node
+
+
+def _nodes(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
+    """One row for each node: what it runs, where the modules came from, and what is wrong."""
+    if not rows:
+        return
+    yield heading(f"{driver} on its nodes")
+    if len(rows) > _NODES:
+        yield paragraph(f"{_NODES} of {len(rows)} nodes, those that are not ready first.")
+    stages = list(dict.fromkeys(name for row in rows for name in row.seconds))[:8]
+    header: list[str | Cell] = ["node", "state", "version", "kernel", "source"]
+    header += [*(number(f"{name}, s") for name in stages), "why"]
+    yield html_table(header, [_node(row, stages) for row in rows[:_NODES]])
+
+
+def _node(row: NodeRow, stages: Sequence[str]) -> list[str | Cell]:
+    told = row.report
+    ready = told.state == State.READY.value
+    times = (number(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in stages)
+    why = "" if ready else "; ".join(part for part in (told.reason, told.message) if part)
+    state = good(told.state) if ready else bad(told.state or "unknown")
+    return [told.node, state, told.version, told.kernel, told.source, *times, long(why)]

@@ -1,0 +1,148 @@
+"""A page of tables and bars that needs nothing else: no network, no script, one file.
+
+Light and dark, readable at a width of 400 pixels, and without any style. Whatever is put on it is
+text: a word of a build, a node or an object is never a tag or a link. Stdlib only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from string import Template
+
+from nodeside.log import escaped
+
+_WIDTH, _ROW = 600, 26  # of the bars, in their own units
+_GOOD, _BAD, _NUMBER, _LONG = "good", "bad", "n", "e"
+
+_PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>$title</title>
+<style>
+:root { color-scheme: light dark; --good: #1a7f37; --bad: #c62828; --line: #8886; }
+@media (prefers-color-scheme: dark) { :root { --good: #56d364; --bad: #ff7b72; } }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 75rem;
+       padding: 0 1rem; }
+h1 { font-size: 1.3rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.05rem; margin-top: 2rem; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: .6rem 0; }
+th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line);
+         vertical-align: top; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.e { min-width: 16rem; overflow-wrap: anywhere; }
+.good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
+pre { overflow: auto; max-height: 30rem; border: 1px solid var(--line); padding: .6rem;
+      font-size: 12px; }
+svg { width: 100%; max-width: 44rem; height: auto; display: block; }
+svg text { font-size: 12px; fill: currentColor; }
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
+</style>
+</head>
+<body>
+<h1>$title</h1>
+$body
+</body>
+</html>
+""")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table. `kind` is a class above; the words say the same as its color."""
+
+    text: str
+    kind: str = ""
+
+
+def good(text: str) -> Cell:
+    return Cell(text, _GOOD)
+
+
+def bad(text: str) -> Cell:
+    return Cell(text, _BAD)
+
+
+def number(text: str) -> Cell:
+    return Cell(text, _NUMBER)
+
+
+def long(text: str) -> Cell:
+    return Cell(text, _LONG)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a picture: a label, and the parts of its bar as (name, length)."""
+
+    label: str
+    parts: tuple[tuple[str, float], ...]
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """Return the page. `parts` are HTML, made by the functions below."""
+    return _PAGE.substitute(title=html_text(title), body="\n".join(parts))
+
+
+def heading(text: str) -> str:
+    return f"<h2>{html_text(text)}</h2>"
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{html_text(text)}</p>"
+
+
+def html_table(header: Sequence[str | Cell], rows: Iterable[Sequence[str | Cell]]) -> str:
+    """Return a table that scrolls by itself if it is wider than the page."""
+    head = "".join(_cell(cell, "th") for cell in header)
+    body = "\n".join(f"<tr>{''.join(_cell(cell, 'td') for cell in row)}</tr>" for row in rows)
+    return (
+        f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def folded(summary: str, text: str) -> str:
+    """Return a long text that a click opens."""
+    return f"<details><summary>{html_text(summary)}</summary><pre>{html_text(text)}</pre></details>"
+
+
+def bars(what: str, rows: Sequence[Bar], colors: dict[str, str]) -> str:
+    """Return a picture of bars, all to one scale, with its legend. `colors` are by part."""
+    longest = max((sum(length for _, length in row.parts) for row in rows), default=0.0) or 1.0
+    drawn = []
+    for index, row in enumerate(rows):
+        top, left = index * 2 * _ROW, 0.0
+        drawn.append(f'<text x="0" y="{top + _ROW - 8}">{html_text(row.label)}</text>')
+        for name, length in row.parts:
+            width = _WIDTH * length / longest
+            drawn.append(
+                f'<rect x="{left:.1f}" y="{top + _ROW}" width="{width:.1f}" height="{_ROW - 6}" '
+                f'fill="{colors[name]}"><title>{html_text(name)}</title></rect>'
+            )
+            left += width
+    legend = " ".join(
+        f'<span class="key" style="background:{color}"></span>{html_text(name)}'
+        for name, color in colors.items()
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {len(rows) * 2 * _ROW}" role="img" '
+        f'aria-label="{html_text(what)}">{"".join(drawn)}</svg>\n<p>{legend}</p>'
+    )
+
+
+def _cell(cell: str | Cell, tag: str) -> str:
+    cell = Cell(cell) if isinstance(cell, str) else cell
+    kind = f' class="{cell.kind}"' if cell.kind else ""
+    return f"<{tag}{kind}>{html_text(cell.text)}</{tag}>"
+
+
+def html_text(text: str) -> str:
+    """Return a text as HTML, without tags and without control characters."""
+    return escape(escaped(text, keep="\t\n"))
