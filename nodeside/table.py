@@ -1,14 +1,17 @@
 """Tables for a terminal: aligned columns, no frame, a long last column is wrapped.
 
 If the columns do not fit the terminal, each row continues on further lines. Words are never broken,
-so that a kernel release or a pull spec can be copied. Control characters in cells are escaped.
+so that a kernel release or a pull spec can be copied. Control characters in cells are escaped. On a
+terminal, a cell that is one of a few words has a color, unless NO_COLOR is set.
 
 Stdlib only.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -19,6 +22,19 @@ _WIDEST = 200  # characters of a column; a longer cell is shown whole, and pads 
 _NARROWEST = 24  # characters that the last column needs; otherwise it gets its own lines
 _INDENT = "    "  # of the continuation lines of a row
 _UNKNOWN = 100  # width without a terminal; a row then stays on one line, for `grep`
+
+_GOOD, _BUSY, _BAD = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+_COLORS = {
+    **dict.fromkeys(("ok", "ready", "Ready", "served"), _GOOD),
+    **dict.fromkeys(("waiting", "building", "loading", "unloading", "unknown", "NodesBusy"), _BUSY),
+    **dict.fromkeys(("FAILED", "MISSING", "failed", "not ready", "reboot-required"), _BAD),
+}
+
+
+def on_terminal() -> bool:
+    """Return whether stdout is a terminal whose user has nothing against colors."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
 
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: int = 0) -> str:
@@ -58,14 +74,23 @@ def _lines(
     below = ""  # what further lines of the last column begin with
     for number, group in enumerate(groups):
         start = _INDENT if number else ""
-        lines.append(start + "".join(row[i].ljust(widths[i]) + _GAP for i in group))
+        lines.append(start + "".join(_painted(row[i], widths[i]) + _GAP for i in group))
         below = " " * (len(start) + sum(widths[i] + len(_GAP) for i in group))
     start = lines.pop()
-    room = max(_NARROWEST, width - len(start))
+    room = max(_NARROWEST, width - len(below))
     parts = [part for line in row[-1].split("\n") for part in _wrapped(line, room)]
+    if len(parts) == 1:
+        parts = [_painted(parts[0], 0)]
     lines += [(start if i == 0 else below) + part for i, part in enumerate(parts)]
     stripped = [line.rstrip() for line in lines]
     return stripped if len(groups) == 1 else [stripped[0], *filter(None, stripped[1:])]
+
+
+def _painted(cell: str, width: int) -> str:
+    padded = cell.ljust(width)
+    if cell not in _COLORS or not on_terminal():
+        return padded
+    return f"{_COLORS[cell]}{cell}\x1b[0m{padded[len(cell) :]}"
 
 
 def _wrapped(line: str, room: int) -> list[str]:

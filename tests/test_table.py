@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 
 import pytest
 
@@ -99,3 +101,35 @@ def test_nothing_is_nothing() -> None:
 
 def test_a_cell_moves_no_cursor() -> None:
     assert table([("a\x1b[2J", "b\rc")], width=80) == "a\\x1b[2J  b\\rc"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_word_has_its_color_and_columns_stay_aligned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [("edu", "ok", "it works"), ("edu-peer", "FAILED", "ready")]
+    plain = table(rows, width=80)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", Terminal())
+
+    painted = table(rows, width=80)
+
+    assert "\x1b[32mok\x1b[0m" in painted
+    assert "\x1b[31mFAILED\x1b[0m" in painted
+    assert painted.endswith("\x1b[32mready\x1b[0m")
+    assert re.sub(r"\x1b\[\d+m", "", painted) == plain
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_who_wants_no_color_gets_none(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout", Terminal())
+
+    assert "\x1b" not in table([("edu", "ok")], width=80)

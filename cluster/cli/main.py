@@ -178,10 +178,17 @@ def status(*, connection: Connection, driver: str, output: str, watch: bool) -> 
     if watch:
         for current in overview.follow(api, namespace, driver):  # never ends by itself
             if output == "table" and sys.stdout.isatty():
-                click.clear()
-            _show(current, output)
+                _show_in_place(current)
+            else:
+                _show(current, output)
     _show(current, output)
     raise SystemExit(ExitCode.OK if current.ready else ExitCode.NOT_READY)
+
+
+def _show_in_place(current: Overview) -> None:
+    """Write over what was shown before, line by line: to clear the screen first would flicker."""
+    lines = "".join(f"{line}\x1b[K\n" for line in current.table().splitlines())
+    click.echo(f"\x1b[H{lines}\x1b[J", nl=False)
 
 
 def _show(current: Overview, output: str) -> None:
