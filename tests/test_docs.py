@@ -54,7 +54,7 @@ FOREIGN = {
     *("--cluster", "--subresource", "--token"),
     *("--field-selector", "--for", "--overwrite", "--profile", "--show-labels", "--timeout"),
     *("--all-containers", "--from-file", "--resource", "--root-dir", "--tail", "--verb"),
-    *("--quiet", "--type", "--package", "--push"),
+    *("--quiet", "--type", "--package", "--push", "--all-namespaces"),
     *(
         "--cap-drop",
         "--detach",

@@ -138,7 +138,10 @@ def _make_directory(format: str, output: Path, installation: Installation) -> No
 @connected
 @installed
 def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
-    """Apply definitions, rules and the controller; again after an upgrade."""
+    """Install nodeside, or upgrade it.
+
+    Applies definitions, rules and the controller, in order.
+    """
     from cluster.install.install import install as apply_all
     from cluster.install.manifests import NotInstallable
     from cluster.install.manifests import manifests as all_of
@@ -165,7 +168,9 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
     help="Seconds for the drivers to be unloaded.",
 )
 def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
-    """Delete all Drivers and wait until they are unloaded, then the controller, the definitions.
+    """Unload all drivers, and remove nodeside.
+
+    Deletes all Drivers and waits until they are unloaded, then the controller and the definitions.
 
     The namespace goes too, with everything in it. However it was installed. Says what holds a
     module. Nothing of nodeside is deleted before the Drivers are gone.
@@ -191,7 +196,9 @@ def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
     help="Pull spec of the driver image.",
 )
 def import_module(module: Path, image: str) -> None:
-    """Print a Driver made of MODULE, a file with a Module of Kernel Module Management.
+    """Convert a Module of KMM to a Driver.
+
+    MODULE is a file with a Module of Kernel Module Management; the Driver is printed.
 
     What has no counterpart becomes a comment.
     """

@@ -165,7 +165,9 @@ def run(
 @connected
 @click.argument("driver", default="")
 @output_option
-@click.option("--watch", "-w", is_flag=True, help="Again after each change, until interrupted.")
+@click.option(
+    "--watch", "-w", is_flag=True, help="Show it again after each change, until interrupted."
+)
 def status(*, connection: Connection, driver: str, output: str, watch: bool) -> None:
     """Show all drivers, or DRIVER, with their pools and stages.
 
@@ -207,7 +209,10 @@ def _show(current: Overview, output: str) -> None:
 @click.argument("node", default="")
 @output_option
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
-    """Explain DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
+    """Say what DRIVER (on NODE) waits for, and why.
+
+    It has what is wanted, what is there, what blocks, and what happens next.
+    """
     from cluster.cli import explain as inspection
     from cluster.cli.installed_settings import as_installed
 
@@ -229,9 +234,10 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
     help="The file to write.  [default: stdout]",
 )
 def report(*, connection: Connection, driver: str, output: Path | None) -> None:
-    """Make a page about all drivers, or DRIVER: nodes by kernel and state, and what blocks.
+    """Write an HTML page about all drivers, or DRIVER.
 
-    One file of HTML that needs no network and no script.
+    It has nodes by kernel and state, devices, stages, and what blocks: one file that needs no
+    network and no script.
     """
     from cluster.cli import fleet_report
     from nodeside.files import publish_bytes
@@ -261,7 +267,10 @@ def resolve(
     driver: str,
     output: str,
 ) -> None:
-    """Find the toolkit image for OS_VERSION, such as 418.94.202501221327-0."""
+    """Find the toolkit image of an OS version.
+
+    OS_VERSION is such as 418.94.202501221327-0.
+    """
     from cluster.cli import resolve as resolution
     from cluster.model.snapshot import Pool
 
@@ -284,9 +293,10 @@ def resolve(
 )
 @output_option
 def check(*, connection: Connection, file: Path | None, output: str) -> None:
-    """Look whether this cluster has what nodeside and a driver need, before or after `install`.
+    """Check whether the cluster has what nodeside needs.
 
-    Nothing is changed. Exit code 46 if something is missing.
+    With a driver.yaml also what that driver needs. Run it before `install` and after it. Nothing is
+    changed. Exit code 46 if something is missing.
     """
     from cluster.cli import check as checking
     from nodeside.spec import load

@@ -63,7 +63,8 @@ def connected(function: F) -> F:
             "--kubeconfig",
             type=click.Path(path_type=Path),
             default=None,
-            help="As for kubectl. Default: $KUBECONFIG; in a pod, its service account.",
+            help="As for kubectl. Default: $KUBECONFIG; else in a pod its service account, "
+            "elsewhere ~/.kube/config.",
         ),
     ):
         wrapped = option(wrapped)

@@ -52,10 +52,10 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     "-k",
     "kernels",
     multiple=True,
-    show_default="cloud-amd64, cloud-arm64",
+    show_default="cloud-amd64; with --arch arm64, cloud-arm64",
     metavar="KERNEL",
-    help="A release, a flavour (amd64), a version (6.12), both (6.12-amd64), or list. Several are "
-    "tried one after the other, each on a node of its own.",
+    help="A release, a flavour (amd64), a version (6.12), both (6.12-amd64); `list` prints them "
+    "all. Several are tried one after the other, each on a node of its own.",
 )
 @click.option(
     "--arch",

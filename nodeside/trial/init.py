@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     default=AMD64.default_kernel,
     show_default=True,
     metavar="KERNEL",
-    help="Build for this kernel to see what modules there are; as that of `nodeside try`.",
+    help="The kernel to build for. Takes the same values as in `nodeside try`.",
 )
 @click.option(
     "--toolkit-package",
@@ -51,10 +51,10 @@ def init(
 ) -> None:
     """Write driver.yaml and what else an image needs beside a source.
 
-    SOURCE is a dkms tree, a directory with a Kbuild or a Makefile, or the name of a Debian package
-    such as vpoll-dkms. It is built once in the toolkit of a Debian kernel, as an ordinary user
-    without network, to see what modules it has and what hardware they are for. What nothing in it
-    says is marked with "guess".
+    SOURCE is a dkms tree, a directory with a Kbuild, a Makefile or a configure, or the name of a
+    Debian package such as vpoll-dkms. It is built once in the toolkit of a Debian kernel, as an
+    ordinary user without network, to see what modules it has and what hardware they are for. What
+    nothing in it says is marked with "guess".
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     from nodeside.trial.privilege import become_root

@@ -47,7 +47,8 @@ _CONTAINERFILE = """\
 # A driver image: the source and its driver.yaml on top of the nodeside driver base image.
 # Nothing is compiled here. The node or a build Job compiles the modules for the node's kernel.
 #
-#   podman build -t {name}:{tag} --build-arg BASE=registry.example.com/nodeside/driver:{release} .
+#   base=registry.example.com/nodeside/nodeside-driver:{release}
+#   buildah bud -t registry.example.com/drivers/{name}:{tag} --build-arg BASE=$base .
 ARG BASE=localhost/nodeside-driver
 FROM ${{BASE}}
 

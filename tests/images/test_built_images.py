@@ -12,6 +12,12 @@ import pytest
 
 import nodeside
 from nodeside import process
+from nodeside.contract import BuildKind, BuildSettings
+from nodeside.driver.handoff.source import source_digest
+from nodeside.driver.handoff.source_tree import NotSource
+from nodeside.spec import load
+from nodeside.trial import scaffold
+from nodeside.trial.target.draft import Draft
 from nodeside.trial.workshop import Workshop
 from tests.images.built import (
     AGENT,
@@ -242,3 +248,27 @@ def test_a_vendor_installs_a_package_on_the_driver_image_with_cached_layers(
     with built.mounted("localhost/vendors") as root:
         assert (root / "usr/bin/hello").exists()
     built.run("buildah", "rmi", "localhost/vendors")
+
+
+def test_what_init_writes_makes_an_image_with_the_same_source(
+    built: Engine, tmp_path: Path
+) -> None:
+    """The key of its bundles is that of the directory, so what was published from there fits."""
+    tree = tmp_path / "chip"
+    (tree / ".git").mkdir(parents=True)
+    (tree / "chip.c").write_text("int chip;\n")
+    draft = Draft("chip", "1.0", BuildSettings(BuildKind.KBUILD, ("chip",)))
+    scaffold.write(tree, scaffold.texts(draft, ".", nodeside.__version__))
+    exclude = load(tree / "driver.yaml").spec.source.exclude
+
+    tag = built.assemble("localhost/chip:1.0", tree, DRIVER)
+    try:
+        with built.mounted(tag) as root:
+            image = root / "driver-image"
+            names = sorted(path.name for path in image.iterdir())
+            digest = source_digest(image, NotSource(exclude))
+    finally:
+        built.run("buildah", "rmi", tag)
+
+    assert names == ["chip.c", "driver.yaml"]
+    assert digest == source_digest(tree, NotSource(exclude))
