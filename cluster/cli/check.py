@@ -268,8 +268,20 @@ def _hardware(nodes: _Nodes, driver: Driver | None) -> Iterator[Check]:
             f"hardware of {driver.name}",
             State.OK if fitting else State.MISSING,
             f"{fitting} of {count} nodes have what `hardware` asks for",
-            "" if fitting else remedy,
+            _only_vendors(nodes, driver) if fitting else remedy,
         )
+
+
+def _only_vendors(nodes: _Nodes, driver: Driver) -> str:
+    """Return a warning if labels do not tell the driver's devices from others of their vendor."""
+    named = {f"{each.vendor}_{each.device}" for each in driver.spec.hardware.pci if each.device}
+    labels = {key for node in nodes.all() if _fits(node, driver) for key in node.labels}
+    if not named or any(name in key for name in named for key in labels):
+        return ""
+    return (
+        "their labels name only the vendor, so any device of it counts; let Node Feature "
+        "Discovery label the device too: sources.pci.deviceLabelFields: [class, vendor, device]"
+    )
 
 
 def _toolkits(api: Api, nodes: _Nodes, driver: Driver | None) -> Iterator[Check]:

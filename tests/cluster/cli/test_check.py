@@ -210,6 +210,18 @@ def test_nodes_by_other_labels_need_none_of_node_feature_discovery(cluster: Fake
     assert checked.good, checked.text()
 
 
+def test_labels_of_a_vendor_alone_are_warned_of(cluster: FakeCluster) -> None:
+    key = "feature.node.kubernetes.io/pci-00ff_1234.present"
+    cluster.lists[NODES] = [node("n1", **{key: "true"})]
+
+    checked = look(cluster)
+
+    [hardware] = [each for each in checked.checks if each.name == "hardware of edu"]
+    assert hardware.state is State.OK
+    assert "any device of it counts" in hardware.remedy
+    assert not [each.remedy for each in look(FakeCluster()).checks if each.remedy]
+
+
 def test_one_refusal_does_not_end_the_others(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
