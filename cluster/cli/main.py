@@ -243,11 +243,13 @@ def report(*, connection: Connection, driver: str, output: Path | None) -> None:
     from nodeside.files import publish_bytes
 
     page = fleet_report.report(connection.open(), connection.namespace, driver)
-    if output is None:
+    if output is None or str(output) == "-":
         click.echo(page)
-        return
-    publish_bytes(output, page.encode())
-    click.echo(f"written: {output}", err=True)
+    elif output.exists() and not output.is_file():  # such as /dev/null, which stays what it is
+        output.write_text(page)
+    else:
+        publish_bytes(output.resolve(), page.encode())
+        click.echo(f"written: {output}", err=True)
 
 
 @root.command()

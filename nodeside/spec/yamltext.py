@@ -72,9 +72,9 @@ for _name, _regex, _first in _RESOLVED:
 _Composer.add_implicit_resolver(_TAG + "null", re.compile(r"^$"), [""])
 
 
-def write_yaml(data: object) -> str:
-    """Return plain values as YAML, in their order."""
-    text = yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100)
+def write_yaml(data: object, *, width: int = 100) -> str:
+    """Return plain values as YAML, in their order. Longer texts go on in further lines."""
+    text = yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=width)
     return str(text)
 
 

@@ -6,6 +6,7 @@ leaves nothing running or mounted. From the bottom to the top:
     cache, progress, errors    the cache, progress on stderr, exceptions
     architecture, emulation    what is different about amd64 and arm64; running the other one here
     vendor_tree                root's copy of a directory that a vendor wrote
+    owned_place                a user's directory, which is written to as that user
     debian/                    Debian's packages, kernels and root file systems
     machine/                   one kernel as files, one running machine, the agent inside it
     host/                      the same containers on this host: large builds, packed Python

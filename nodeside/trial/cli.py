@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -16,7 +18,9 @@ from nodeside.trial.architecture import AMD64, ARCHITECTURES, architecture_named
 
 if TYPE_CHECKING:
     from nodeside.trial.architecture import Architecture
+    from nodeside.trial.owned_place import OwnedPlace
     from nodeside.trial.pod import Run
+    from nodeside.trial.session import TryOptions
 
 Argv = tuple[str, ...]
 
@@ -166,14 +170,8 @@ def trial(
         _list(accel, architecture, output)
     elif target is None:
         raise click.UsageError(f"name a driver to try, such as {_DEFAULT_TARGET}")
-    elif (keep or watch) and len(kernels) > 1:
-        raise click.UsageError("--keep and --watch are about one machine: name one --kernel")
-    elif watch and (keep or reboots or report is not None or output == "json"):
-        raise click.UsageError("--watch goes with no --keep, --reboot-into, --report and --output")
-    elif watch and build_on == "node":
-        raise click.UsageError("--watch builds on this host")
     else:
-        from nodeside.trial.session import TryOptions, session, watch_session
+        from nodeside.trial.session import TryOptions
 
         options = TryOptions(
             target=target,
@@ -188,23 +186,58 @@ def trial(
             architecture=architecture,
             toolkit_packages=tuple(toolkit_packages),
         )
+        if (keep or watch) and len(kernels) > 1:
+            raise click.UsageError("--keep and --watch are about one machine: name one --kernel")
         if watch:
-            raise SystemExit(watch_session(options))
-        _finish(target, session(options), output, report)
+            _watch(options, others=report is not None or output == "json")
+        else:
+            _try(options, output, report)
 
 
-def _finish(target: str, runs: Sequence[Run], output: str, report: str | None) -> None:
+def _watch(options: TryOptions, *, others: bool) -> NoReturn:
+    from nodeside.trial.session import watch_session
+
+    if options.keep or options.reboots or others:
+        raise click.UsageError("--watch goes with no --keep, --reboot-into, --report and --output")
+    if options.build_on == "node":
+        raise click.UsageError("--watch builds on this host")
+    raise SystemExit(watch_session(options))
+
+
+def _try(options: TryOptions, output: str, report: str | None) -> NoReturn:
+    from nodeside.trial.result import exit_code
+    from nodeside.trial.session import session
+
+    with _place_of(report) as place:
+        runs: list[Run] = []
+        try:
+            session(options, runs=runs)
+        finally:
+            if runs:  # of a matrix that was interrupted, what is known is not lost
+                _show(options.target, runs, output, place)
+        raise SystemExit(int(exit_code(runs)))
+
+
+@contextmanager
+def _place_of(report: str | None) -> Iterator[OwnedPlace | None]:
+    """Open the directory of the report, before anything that takes minutes."""
+    if report is None:
+        yield None
+        return
+    from nodeside.trial.owned_place import owned_place
+
+    with owned_place(Path(report)) as place:
+        yield place
+
+
+def _show(target: str, runs: Sequence[Run], output: str, place: OwnedPlace | None) -> None:
     from nodeside.trial import result
+    from nodeside.trial.report_files import write_report
 
-    if report is not None:
-        from pathlib import Path
-
-        from nodeside.trial.report_files import write_report
-
-        write_report(Path(report), target, runs)
     text = result.as_json(target, runs) if output == "json" else result.as_table(runs)
     click.echo(text)
-    raise SystemExit(int(result.exit_code(runs)))
+    if place is not None:
+        write_report(place, target, runs)
 
 
 def _clean() -> None:

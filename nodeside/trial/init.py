@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
     metavar="PACKAGE",
     help="A Debian package that the build needs besides those of the toolkit, such as g++.",
 )
-@click.option("--force", is_flag=True, help="Write the files anew if they are there.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Write the files anew if they are there; the source of a package that is there stays.",
+)
 @output_option
 def init(
     *,
@@ -76,35 +81,42 @@ def _make(
     from nodeside import __version__
     from nodeside.errors import UsageError
     from nodeside.scratch import scratch_directory
+    from nodeside.spec import load
     from nodeside.trial import scaffold, vendor_tree
+    from nodeside.trial.owned_place import owned_place
     from nodeside.trial.target.dependencies import require_packages
     from nodeside.trial.target.draft import draft_of
-    from nodeside.trial.target.target import LEFT_OUT, package_tree
+    from nodeside.trial.target.target import LEFT_OUT, exists, package_tree
     from nodeside.trial.workshop import Workshop
 
     path = Path(source)
-    is_package = not path.exists()
+    is_package = not exists(path)
     if not is_package and into:
         raise UsageError(f"--into is for packages, and {source} is a directory")
-    if path.is_file():
-        raise UsageError(f"{source} is a file: expected a directory, or a Debian package NAME-dkms")
     directory = Path(into or source.removesuffix("-dkms")) if is_package else path
-    if is_package and directory.exists() and not force:
+    if is_package and exists(directory) and not force:
         raise UsageError(f"{directory} is there already", hint="--into DIR, or --force")
-    if not is_package and not force:
-        scaffold.require_absent(directory)
-    with Workshop(toolkit_packages=packages) as workshop, scratch_directory("init") as scratch:
+    with (
+        owned_place(directory) as place,
+        Workshop(toolkit_packages=packages) as workshop,
+        scratch_directory("init") as scratch,
+    ):
+        if not force:
+            scaffold.require_absent(place)
         require_packages(packages, workshop.archive)
         chosen = workshop.resolve(kernel)
         found = package_tree(source, scratch, workshop.archive) if is_package else path
         tree = scratch / "source"
         vendor_tree.copy(found, tree, leave_out=(*LEFT_OUT, *scaffold.FILES))
         evaluate, build = partial(workshop.evaluate, chosen), partial(workshop.build, chosen)
-        draft = draft_of(tree, path.absolute().name, evaluate, build)
+        draft = draft_of(tree, path.resolve().name, evaluate, build)
         files = scaffold.texts(draft, "src" if is_package else ".", __version__)
-        if is_package:
-            scaffold.write_source(tree, directory)
-        scaffold.write(directory, files)
+        (scratch / "driver.yaml").write_text(files["driver.yaml"])
+        load(scratch / "driver.yaml")  # a name in the source may be none that a driver can have
+        if is_package and place.has("src"):
+            workshop.progress.say(f"{directory}/src is there already, and stays as it is")
+        written = {name: text.encode() for name, text in files.items()}
+        place.write(written, tree if is_package else None)
     return directory, draft
 
 
@@ -128,7 +140,7 @@ def _document(directory: Path, draft: Draft) -> dict[str, Any]:
 def _table(document: dict[str, Any], directory: Path) -> str:
     from nodeside.table import table
 
-    where = "." if directory == Path() else str(directory)
+    where = shlex.quote(str(directory))
     rows = [
         ("driver", f"{document['driver']} {document['version']}"),
         ("build", document["kind"]),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.driver.handoff.provide import command as sidecar_command
-from nodeside.errors import DeadlinePassed, ExitCode
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.process import Completed
 from nodeside.spec import check_labels, check_node_driver
 from nodeside.trial.errors import MachineLost, TrialError
@@ -364,8 +364,8 @@ def failed_build(target: Target, build: HostBuild) -> Run:
     return Run(build.kernel, "", 0.0, build.exit_code, "host", report, build_seconds=seconds)
 
 
-def failed_trial(target: str, kernel: str, error: TrialError) -> Run:
-    """Return the run of a kernel for which no machine could be made, beside others."""
+def failed_trial(target: str, kernel: str, error: NodesideError) -> Run:
+    """Return the run of a kernel for which a trial ended with an error, beside others."""
     report = {
         "driver": target,
         "kernel": kernel,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from nodeside.trial.cache import default_directory
@@ -25,12 +24,6 @@ def become_root() -> None:
         raise TrialError("root file systems can only be made by root", hint="run it again as root")
     Progress().say("only root can make root file systems: continuing with sudo")
     _replace([sudo, *_preserved(), "env", *_environment(), sys.executable, *sys.argv])
-
-
-def give(path: Path) -> None:
-    """Give a file or directory to the owner of the directory that it is in. We are root."""
-    owner = path.absolute().parent.stat()
-    os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _preserved() -> list[str]:

@@ -7,22 +7,18 @@ and what is likely to be wanted next is there as a comment.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from nodeside.contract import API_VERSION, BuildKind
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.errors import UsageError
-from nodeside.files import disk_errors, publish_bytes
 from nodeside.log import escaped
 from nodeside.spec import json_schema
 from nodeside.spec.schema import LIST_LIMIT
 from nodeside.spec.yamltext import write_yaml
-from nodeside.trial.privilege import give
+from nodeside.trial.owned_place import OwnedPlace
 from nodeside.trial.target.draft import Draft
 
 SCHEMA = "driver.schema.json"
@@ -33,7 +29,8 @@ FILES = ("driver.yaml", *_BESIDE, "trial.yaml")
 
 _COMMENT = 160  # characters of what a module says of itself
 _PARAMETERS = 40  # of a module; more are in `modinfo`
-_PCI = re.compile(r"pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})")
+_ANY_WIDTH = 1 << 20  # so that no text goes on in another line, where a comment follows it
+_PCI = re.compile(r"pci:v0000([0-9A-F]{4})d(?:0000([0-9A-F]{4})|\*)")
 # QEMU's devices by PCI id (docs/specs/pci-ids.rst and hw/net/), so that a trial has the hardware.
 _EMULATED = {
     ("1234", "11e8"): "edu",
@@ -71,7 +68,10 @@ driver.schema.json
 
 @dataclass(frozen=True)
 class Hardware:
-    """PCI ids (vendor, device) that the modules say they are for, and other buses with a count."""
+    """PCI ids (vendor, device) that the modules say they are for, and other buses with a count.
+
+    The device is empty where a module is for every device of a vendor.
+    """
 
     pci: tuple[tuple[str, str], ...]
     others: Mapping[str, int]
@@ -88,7 +88,7 @@ def hardware_of(files: Iterable[ModuleFile]) -> Hardware:
     for alias in (alias for file in files for alias in file.aliases):
         bus, colon, _ = alias.partition(":")
         if found := _PCI.match(alias):
-            pci.add((found[1].lower(), found[2].lower()))
+            pci.add((found[1].lower(), (found[2] or "").lower()))
         elif colon and re.fullmatch(r"[a-z0-9]{2,16}", bus):
             others[bus] = others.get(bus, 0) + 1
     return Hardware(tuple(sorted(pci)), others)
@@ -111,33 +111,14 @@ def texts(draft: Draft, source: str, release: str) -> dict[str, str]:
     }
 
 
-def require_absent(directory: Path) -> None:
+def require_absent(place: OwnedPlace) -> None:
     """Raise UsageError if one of the files is there."""
-    there = [name for name in FILES if os.path.lexists(directory / name)]
+    there = [name for name in FILES if place.has(name)]
     if there:
         raise UsageError(
-            f"{directory} has {', '.join(there)} already, and nothing was written",
+            f"{place.path} has {', '.join(there)} already, and nothing was written",
             hint="--force writes them anew",
         )
-
-
-def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write the files, each by rename, as those of the directory's owner. We are root."""
-    for name, text in files.items():
-        publish_bytes(directory / name, text.encode())
-        give(directory / name)
-
-
-def write_source(tree: Path, directory: Path) -> None:
-    """Copy a source to `src` in a directory that is made, for the owner of the one above it."""
-    with disk_errors(directory):
-        directory.mkdir(exist_ok=True)
-        give(directory)
-        source = directory / "src"
-        shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(tree, source, symlinks=True)
-        for path in (source, *sorted(source.rglob("*"))):  # a directory before what is in it
-            give(path)
 
 
 def _driver(draft: Draft, source: str) -> Iterator[str]:
@@ -251,7 +232,7 @@ def _trial(draft: Draft) -> Iterator[str]:
 
 def _id(pci: tuple[str, str]) -> str:
     vendor, device = pci
-    return f'vendor: "{vendor}", device: "{device}"'
+    return f'vendor: "{vendor}"' + (f', device: "{device}"' if device else "")
 
 
 def _guess(draft: Draft, name: str) -> str:
@@ -260,7 +241,7 @@ def _guess(draft: Draft, name: str) -> str:
 
 def _text(text: str) -> str:
     """Return a text as YAML, in quotes if it takes them."""
-    return write_yaml([text]).removeprefix("- ").rstrip("\n")
+    return write_yaml([text], width=_ANY_WIDTH).removeprefix("- ").rstrip("\n")
 
 
 def _tag(version: str) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nodeside.errors import ExitCode, UsageError
+from nodeside.errors import ExitCode, NodesideError, UsageError
 from nodeside.scratch import scratch_directory
 from nodeside.trial import pod
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.debian.kernels import AvailableKernel
-from nodeside.trial.errors import TrialError
+from nodeside.trial.errors import ArchiveError
 from nodeside.trial.host import build as host_build
 from nodeside.trial.host.build import HostBuild
 from nodeside.trial.machine import qemu, shell
@@ -20,8 +20,8 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.pod import BootOptions, Run
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import dependencies
-from nodeside.trial.target.target import Target, prepare
-from nodeside.trial.watch import watch
+from nodeside.trial.target.target import Target, exists, prepare
+from nodeside.trial.watch import require_triable, watch
 from nodeside.trial.workshop import Workshop
 
 
@@ -45,9 +45,15 @@ class TryOptions:
     toolkit_packages: tuple[str, ...] = ()
 
 
-def session(options: TryOptions, progress: Progress | None = None) -> tuple[Run, ...]:
-    """Try a driver. Raises NodesideError. In any case nothing is left running or mounted."""
+def session(
+    options: TryOptions, progress: Progress | None = None, *, runs: list[Run] | None = None
+) -> tuple[Run, ...]:
+    """Try a driver. Raises NodesideError. In any case nothing is left running or mounted.
+
+    `runs` gets those of each node as soon as they are known.
+    """
     progress = progress or Progress()
+    runs = [] if runs is None else runs
     if options.keep:
         shell.require_terminal()
     with (
@@ -60,13 +66,12 @@ def session(options: TryOptions, progress: Progress | None = None) -> tuple[Run,
     ):
         dependencies.require_packages(options.toolkit_packages, workshop.archive)
         qemu.require_qemu(options.architecture)
-        _check_devices(options.devices, options.architecture)
+        qemu.require_devices(options.devices, options.architecture)
         first = [workshop.resolve(word) for word in options.kernels]
         others = [workshop.resolve(word) for word in options.reboots]
-        runs: list[Run] = []
         for kernel in dict.fromkeys(first):
             progress.kept.clear()
-            made = _on_a_node(options, workshop, [kernel, *others], progress, alone=len(first) == 1)
+            made = _on_a_node(options, workshop, [kernel, *others], progress, first=not runs)
             runs += [replace(run, log=tuple(progress.kept)) for run in made]
         return tuple(runs)
 
@@ -85,7 +90,7 @@ def watch_session(options: TryOptions, progress: Progress | None = None) -> int:
     ) as workshop:
         dependencies.require_packages(options.toolkit_packages, workshop.archive)
         qemu.require_qemu(options.architecture)
-        _check_devices(options.devices, options.architecture)
+        qemu.require_devices(options.devices, options.architecture)
         kernel = workshop.resolve(options.kernels[0])
         return watch(
             path.absolute(),
@@ -104,14 +109,16 @@ def _on_a_node(
     kernels: Sequence[AvailableKernel],
     progress: Progress,
     *,
-    alone: bool,
+    first: bool,
 ) -> tuple[Run, ...]:
-    """Try on one node. If there are other nodes, one that cannot be made does not end the trial."""
+    """Try on one node. What goes wrong on one after the first does not end the trial of others."""
+    alone = len(options.kernels) == 1
     try:
         with scratch_directory("try") as scratch:
             return _Session(options, workshop, scratch, progress).run(kernels)
-    except TrialError as error:
-        if alone or error.exit_code != ExitCode.TRIAL:
+    except NodesideError as error:
+        is_mistake = error.exit_code in (ExitCode.USAGE, ExitCode.SPEC)
+        if alone or (first and is_mistake):
             raise
         progress.say(f"error: {error}")
         return (pod.failed_trial(options.target, kernels[0].release, error),)
@@ -131,35 +138,41 @@ class _Session:
         evaluate = partial(workshop.evaluate, chosen[0])
         build = partial(workshop.build, chosen[0])
         target = prepare(options.target, image, workshop.archive, evaluate, build)
-        _check_devices(target.extras.devices, options.architecture)
-        if after := target.driver.spec.after:
-            raise UsageError(
-                f"{target.driver.name} comes after {', '.join(after)}, and a trial has one driver",
-                hint="build it: nodeside driver build --symbols-of BUNDLE; load both on a node",
-            )
+        require_triable(target, options.architecture)
         kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
         runs = self._try(target, kernels, self._builds(target, kernels))
-        if any(run.exit_code == ExitCode.BUILD_FAILED for run in runs) and self._add_dependencies(
-            kernels[0]
-        ):
-            runs = self._try(target, kernels, self._builds(target, kernels))
+        if any(run.exit_code == ExitCode.BUILD_FAILED for run in runs) and not options.keep:
+            runs = self._with_dependencies(target, kernels, runs)
         failed = next((run for run in runs if run.exit_code != 0), None)
         if failed is not None:
             self._advise(failed)
         return runs
 
-    def _add_dependencies(self, kernel: KernelDisk) -> bool:
-        """Add what the package depends on to the toolkit; return False if it has all of it."""
+    def _with_dependencies(
+        self, target: Target, kernels: tuple[KernelDisk, ...], runs: tuple[Run, ...]
+    ) -> tuple[Run, ...]:
+        """Try again with what a Debian package depends on in the toolkit, if that lacks some of it.
+
+        Returns the runs of before if there is nothing to add, or if it cannot be added.
+        """
         name, workshop = self.options.target, self.workshop
-        toolkit = workshop.roots.toolkit(kernel.compiler)
+        if exists(Path(name)):
+            return runs
+        toolkit = workshop.roots.toolkit(kernels[0].compiler)
         lacking = dependencies.missing(name, workshop.archive, toolkit)
         if not lacking:
-            return False
+            return runs
         self.progress.say(
             f"{name} depends on {', '.join(lacking)}: building it again with them in the toolkit"
         )
+        before = workshop.roots.toolkit_packages
         workshop.roots.toolkit_packages += lacking
-        return True
+        try:
+            return self._try(target, kernels, self._builds(target, kernels))
+        except ArchiveError as error:
+            workshop.roots.toolkit_packages = before
+            self.progress.say(f"they could not be added: {error}")
+            return runs
 
     def _try(
         self, target: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
@@ -199,6 +212,8 @@ class _Session:
                 "cloud kernels have no video, sound, USB or I2C; try the ordinary kernel: "
                 f"nodeside try {name} --kernel {self.options.architecture.ordinary_kernel}"
             )
+        if exit_code == ExitCode.BUILD_FAILED and not self.options.keep:
+            self.progress.say(f"a shell where it fails: nodeside try {name} --keep")
         if exit_code == ExitCode.BUILD_FAILED and "toolkit" in str(run.report.get("hint")):
             self.progress.say(
                 f"in a trial: nodeside try {name} --toolkit-package PACKAGE; in an image for a "
@@ -218,7 +233,7 @@ class _Session:
                 toolkit=toolkit,
                 python=python,
                 cache=self.scratch / "cache",
-                kept=self.workshop.cache.directory / "bundles",
+                kept=None if self.workshop.roots.toolkit_packages else self.workshop.kept_bundles,
                 driver=target.driver,
                 progress=self.progress,
             )
@@ -234,16 +249,3 @@ class _Session:
             # of edu took 133 s there and 327 s in the machine.
             return True
         return self.workshop.accelerator_for(kernel) == "tcg"
-
-
-def _check_devices(devices: Sequence[str], architecture: Architecture) -> None:
-    """Raise UsageError for an unknown device; QEMU's own message would come a minute later."""
-    if not devices:
-        return
-    unknown = sorted(set(qemu.device_names(devices)) - qemu.known_devices(architecture))
-    if unknown:
-        raise UsageError(
-            f"QEMU has no device named {', '.join(unknown) or '(nothing)'}",
-            hint=f"list all devices: {architecture.qemu} "
-            f"-machine {architecture.qemu_machine} -device help",
-        )

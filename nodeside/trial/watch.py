@@ -8,7 +8,6 @@ booted again on the same disk. The machine's kernel log is shown as it grows.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import tarfile
@@ -20,11 +19,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.errors import ExitCode, NodesideError, UsageError
 from nodeside.scratch import scratch_directory
+from nodeside.trial.architecture import Architecture
 from nodeside.trial.debian.kernels import AvailableKernel
-from nodeside.trial.errors import MachineLost, TargetError
+from nodeside.trial.errors import MachineLost
 from nodeside.trial.host import build as host_build
+from nodeside.trial.machine import qemu
 from nodeside.trial.machine.containers import CONSUMER, DRIVER, PRIVILEGED_DRIVER, ContainerSpec
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.pod import crash_site
@@ -41,20 +42,21 @@ _IMAGE = "/payload/driver-image"  # where the containers of a machine have the d
 _IMAGES, _PARCEL = "/var/lib/trial", "/var/lib/trial.tar"
 _CACHE = "/var/lib/nodeside/cache"
 
-# What the source looks like: by path, size and time of the last change.
-Look = Mapping[str, tuple[int, int]]
+# What the source looks like: by path, what differs once a file was saved, replaced or made
+# executable.
+Look = Mapping[str, tuple[int, ...]]
 
 
 def look_at(path: Path) -> Look:
     """Return what tells whether a file of a directory was saved since. Links are not followed."""
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, tuple[int, ...]] = {}
     for directory, names, files in os.walk(path):
         names[:] = [name for name in names if name not in LEFT_OUT]
         for name in files:
             place = os.path.join(directory, name)
             with suppress(OSError):
                 status = os.lstat(place)
-                found[place] = (status.st_size, status.st_mtime_ns)
+                found[place] = (status.st_ino, status.st_size, status.st_ctime_ns)
     return found
 
 
@@ -72,7 +74,7 @@ def await_change(path: Path, before: Look, pause: Callable[[float], object]) -> 
 
 @dataclass
 class Watching:
-    """A machine and the trials in it. `verdict` is the exit code of the last one."""
+    """A machine and the trials in it. `verdict` is the exit code of the last that has ended."""
 
     path: Path
     kernel: AvailableKernel
@@ -82,25 +84,33 @@ class Watching:
     devices: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
     append: tuple[str, ...] = ()
-    verdict: int = 0
+    verdict: int = ExitCode.INTERRUPTED
     _number: int = 0
     _log: list[str] = field(default_factory=list)  # of the kernel, as far as it was shown
     _machine: Machine | None = None
+    _devices: tuple[str, ...] = ()  # that it has
 
     def for_ever(self, pause: Callable[[float], object] | None = None) -> None:
-        """Try each change, until Ctrl-C."""
+        """Try each change, until Ctrl-C. Raises NodesideError for what the first trial meets."""
         pause = pause or threading.Event().wait
         with ExitStack() as stack:
             stack.callback(self._end)
             node: Node | None = None
             while True:
                 seen = look_at(self.path)
-                target = self._prepared()
-                if target is not None and self._built(target):
-                    if node is None:
-                        disk = self.workshop.kernel(self.kernel)
-                        node = stack.enter_context(self.workshop.node(disk))
-                    self._tried(node, target)
+                try:
+                    target = self._prepared()
+                    if self._built(target):
+                        if node is None:
+                            disk = self.workshop.kernel(self.kernel)
+                            node = stack.enter_context(self.workshop.node(disk))
+                        self._tried(node, target)
+                except NodesideError as error:
+                    if self._number == 1 and error.exit_code in (ExitCode.USAGE, ExitCode.TRIAL):
+                        raise
+                    if isinstance(error, MachineLost):
+                        self._end()
+                    self._failed(error.exit_code, str(error), error.hint)
                 self.progress.say(f"waiting for a change below {self.path}; Ctrl-C ends")
                 await_change(self.path, seen, pause)
 
@@ -109,20 +119,16 @@ class Watching:
         """The directory of this trial on the host; that of the one before is removed."""
         return self.scratch / str(self._number)
 
-    def _prepared(self) -> Target | None:
+    def _prepared(self) -> Target:
         shutil.rmtree(self._here, ignore_errors=True)
         self._number += 1
         self._here.mkdir()
         evaluate = partial(self.workshop.evaluate, self.kernel)
         build = partial(self.workshop.build, self.kernel)
         image = self._here / "image"
-        try:
-            return prepare(str(self.path), image, self.workshop.archive, evaluate, build)
-        except TargetError:
-            raise
-        except NodesideError as error:
-            self._failed(error.exit_code, str(error), error.hint)
-            return None
+        target = prepare(str(self.path), image, self.workshop.archive, evaluate, build)
+        require_triable(target, self.workshop.architecture)
+        return target
 
     def _built(self, target: Target) -> bool:
         """Build on this host; what is not needed again is not kept."""
@@ -142,11 +148,15 @@ class Watching:
 
     def _tried(self, node: Node, target: Target) -> None:
         """Replace what is loaded, and say how that went. A crash of the kernel is an outcome."""
+        started, image = time.monotonic(), f"{_IMAGES}/{self._number}"
         machine = self._running(node, target)
-        started = time.monotonic()
         try:
-            image = f"{_IMAGES}/{self._number}"
-            _send(machine, {target.image: image, self._here / "cache": _CACHE})
+            self._send(machine, {target.image: image, self._here / "cache": _CACHE})
+        except MachineLost:  # it crashed later than it was looked at: not by this change
+            self._crashed(machine, "since the last trial")
+            machine = self._running(node, target)
+            self._send(machine, {target.image: image, self._here / "cache": _CACHE})
+        try:
             spec = PRIVILEGED_DRIVER if target.driver.spec.privileged else DRIVER
             done = machine.run(
                 ["nodeside", "driver", "run", "--once", "--output", "json"],
@@ -167,11 +177,25 @@ class Watching:
             self.verdict = ExitCode.OK
             who = f"{target.driver.name} {target.driver.spec.version}"
             self.progress.say(f"ready: {who}, {words}; {seconds:.1f} s since the build")
+            before = machine.splats()
             self._consume(machine, _with_image(CONSUMER, image), target)
+            if complaints := machine.splats()[len(before) :]:
+                self._failed(ExitCode.VALIDATION_FAILED, "\n".join(complaints), "")
         except MachineLost:
             if not machine.splats():
                 raise
             self._crashed(machine)
+
+    def _send(self, machine: Machine, places: Mapping[Path, str]) -> None:
+        """Copy directories of this host to the node, in the place of earlier images."""
+        with open(self._here / "parcel.tar", "w+b") as packed:
+            with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                for directory, to in places.items():
+                    archive.add(directory, arcname=to.removeprefix("/"))
+            packed.seek(0)
+            machine.put(_PARCEL, packed)
+        script = f"rm -rf {_IMAGES} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
+        machine.run(["sh", "-c", script], "node", timeout=_SEND_SECONDS)
 
     def _consume(self, machine: Machine, where: ContainerSpec, target: Target) -> None:
         for argv in (*target.extras.commands, *self.commands):
@@ -191,28 +215,31 @@ class Watching:
         self._show_log(machine)
 
     def _running(self, node: Node, target: Target) -> Machine:
-        """Return the machine; boot it if there is none."""
+        """Return the machine; boot it if there is none, or if it has other devices."""
+        devices = (*target.extras.devices, *self.devices)
+        if self._machine is not None and devices != self._devices:
+            self.progress.say("other devices: ending the machine")
+            self._end()
         if self._machine is None:
             self.progress.say(f"booting {self.kernel.release}")
             machine = node.boot(
-                devices=(*target.extras.devices, *self.devices),
+                devices=devices,
                 append=self.append,
                 allow_splats=True,
             )
             machine.__enter__()
-            self._machine = machine
+            self._machine, self._devices = machine, devices
             self.progress.say(f"booted in {machine.boot_seconds:.1f} s")
             self._log = self._kernel_log(machine)
         return self._machine
 
-    def _crashed(self, machine: Machine) -> None:
+    def _crashed(self, machine: Machine, when: str = "") -> None:
         site = crash_site(machine.serial_log())
         for row in machine.splats():
             self.progress.line("kernel  |", row)
         self._end()
-        where = f" in {site}" if site else ""
-        hint = "the machine is booted again for the next change"
-        self._failed(ExitCode.LOAD_FAILED, f"the kernel crashed{where}", hint)
+        words = " ".join(filter(None, ("the kernel crashed", when, f"in {site}" if site else "")))
+        self._failed(ExitCode.LOAD_FAILED, words, "the machine is booted again")
 
     def _end(self) -> None:
         machine, self._machine = self._machine, None
@@ -242,21 +269,20 @@ class Watching:
         return done.output.splitlines()
 
 
-def _send(machine: Machine, places: Mapping[Path, str]) -> None:
-    """Copy directories of this host to the node, in the place of earlier images."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for directory, to in places.items():
-            archive.add(directory, arcname=to.removeprefix("/"))
-    machine.put(_PARCEL, packed.getvalue())
-    script = f"rm -rf {_IMAGES} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
-    machine.run(["sh", "-c", script], "node", timeout=_SEND_SECONDS)
-
-
 def _with_image(spec: ContainerSpec, image: str) -> ContainerSpec:
     """Return a container that has another driver image."""
     binds = ((image if source == _IMAGE else source, *rest) for source, *rest in spec.binds)
     return replace(spec, binds=tuple((a, b, c) for a, b, c in binds))
+
+
+def require_triable(target: Target, architecture: Architecture) -> None:
+    """Raise UsageError for a driver that cannot be tried: by its devices, or alone."""
+    qemu.require_devices(target.extras.devices, architecture)
+    if after := target.driver.spec.after:
+        raise UsageError(
+            f"{target.driver.name} comes after {', '.join(after)}, and a trial has one driver",
+            hint="build it: nodeside driver build --symbols-of BUNDLE; load both on a node",
+        )
 
 
 def watch(

@@ -91,6 +91,11 @@ class Workshop:
         static = busybox.make(self.archive, self.cache)
         return node_disk.make(driver, toolkit, self.cache, self.progress, busybox=static)
 
+    @property
+    def kept_bundles(self) -> Path:
+        """The bundles of earlier trials."""
+        return self.cache.directory / "bundles"
+
     def packed_python(self) -> Path:
         """Return the Python that sidecars run on."""
         return packed_python.make(self.roots.driver(), self.cache, self.progress)

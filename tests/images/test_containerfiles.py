@@ -131,7 +131,7 @@ def test_the_files_of_an_image_are_those_of_the_packages_that_are_installed(
     assert copied == installed(containerfile) | {"base-files"}
 
 
-@pytest.mark.parametrize("word", ["", "--force-yes", "a b", "x;reboot"])
+@pytest.mark.parametrize("word", ["", "--force-yes", "make-", "a b", "x;reboot"])
 def test_what_is_no_name_of_a_package_is_not_given_to_apt(word: str) -> None:
     argv = [str(IMAGES / "build"), "toolkit", "6.1.0-56-amd64", "--package", word]
     done = process.run(argv, env={"ENGINE": "true"}, check=False, timeout=30)

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from nodeside.trial import result
+from nodeside.trial.owned_place import owned_place
 from nodeside.trial.pod import Consumed, Run
 from nodeside.trial.report_files import as_junit, as_page, write_report
 from tests.trial.runs import REPORT, run
@@ -89,6 +90,12 @@ def test_what_failed_is_the_case_that_fails(tried: Run, expected: dict[str, str]
     assert suite.get("failures") == "1"
 
 
+def test_a_build_on_this_host_that_was_not_done_did_not_pass() -> None:
+    late = run(accelerator="", built_on="host", exit_code=50, report={"message": "too slow"})
+
+    assert failures(suites(late)[0]) == {"build": "too slow"}
+
+
 def test_a_kernel_that_the_driver_excludes_is_skipped() -> None:
     [suite] = suites(run(exit_code=77, report={"message": "is not made for this kernel"}))
 
@@ -140,7 +147,8 @@ def test_no_run_is_a_page_too() -> None:
 
 
 def test_the_files_are_written_for_whoever_owns_the_place(tmp_path: Path) -> None:
-    write_report(tmp_path / "out" / "put", "edu", [ready(), broken()])
+    with owned_place(tmp_path / "out" / "put") as place:
+        write_report(place, "edu", [ready(), broken()])
 
     names = sorted(path.name for path in (tmp_path / "out" / "put").iterdir())
     assert names == ["junit.xml", "report.html", "report.json"]

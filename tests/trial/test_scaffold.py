@@ -18,6 +18,7 @@ from nodeside.spec import json_schema, load
 from nodeside.spec.model import Driver
 from nodeside.spec.pci import PciId
 from nodeside.trial import scaffold
+from nodeside.trial.owned_place import owned_place
 from nodeside.trial.target.draft import Draft
 from nodeside.trial.target.side_file import Extras, read_side_file
 
@@ -38,7 +39,9 @@ def a_module(name: str = "chip", *aliases: str, **parameters: str) -> ModuleFile
 
 def written(draft: Draft, directory: Path, source: str = ".") -> Driver:
     (directory / "drivers" / "chip").mkdir(parents=True, exist_ok=True)
-    scaffold.write(directory, scaffold.texts(draft, source, "0.1"))
+    texts = scaffold.texts(draft, source, "0.1")
+    with owned_place(directory) as place:
+        place.write({name: text.encode() for name, text in texts.items()})
     return load(directory / "driver.yaml")
 
 
@@ -132,26 +135,30 @@ def test_an_editor_finds_the_schema(tmp_path: Path) -> None:
 
 
 def test_each_file_that_is_there_is_named(tmp_path: Path) -> None:
-    scaffold.require_absent(tmp_path)
-    (tmp_path / "Containerfile").symlink_to("nowhere")
-    (tmp_path / "trial.yaml").touch()
+    with owned_place(tmp_path / "new") as place:
+        scaffold.require_absent(place)
+    with owned_place(tmp_path) as place:
+        scaffold.require_absent(place)
+        (tmp_path / "Containerfile").symlink_to("nowhere")
+        (tmp_path / "trial.yaml").touch()
 
-    with pytest.raises(UsageError, match=r"has Containerfile, trial\.yaml already"):
-        scaffold.require_absent(tmp_path)
+        with pytest.raises(UsageError, match=r"has Containerfile, trial\.yaml already"):
+            scaffold.require_absent(place)
 
 
-def test_the_source_of_a_package_is_beside_its_files(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "chip.c").write_text("int chip;\n")
-    (tree / "link").symlink_to("chip.c")
+def test_a_long_path_is_a_path_and_not_two_lines(tmp_path: Path) -> None:
+    long = "a directory with spaces " * 8 + "end"
+    settings = BuildSettings(BuildKind.KBUILD, ("chip",), directory=long)
 
-    scaffold.write_source(tree, tmp_path / "chip")
-    driver = written(a_draft(), tmp_path / "chip", "src")
+    driver = written(Draft("chip", "1.0", settings, guesses={"build": "it"}), tmp_path)
 
-    assert (tmp_path / "chip" / "src" / "link").is_symlink()
-    assert driver.spec.source.path == "src"
-    assert not driver.spec.source.exclude
+    assert driver.spec.build.directory == long
+
+
+def test_modules_for_all_of_a_vendor_select_all_of_it(tmp_path: Path) -> None:
+    driver = written(a_draft(a_module("chip", "pci:v00001D0Fd*sv*sd*bc12sc*i*")), tmp_path)
+
+    assert driver.spec.hardware.pci == (PciId(vendor="1d0f"),)
 
 
 def test_all_values_are_read_by_any_yaml_reader_alike(tmp_path: Path) -> None:

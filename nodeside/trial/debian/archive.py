@@ -86,9 +86,19 @@ class Archive:
 
     def depends(self, package: str) -> tuple[str, ...]:
         """Return direct dependencies with all alternatives; empty if there is no such package."""
-        rows = self._apt_cache("depends", package, check=False).splitlines()
-        matches = (re.match(r"^\s*\|?Depends: <?([^\s:>]+)", row) for row in rows)
-        return tuple(match[1] for match in matches if match)
+        return tuple(name for names in self.alternatives(package) for name in names)
+
+    def alternatives(self, package: str) -> tuple[tuple[str, ...], ...]:
+        """Return direct dependencies, each as the packages of which one is enough."""
+        groups: list[tuple[str, ...]] = []
+        more = False
+        for row in self._apt_cache("depends", package, check=False).splitlines():
+            # apt-cache marks with a bar what has another alternative in the next line
+            if match := re.match(r"^\s*(\|?)Depends: <?([^\s:>]+)", row):
+                before = groups.pop() if more else ()
+                groups.append((*before, match[2]))
+                more = bool(match[1])
+        return tuple(groups)
 
     def show(self, package: str) -> Mapping[str, str]:
         """Return the fields of the version that would be installed; empty if there is none."""

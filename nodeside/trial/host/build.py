@@ -34,10 +34,7 @@ from nodeside.trial.progress import Progress
 _LOOK = 120.0  # seconds to find out whether a bundle is there
 _KEPT = 50  # bundles of earlier trials
 # The sidecar's hint names a log below /shared, which is removed with the root file system.
-_OUTPUT_IS_ABOVE = (
-    "see the output of the build above, in the lines marked host; --keep opens a shell where it "
-    "fails"
-)
+OUTPUT_IS_ABOVE = "see the output of the build above, in the lines marked host"
 _BUILD_DIRECTORY = re.compile(
     r"(?<![^\s'\"([:])/shared/out/[^/\s]+/(?:build|dkms/[^/\s]+/[^/\s]+/build)/"
 )
@@ -105,7 +102,7 @@ def build(
         done.exit_code,
         cache,
         _last(done.output, "error: "),
-        _OUTPUT_IS_ABOVE if "/build.log" in hint else hint,
+        OUTPUT_IS_ABOVE if "/build.log" in hint else hint,
         round(done.elapsed, 1),
     )
 
@@ -126,6 +123,8 @@ def _taken(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path
         return False
     bundle = Path(json.loads(found.output)["path"])
     target = cache / bundle.relative_to(kept)
+    if target.is_dir():  # of an earlier round of this trial
+        return True
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(bundle, target)

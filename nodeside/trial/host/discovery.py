@@ -12,14 +12,14 @@ from pathlib import Path
 from nodeside.contract import BuildRequest, BuildSettings, bundle_key
 from nodeside.driver.handoff.artifacts import copy_modules
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.handoff.request import request_build
+from nodeside.driver.handoff.request import ToolkitBuildFailed, request_build
 from nodeside.driver.handoff.result import await_result
 from nodeside.driver.handoff.source import provide_source, source_digest
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.host import Host, Kernel
 from nodeside.scratch import scratch_directory
 from nodeside.shared import request_id
-from nodeside.trial.host.build import tell, version
+from nodeside.trial.host.build import OUTPUT_IS_ABOVE, tell, version
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
@@ -63,7 +63,12 @@ def built_modules(
         provide_source(tree, shared, digest)
         request = request_build(shared, wanted)
         listener = Listener(on_build_line=partial(tell, progress, "host    |"))
-        result = await_result(shared, request, listener)
+        try:
+            result = await_result(shared, request, listener)
+        except ToolkitBuildFailed as failed:  # what it names is gone with the container
+            failed.args = (str(failed).partition("\n")[0],)
+            failed.hint = OUTPUT_IS_ABOVE if "/build.log" in failed.hint else failed.hint
+            raise
         copies = scratch / "modules"
         copies.mkdir()
         files = read_modules(list(copy_modules(shared, result, copies).values()))

@@ -10,6 +10,7 @@ unless splats are allowed.
 from __future__ import annotations
 
 import base64
+import io
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 from nodeside import process
 from nodeside.driver.node.kernel_log import splats
@@ -293,13 +295,16 @@ class Machine:
             raise ToolError(done)
         return done
 
-    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file of the node."""
-        for start in range(0, max(len(data), 1), _CHUNK):
-            chunk = base64.b64encode(data[start : start + _CHUNK]).decode()
-            talk = self._link.ask("write", path=path, data=chunk, mode=mode, append=start > 0)
+    def put(self, path: str, data: bytes | IO[bytes], mode: int = 0o644) -> None:
+        """Write a file of the node. An open file is read in pieces."""
+        file = io.BytesIO(data) if isinstance(data, bytes) else data
+        append = False
+        while (piece := file.read(_CHUNK)) or not append:
+            chunk = base64.b64encode(piece).decode()
+            talk = self._link.ask("write", path=path, data=chunk, mode=mode, append=append)
             self._link.until(talk, "done", _ANSWER_SECONDS, f"writing {path}")
             self._link.forget(talk)
+            append = True
 
     def get(self, path: str) -> bytes:
         """Read a file of the node."""

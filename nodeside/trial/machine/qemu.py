@@ -196,3 +196,16 @@ def drive(image: Path, name: str, *, read_only: bool = False) -> tuple[str, str,
 
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def require_devices(devices: Sequence[str], architecture: Architecture) -> None:
+    """Raise UsageError for an unknown device; QEMU's own message would come a minute later."""
+    if not devices:
+        return
+    unknown = sorted(set(device_names(devices)) - known_devices(architecture))
+    if unknown:
+        raise UsageError(
+            f"QEMU has no device named {', '.join(unknown) or '(nothing)'}",
+            hint=f"list all devices: {architecture.qemu} "
+            f"-machine {architecture.qemu_machine} -device help",
+        )

@@ -22,10 +22,13 @@ def missing(package: str, archive: Archive, toolkit: Path) -> tuple[str, ...]:
     """Return direct dependencies that `toolkit` lacks; empty if `package` is not a package."""
     if "/" in package or package not in archive.names():
         return ()
-    installed = set(re.findall(r"^Package: (\S+)$", (toolkit / _STATUS).read_text(), re.MULTILINE))
-    needed = dict.fromkeys(archive.depends(package))
+    there = set(re.findall(r"^Package: (\S+)$", (toolkit / _STATUS).read_text(), re.MULTILINE))
     names = set(archive.names())
-    return tuple(name for name in needed if name in names - installed - _OF_DKMS)
+    chosen: dict[str, None] = {}
+    for alternatives in archive.alternatives(package):
+        if not set(alternatives) & (there | _OF_DKMS):
+            chosen.update(dict.fromkeys([name for name in alternatives if name in names][:1]))
+    return tuple(chosen)
 
 
 def require_packages(packages: Sequence[str], archive: Archive) -> None:

@@ -53,9 +53,17 @@ def prepare(
     `build` is used only for a source that does not say what its modules are.
     """
     path = Path(name)
-    if path.exists():
+    if exists(path):
         return _from_path(path.absolute(), image, evaluate, build)
     return _from_dkms(package_tree(name, image.parent, archive), image, evaluate)
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is such a file or directory; a name that is too long is none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def package_tree(name: str, directory: Path, archive: Archive) -> Path:

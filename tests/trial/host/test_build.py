@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.errors import ExitCode
+from nodeside.process import Completed
 from nodeside.shared import SharedDir
 from nodeside.spec import parse
 from nodeside.trial.host import build as host_build
@@ -60,3 +62,19 @@ def test_the_oldest_bundles_are_forgotten(tmp_path: Path) -> None:
     host_build._forget_the_oldest(tmp_path)
     left = {path.name for path in (tmp_path / "straw").iterdir()}
     assert left == {f"tag-{number}" for number in range(2, host_build._KEPT + 2)}
+
+
+def test_a_bundle_that_was_taken_before_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that adds packages to the toolkit builds for all of its kernels again."""
+    kept, cache = tmp_path / "kept", tmp_path / "cache"
+    (kept / "straw" / "tag").mkdir(parents=True)
+    answer = json.dumps({"path": str(kept / "straw" / "tag")})
+    done = Completed((), 0, answer, "", 0.0)
+    monkeypatch.setattr("nodeside.process.run", lambda *_, **__: done)
+
+    for _ in range(2):
+        assert host_build._taken(["nodeside"], {}, kept, cache)
+
+    assert (cache / "straw" / "tag").is_dir()

@@ -21,6 +21,7 @@ DEPENDS = {
     "netflow-dkms": ("dkms", "libc6-dev", "libxtables-dev", "pkg-config"),
     "razer-meta": ("python3", "razer-dkms"),
     "razer-dkms": ("dkms",),
+    "choosy-dkms": ("dkms|dh-dkms", "nothing-has-this|libxtables-dev|pkg-config"),
 }
 
 
@@ -34,8 +35,8 @@ class SmallArchive(Archive):
     def names(self) -> tuple[str, ...]:
         return (*DEPENDS, "libc6-dev", "libxtables-dev", "pkg-config", "python3")
 
-    def depends(self, package: str) -> tuple[str, ...]:
-        return DEPENDS[package]
+    def alternatives(self, package: str) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(each.split("|")) for each in DEPENDS[package])
 
     def download(self, packages: object, directory: Path) -> tuple[Path, ...]:
         self.asked.append(str(*packages))  # type: ignore[misc]
@@ -92,3 +93,9 @@ def test_a_package_that_debian_does_not_have_is_refused_with_those_it_may_be(
         require_packages(("razer-dkms", "razor-meta"), archive)
 
     assert caught.value.hint == "did you mean razer-meta or razer-dkms?"
+
+
+def test_of_alternatives_the_first_that_there_is_will_do(
+    archive: SmallArchive, toolkit: Path
+) -> None:
+    assert missing("choosy-dkms", archive, toolkit) == ("libxtables-dev",)

@@ -1,0 +1,108 @@
+"""A directory of a user in which root writes: opened once, and written to as its owner.
+
+A trial runs as root, over directories of anybody. Whoever owns one can put links in the place of
+files and directories while a build takes minutes. So the directory is opened before that, and all
+that is written later is written by a child process with the owner's rights: it can do nothing there
+that the owner could not do.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from nodeside.child import run_in_child
+from nodeside.errors import UsageError
+from nodeside.files import disk_errors, publish_bytes
+
+_SECONDS = 600.0
+_NOBODY = 65534
+_UNPACKED = ".nodeside-unpacked"
+
+
+@dataclass(frozen=True)
+class OwnedPlace:
+    """`path` is as the user wrote it. `descriptor` is that of the deepest directory of it that is
+    there, and `rest` what is made below it."""
+
+    path: Path
+    descriptor: int
+    rest: Path
+
+    def has(self, name: str) -> bool:
+        """Return whether a name is in the directory, if only as a link to nowhere."""
+        if self.rest != Path():
+            return False
+        with suppress(FileNotFoundError):
+            os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+            return True
+        return False
+
+    def write(self, files: Mapping[str, bytes], tree: Path | None = None) -> None:
+        """Write files, each by rename, and the content of `tree` as `src` if that is not there.
+
+        Raises NoSpace, SystemRefused.
+        """
+        with TemporaryFile() as packed:
+            if tree is not None:
+                with tarfile.open(fileobj=packed, mode="w") as archive:
+                    archive.add(tree, arcname=".")
+                packed.seek(0)
+            call = self._writer(files, packed if tree is not None else None)
+            with disk_errors(self.path):
+                run_in_child(call, _SECONDS, keep=(self.descriptor, packed.fileno()))
+
+    def _writer(self, files: Mapping[str, bytes], packed: IO[bytes] | None) -> Callable[[], None]:
+        def write() -> None:
+            _become(os.fstat(self.descriptor).st_uid)
+            os.fchdir(self.descriptor)
+            os.umask(0o022)
+            self.rest.mkdir(parents=True, exist_ok=True)
+            os.chdir(self.rest)
+            if packed is not None and not os.path.lexists("src"):
+                with tarfile.open(fileobj=packed) as archive:
+                    archive.extractall(_UNPACKED, filter="data")
+                Path(_UNPACKED).rename("src")
+            for name, data in files.items():
+                publish_bytes(Path(name), data)
+
+        return write
+
+
+@contextmanager
+def owned_place(path: Path) -> Iterator[OwnedPlace]:
+    """Open a directory, or the one that it will be made in. Raises UsageError, SystemRefused."""
+    whole = path.absolute()
+    with disk_errors(path):
+        for there in (whole, *whole.parents):
+            try:
+                descriptor = os.open(there, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            except NotADirectoryError:
+                raise UsageError(f"{there} is a file: expected a directory") from None
+            break
+    try:
+        yield OwnedPlace(path, descriptor, whole.relative_to(there))
+    finally:
+        os.close(descriptor)
+
+
+def _become(user: int) -> None:
+    """Take the rights of a user, for good. Root stays root in directories of its own."""
+    if os.geteuid() != 0 or user == 0:
+        return
+    try:
+        group = pwd.getpwuid(user).pw_gid
+    except KeyError:
+        group = _NOBODY
+    os.setgroups([])
+    os.setgid(group)
+    os.setuid(user)

@@ -1,0 +1,127 @@
+"""Root writes into a directory of somebody, who is at work in it as well."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeside.errors import SystemRefused, UsageError
+from nodeside.trial.owned_place import owned_place
+
+SOMEBODY = 12345
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A directory of somebody else."""
+    path = tmp_path / "theirs"
+    path.mkdir()
+    os.chown(path, SOMEBODY, SOMEBODY)
+    return path
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A directory of root with a file, which nobody else may change."""
+    path = tmp_path / "ours"
+    path.mkdir()
+    (path / "file").write_text("precious")
+    return path
+
+
+def content(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in directory.iterdir() if path.is_file()}
+
+
+@as_root
+def test_what_is_written_belongs_to_the_owner_of_the_place(theirs: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "deep" / "chip.c").write_text("int chip;\n")
+    (tree / "link").symlink_to("deep/chip.c")
+
+    with owned_place(theirs / "new" / "chip") as place:
+        assert not place.has("driver.yaml")
+        place.write({"driver.yaml": b"yaml"}, tree)
+
+    chip = theirs / "new" / "chip"
+    assert (chip / "driver.yaml").read_text() == "yaml"
+    assert (chip / "src" / "link").read_text() == "int chip;\n"
+    assert {path.lstat().st_uid for path in (theirs / "new").rglob("*")} == {SOMEBODY}
+    assert sorted(path.name for path in chip.iterdir()) == ["driver.yaml", "src"]
+
+
+@as_root
+def test_a_directory_that_is_changed_for_a_link_is_not_followed(theirs: Path, ours: Path) -> None:
+    """Between the look and the writing, a build may take minutes."""
+    with owned_place(theirs) as place:
+        theirs.rename(theirs.with_name("elsewhere"))
+        theirs.symlink_to(ours)
+        place.write({"file": b"mine"})
+
+    assert content(ours) == {"file": "precious"}
+    assert content(theirs.with_name("elsewhere")) == {"file": "mine"}
+
+
+@as_root
+def test_links_in_the_place_lead_to_nothing_of_root(
+    theirs: Path, ours: Path, tmp_path: Path
+) -> None:
+    (theirs / "file").symlink_to(ours / "file")
+    with owned_place(theirs) as place:
+        place.write({"file": b"mine"})
+    assert content(ours) == {"file": "precious"}
+
+    (theirs / ".nodeside-unpacked").symlink_to(ours)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("mine")
+    with owned_place(theirs) as place, pytest.raises(SystemRefused):
+        place.write({}, tree)
+    assert content(ours) == {"file": "precious"}
+
+
+@as_root
+def test_a_place_below_a_link_to_roots_is_not_written_to(theirs: Path, ours: Path) -> None:
+    with owned_place(theirs / "a" / "b") as place:
+        (theirs / "a").symlink_to(ours)
+        with pytest.raises(SystemRefused):
+            place.write({"file": b"mine"})
+
+    assert content(ours) == {"file": "precious"}
+    assert not (ours / "b").exists()
+
+
+def test_a_source_that_is_there_stays(tmp_path: Path) -> None:
+    for name in ("src", "tree"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "chip.c").write_text(name)
+
+    with owned_place(tmp_path) as place:
+        assert place.has("src")
+        place.write({}, tmp_path / "tree")
+
+    assert (tmp_path / "src" / "chip.c").read_text() == "src"
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with (
+            pytest.raises(UsageError, match="is a file: expected a directory"),
+            owned_place(path),
+        ):
+            pass
+
+
+def test_a_link_to_nowhere_is_there(tmp_path: Path) -> None:
+    (tmp_path / "trial.yaml").symlink_to("nowhere")
+
+    with owned_place(tmp_path) as place:
+        assert place.has("trial.yaml")
+        assert not place.has("driver.yaml")

@@ -1,0 +1,121 @@
+"""A matrix of kernels: what goes wrong for one of them is its result, and no other's."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError
+from nodeside.trial import session
+from nodeside.trial.errors import MachineLost, TargetError
+from nodeside.trial.pod import Run
+from nodeside.trial.progress import Progress
+from nodeside.trial.session import TryOptions
+from tests.trial.runs import run
+
+
+@dataclass(frozen=True)
+class FakeKernel:
+    release: str
+
+
+class FakeWorkshop:
+    """Kernels by name, and nothing else."""
+
+    archive = None
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def resolve(self, word: str) -> Any:
+        return FakeKernel(word)
+
+
+class Trials:
+    """What comes of the trial of each kernel: a run, or an exception."""
+
+    def __init__(self, outcomes: dict[str, BaseException | None]) -> None:
+        self.outcomes = outcomes
+
+    def __call__(self, trial: Any, chosen: Sequence[Any]) -> tuple[Run, ...]:
+        release = chosen[0].release
+        if (outcome := self.outcomes[release]) is not None:
+            raise outcome
+        trial.progress.say(f"this is {release}")
+        return (run(kernel=release),)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(session, "Workshop", FakeWorkshop)
+    monkeypatch.setattr("nodeside.trial.machine.qemu.require_qemu", lambda _: None)
+
+    def tried(
+        outcomes: dict[str, BaseException | None], runs: list[Run] | None = None
+    ) -> tuple[Run, ...]:
+        trials = Trials(outcomes)
+        monkeypatch.setattr(session._Session, "run", lambda *words: trials(*words))  # noqa: PLW0108  # bound
+        options = TryOptions("edu", tuple(outcomes))
+        return session.session(options, Progress(io.StringIO()), runs=runs)
+
+    return tried
+
+
+def test_each_kernel_has_its_own_log(tried: Any) -> None:
+    one, two = tried({"6.1": None, "6.12": None})
+
+    assert "this is 6.1" in one.log[-1]
+    assert [line for line in two.log if "this is 6.1" in line and "6.12" not in line] == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MachineLost("it is gone"),
+        DeadlinePassed("too slow"),
+        NodesideError("the disk is full"),
+        TargetError("dkms.conf ended the shell"),
+    ],
+)
+def test_what_goes_wrong_for_one_kernel_is_its_result(tried: Any, error: NodesideError) -> None:
+    good, bad, other = tried({"6.1": None, "6.6": error, "6.12": None})
+
+    assert (good.exit_code, other.exit_code) == (0, 0)
+    assert (bad.kernel, bad.exit_code) == ("6.6", error.exit_code)
+    assert bad.report["message"] == str(error)
+
+
+def test_a_mistake_that_all_kernels_would_meet_is_said_once(tried: Any) -> None:
+    with pytest.raises(SpecError):
+        tried({"6.1": SpecError("no"), "6.12": None})
+
+
+def test_an_error_of_the_only_kernel_is_that_of_the_command(tried: Any) -> None:
+    with pytest.raises(MachineLost):
+        tried({"6.1": MachineLost("it is gone")})
+
+
+def test_what_was_known_before_an_interruption_is_not_lost(tried: Any) -> None:
+    runs: list[Run] = []
+
+    with pytest.raises(KeyboardInterrupt):
+        tried({"6.1": None, "6.12": KeyboardInterrupt()}, runs)
+
+    assert [each.kernel for each in runs] == ["6.1"]
+    assert runs[0].exit_code == ExitCode.OK
+
+
+def test_a_watch_of_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NodesideError, match="--watch watches a directory"):
+        session.watch_session(TryOptions(str(tmp_path / "none"), ("6.1",)))
