@@ -6,13 +6,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError
 from nodeside.trial import session
-from nodeside.trial.errors import MachineLost, TargetError
+from nodeside.trial.errors import ArchiveError, MachineLost, TargetError
 from nodeside.trial.pod import Run
 from nodeside.trial.progress import Progress
 from nodeside.trial.session import TryOptions
@@ -119,3 +120,67 @@ def test_what_was_known_before_an_interruption_is_not_lost(tried: Any) -> None:
 def test_a_watch_of_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NodesideError, match="--watch watches a directory"):
         session.watch_session(TryOptions(str(tmp_path / "none"), ("6.1",)))
+
+
+# --- what a Debian package depends on ---------------------------------------------------------
+
+
+@dataclass
+class Attempts:
+    """A session whose builds fail until the toolkit has a package."""
+
+    needs: str = "libxtables-dev"
+    adding: BaseException | None = None
+    toolkit_packages: tuple[str, ...] = ()
+    count: int = 0
+
+    def toolkit(self, _compiler: str) -> Path:
+        return Path()
+
+    def attempt(self, *_: object) -> tuple[Run, ...]:
+        self.count += 1
+        if self.toolkit_packages and self.adding is not None:
+            raise self.adding
+        return (run(exit_code=0 if self.needs in self.toolkit_packages else 10),)
+
+
+def again(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, target: str = "ipt-netflow-dkms"
+) -> tuple[Run, ...]:
+    """Try again what failed for want of a package."""
+    monkeypatch.setattr(session._Session, "_try", lambda _, *words: attempts.attempt(*words))
+    monkeypatch.setattr(session._Session, "_builds", lambda *_: ())
+    monkeypatch.setattr("nodeside.trial.target.dependencies.missing", lambda *_: (attempts.needs,))
+    workshop: Any = SimpleNamespace(roots=attempts, archive=None)
+    progress = Progress(io.StringIO())
+    made = session._Session(TryOptions(target, ("6.1",)), workshop, Path(), progress)
+    kernels: Any = (SimpleNamespace(compiler="gcc-12"),)
+    target_: Any = None
+    return made._with_dependencies(target_, kernels, (run(exit_code=10),))
+
+
+def test_what_a_package_depends_on_is_added_to_the_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts()
+
+    assert again(attempts, monkeypatch)[0].exit_code == 0
+    assert attempts.toolkit_packages == ("libxtables-dev",)
+
+
+def test_what_cannot_be_added_does_not_take_the_place_of_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts = Attempts(adding=ArchiveError("it conflicts"))
+
+    assert again(attempts, monkeypatch)[0].exit_code == 10
+    assert attempts.toolkit_packages == (), "the next kernel has the toolkit of before"
+
+
+def test_a_directory_that_is_called_like_a_package_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ipt-netflow-dkms").mkdir()
+    attempts = Attempts()
+
+    assert again(attempts, monkeypatch)[0].exit_code == 10
+    assert not attempts.count
