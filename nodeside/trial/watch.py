@@ -27,20 +27,35 @@ from nodeside.trial.errors import MachineLost
 from nodeside.trial.host import build as host_build
 from nodeside.trial.machine import qemu
 from nodeside.trial.machine.containers import CONSUMER, DRIVER, PRIVILEGED_DRIVER, ContainerSpec
-from nodeside.trial.machine.machine import Machine
+from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.pod import crash_site
 from nodeside.trial.progress import Progress
 from nodeside.trial.report import read_report
 from nodeside.trial.target.target import LEFT_OUT, Target, prepare
 from nodeside.trial.workshop import Node, Workshop
 
-_LOOK = 0.3  # seconds between two looks at the source
+_LOOK = 0.15  # seconds between two looks at the source
 _RUN_SECONDS = 1800.0
 _COMMAND_SECONDS = 600.0
 _SEND_SECONDS = 120.0
 _IMAGE = "/payload/driver-image"  # where the containers of a machine have the driver image
-_IMAGES, _PARCEL = "/var/lib/trial", "/var/lib/trial.tar"
+# On the node: the image, whose directory stays while its content changes, and what it comes in.
+_CURRENT, _PARCEL = "/var/lib/trial", "/var/lib/trial.tar"
 _CACHE = "/var/lib/nodeside/cache"
+
+# Most of what a command takes in an emulated machine is the start of Python. So that of the next
+# trial is there already, in the driver container, and waits for a line.
+_WAITING = """
+import importlib, pkgutil, sys
+sys.path.insert(0, "/opt/nodeside")
+import nodeside.driver, yaml
+from nodeside.cli import main
+for module in pkgutil.walk_packages(nodeside.driver.__path__, "nodeside.driver."):
+    importlib.import_module(module.name)
+sys.stdin.readline()
+sys.argv = ["nodeside", "driver", "run", "--once", "--output", "json"]
+main()
+"""
 
 # What the source looks like: by path, what differs once a file was saved, replaced or made
 # executable.
@@ -89,6 +104,7 @@ class Watching:
     _log: list[str] = field(default_factory=list)  # of the kernel, as far as it was shown
     _machine: Machine | None = None
     _devices: tuple[str, ...] = ()  # that it has
+    _next: tuple[ContainerSpec, GuestProcess] | None = None  # the next trial's, which waits
 
     def for_ever(self, pause: Callable[[float], object] | None = None) -> None:
         """Try each change, until Ctrl-C. Raises NodesideError for what the first trial meets."""
@@ -148,23 +164,22 @@ class Watching:
 
     def _tried(self, node: Node, target: Target) -> None:
         """Replace what is loaded, and say how that went. A crash of the kernel is an outcome."""
-        started, image = time.monotonic(), f"{_IMAGES}/{self._number}"
+        started = time.monotonic()
         machine = self._running(node, target)
+        parcel = {target.image: _CURRENT, self._here / "cache": _CACHE}
         try:
-            self._send(machine, {target.image: image, self._here / "cache": _CACHE})
+            self._send(machine, parcel)
         except MachineLost:  # it crashed later than it was looked at: not by this change
             self._crashed(machine, "since the last trial")
             machine = self._running(node, target)
-            self._send(machine, {target.image: image, self._here / "cache": _CACHE})
+            self._send(machine, parcel)
         try:
             spec = PRIVILEGED_DRIVER if target.driver.spec.privileged else DRIVER
-            done = machine.run(
-                ["nodeside", "driver", "run", "--once", "--output", "json"],
-                _with_image(spec, image),
-                timeout=_RUN_SECONDS,
-                check=False,
-                on_error=partial(self.progress.line, "driver  |"),
-            )
+            process = self._waiting(machine, _with_image(spec, _CURRENT))
+            self._next = None
+            process.write(b"\n")
+            process.write(None)
+            done = process.wait(_RUN_SECONDS)
             self._show_log(machine)
             report = read_report(done.output)
             seconds = time.monotonic() - started
@@ -178,13 +193,25 @@ class Watching:
             who = f"{target.driver.name} {target.driver.spec.version}"
             self.progress.say(f"ready: {who}, {words}; {seconds:.1f} s since the build")
             before = machine.splats()
-            self._consume(machine, _with_image(CONSUMER, image), target)
+            self._consume(machine, _with_image(CONSUMER, _CURRENT), target)
+            self._waiting(machine, _with_image(spec, _CURRENT))
             if complaints := machine.splats()[len(before) :]:
                 self._failed(ExitCode.VALIDATION_FAILED, "\n".join(complaints), "")
         except MachineLost:
             if not machine.splats():
                 raise
             self._crashed(machine)
+
+    def _waiting(self, machine: Machine, spec: ContainerSpec) -> GuestProcess:
+        """Return the process that waits to try a change in such a container; start it if needed."""
+        if self._next is not None and self._next[0] == spec and self._next[1].poll() is None:
+            return self._next[1]
+        if self._next is not None:
+            self._next[1].kill()
+        tell = partial(self.progress.line, "driver  |")
+        process = machine.start(["python3", "-c", _WAITING], spec, on_error=tell)
+        self._next = (spec, process)
+        return process
 
     def _send(self, machine: Machine, places: Mapping[Path, str]) -> None:
         """Copy directories of this host to the node, in the place of earlier images."""
@@ -194,7 +221,8 @@ class Watching:
                     archive.add(directory, arcname=to.removeprefix("/"))
             packed.seek(0)
             machine.put(_PARCEL, packed)
-        script = f"rm -rf {_IMAGES} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
+        empty = f"find {_CURRENT} -mindepth 1 -maxdepth 1 -exec rm -rf {{}} +"
+        script = f"mkdir -p {_CURRENT} && {empty} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
         machine.run(["sh", "-c", script], "node", timeout=_SEND_SECONDS)
 
     def _consume(self, machine: Machine, where: ContainerSpec, target: Target) -> None:
@@ -242,7 +270,7 @@ class Watching:
         self._failed(ExitCode.LOAD_FAILED, words, "the machine is booted again")
 
     def _end(self) -> None:
-        machine, self._machine = self._machine, None
+        machine, self._machine, self._next = self._machine, None, None
         if machine is not None:
             machine.__exit__(None, None, None)
 
