@@ -72,7 +72,6 @@ def _context(program: str, command: click.Command) -> click.Context:
 
 
 def _body(program: str, command: click.Command, level: str = "SH") -> Iterator[str]:
-    context = _context(program, command)
     if level == "SH":
         yield ".SH SYNOPSIS"
     yield f".B {_escaped(program)}"
@@ -82,11 +81,11 @@ def _body(program: str, command: click.Command, level: str = "SH") -> Iterator[s
     yield from _paragraphs(command.help or "")
     if command.epilog and level == "SH" and "Exit codes:" not in command.epilog:
         yield from _paragraphs(command.epilog)
-    options = [p for p in command.get_params(context) if isinstance(p, click.Option)]
+    options = [p for p in command.params if isinstance(p, click.Option)]
     if level == "SH":
         yield ".SH OPTIONS"
     for option in options:
-        if not option.hidden and option.name != "help":
+        if not option.hidden:
             text = " ".join((option.help or "").split())
             yield from (".TP", f".B {_escaped(_words(option))}", _escaped(text + _default(option)))
 

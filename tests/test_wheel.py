@@ -51,8 +51,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prefix(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A place that has the wheel; what it depends on is that of this environment."""
     prefix = tmp_path_factory.mktemp("prefix")
-    words = ["--no-deps", "--no-index", "--quiet", "--prefix", str(prefix), str(wheel)]
-    process.run([sys.executable, "-m", "pip", "install", *words], timeout=_SECONDS)
+    # Without --ignore-installed, pip would take what this environment has for an older version.
+    words = ["--ignore-installed", "--no-deps", "--no-index", "--quiet", "--prefix", str(prefix)]
+    process.run([sys.executable, "-m", "pip", "install", *words, str(wheel)], timeout=_SECONDS)
     return prefix
 
 

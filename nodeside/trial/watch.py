@@ -209,7 +209,7 @@ class Watching:
         if self._next is not None:
             self._next[1].kill()
         tell = partial(self.progress.line, "driver  |")
-        process = machine.start(["python3", "-c", _WAITING], spec, on_error=tell)
+        process = machine.start(["python3", "-P", "-c", _WAITING], spec, on_error=tell)
         self._next = (spec, process)
         return process
 
