@@ -43,6 +43,7 @@ def test_what_is_written_belongs_to_the_owner_of_the_place(theirs: Path, tmp_pat
     (tree / "deep").mkdir(parents=True)
     (tree / "deep" / "chip.c").write_text("int chip;\n")
     (tree / "link").symlink_to("deep/chip.c")
+    (tree / "away").symlink_to("/usr/src/elsewhere")
 
     with owned_place(theirs / "new" / "chip") as place:
         assert not place.has("driver.yaml")
