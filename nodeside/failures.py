@@ -8,33 +8,42 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import click
 
 from nodeside.errors import NodesideError, encodable
 from nodeside.log import escaped
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _FORMAT = "nodeside.output"  # in the context of a command line; its subcommands share it
 
 
-def remember_format(ctx: click.Context, _option: click.Parameter, value: str) -> str:
+def _remember(ctx: click.Context, _option: click.Parameter, value: str) -> str:
     ctx.meta[_FORMAT] = value
     return value
 
 
-# Eager: what is wrong with the rest of the command line is then said in this format too.
-output_option = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    is_eager=True,
-    callback=remember_format,
-    help="Format of the output on stdout.",
-)
+def format_option(for_people: str) -> Callable[[_F], _F]:
+    """Return the option of a command whose output is for people, or JSON.
+
+    It is eager: what is wrong with the rest of the command line is then said in this format too.
+    """
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice([for_people, "json"]),
+        default=for_people,
+        show_default=True,
+        is_eager=True,
+        callback=_remember,
+        help="Format of the output on stdout.",
+    )
+
+
+output_option = format_option("table")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nodeside.driver.commands.options import dry_run_option, for_kernel, in_place
-from nodeside.failures import output_option, remember_format
+from nodeside.failures import format_option, output_option
 
 if TYPE_CHECKING:
     from nodeside.driver.commands.outcome import Outcome
@@ -196,16 +196,7 @@ def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
 @driver.command()
 @in_place
 @for_kernel
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["shell", "json"]),
-    default="shell",
-    show_default=True,
-    is_eager=True,
-    callback=remember_format,
-    help="Format of the output on stdout.",
-)
+@format_option("shell")
 def env(config: Config, kernel: Kernel | None, output: str) -> None:
     """Print the facts, for a shell or a bug report."""
     from nodeside.driver.commands.env import describe

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,6 +49,8 @@ class OwnedPlace:
     def write(self, files: Mapping[str, bytes], tree: Path | None = None) -> None:
         """Write files, each by rename, and the content of `tree` as `src` if that is not there.
 
+        A failure leaves no file that was not there before.
+
         Raises NoSpace, SystemRefused.
         """
         with TemporaryFile() as packed:
@@ -67,10 +70,18 @@ class OwnedPlace:
             self.rest.mkdir(parents=True, exist_ok=True)
             os.chdir(self.rest)
             if packed is not None and not os.path.lexists("src"):
+                if os.path.lexists(_UNPACKED):  # of one that was killed
+                    shutil.rmtree(_UNPACKED)
                 _unpack(packed, _UNPACKED)
                 Path(_UNPACKED).rename("src")
-            for name, data in files.items():
-                publish_bytes(Path(name), data)
+            new = [name for name in files if not os.path.lexists(name)]
+            try:
+                for name, data in files.items():
+                    publish_bytes(Path(name), data)
+            except BaseException:  # all of them, or none: the next run would find some there
+                for name in new:
+                    Path(name).unlink(missing_ok=True)
+                raise
 
         return write
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from cluster.install.manifests import Installation
+from cluster.kube.client import Api, connect
 from nodeside.trial.progress import Progress
 from tests.cluster.fakes.installed import install_all
 from tests.controlplane.binaries import Say
@@ -43,6 +45,13 @@ def installed(control_plane: ControlPlane) -> Installation:
     installation = Installation()
     install_all(control_plane, installation)
     return installation
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    """The controller's own client, with the rights of an administrator."""
+    with closing(connect(control_plane.kubeconfig)) as api:
+        yield api
 
 
 @pytest.fixture

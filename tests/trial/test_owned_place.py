@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.errors import SystemRefused, UsageError
+from nodeside.errors import NoSpace, SystemRefused, UsageError
+from nodeside.files import publish_bytes
 from nodeside.trial.owned_place import owned_place
 
 SOMEBODY = 12345
@@ -126,3 +127,33 @@ def test_a_link_to_nowhere_is_there(tmp_path: Path) -> None:
     with owned_place(tmp_path) as place:
         assert place.has("trial.yaml")
         assert not place.has("driver.yaml")
+
+
+def test_what_cannot_be_written_whole_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next `init` would refuse, since a file is there already."""
+    (tmp_path / "old").write_text("old")
+    real = publish_bytes
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "last":
+            raise NoSpace("no space left")
+        real(path, data)
+
+    monkeypatch.setattr("nodeside.trial.owned_place.publish_bytes", full)
+    with owned_place(tmp_path) as place, pytest.raises(NoSpace):
+        place.write({"old": b"new", "first": b"1", "last": b"2"})
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
+
+
+def test_what_a_killed_one_left_is_not_in_the_source(tmp_path: Path) -> None:
+    for name in ("new/.nodeside-unpacked/stale.c", "tree/chip.c"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+
+    with owned_place(tmp_path / "new") as place:
+        place.write({}, tmp_path / "tree")
+
+    assert [path.name for path in (tmp_path / "new" / "src").iterdir()] == ["chip.c"]

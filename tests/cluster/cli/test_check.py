@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, cast
 
@@ -245,12 +245,6 @@ def test_a_cluster_of_openshift_is_told_apart(cluster: FakeCluster) -> None:
 
 
 # --- on a real API server ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def api(control_plane: ControlPlane) -> Iterator[Api]:
-    with closing(connect(control_plane.kubeconfig)) as api:
-        yield api
 
 
 @pytest.mark.cluster

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -15,7 +13,7 @@ from cluster.cli.fleet_report import NodeRow, _node_row, as_page, report
 from cluster.cli.leader_status import Presence
 from cluster.cli.status import Overview, overview
 from cluster.install.manifests import Installation
-from cluster.kube.client import Api, connect
+from cluster.kube.client import Api
 from cluster.model.snapshot import NodeDriverObject
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
@@ -121,12 +119,6 @@ def test_stages_that_no_node_of_ours_writes_do_not_matter(stages: Any) -> None:
     assert found is not None
     assert len(found.seconds) <= 20
     assert all(len(name) <= 40 for name in found.seconds)
-
-
-@pytest.fixture
-def api(control_plane: ControlPlane) -> Iterator[Api]:
-    with closing(connect(control_plane.kubeconfig)) as api:
-        yield api
 
 
 @pytest.mark.cluster

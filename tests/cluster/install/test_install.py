@@ -10,7 +10,7 @@ import pytest
 from cluster.install.install import InstalledElsewhere, install
 from cluster.install.manifests import Installation, manifests, manifests_of_any, to_yaml
 from cluster.install.uninstall import uninstall
-from cluster.kube.client import Api, connect
+from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
 from cluster.kube.resources import DRIVERS, resource_of
 from nodeside.errors import DeadlinePassed
@@ -24,13 +24,6 @@ from tests.spec.documents import document
 pytestmark = pytest.mark.cluster
 
 IMAGE = "registry.example.com/nodeside-cluster:1.0"
-
-
-@pytest.fixture
-def api(control_plane: ControlPlane) -> Iterator[Api]:
-    api = connect(control_plane.kubeconfig)
-    yield api
-    api.close()
 
 
 @pytest.fixture
