@@ -161,8 +161,9 @@ def test_a_version_that_does_not_compile_is_named_and_leaves_the_device_to_its_u
     story.until_node(node, state="failed", version=version, reason="Compile")
 
     assert "no more" in story.node_driver(node)["message"]
-    words = story.scene.cli("explain", "edu").output
-    assert "no more" in words, words
+    story.wait_for(  # what the controller says of it comes a moment after the node's own word
+        lambda: "no more" in story.scene.cli("explain", "edu").output, "explain to name the error"
+    )
     assert story.loading(node) == loading
     devices.until_computes(story, "consumer")
     devices.end(story, "consumer")
