@@ -83,7 +83,9 @@ def fresh_machine(workshop: Workshop) -> Iterator[FreshMachine]:
 def _set_up(workshop: Workshop) -> Path:
     """A directory with the root file system after `scripts/setup test`, and its `.venv`."""
     base = workshop.roots.make("fresh", PACKAGES)
-    recipe = [(TOP / name).read_text() for name in ("scripts/setup", "pyproject.toml")]
+    recipe = [
+        (TOP / name).read_text() for name in ("scripts/setup", "pyproject.toml", "constraints.txt")
+    ]
 
     def fill(directory: Path) -> None:
         workshop.progress.say("setting up a fresh machine: once, two minutes")
