@@ -29,6 +29,7 @@ try:
 
 test:
 	@scripts/setup test
+	@scripts/setup browser
 	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers --numprocesses 2 --durations 10 $(ARGS)
 
 images:

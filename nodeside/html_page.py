@@ -1,7 +1,8 @@
 """A page of tables and bars that needs nothing else: no network, no script, one file.
 
-Light and dark, readable at a width of 400 pixels, and without any style. Whatever is put on it is
-text: a word of a build, a node or an object is never a tag or a link. Stdlib only.
+Light and dark, and without any style; on a narrow screen each row of a table becomes a block.
+Whatever is put on it is text: a word of a build, a node or an object is never a tag or a link.
+Stdlib only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from string import Template
 
 from nodeside.log import escaped
 
-_WIDTH, _ROW = 600, 26  # of the bars, in their own units
 _GOOD, _BAD, _NUMBER, _LONG = "good", "bad", "n", "e"
 
 _PAGE = Template("""\
@@ -34,15 +34,23 @@ h2 { font-size: 1.05rem; margin-top: 2rem; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: .6rem 0; }
 th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line);
-         vertical-align: top; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.e { min-width: 16rem; overflow-wrap: anywhere; }
+         vertical-align: top; white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.e { min-width: 16rem; overflow-wrap: anywhere; white-space: normal; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
 pre { overflow: auto; max-height: 30rem; border: 1px solid var(--line); padding: .6rem;
       font-size: 12px; }
-svg { width: 100%; max-width: 44rem; height: auto; display: block; }
-svg text { font-size: 12px; fill: currentColor; }
+.bars { max-width: 44rem; } .bars p { margin: .4rem 0 .1rem; overflow-wrap: anywhere; }
+.bar { display: flex; height: 1.2rem; } .bar, .key { print-color-adjust: exact; }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
+@media (max-width: 40rem) {
+  thead { display: none; } table, tbody, tr, td { display: block; }
+  tr { border-bottom: 1px solid var(--line); padding: .4rem 0; } td:empty { display: none; }
+  td, td.n { display: flex; border: 0; padding: .1rem 0; text-align: left; white-space: normal;
+             overflow-wrap: anywhere; }
+  td.e { min-width: 0; } td::before { content: attr(data-head); flex: 0 0 7rem; color: GrayText;
+                                  font-weight: 400; }
+}
 </style>
 </head>
 <body>
@@ -100,8 +108,13 @@ def paragraph(text: str) -> str:
 
 def html_table(header: Sequence[str | Cell], rows: Iterable[Sequence[str | Cell]]) -> str:
     """Return a table that scrolls by itself if it is wider than the page."""
-    head = "".join(_cell(cell, "th") for cell in header)
-    body = "\n".join(f"<tr>{''.join(_cell(cell, 'td') for cell in row)}</tr>" for row in rows)
+    titles = [_as_cell(cell) for cell in header]
+    head = "".join(_cell("th", cell) for cell in titles)
+    lines = (
+        "".join(_cell("td", _as_cell(cell), title) for cell, title in zip(row, titles, strict=True))
+        for row in rows
+    )
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
     return (
         f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
@@ -117,30 +130,32 @@ def bars(what: str, rows: Sequence[Bar], colors: dict[str, str]) -> str:
     """Return a picture of bars, all to one scale, with its legend. `colors` are by part."""
     longest = max((sum(length for _, length in row.parts) for row in rows), default=0.0) or 1.0
     drawn = []
-    for index, row in enumerate(rows):
-        top, left = index * 2 * _ROW, 0.0
-        drawn.append(f'<text x="0" y="{top + _ROW - 8}">{html_text(row.label)}</text>')
-        for name, length in row.parts:
-            width = _WIDTH * length / longest
-            drawn.append(
-                f'<rect x="{left:.1f}" y="{top + _ROW}" width="{width:.1f}" height="{_ROW - 6}" '
-                f'fill="{colors[name]}"><title>{html_text(name)}</title></rect>'
-            )
-            left += width
+    for row in rows:
+        parts = "".join(
+            f'<span style="width:{100 * length / longest:.2f}%;background:{colors[name]}" '
+            f'title="{html_text(name)}"></span>'
+            for name, length in row.parts
+        )
+        drawn.append(f'<p>{html_text(row.label)}</p><div class="bar">{parts}</div>')
     legend = " ".join(
         f'<span class="key" style="background:{color}"></span>{html_text(name)}'
         for name, color in colors.items()
     )
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {len(rows) * 2 * _ROW}" role="img" '
-        f'aria-label="{html_text(what)}">{"".join(drawn)}</svg>\n<p>{legend}</p>'
+        f'<div class="bars" role="figure" aria-label="{html_text(what)}">{"".join(drawn)}</div>\n'
+        f"<p>{legend}</p>"
     )
 
 
-def _cell(cell: str | Cell, tag: str) -> str:
-    cell = Cell(cell) if isinstance(cell, str) else cell
+def _as_cell(cell: str | Cell) -> Cell:
+    return Cell(cell) if isinstance(cell, str) else cell
+
+
+def _cell(tag: str, cell: Cell, title: Cell | None = None) -> str:
+    """Return a cell; one of a row has the title of its column, for narrow screens."""
     kind = f' class="{cell.kind}"' if cell.kind else ""
-    return f"<{tag}{kind}>{html_text(cell.text)}</{tag}>"
+    head = f' data-head="{html_text(title.text)}"' if title is not None else ""
+    return f"<{tag}{kind}{head}>{html_text(cell.text)}</{tag}>"
 
 
 def html_text(text: str) -> str:

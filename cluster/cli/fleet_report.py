@@ -108,7 +108,7 @@ def _parts(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime)
         yield from _titled(title, columns, [row for each in drivers for row in rows_of(each)])
     for each in drivers:
         mine = [row for row in rows if row.report.driver == each.name]
-        yield from _nodes(each.name, sorted(mine, key=_not_ready_first))
+        yield from _nodes(each.name, sorted(mine, key=_worst_first))
 
 
 _COUNTS = ("nodes", "updated", "ready", "failed")
@@ -142,8 +142,9 @@ def _bar(name: str, status: Mapping[str, Any], rows: Sequence[NodeRow]) -> Bar:
     return Bar(f"{name}: {words}", parts)
 
 
-def _not_ready_first(row: NodeRow) -> tuple[bool, str]:
-    return row.state == State.READY.value, row.report.node
+def _worst_first(row: NodeRow) -> tuple[bool, bool, str]:
+    state = row.report.state
+    return state != State.FAILED.value, state == State.READY.value, row.report.node
 
 
 def _nodes(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
@@ -159,10 +160,15 @@ def _nodes(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
     yield html_table(header, [_node(row, stages) for row in rows[:_NODES]])
 
 
+def _state(state: str) -> str | Cell:
+    if state == State.READY.value:
+        return good(state)
+    return bad(state) if state == State.FAILED.value else state or "unknown"
+
+
 def _node(row: NodeRow, stages: Sequence[str]) -> list[str | Cell]:
     told = row.report
-    ready = told.state == State.READY.value
     times = (number(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in stages)
-    why = "" if ready else "; ".join(part for part in (told.reason, told.message) if part)
-    state = good(told.state) if ready else bad(told.state or "unknown")
-    return [told.node, state, told.version, told.kernel, told.source, *times, long(why)]
+    said = "; ".join(part for part in (told.reason, told.message) if part)
+    why = long("" if told.state == State.READY.value else said)
+    return [told.node, _state(told.state), told.version, told.kernel, told.source, *times, why]

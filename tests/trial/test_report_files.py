@@ -114,8 +114,8 @@ def test_the_page_has_a_row_and_the_first_error_of_each_kernel() -> None:
     page = as_page("edu", [ready(), broken()])
 
     assert "1 of 2 kernels" in page
-    assert re.search(r'6\.12\.1</td><td class="bad">exit code 10</td>.*a\.c:1: no', page)
-    assert '<td class="n">1.5 s</td>' in page
+    assert re.search(r'6\.12\.1</td><td class="bad"[^>]*>exit code 10</td>.*a\.c:1: no', page)
+    assert re.search(r'<td class="n"[^>]*>1.5 s</td>', page)
 
 
 def test_the_page_needs_nothing_else() -> None:
@@ -123,7 +123,7 @@ def test_the_page_needs_nothing_else() -> None:
 
     assert not seen.references
     assert not {"script", "link", "img", "iframe", "object"} & set(seen.tags)
-    assert {"table", "svg", "details"} <= set(seen.tags)
+    assert {"table", "div", "details"} <= set(seen.tags)
 
 
 def test_hostile_text_is_text() -> None:
