@@ -99,7 +99,7 @@ def test_a_version_that_cannot_be_read_now_is_waited_for(tmp_path: Path) -> None
         server.always = lambda asked: (
             Said(503) if "clusterversions" in asked.path else Said(body=page())
         )
-        api = server.api(tmp_path, deadline=0.2)
+        api = server.api(tmp_path, deadline=3.0)
         found = seen(api)
         with pytest.raises(ApiError, match="503"):
             read_once(api, snapshot(stages=STAGES))

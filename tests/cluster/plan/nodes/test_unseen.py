@@ -55,7 +55,7 @@ def test_an_api_that_is_down_from_the_start_keeps_nobody_else_from_being_served(
 ) -> None:
     with ScriptedServer() as server:
         server.always = no_streams
-        with View(server.api(tmp_path, deadline=0.5), Settings(), lambda: None) as view:
+        with View(server.api(tmp_path, deadline=3.0), Settings(), lambda: None) as view:
             assert view.wait_synced(LONG)
             assert view.refresh(LONG, optional=False)
             found, report = view.snapshot(), ready(view.health())
@@ -69,7 +69,7 @@ def test_an_api_that_is_down_from_the_start_keeps_nobody_else_from_being_served(
 def test_a_command_that_looks_once_says_that_it_does_not_know_them(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         server.always = no_streams
-        found = read_once(server.api(tmp_path, deadline=0.5), Settings())
+        found = read_once(server.api(tmp_path, deadline=3.0), Settings())
 
     assert isinstance(found.image_streams, Unseen)
     assert "service unavailable" in found.image_streams.why
