@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.lanes import CLUSTER, LONG, SHORT, Lanes, lane, turn
+from tests.lanes import AT_ONCE, CLUSTER, LAB, LONG, SHORT, Lanes, lane, turn
 
 TOP = Path(__file__).parents[1]
 
@@ -29,18 +29,18 @@ class Process:
 
 
 def given(tests: list[str]) -> list[list[str]]:
-    """What each of two processes is given that both take a second for each test."""
-    options = {"tx": ["popen", "popen"], "loadscopereorder": True}
+    """What each of three processes is given that all take a second for each test."""
+    options = {"tx": ["popen"] * 3, "loadscopereorder": True}
     config = SimpleNamespace(option=SimpleNamespace(), getvalue=options.get)
     lanes = Lanes(cast(pytest.Config, config))
-    processes: list[Any] = [Process("one"), Process("other")]
+    processes: list[Any] = [Process("one"), Process("two"), Process("three")]
     ordered = sorted(tests, key=turn)
     for process in processes:
         lanes.add_node(process)
     for process in processes:
         lanes.add_node_collection(process, ordered)
     lanes.schedule()
-    done = [0, 0]
+    done = [0] * len(processes)
     while not lanes.tests_finished:
         for number, process in enumerate(processes):
             if done[number] < len(process.given):
@@ -50,7 +50,7 @@ def given(tests: list[str]) -> list[list[str]]:
 
 
 def test_every_lane_that_has_a_place_is_there() -> None:
-    for name in (*LONG, *SHORT):
+    for name in (*AT_ONCE, *LONG, *SHORT):
         assert (TOP / name).exists(), name
 
 
@@ -59,27 +59,29 @@ def test_tests_of_one_control_plane_run_in_one_process_and_machines_file_by_file
     assert lane("tests/vm/test_x.py::test_a[1]") == "tests/vm/test_x.py"
 
 
-def test_what_takes_a_moment_comes_first_and_then_what_takes_longest() -> None:
-    [dkms] = [name for name in LONG if "dkms" in name]
-    names = ["tests/vm/test_new.py", SHORT[0], dkms, f"{CLUSTER}test_x.py", LONG[0], "tests/x.py"]
+def test_lab_and_control_plane_begin_and_what_takes_a_moment_comes_before_what_takes_longest() -> (
+    None
+):
+    shared = [f"{LAB}test_x.py", f"{CLUSTER}test_x.py"]
+    names = ["tests/vm/test_new.py", SHORT[0], *shared, LONG[0], "tests/x.py"]
     assert sorted(names, key=turn) == [
+        *shared,
         "tests/x.py",
         LONG[0],
-        f"{CLUSTER}test_x.py",
-        dkms,
         "tests/vm/test_new.py",
         SHORT[0],
     ]
 
 
-def test_two_processes_share_the_files_of_machines_and_neither_idles_at_the_end() -> None:
+def test_processes_share_the_files_of_machines_and_none_idles_at_the_end() -> None:
     machines = [f"{name}::test_{i}" for name in (*LONG, *SHORT) for i in range(4)]
-    cluster = [f"{CLUSTER}test_x.py::test_{i}" for i in range(20)]
+    shared = [f"{name}test_x.py::test_{i}" for name in AT_ONCE for i in range(30)]
     rest = [f"tests/test_{i}.py::test_it" for i in range(10)]
-    tests = [*rest, *(test for test in machines if not test.startswith(CLUSTER)), *cluster]
+    tests = [*rest, *machines, *shared]
 
-    one, other = given(tests)
+    processes = given(tests)
 
-    assert sorted(one + other) == sorted(tests)
-    assert abs(len(one) - len(other)) <= 4
-    assert len({lane(test) for test in one} & {lane(test) for test in other}) == 0
+    assert sorted(test for each in processes for test in each) == sorted(tests)
+    assert max(map(len, processes)) - min(map(len, processes)) <= 4
+    lanes = [{lane(test) for test in each} for each in processes]
+    assert sum(map(len, lanes)) == len(set().union(*lanes))

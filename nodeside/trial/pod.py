@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,13 +39,6 @@ _RUN_SECONDS = 6 * 3600.0  # the node side has its own deadlines; this is for a 
 _COMMAND_SECONDS = 600.0
 _LOOK = 0.1  # seconds between two looks at a process that runs on
 _OUTPUT = 1 << 20  # characters of a command's output, from its end
-_OF_THE_BUILD = (
-    ExitCode.BUILD_FAILED,
-    ExitCode.NO_MODULE,
-    ExitCode.NO_HEADERS,
-    ExitCode.TOOLCHAIN,
-    ExitCode.EXCLUDED,
-)
 _CRASH_LINES = 60  # of the console, from the first splat on
 # Where a module crashed: arch/x86/kernel/dumpstack.c, arch/arm64/kernel/process.c.
 _CRASH_SITE = re.compile(r"(?:\bRIP: \w+:|\bpc : )(\S+ \[\w+\])")
@@ -115,16 +108,20 @@ def run(
     """Boot every kernel in turn on the node's disk, and bring the driver up in each boot.
 
     `settled` maps releases to the runs of kernels that need no boot, because nothing can be loaded.
+    With `keep`, the last one boots for the shell all the same.
     """
     runs: list[Run] = []
     for index, kernel in enumerate(options.kernels):
+        last = index == len(options.kernels) - 1
         if kernel.release in settled:
+            if last and options.keep:
+                _boot(node, kernel, target, options, progress, play=_Pod.keep)
             runs.append(settled[kernel.release])
         elif any(run.crashed and run.kernel == kernel.release for run in runs):
             progress.say(f"not booting {kernel.release} again: the driver crashed it")
         else:
-            last = index == len(options.kernels) - 1
-            runs.append(_boot(node, kernel, target, options, progress, keep=last))
+            play = partial(_Pod.play, keep=last)
+            runs.append(_boot(node, kernel, target, options, progress, play=play))
     return tuple(runs)
 
 
@@ -135,13 +132,13 @@ def _boot(
     options: BootOptions,
     progress: Progress,
     *,
-    keep: bool,
+    play: Callable[[_Pod], Run],
 ) -> Run:
     devices = (*target.extras.devices, *options.devices)
     progress.say(f"booting {kernel.release}")
     with node.boot(kernel, devices=devices, append=options.append, allow_splats=True) as machine:
         progress.say(f"booted in {machine.boot_seconds:.1f} s")
-        run = _Pod(node, machine, target, options, progress).play(keep=keep)
+        run = play(_Pod(node, machine, target, options, progress))
         if not run.crashed:
             _power_off(machine)
     return replace(run, splats=machine.splats())
@@ -166,6 +163,19 @@ class _Pod:
     options: BootOptions
     progress: Progress
 
+    def keep(self) -> Run:
+        """Open a shell beside the toolkit container, for a source that has not compiled."""
+        self._provide()
+        sidecar = self._start_sidecar()
+        try:
+            self._give_shell(sidecar)
+        except MachineLost:
+            if not self.machine.splats():
+                raise
+            return self._crashed("the shell was open")
+        self._stop(sidecar)
+        return self._result(ExitCode.BUILD_FAILED, {}, ())
+
     def play(self, *, keep: bool) -> Run:
         self._fill_cache()
         self._provide()
@@ -181,7 +191,7 @@ class _Pod:
             commands = self._consume(ready=ready)
             moment = "the shell was open"
             if keep and self.options.keep:
-                self._give_shell(done.exit_code)
+                self._give_shell(sidecar)
         except MachineLost:
             if not self.machine.splats():
                 raise
@@ -191,10 +201,12 @@ class _Pod:
             self._stop(running)
         return replace(self._result(done.exit_code, report, commands), devices=devices)
 
-    def _give_shell(self, exit_code: int) -> None:
-        """Open a shell: after a failed build in the toolkit container, otherwise in a consumer."""
+    def _give_shell(self, sidecar: GuestProcess) -> None:
+        """Open a shell, and print afterwards what was edited in it, since it ends with it."""
         self.progress.say("the machine keeps running; leave the shell to end it (exit, or Ctrl-D)")
-        shell.interact(self.machine, "toolkit" if exit_code in _OF_THE_BUILD else "consumer")
+        shell.interact(self.machine, toolkit=sidecar.pid)
+        for line in shell.edits(self.machine):
+            self.progress.line("edited  |", line)
 
     def _crashed(self, moment: str) -> Run:
         """Return the run of a driver that crashed the kernel: a result, and no fault of ours."""

@@ -1,22 +1,29 @@
 """Progress of a trial on stderr: one line per step, with the seconds since the start.
 
 A step that prints nothing for long would look like a hang, so every step that takes seconds is
-announced before it begins.
+announced before it begins. On a terminal a step that fetches or unpacks shows how much there is.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TextIO
 
 from nodeside.log import escaped
 
 _KEPT = 20_000  # lines
 _LONGEST = 2000  # characters of a line that is kept
+_LOOK = 0.5  # seconds between two looks at a size
+_RATE_OVER = 6  # looks
+_ERASE_LINE = "\r\x1b[K"
 
 
 @dataclass
@@ -30,6 +37,8 @@ class Progress:
     quiet: bool = False
     started: float = field(default_factory=time.monotonic)
     kept: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _erase: str = ""  # what removes the line that shows a size
 
     @property
     def color(self) -> bool:
@@ -46,11 +55,62 @@ class Progress:
         """
         self._write(prefix, escaped(text))
 
+    @contextmanager
+    def size(self, directory: Path) -> Iterator[None]:
+        """On a terminal, show by how much a directory has grown in the block, and how fast.
+
+        That is a line which is gone afterwards. A block that takes less than a second shows none.
+        """
+        if self.quiet or not self.stream.isatty():
+            yield
+            return
+        ended = threading.Event()
+        arguments = (directory, _size(directory), ended)
+        watching = threading.Thread(target=self._show_size, args=arguments, daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()
+            with self._writing:
+                self._transient("")
+
+    def _show_size(self, directory: Path, before: int, ended: threading.Event) -> None:
+        looks = deque([(time.monotonic(), 0)], maxlen=_RATE_OVER)
+        while not ended.wait(_LOOK):
+            grown = max(0, _size(directory) - before)
+            now, (then, had) = time.monotonic(), looks[0]
+            looks.append((now, grown))
+            if len(looks) <= 2:  # in the first second
+                continue
+            rate = max(0, grown - had) / (now - then)
+            with self._writing:
+                self._transient(f"           {grown / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s")
+
+    def _transient(self, text: str) -> None:
+        """Show a line that the next one replaces."""
+        self.stream.write(f"{self._erase}{self._dim(text) if text else ''}")
+        self.stream.flush()
+        self._erase = _ERASE_LINE if text else ""
+
     def _dim(self, text: str) -> str:
         return f"\x1b[2m{text}\x1b[0m" if self.color else text
 
     def _write(self, prefix: str, text: str) -> None:
         self.kept.append(f"{prefix} {text}"[:_LONGEST])
         if not self.quiet:
-            self.stream.write(f"{self._dim(prefix)} {text}\n")
-            self.stream.flush()
+            with self._writing:
+                self._transient("")
+                self.stream.write(f"{self._dim(prefix)} {text}\n")
+                self.stream.flush()
+
+
+def _size(directory: Path) -> int:
+    """Return the bytes on disk below a directory, whose files may come and go meanwhile."""
+    total = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total

@@ -185,14 +185,11 @@ class _Session:
             for build in builds
             if build.exit_code != 0
         }
-        if failed and options.keep:
-            self.progress.say("building it again in the machine, for a shell where it fails")
-            failed = {}
         bootable = [kernel for kernel in kernels if kernel.release not in failed]
-        if not bootable:
+        if not bootable and not options.keep:
             return tuple(failed.values())
         with self.workshop.node(
-            bootable[0],
+            (bootable or kernels)[0],
             driver_image=target.image,
             bundles=self.scratch / "cache" if built else None,
             host_builds=built,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,13 @@ from nodeside.trial.debian.kernels import AvailableKernel
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.host import build as host_build
 from nodeside.trial.machine import qemu
-from nodeside.trial.machine.containers import CONSUMER, DRIVER, PRIVILEGED_DRIVER, ContainerSpec
+from nodeside.trial.machine.containers import (
+    CONSUMER,
+    DRIVER,
+    PRIVILEGED_DRIVER,
+    ContainerSpec,
+    with_image,
+)
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.pod import crash_site
 from nodeside.trial.progress import Progress
@@ -38,7 +44,6 @@ _LOOK = 0.15  # seconds between two looks at the source
 _RUN_SECONDS = 1800.0
 _COMMAND_SECONDS = 600.0
 _SEND_SECONDS = 120.0
-_IMAGE = "/payload/driver-image"  # where the containers of a machine have the driver image
 # On the node: the image, whose directory stays while its content changes, and what it comes in.
 _CURRENT, _PARCEL = "/var/lib/trial", "/var/lib/trial.tar"
 _CACHE = "/var/lib/nodeside/cache"
@@ -175,7 +180,7 @@ class Watching:
             self._send(machine, parcel)
         try:
             spec = PRIVILEGED_DRIVER if target.driver.spec.privileged else DRIVER
-            process = self._waiting(machine, _with_image(spec, _CURRENT))
+            process = self._waiting(machine, with_image(spec, _CURRENT))
             self._next = None
             process.write(b"\n")
             process.write(None)
@@ -193,8 +198,8 @@ class Watching:
             who = f"{target.driver.name} {target.driver.spec.version}"
             self.progress.say(f"ready: {who}, {words}; {seconds:.1f} s since the build")
             before = machine.splats()
-            self._consume(machine, _with_image(CONSUMER, _CURRENT), target)
-            self._waiting(machine, _with_image(spec, _CURRENT))
+            self._consume(machine, with_image(CONSUMER, _CURRENT), target)
+            self._waiting(machine, with_image(spec, _CURRENT))
             if complaints := machine.splats()[len(before) :]:
                 self._failed(ExitCode.VALIDATION_FAILED, "\n".join(complaints), "")
         except MachineLost:
@@ -295,12 +300,6 @@ class Watching:
     def _kernel_log(machine: Machine) -> list[str]:
         done = machine.run(["dmesg"], "node", timeout=_SEND_SECONDS, check=False)
         return done.output.splitlines()
-
-
-def _with_image(spec: ContainerSpec, image: str) -> ContainerSpec:
-    """Return a container that has another driver image."""
-    binds = ((image if source == _IMAGE else source, *rest) for source, *rest in spec.binds)
-    return replace(spec, binds=tuple((a, b, c) for a, b, c in binds))
 
 
 def require_triable(target: Target, architecture: Architecture) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,37 @@ def test_a_guest_cannot_write_the_clipboard_with_an_error(
     said = capsys.readouterr().err
     assert said.replace("\n", "").isprintable()
     assert said.startswith("error: the console:\n    \\x1b]52")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_size_is_shown_as_it_grows_and_is_gone_afterwards(tmp_path: Path) -> None:
+    stream = Terminal()
+    progress = Progress(stream=stream)
+    (tmp_path / "before").write_bytes(b"x" * 3_000_000)
+    with progress.size(tmp_path):
+        (tmp_path / "fetched").write_bytes(b"x" * 5_000_000)
+        deadline = time.monotonic() + 60
+        while "5.0 MB, " not in stream.getvalue():
+            assert time.monotonic() < deadline, stream.getvalue()
+            time.sleep(0.05)
+        progress.say("a line of another step")
+    progress.say("after it")
+
+    shown = [line.rpartition("\x1b[K")[2] for line in stream.getvalue().split("\n")[:-1]]
+    assert [line.partition("\x1b[0m ")[2] for line in shown] == [
+        "a line of another step",
+        "after it",
+    ]
+    assert "8.0 MB" not in stream.getvalue()
+
+
+def test_no_size_is_shown_where_there_is_no_terminal(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream).size(tmp_path):
+        (tmp_path / "fetched").write_bytes(b"x" * 5_000_000)
+        time.sleep(1.6)
+    assert stream.getvalue() == ""

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from nodeside.trial.cli import trial
-from nodeside.trial.machine.containers import DRIVER
-from nodeside.trial.watch import _with_image, await_change, look_at
+from nodeside.trial.machine.containers import DRIVER, with_image
+from nodeside.trial.watch import await_change, look_at
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_an_editor_does_in_several_steps_is_one_change(source: Path) -> Non
 
 
 def test_each_trial_has_the_image_of_its_change() -> None:
-    binds = {inside: outside for outside, inside, _ in _with_image(DRIVER, "/i/7").binds}
+    binds = {inside: outside for outside, inside, _ in with_image(DRIVER, "/i/7").binds}
 
     assert binds["/driver-image"] == "/i/7"
     assert len(binds) == len(DRIVER.binds)

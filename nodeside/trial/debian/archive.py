@@ -207,7 +207,8 @@ class Archive:
 
     def _update(self, directory: Path) -> None:
         with self.cache.locked("archive", "update"):
-            _run("apt-get", "update", "-q", "--error-on=any", conf=directory, timeout=600)
+            with self.progress.size(directory / "state"):
+                _run("apt-get", "update", "-q", "--error-on=any", conf=directory, timeout=600)
             _stamp(directory).touch()
 
     def _apt_cache(self, *words: str, check: bool = True) -> str:
@@ -215,7 +216,8 @@ class Archive:
 
     def _download(self, packages: Sequence[str], directory: Path) -> None:
         conf = self._ready()
-        _run("apt-get", "download", "-q", *packages, conf=conf, timeout=1800, cwd=directory)
+        with self.progress.size(directory):
+            _run("apt-get", "download", "-q", *packages, conf=conf, timeout=1800, cwd=directory)
 
 
 def unpack(package: Path, directory: Path) -> None:

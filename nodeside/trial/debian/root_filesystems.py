@@ -94,7 +94,9 @@ class RootFileSystems:
             self.archive.sources.suite, str(directory / "root"), str(sources),
         ]  # fmt: skip
         try:
-            process.run(argv, timeout=1800, env=proxy_environment() | {"TMPDIR": str(directory)})
+            with self.progress.size(directory):
+                env = proxy_environment() | {"TMPDIR": str(directory)}
+                process.run(argv, timeout=1800, env=env)
         except process.ToolError as exc:
             raise ArchiveError(
                 f"cannot make the {role}'s root file system\n{_errors(exc.completed.errors)}",

@@ -8,7 +8,7 @@ host. The toolkit container has nothing: an ordinary user, no capability, no net
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 TOOLKIT_UID = 65532
 
@@ -21,6 +21,8 @@ _DEFAULT_CAPABILITIES = (
 _DRIVER_CAPABILITIES = ("sys_module", "syslog", "sys_ptrace", "dac_read_search")
 
 SHARED_ON_NODE = "/var/lib/pod/shared"
+IMAGE_ON_NODE = "/payload/driver-image"
+EDITED_IMAGE = "/var/lib/pod/driver-image"  # a copy of it that can be edited
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -30,7 +32,8 @@ class ContainerSpec:
 
     `layers` are directories of the node, topmost first. `binds` are (path on the node, path in the
     container, options). `capabilities` None keeps all. `limits` are files of the cgroup, such as
-    {"cpu.max": "50000 100000"}. `privileged` gives the node's devices and a writable /sys.
+    {"cpu.max": "50000 100000"}. `privileged` gives the node's devices and a writable /sys,
+    `host_pids` the node's processes.
     """
 
     layers: tuple[str, ...]
@@ -40,6 +43,7 @@ class ContainerSpec:
     network: bool = False
     no_new_privileges: bool = False
     privileged: bool = False
+    host_pids: bool = False
     limits: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,7 +59,7 @@ _DRIVER_BINDS = (
     ("/run/nodeside-locks", "/host/run/nodeside-locks", ""),
     ("/var/lib/nodeside", "/host/var/lib/nodeside", ""),
     (SHARED_ON_NODE, "/shared", ""),
-    ("/payload/driver-image", "/driver-image", "ro"),
+    (IMAGE_ON_NODE, "/driver-image", "ro"),
     ("/payload/python", "/opt/nodeside", "ro"),
     ("/payload/toolkit", "/usr/lib/nodeside", "ro"),
     ("/payload/bin", "/usr/local/bin", "ro"),
@@ -84,9 +88,27 @@ PRIVILEGED_DRIVER = ContainerSpec(
     env=DRIVER.env,
 )
 
-# A consumer of the driver, or an engineer's debug shell, with the driver's tools and the node's
-# devices.
+# A consumer of the driver, with the driver's tools and the node's devices.
 CONSUMER = PRIVILEGED_DRIVER
+
+
+def with_image(spec: ContainerSpec, image: str, *, writable: bool = False) -> ContainerSpec:
+    """Return a container that has another directory of the node as its driver image."""
+    ours = (image, "/driver-image", "" if writable else "ro")
+    return replace(
+        spec, binds=tuple(ours if bind[0] == IMAGE_ON_NODE else bind for bind in spec.binds)
+    )
+
+
+# The shell of `--keep`. The process IDs that nodeside names are those of the shell, and the source
+# can be edited. What the driver's root file system lacks, such as vi, comes from busybox.
+_EDITABLE = with_image(PRIVILEGED_DRIVER, EDITED_IMAGE, writable=True)
+SHELL = replace(
+    _EDITABLE,
+    binds=(*_EDITABLE.binds, ("/bin", "/opt/busybox", "ro")),
+    host_pids=True,
+    env={**DRIVER.env, "PATH": f"{_PATH}:/opt/busybox"},
+)
 
 # The kernel's headers and kbuild tools are the top layer, because they are the last layer of a
 # toolkit image.

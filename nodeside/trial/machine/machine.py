@@ -92,7 +92,7 @@ class _Stream:
 
 
 class GuestProcess:
-    """A process in the machine. In a container of its own it is PID 1 there."""
+    """A process in the machine, with its `pid` there. In a container of its own it is PID 1."""
 
     def __init__(
         self, link: Link, argv: Sequence[str], on_line: OnLine | None, on_error: OnLine | None
@@ -103,6 +103,7 @@ class GuestProcess:
         self._code: int | None = None
         self._started = time.monotonic()
         self._talk: Conversation | None = None
+        self.pid = 0
         self.on_data: Callable[[bytes], None] | None = None
 
     @property
@@ -121,7 +122,8 @@ class GuestProcess:
 
     def begin(self, **fields: object) -> None:
         self._talk = self._link.ask("start", argv=list(self.argv), on_data=self._take, **fields)
-        self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
+        told = self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
+        self.pid = int(told["pid"])
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal. As PID 1 of its container, the process may ignore all but SIGKILL."""

@@ -1,9 +1,12 @@
-"""A shell in the machine for `--keep`: connects this terminal to one in a container there."""
+"""A shell in the machine for `--keep`: connects this terminal to one in a container there.
+
+It is an engineer's: root, with the node's devices and processes, and a copy of the driver image
+that can be edited, built by the pod's own toolkit container, and loaded.
+"""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -15,19 +18,32 @@ from contextlib import contextmanager, suppress
 from select import select
 
 from nodeside.errors import UsageError
+from nodeside.trial.machine.containers import EDITED_IMAGE, IMAGE_ON_NODE, SHELL, TOOLKIT_UID
 from nodeside.trial.machine.machine import GuestProcess, Machine
 
-# Container → the shell's working directory, and the first line that it prints.
-_PLACES = {
-    "consumer": (
-        "/driver-image",
-        "This is a container with the devices of the node. nodeside driver --help",
-    ),
-    "toolkit": (
-        "/shared/out",
-        "This is the toolkit container, as the user of the build. The build's files are below.",
-    ),
-}
+_COPY_SECONDS = 300.0
+_EDITS = 1000  # lines that are printed
+_DAYS = 7 * 24 * 3600.0  # a shell is open at most so long
+
+# `toolkit` enters the container of the process $TOOLKIT, as the user of its builds.
+_START = rf"""
+cat <<'END'
+A shell as root, with the node's devices and processes. The driver image is here, to be edited:
+    vi FILE                      or another tool of busybox
+    nodeside driver build        in the toolkit container; then: nodeside driver load, validate
+    toolkit [COMMAND ...]        a shell or a command in the toolkit container, where builds are
+What you have edited is printed at the end.
+END
+toolkit() {{
+    test $# != 0 || set -- bash --norc
+    nsenter --target "$TOOLKIT" --mount --uts --ipc --net --pid --cgroup \
+        --setuid {TOOLKIT_UID} --setgid {TOOLKIT_UID} \
+        env --chdir /shared/out PS1='toolkit:\w\$ ' HOME=/ "$@"
+}}
+export -f toolkit
+export PS1='trial:\w\$ '  # a bash that runs a script drops what it was given
+exec bash --norc  # Debian's would set another one
+"""
 
 
 def require_terminal() -> None:
@@ -39,15 +55,18 @@ def require_terminal() -> None:
         )
 
 
-def interact(machine: Machine, where: str) -> None:
-    """Connect this terminal to a shell in a container, "consumer" or "toolkit", until it ends."""
-    directory, welcome = _PLACES[where]
+def interact(machine: Machine, *, toolkit: int) -> None:
+    """Connect this terminal to a shell until that ends.
+
+    `toolkit` is the process ID of the toolkit container's first process.
+    """
+    copy = ["cp", "-a", IMAGE_ON_NODE, EDITED_IMAGE]
+    machine.run(copy, "node", timeout=_COPY_SECONDS)
     child = machine.start(
-        # Debian's bashrc would set another prompt.
-        ["bash", "-c", f"echo {shlex.quote(welcome)}; exec bash --norc"],
-        where,
-        cwd=directory,
-        env={"TERM": os.environ.get("TERM", "linux"), "PS1": r"trial:\w\$ "},
+        ["bash", "-c", _START],
+        SHELL,
+        cwd="/driver-image",
+        env={"TERM": os.environ.get("TERM", "linux"), "TOOLKIT": str(toolkit)},
         terminal=True,
         on_data=_show,
     )
@@ -55,7 +74,7 @@ def interact(machine: Machine, where: str) -> None:
 
     def watch() -> None:
         with suppress(Exception):
-            child.wait(timeout=7 * 24 * 3600)
+            child.wait(_DAYS)
         ended.set()
 
     threading.Thread(target=watch, daemon=True).start()
@@ -63,6 +82,15 @@ def interact(machine: Machine, where: str) -> None:
         while not ended.is_set():
             if select([sys.stdin], [], [], 0.1)[0]:
                 child.write(os.read(sys.stdin.fileno(), 4096))
+
+
+def edits(machine: Machine) -> list[str]:
+    """Return as a patch, in lines, what was edited in the shell. A long one is cut, and says so."""
+    compare = ["diff", "-ruN", IMAGE_ON_NODE, EDITED_IMAGE]
+    done = machine.run(compare, "node", timeout=_COPY_SECONDS, check=False)
+    lines = done.output.replace(IMAGE_ON_NODE, "a").replace(EDITED_IMAGE, "b").splitlines()
+    more = len(lines) - _EDITS
+    return lines if more <= 0 else [*lines[:_EDITS], f"... and {more} lines more"]
 
 
 def _show(data: bytes) -> None:

@@ -282,7 +282,8 @@ def _spawn(
             signal.signal(number, signal.SIG_DFL)
         os.execvpe(words[0], words, dict(env))  # noqa: S606  # there is no shell on purpose
 
-    pid = _fork(become, own_pids=container is not None and first, pidfd=pidfd)
+    own_pids = container is not None and first and not container.spec["host_pids"]
+    pid = _fork(become, own_pids=own_pids, pidfd=pidfd)
     for fd in {*inner, *([] if pidfd is None else [pidfd])}:
         os.close(fd)
     os.close(entering)
