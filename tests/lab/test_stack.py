@@ -25,7 +25,7 @@ from tests.monitoring.prometheus import PLAIN, prometheus
 from tests.node.configuration import SANDBOX
 from tests.vm.hostbuilds import HostBuilds
 
-pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
+pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.usefixtures("shown_if_it_fails")]
 
 STACK = TOP / "examples/edu/stack"
 PAGE = TOP / "docs/monitoring.md"
