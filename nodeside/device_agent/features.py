@@ -32,7 +32,9 @@ from nodeside.spec.devices import label_names
 
 SOON: Final = 1.0  # seconds between two looks until the labels are known
 LOOK: Final = 30.0  # seconds between two looks after that
-HOLD: Final = 300.0  # seconds from a delivery to the next change: what is a label should not change
+# Seconds from a delivery to the next change: what is a label should not change. In as many seconds
+# from the first delivery changes are not held: the devices of a node appear one after the other.
+HOLD: Final = 300.0
 _LONGEST = 300.0  # seconds between two tries to deliver
 
 
@@ -106,6 +108,7 @@ class Labelling:
     _labels: Mapping[str, str] | None = None
     _sink: Sink | None = None
     _written: Mapping[str, str] | None = None
+    _first: float | None = None
     _changed: float = 0.0
     _again: float = 0.0
     _failures: int = 0
@@ -128,7 +131,7 @@ class Labelling:
         if sink is not self._sink:
             self._sink, self._written = sink, None
         is_new = self._labels != self._written
-        due = self._changed + HOLD if is_new else self._again
+        due = self._next_change if is_new else self._again
         if sink is None or (self._written is not None and now < due):
             return LOOK
         try:
@@ -140,10 +143,17 @@ class Labelling:
                 log.warning("the node's labels are not up to date", why=error, hint=error.hint)
             return backoff(self._failures, LOOK, _LONGEST)
         if is_new:
+            self._first = now if self._first is None else self._first
             self._written, self._changed = self._labels, now
         self._again = now + sink.renew
         self._failures, self._trouble = 0, ""
         return LOOK
+
+    @property
+    def _next_change(self) -> float:
+        """When it may be delivered."""
+        appearing = self._first is not None and self._changed < self._first + HOLD
+        return self._changed if appearing else self._changed + HOLD
 
     def _ready(self) -> tuple[bool, str]:
         """Return whether the driver is ready, and its version."""
