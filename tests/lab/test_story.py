@@ -101,8 +101,9 @@ def test_stages_follow_the_driver_and_their_log_is_read_through_the_kubelet(
 
 
 def test_a_device_in_use_computes_on_whatever_happens_to_pods_and_services(
-    story: Story, node: LabNode
+    story: Story, node: LabNode, request: pytest.FixtureRequest
 ) -> None:
+    """The kubelet waits longer each time before it starts an agent again."""
     loading = story.loading(node)
 
     story.kill_driver_container(node)
@@ -111,7 +112,7 @@ def test_a_device_in_use_computes_on_whatever_happens_to_pods_and_services(
     for service in ("containerd", "kubelet"):
         node.run("systemctl", "restart", service)
     story.until_ready("1.0.0", node_1="loaded")
-    for _ in range(3):
+    for _ in range(3 if request.config.getoption("--every-chapter") else 1):
         devices.kill_agent(story, node)
 
     devices.until_devices(story, node, 2, 2)
