@@ -397,6 +397,12 @@ class LoadedRecord:
         ours = {module.build_id for module in self.modules if module.build_id}
         return any(module.build_id in ours for module in modules)
 
+    def has_all_of(self, modules: Iterable[LoadedModule]) -> bool:
+        """Return whether the record contains all of these builds. Of none it does not."""
+        ours = {module.build_id for module in self.modules if module.build_id}
+        asked = [module.build_id for module in modules]
+        return bool(asked) and ours.issuperset(asked)
+
 
 @dataclass(frozen=True)
 class ServiceStatus:

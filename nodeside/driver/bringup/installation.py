@@ -184,11 +184,11 @@ class Installation:
         """Return the record of the modules about to be loaded, as later processes must judge them.
 
         The kernel reports some splats only once per boot, so an earlier splat of these builds
-        still counts.
+        still counts, until one of them is another: that may be the one that was mended.
         """
         fresh = record_of(self.task, self.bundle.manifest, self.rung)
         before = self.known.record
-        splat = before.splat if before is not None and before.has_one_of(fresh.modules) else ""
+        splat = before.splat if before is not None and before.has_all_of(fresh.modules) else ""
         return replace(fresh, splat=splat)
 
     def _check_firmware(self) -> None:

@@ -14,7 +14,7 @@ from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.node.run_directory import loaded_path, write_loaded
 from nodeside.errors import ExitCode
 from tests.driver.fakes.kernel import write
-from tests.driver.fakes.node import FakeNode
+from tests.driver.fakes.node import FakeNode, module_bytes
 
 SPLAT = "BUG: kernel NULL pointer dereference, address: 0000000000000000"
 NO_CALM = f"kernel log: expected no splat since the load, found {SPLAT}"
@@ -136,6 +136,21 @@ def test_another_build_is_judged_anew(node: FakeNode) -> None:
     task = node.task(version="2.0")
     node.put_bundle(task)
     assert node.bring_up(task).state is State.READY
+
+
+def test_a_mended_module_is_judged_anew_beside_one_that_has_not_changed(node: FakeNode) -> None:
+    modules = [{"name": "straw_core"}, {"name": "straw"}]
+    core = module_bytes("straw_core", "the same")
+    broken = node.task(modules=modules)
+    node.put_bundle(broken, {"straw": module_bytes("straw", "broken"), "straw_core": core})
+    complain_at_load(node)
+    with pytest.raises(ValidationFailed, match=NO_CALM):
+        node.bring_up(broken)
+    del node.kernel.__dict__["_load"]
+    node.source("obj-m := straw_core.o straw.o  # mended\n")
+    mended = node.task(modules=modules)
+    node.put_bundle(mended, {"straw": module_bytes("straw", "mended"), "straw_core": core})
+    assert node.bring_up(mended).state is State.READY
 
 
 def test_a_person_who_unloads_the_driver_begins_anew(node: FakeNode) -> None:
