@@ -20,7 +20,7 @@ from nodeside.toolkit_sidecar.remedies import MISSING, remedy
 _LOOKED_AT = (
     *("rror", "ERROR", "***", "not found", "No such file", "Permission denied", "Killed"),
     *("bad interpreter", "exhausted", "undefined ", "in the future", "Clock skew", "cannot find"),
-    *("multiple def", "not all data"),
+    *("multiple def", "not all data", "in expansion of macro"),
 )
 _QUOTED = 200  # characters of another line in a hint
 _ERROR = re.compile(
@@ -32,6 +32,10 @@ _ERROR = re.compile(
 _OF_MAKE = re.compile(r"^(make(\[\d+\])?|[^\s:]+:\d+): \*\*\* (?!\[|Waiting for |Deleting )")
 _STEP_OF_MAKE = re.compile(r"^make(\[\d+\])?: \*\*\* \[")
 _NOT_THERE = re.compile(r"^make(\[\d+\])?: \*\*\* \[.*\] Error 12[67]$")
+# An error in a macro of the kernel is in a header of the kernel; then gcc names who used the macro.
+_HEADERS = r"(\./|/usr/src/|/lib/modules/)\S*include/"
+_IN_A_HEADER_OF_THE_KERNEL = re.compile(rf"^{_HEADERS}")
+_USED_AT = re.compile(rf"^(?P<place>(?!{_HEADERS})[^\s:]+:\d+):\d+: note: in expansion of macro")
 _CLOCK = re.compile(r"has modification time .* in the future|Clock skew detected")
 
 
@@ -50,6 +54,7 @@ class FirstError:
     def __init__(self) -> None:
         self._count = 0
         self._error: _Line | None = None
+        self._used_at = ""
         self._of_make = ""
         self._missing: _Line | None = None  # the latest one
         self._first_missing: _Line | None = None
@@ -71,6 +76,8 @@ class FirstError:
             self._first_missing = self._first_missing or line
         elif _ERROR.search(text) or _OF_MAKE.search(text):
             self._error = self._error or line
+        elif self._error and (used := _USED_AT.search(text)):
+            self._used_at = self._used_at or used["place"]
         elif _CLOCK.search(text):
             self._clock = self._clock or line.text
 
@@ -81,14 +88,21 @@ class FirstError:
     @property
     def error(self) -> str:
         """Return the first error in its own right: no missing tool, no closing line of make."""
-        return self._error.text if self._error else ""
+        if self._error is None:
+            return ""
+        is_theirs = _IN_A_HEADER_OF_THE_KERNEL.match(self._error.text) and self._used_at
+        return f"{self._used_at}: {self._error.text}" if is_theirs else self._error.text
 
     @property
     def line(self) -> str:
-        """Return the first error, else a missing tool, else make's closing line, else ""."""
+        """Return the first error, else a missing tool, else make's closing line, else "".
+
+        It begins with the place in the driver's source, if gcc names that.
+        """
         errors = [line for line in (self._error, self._needed) if line is not None]
         if errors:
-            return min(errors, key=lambda line: line.number).text
+            first = min(errors, key=lambda line: line.number)
+            return self.error if first is self._error else first.text
         return self._first_missing.text if self._first_missing else self._of_make
 
     @property
@@ -96,7 +110,7 @@ class FirstError:
         """Return what to do about the error and what may be related; "" if nothing is known."""
         words = [remedy(self.line)]
         missing, error = self._first_missing, self._error
-        if missing and error and missing.number < error.number and error.text == self.line:
+        if missing and error and missing.number < error.number and self.error == self.line:
             words.append(f"an earlier line reports a missing tool: {missing.text[:_QUOTED]}")
         if self._clock:
             words.append(

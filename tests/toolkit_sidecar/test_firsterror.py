@@ -17,10 +17,14 @@ MEMORY = "raise the toolkit's memory limit"
 
 TOLD = {
     # name of the log: (what the first error is, what stands in the hint)
+    "macro-of-the-kernel": (
+        "/mnt/core/bus.c:32: /usr/src/linux-headers-6.12.117+deb12-common/include/linux/init.h:180",
+        f"or has a mistake: correct it, or take {ANOTHER}",
+    ),
     "assembler": ("/mnt/b.S:1: Error: no such instruction: `movzz %eax,%ebx'", ""),
     "changed-interface": (
         "/mnt/straw.c:4:30: error: implicit declaration of function ",
-        f"written for other kernels: take {ANOTHER}",
+        f"or has a mistake: correct it, or take {ANOTHER}",
     ),
     "clock-skew": (
         "/mnt/straw.c:2:37: error: implicit declaration of function",
