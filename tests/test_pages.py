@@ -15,8 +15,8 @@ import pytest
 from cluster.cli.fleet_report import as_page as fleet_page
 from nodeside import process
 from nodeside.trial.report_files import as_page as trial_page
-from tests.cluster.cli.test_fleet_report import fleet, row, seen
-from tests.trial.test_report_files import broken, ready
+from tests.cluster.fakes.reported import fleet, row, seen
+from tests.trial.runs import broken, ready
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 ERROR = "src/edu.c:120:9: error: implicit declaration of function 'a_function_of_later_kernels'"

@@ -110,7 +110,10 @@ _WORDS: tuple[tuple[str, str], ...] = (
             r"|too (few|many) arguments to"
             r"|.*(no member named|undeclared|incompatible[- ]pointer[- ]type))"
         ),
-        f"the source does not fit this kernel, or has a mistake: correct it, or take {_TAKE_ANOTHER}",
+        (
+            "the source does not fit this kernel, or has a mistake: correct it, or take "
+            f"{_TAKE_ANOTHER}"
+        ),
     ),
     (
         r"\[-Werror=(?P<name>[\w-]+)",

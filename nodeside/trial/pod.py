@@ -9,8 +9,10 @@ next kernel is tried after it on the same disk, as a node goes on after a power 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +23,8 @@ from typing import Any
 
 from nodeside.driver.handoff.provide import command as sidecar_command
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.files import disk_errors
+from nodeside.pci import PciDevice
 from nodeside.process import Completed
 from nodeside.spec import check_labels, check_node_driver
 from nodeside.trial.errors import MachineLost, TrialError
@@ -58,8 +62,9 @@ class Run:
     """One boot. `report` is the node side's own, empty if the node side ended without one.
 
     `devices` is the document of `nodeside driver devices`, None if there is none. `build_seconds`
-    are those of a build on the host; one on the node is a stage of its report. `log` is what was
-    printed meanwhile, with that of other boots of the same node.
+    are those of a build on the host; one on the node is a stage of its report. `notes` are what
+    the trial has to say beside that. `log` is what was printed meanwhile, with that of other boots
+    of the same node.
     """
 
     kernel: str
@@ -74,6 +79,7 @@ class Run:
     splats: tuple[str, ...] = ()
     crashed: bool = False
     build_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
 
     @property
@@ -114,9 +120,14 @@ def run(
     for index, kernel in enumerate(options.kernels):
         last = index == len(options.kernels) - 1
         if kernel.release in settled:
+            run = settled[kernel.release]
             if last and options.keep:
-                _boot(node, kernel, target, options, progress, play=_Pod.keep)
-            runs.append(settled[kernel.release])
+                kept = _boot(node, kernel, target, options, progress, play=_Pod.keep)
+                words = ("this is the result from before the shell",)
+                run = replace(
+                    run, accelerator=kept.accelerator, boot_seconds=kept.boot_seconds, notes=words
+                )
+            runs.append(run)
         elif any(run.crashed and run.kernel == kernel.release for run in runs):
             progress.say(f"not booting {kernel.release} again: the driver crashed it")
         else:
@@ -187,6 +198,7 @@ class _Pod:
             ready = report.get("state") == "ready"
             moment = "its devices were looked at"
             devices = self._find_devices() if ready else None
+            notes = self._notes() if ready else ()
             moment = "the commands ran"
             commands = self._consume(ready=ready)
             moment = "the shell was open"
@@ -199,14 +211,35 @@ class _Pod:
         self._stop(sidecar)
         if running is not None:
             self._stop(running)
-        return replace(self._result(done.exit_code, report, commands), devices=devices)
+        run = self._result(done.exit_code, report, commands)
+        return replace(run, devices=devices, notes=notes)
+
+    def _notes(self) -> tuple[str, ...]:
+        """Return what a driver that is ready has not shown."""
+        wanted = self.target.driver.spec.hardware.pci
+        if not wanted:
+            return ()
+        ask = "cd /sys/bus/pci/devices && for d in *; do cat $d/vendor $d/device; done"
+        said = self.machine.run(["sh", "-c", ask], "node", timeout=_COMMAND_SECONDS, check=False)
+        ids = [word.removeprefix("0x") for word in said.output.split()]
+        there = [PciDevice("", *pair) for pair in zip(ids[::2], ids[1::2], strict=False)]
+        if any(each.is_of(pci.vendor, pci.device) for each in there for pci in wanted):
+            return ()
+        words = ", ".join(f"{pci.vendor}:{pci.device or '*'}" for pci in wanted[:4])
+        note = (
+            f"the machine has none of the devices of hardware.pci ({words}), so the driver was "
+            "bound to none: give it one of QEMU's with --device, or in trial.yaml"
+        )
+        return (note,)
 
     def _give_shell(self, sidecar: GuestProcess) -> None:
-        """Open a shell, and print afterwards what was edited in it, since it ends with it."""
+        """Open a shell, and keep what was edited in it, since the machine ends with it."""
         self.progress.say("the machine keeps running; leave the shell to end it (exit, or Ctrl-D)")
-        shell.interact(self.machine, toolkit=sidecar.pid)
-        for line in shell.edits(self.machine):
-            self.progress.line("edited  |", line)
+        with self.progress.muted():
+            shell.interact(self.machine, toolkit=sidecar.pid)
+        if patch := shell.edits(self.machine):
+            path = _kept(f"{self.target.driver.name}-edited-", patch)
+            self.progress.say(f"what you have edited, as a patch for the driver image: {path}")
 
     def _crashed(self, moment: str) -> Run:
         """Return the run of a driver that crashed the kernel: a result, and no fault of ours."""
@@ -345,6 +378,16 @@ class _Pod:
         if self.machine.files.kernel.release in self.node.host_builds:
             return "host"
         return "node" if report.get("source") == "built" else ""
+
+
+def _kept(prefix: str, patch: str) -> Path:
+    """Write a patch into a new file, which belongs to who started us with sudo."""
+    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".patch")
+    with disk_errors(Path(name)), open(descriptor, "w") as file:
+        file.write(patch)
+    if (user := os.environ.get("SUDO_UID", "")).isdigit() and os.geteuid() == 0:
+        os.chown(name, int(user), -1)
+    return Path(name)
 
 
 def crash_site(console: str) -> str:

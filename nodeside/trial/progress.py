@@ -37,6 +37,7 @@ class Progress:
     quiet: bool = False
     started: float = field(default_factory=time.monotonic)
     kept: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _muted: bool = False
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _erase: str = ""  # what removes the line that shows a size
 
@@ -54,6 +55,15 @@ class Progress:
         It may hold any character, such as an escape sequence that writes the clipboard.
         """
         self._write(prefix, escaped(text))
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Show nothing in the block, while the terminal is somebody else's. All lines are kept."""
+        self._muted = True
+        try:
+            yield
+        finally:
+            self._muted = False
 
     @contextmanager
     def size(self, directory: Path) -> Iterator[None]:
@@ -99,7 +109,7 @@ class Progress:
 
     def _write(self, prefix: str, text: str) -> None:
         self.kept.append(f"{prefix} {text}"[:_LONGEST])
-        if not self.quiet:
+        if not (self.quiet or self._muted):
             with self._writing:
                 self._transient("")
                 self.stream.write(f"{self._dim(prefix)} {text}\n")

@@ -31,7 +31,7 @@ from nodeside.html_page import (
 from nodeside.log import escaped
 from nodeside.trial.owned_place import OwnedPlace
 from nodeside.trial.pod import Run
-from nodeside.trial.result import as_json, first_error, stage_seconds
+from nodeside.trial.result import as_json, first_error, stage_seconds, stages_of
 
 _SHOWN = 2000  # lines of a log on the page, from its end
 # Of each stage; they differ in lightness too, and the legend names them.
@@ -150,7 +150,7 @@ def _number(value: object) -> float:
 
 def as_page(target: str, runs: Sequence[Run]) -> str:
     """Return the page: a table of kernels by stage, a picture of their times, each one's log."""
-    stages = list(dict.fromkeys(name for run in runs for name in stage_seconds(run)))
+    stages = stages_of(runs)
     working = sum(run.verdict == ExitCode.OK for run in runs)
     colors = {name: _COLORS[min(at, len(_COLORS) - 1)] for at, name in enumerate(stages)}
     header: list[str | Cell] = [
@@ -189,6 +189,7 @@ def _details(run: Run) -> Iterator[str]:
         "exit code": f"{run.verdict}",
         "message": str(run.report.get("message") or ""),
         "what to do": str(run.report.get("hint") or ""),
+        "note": "; ".join(run.notes),
     }
     left_out = len(run.log) - _SHOWN
     more = f"... {left_out} lines before\n" if left_out > 0 else ""

@@ -14,11 +14,12 @@ from typing import Any
 from nodeside.errors import ExitCode
 from nodeside.log import escaped
 from nodeside.table import table
+from nodeside.trial.host.build import BY_HAND
 from nodeside.trial.pod import Consumed, Run
 
 _SHOWN = 1000  # characters of each line of a command's output
 _FIRST = "first error: "  # as `nodeside driver build` says both
-_BY_HAND = "to repeat it, in the toolkit container:"
+_OURS = ("build", "boot")  # stages that are timed here
 _EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
 
 
@@ -40,7 +41,7 @@ def as_table(runs: Sequence[Run]) -> str:
     """Return a table of each run, and after several of them one of all."""
     parts = [_run_table(run) for run in runs]
     if len(runs) > 1:
-        stages = list(dict.fromkeys(name for run in runs for name in stage_seconds(run)))
+        stages = stages_of(runs)
         header = ("KERNEL", "RESULT", *(name.upper() for name in stages), "FIRST ERROR")
         parts.append(table([_summary(run, stages) for run in runs], header=header))
     return "\n\n".join(parts)
@@ -50,8 +51,14 @@ def stage_seconds(run: Run) -> dict[str, float]:
     """Return the seconds of a run by stage, in their order: build, boot, and the node side's."""
     theirs = dict(run.report.get("stages") or {})
     build = run.build_seconds + theirs.pop("build", 0.0)
-    ours = {"build": build, "boot": run.boot_seconds}
+    ours = dict(zip(_OURS, (build, run.boot_seconds), strict=True))
     return {name: value for name, value in ours.items() if value} | theirs
+
+
+def stages_of(runs: Sequence[Run]) -> list[str]:
+    """Return the stages of several runs, in their order."""
+    found = dict.fromkeys(name for run in runs for name in stage_seconds(run))
+    return [*(name for name in _OURS if name in found), *(n for n in found if n not in _OURS)]
 
 
 def first_error(run: Run) -> str:
@@ -85,6 +92,7 @@ def _document(run: Run) -> dict[str, Any]:
         "announcementMistakes": list(run.mistakes),
         "kernelComplaints": list(run.splats),
         "devices": run.devices,
+        "notes": list(run.notes),
         "commands": [
             {"argv": list(command.argv), "exitCode": command.exit_code, "output": command.output}
             for command in run.commands
@@ -96,7 +104,7 @@ def _run_table(run: Run) -> str:
     report = run.report
     parts = [table(_head(run))]
     if by_hand := _message(run)[1]:  # unwrapped, to be copied
-        parts.append(f"{_BY_HAND}\n{escaped(by_hand)}")
+        parts.append(f"{BY_HAND}\n{escaped(by_hand)}")
     if rungs := report.get("rungs"):
         rows = [(r["rung"], "served" if r["served"] else "-", r["why"]) for r in rungs]
         parts.append(table(rows, header=("RUNG", "", "WHY")))
@@ -133,17 +141,19 @@ def _head(run: Run) -> list[tuple[str, str]]:
         words = {"host": "in the toolkit's root file system on this host", "node": "on the node"}
         rows.append(("build", words[run.built_on]))
     said = {**report, "message": _message(run)[0]}
+    if run.build_seconds and said.get("source") == "cached":
+        said["source"] = "cached: it was built on this host just now"
     rows += [(key, str(said[key])) for key in ("source", "message", "hint") if said.get(key)]
     if modules := report.get("modules"):
         rows.append(("modules", ", ".join(modules)))
-    rows += [("note", str(note)) for note in report.get("notes") or ()]
+    rows += [("note", str(note)) for note in (*(report.get("notes") or ()), *run.notes)]
     rows += [("kernel log", row) for row in run.splats]
     return [*rows, ("exit code", f"{verdict}{meaning}")]
 
 
 def _message(run: Run) -> tuple[str, str]:
     """Return the message of a run, and the command that repeats a failed build, "" if none."""
-    message, _, by_hand = str(run.report.get("message") or "").partition(f"\n{_BY_HAND}\n")
+    message, _, by_hand = str(run.report.get("message") or "").partition(f"\n{BY_HAND}\n")
     return message, by_hand
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,6 +125,15 @@ def _on_a_node(
         return (pod.failed_trial(options.target, kernels[0].release, error),)
 
 
+# What an engineer would look at in the machine.
+_FOR_A_SHELL = (
+    ExitCode.BUILD_FAILED,
+    ExitCode.NO_MODULE,
+    ExitCode.LOAD_FAILED,
+    ExitCode.VALIDATION_FAILED,
+)
+
+
 @dataclass(frozen=True)
 class _Session:
     options: TryOptions
@@ -143,7 +153,7 @@ class _Session:
         runs = self._try(target, kernels, self._builds(target, kernels))
         if any(run.exit_code == ExitCode.BUILD_FAILED for run in runs) and not options.keep:
             runs = self._with_dependencies(target, kernels, runs)
-        failed = next((run for run in runs if run.exit_code != 0), None)
+        failed = next((run for run in runs if run.verdict != ExitCode.OK), None)
         if failed is not None:
             self._advise(failed)
         return runs
@@ -209,13 +219,27 @@ class _Session:
                 "cloud kernels have no video, sound, USB or I2C; try the ordinary kernel: "
                 f"nodeside try {name} --kernel {self.options.architecture.ordinary_kernel}"
             )
-        if exit_code == ExitCode.BUILD_FAILED and not self.options.keep:
-            self.progress.say(f"a shell where it fails: nodeside try {name} --keep")
+        if exit_code in _FOR_A_SHELL and not self.options.keep:
+            self.progress.say(f"a shell in the machine: {self._with_shell(run)}")
         if exit_code == ExitCode.BUILD_FAILED and "toolkit" in str(run.report.get("hint")):
             self.progress.say(
                 f"in a trial: nodeside try {name} --toolkit-package PACKAGE; in an image for a "
                 "cluster: images/build toolkit KERNEL --package PACKAGE"
             )
+
+    def _with_shell(self, run: Run) -> str:
+        """Return the command that tries the same again and then opens a shell."""
+        options = self.options
+        words = ["nodeside", "try", options.target, "--kernel", run.kernel, "--keep"]
+        if options.architecture != AMD64:
+            words += ["--arch", options.architecture.name]
+        for option, values in (
+            ("--device", options.devices),
+            ("--append", options.append),
+            ("--toolkit-package", options.toolkit_packages),
+        ):
+            words += [word for value in values for word in (option, value)]
+        return shlex.join(words)
 
     def _builds(self, target: Target, kernels: tuple[KernelDisk, ...]) -> tuple[HostBuild, ...]:
         """Build on the host, once for each kernel, if that was requested or is faster."""

@@ -47,6 +47,11 @@ DEVICES: dict[str, Any] = {
         }
     ],
 }
+GOOD = {
+    **REPORT,
+    "checks": [{"name": "/dev/edu0", "ok": True, "seconds": 0.5}],
+    "stages": {"load": 0.25},
+}
 
 
 def run(**changes: Any) -> Run:
@@ -59,3 +64,12 @@ def run(**changes: Any) -> Run:
         "report": REPORT,
     }
     return Run(**values | changes)
+
+
+def ready(**changes: object) -> Run:
+    return run(**{"report": GOOD, "built_on": "host", "build_seconds": 1.5, **changes})
+
+
+def broken(message: str = "make failed: exit code 2; first error: a.c:1: no\nmore") -> Run:
+    report = {"driver": "edu", "state": "failed", "message": message, "exitCode": 10}
+    return run(kernel="6.12.1", accelerator="", boot_seconds=0.0, exit_code=10, report=report)

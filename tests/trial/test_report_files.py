@@ -14,23 +14,9 @@ from nodeside.trial import result
 from nodeside.trial.owned_place import owned_place
 from nodeside.trial.pod import Consumed, Run
 from nodeside.trial.report_files import as_junit, as_page, write_report
-from tests.trial.runs import REPORT, run
+from tests.trial.runs import REPORT, broken, ready, run
 
-GOOD = {
-    **REPORT,
-    "checks": [{"name": "/dev/edu0", "ok": True, "seconds": 0.5}],
-    "stages": {"load": 0.25},
-}
 HOSTILE = "</pre><script>alert(1)</script>\x1b]0;x\x07 ]]> &amp; \x00 \ufffe"
-
-
-def ready(**changes: object) -> Run:
-    return run(**{"report": GOOD, "built_on": "host", "build_seconds": 1.5, **changes})
-
-
-def broken(message: str = "make failed: exit code 2; first error: a.c:1: no\nmore") -> Run:
-    report = {"driver": "edu", "state": "failed", "message": message, "exitCode": 10}
-    return run(kernel="6.12.1", accelerator="", boot_seconds=0.0, exit_code=10, report=report)
 
 
 def suites(*runs: Run) -> list[ElementTree.Element]:

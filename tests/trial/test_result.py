@@ -91,3 +91,27 @@ def test_of_a_command_without_end_three_short_lines_are_shown() -> None:
     text = result.as_table([run(report={}, commands=(Consumed(("cat",), 0, output),))])
     assert text.count("x" * 1000) == 3
     assert "x" * 1001 not in text
+
+
+def test_a_bundle_that_was_built_for_this_trial_is_not_only_called_cached() -> None:
+    report = REPORT | {"source": "cached"}
+    fresh = result.as_table([run(report=report, built_on="host", build_seconds=1.5)])
+    earlier = result.as_table([run(report=report, built_on="host")])
+
+    assert "cached: it was built on this host just now" in fresh
+    assert "just now" not in earlier
+
+
+def test_what_a_ready_driver_has_not_shown_is_a_note() -> None:
+    shown = run(notes=("the machine has none of the devices",))
+
+    assert "note" in result.as_table([shown])
+    assert "the machine has none of the devices" in result.as_table([shown])
+    assert json.loads(result.as_json("edu", [shown]))["runs"][0]["notes"] == [*shown.notes]
+
+
+def test_the_stages_of_several_kernels_are_in_the_order_of_the_work() -> None:
+    kept = run(report={"stages": {"load": 0.1}})
+    built = run(report={"stages": {"load": 0.1}}, build_seconds=2.0)
+
+    assert result.stages_of([kept, built]) == ["build", "boot", "load"]

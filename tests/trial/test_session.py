@@ -184,3 +184,18 @@ def test_a_directory_that_is_called_like_a_package_is_none(
 
     assert again(attempts, monkeypatch)[0].exit_code == 10
     assert not attempts.count
+
+
+def test_the_shell_that_is_proposed_is_in_the_machine_that_failed() -> None:
+    options = TryOptions(
+        "a dir", ("6.1", "6.12"), devices=("edu",), append=("x=1",), toolkit_packages=("g++",)
+    )
+    stream = io.StringIO()
+    made = session._Session(options, FakeWorkshop(), Path(), Progress(stream=stream))  # type: ignore[arg-type]
+
+    made._advise(run(kernel="6.12.1", exit_code=int(ExitCode.VALIDATION_FAILED)))
+
+    assert (
+        "nodeside try 'a dir' --kernel 6.12.1 --keep --device edu --append x=1 "
+        "--toolkit-package g++" in stream.getvalue()
+    )

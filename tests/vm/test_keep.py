@@ -96,5 +96,7 @@ def test_what_is_not_built_is_mended_built_and_loaded_in_the_shell(engineer: Eng
     engineer.types("kill %1")
 
     shown = engineer.types("exit", until="")
-    assert "edited  | -cp edo.bin" in shown
+    patch = Path(shown.partition("a patch for the driver image: ")[2].split()[0])
+    assert "\n-cp edo.bin" in patch.read_text()
+    patch.unlink()
     assert engineer.process.wait(LONG) == ExitCode.BUILD_FAILED

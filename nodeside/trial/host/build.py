@@ -38,6 +38,7 @@ OUTPUT_IS_ABOVE = "see the output of the build above, in the lines marked host"
 _BUILD_DIRECTORY = re.compile(
     r"(?<![^\s'\"([:])/shared/out/[^/\s]+/(?:build|dkms/[^/\s]+/[^/\s]+/build)/"
 )
+BY_HAND = "to repeat it, in the toolkit container:"  # as `nodeside driver build` says it
 _COMMAND = "from nodeside.cli import main; main()"
 
 
@@ -92,7 +93,7 @@ def build(
             env=env,
             timeout=driver.spec.build.timeout_seconds + 120,
             check=False,
-            on_line=partial(tell, progress, "host    |"),
+            on_line=partial(_tell_once, progress, "host    |"),
         )
     if kept is not None and done.exit_code == ExitCode.OK:
         _taken(words, env, kept, cache)
@@ -101,7 +102,7 @@ def build(
         kernel.release,
         done.exit_code,
         cache,
-        _last(done.output, "error: "),
+        _last(done.output, "error: ").partition(f"\n{BY_HAND}\n")[0],
         OUTPUT_IS_ABOVE if "/build.log" in hint else hint,
         round(done.elapsed, 1),
     )
@@ -111,6 +112,12 @@ def tell(progress: Progress, prefix: str, line: str) -> None:
     """Print a line of a build. Files in its directory are named relative to the source."""
     ours = line.startswith(("# ", "build | # "))
     progress.line(prefix, line if ours else _BUILD_DIRECTORY.sub("", line))
+
+
+def _tell_once(progress: Progress, prefix: str, line: str) -> None:
+    """Leave out how to repeat a command: its directories are gone when the build has ended."""
+    if line != BY_HAND and not line.startswith("cd /shared/out/"):
+        tell(progress, prefix, line)
 
 
 def _taken(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path) -> bool:

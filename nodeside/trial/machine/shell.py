@@ -22,7 +22,6 @@ from nodeside.trial.machine.containers import EDITED_IMAGE, IMAGE_ON_NODE, SHELL
 from nodeside.trial.machine.machine import GuestProcess, Machine
 
 _COPY_SECONDS = 300.0
-_EDITS = 1000  # lines that are printed
 _DAYS = 7 * 24 * 3600.0  # a shell is open at most so long
 
 # `toolkit` enters the container of the process $TOOLKIT, as the user of its builds.
@@ -30,9 +29,9 @@ _START = rf"""
 cat <<'END'
 A shell as root, with the node's devices and processes. The driver image is here, to be edited:
     vi FILE                      or another tool of busybox
-    nodeside driver build        in the toolkit container; then: nodeside driver load, validate
+    nodeside driver build        in the toolkit container{{slow}}; then: nodeside driver load
     toolkit [COMMAND ...]        a shell or a command in the toolkit container, where builds are
-What you have edited is printed at the end.
+What you have edited is kept as a patch.
 END
 toolkit() {{
     test $# != 0 || set -- bash --norc
@@ -62,8 +61,10 @@ def interact(machine: Machine, *, toolkit: int) -> None:
     """
     copy = ["cp", "-a", IMAGE_ON_NODE, EDITED_IMAGE]
     machine.run(copy, "node", timeout=_COPY_SECONDS)
+    emulated = machine.settings.accelerator == "tcg"
+    script = _START.replace("{slow}", ", emulated: it takes a minute" if emulated else "")
     child = machine.start(
-        ["bash", "-c", _START],
+        ["bash", "-c", script],
         SHELL,
         cwd="/driver-image",
         env={"TERM": os.environ.get("TERM", "linux"), "TOOLKIT": str(toolkit)},
@@ -84,13 +85,11 @@ def interact(machine: Machine, *, toolkit: int) -> None:
                 child.write(os.read(sys.stdin.fileno(), 4096))
 
 
-def edits(machine: Machine) -> list[str]:
-    """Return as a patch, in lines, what was edited in the shell. A long one is cut, and says so."""
-    compare = ["diff", "-ruN", IMAGE_ON_NODE, EDITED_IMAGE]
-    done = machine.run(compare, "node", timeout=_COPY_SECONDS, check=False)
-    lines = done.output.replace(IMAGE_ON_NODE, "a").replace(EDITED_IMAGE, "b").splitlines()
-    more = len(lines) - _EDITS
-    return lines if more <= 0 else [*lines[:_EDITS], f"... and {more} lines more"]
+def edits(machine: Machine) -> str:
+    """Return as a patch for the driver image what was edited in the shell."""
+    words = f"cd $(mktemp -d) && ln -s {IMAGE_ON_NODE} a && ln -s {EDITED_IMAGE} b && diff -ruN a b"
+    done = machine.run(["sh", "-c", words], "node", timeout=_COPY_SECONDS, check=False)
+    return done.output
 
 
 def _show(data: bytes) -> None:

@@ -10,36 +10,16 @@ from typing import Any
 import pytest
 
 from cluster.cli.fleet_report import NodeRow, _node_row, as_page, report
-from cluster.cli.leader_status import Presence
-from cluster.cli.status import Overview, overview
 from cluster.install.manifests import Installation
 from cluster.kube.client import Api
-from cluster.model.snapshot import NodeDriverObject
 from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.reported import fleet, row, seen
 from tests.cluster.fakes.stagedriver import up, with_stages
 from tests.controlplane.controlplane import ControlPlane
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 URL = "https://api.example.com:6443"
 HOSTILE = "</td><script>alert(1)</script>\x1b[2J"
-
-
-def row(node: str, state: str = "ready", **fields: Any) -> NodeRow:
-    usual = {"version": "1.0.0", "kernel": "6.1.0-50-amd64", "source": "built"}
-    told = NodeDriverObject(f"edu.{node}", "edu", node, state, **(usual | fields))
-    return NodeRow(told, {"build": 1.5, "load": 0.25})
-
-
-def seen(model: Model, words: str = "") -> Overview:
-    return overview(model.snapshot.drivers, Presence(not words, words))
-
-
-def fleet(count: int = 3) -> Model:
-    model = Model()
-    model.add([f"n{number}" for number in range(count)])
-    model.apply_driver()
-    model.settle_ready()
-    return model
 
 
 class Text(HTMLParser):
