@@ -59,7 +59,8 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     show_default="cloud-amd64; with --arch arm64, cloud-arm64",
     metavar="KERNEL",
     help="A release, a flavour of the release's own series (amd64), the default flavour of a "
-    "version (6.12), both (6.12-amd64); `list` prints them all. Several are tried one after the other, each on a node of its own.",
+    "version (6.12), both (6.12-amd64); `list` prints them all. Several are tried one after the "
+    "other, each on a node of its own.",
 )
 @click.option(
     "--arch",
