@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodeside import process, sysfs
 from nodeside.clock import Clock
 from nodeside.contract import LoadedModule
-from nodeside.driver.node.kernel_log import KernelLog, Mark, splats
+from nodeside.driver.node.kernel_log import KernelLog, Mark, frame_in, splats
 from nodeside.driver.node.modules import KernelModules
 from nodeside.errors import ExitCode, NodesideError, SpecError, SystemRefused
 from nodeside.host import Host
@@ -119,7 +119,7 @@ def check_all(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> 
             row if row.ok else _timed(look, scene, started)
             for row, look in zip(rows, looks, strict=True)
         ]
-    return Validation((*rows, *_check_kernel_log(scene, started)))
+    return Validation((*rows, *_check_kernel_log(scene, started, [each.name for each in modules])))
 
 
 def _timed(look: Look, scene: Scene, started: float) -> CheckResult:
@@ -223,7 +223,9 @@ def command_succeeds(check: CommandCheck) -> CheckResult:
     return CheckResult(name, ok, expected, words if ok or not tail else f"{words}: {tail[:_TEXT]}")
 
 
-def _check_kernel_log(scene: Scene, started: float) -> tuple[CheckResult, ...]:
+def _check_kernel_log(
+    scene: Scene, started: float, modules: Collection[str]
+) -> tuple[CheckResult, ...]:
     """Check for splats since the mark. An unreadable log proves nothing, but fails nothing."""
     if scene.splat:
         return (CheckResult(_LOG, False, _NO_SPLAT, scene.splat),)
@@ -232,6 +234,8 @@ def _check_kernel_log(scene: Scene, started: float) -> tuple[CheckResult, ...]:
     excerpt = scene.kernel_log.since(scene.mark)
     heads = splats(excerpt.lines)
     words = "; ".join(heads)[:_TEXT] or excerpt.note or "none"
+    if heads and (frame := frame_in(excerpt.lines, modules)):
+        words += f"; in {frame}"
     seconds = round(scene.clock.now() - started, 3)
     return (CheckResult(_LOG, not heads, _NO_SPLAT, words, seconds),)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -199,6 +199,24 @@ def splats(lines: Sequence[str]) -> tuple[str, ...]:
     # Records of the same microsecond look like one, so a head line may look like a continuation.
     marks = (text for n in range(len(lines)) if _MARK.match(text := _record_text(lines, n)))
     return tuple(heads) or tuple(islice(marks, 1))
+
+
+# A frame in a module; newer kernels print its build id (kernel/kallsyms.c).
+_MODULE_FRAME = re.compile(
+    r"(?P<place>[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+) \[(?P<module>\w+)( [0-9a-f]{16,64})?\]"
+)
+
+
+def frame_in(lines: Sequence[str], modules: Collection[str]) -> str:
+    """Return the first frame of a call trace that is in one of these modules; "" if none is.
+
+    A frame that the kernel is not sure of (`?`) does not count.
+    """
+    for line in lines:
+        found = _MODULE_FRAME.search(line)
+        if found and found["module"] in modules and "? " not in line[: found.start()][-2:]:
+            return f"{found['place']} [{found['module']}]"
+    return ""
 
 
 def _record_text(lines: Sequence[str], number: int) -> str:

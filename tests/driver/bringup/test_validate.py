@@ -286,6 +286,23 @@ def test_a_splat_since_the_load_fails_a_module_that_works(kernel: FakeKernel) ->
         validate(Validate(), [EDU], here)
 
 
+@pytest.mark.parametrize("build_id", ["", " 3f1c9a0e7d2b4c5a6978"])
+def test_a_splat_is_shown_with_the_place_in_the_module(kernel: FakeKernel, build_id: str) -> None:
+    here = scene(kernel)
+    kernel.say("WARNING: CPU: 1 PID: 172 at lib/iomap.c:45 ioread32+0x58/0x60")
+    kernel.say("Modules linked in: edu(OE) other(OE)")
+    for frame in (
+        *("ioread32+0x58/0x60", f"? edu_late+0x1/0x9 [edu{build_id}]", "other_x+0x1/0x9 [other]"),
+        *(f"edu_probe+0x6b/0x90 [edu{build_id}]", f"edu_init+0x1/0x9 [edu{build_id}]"),
+    ):
+        kernel.say(f" {frame}")
+
+    with pytest.raises(ValidationFailed) as caught:
+        validate(Validate(), [EDU], here)
+
+    assert str(caught.value).endswith("ioread32+0x58/0x60; in edu_probe+0x6b/0x90 [edu]")
+
+
 def test_a_log_that_cannot_be_read_is_shown_and_fails_nothing(kernel: FakeKernel) -> None:
     kernel.log_error = 1
 
