@@ -16,6 +16,7 @@ import resource
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -24,7 +25,7 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 
-from tests.lanes import Lanes, turn
+from tests.lanes import Lanes, niceness, turn
 
 # The same examples in each run: a change is judged by what it does. `make chaos` looks for new
 # ones, and so does `make test ARGS="--hypothesis-profile random"`.
@@ -131,6 +132,14 @@ class Tiers:
                 terminalreporter.line(f"{seconds:7.0f} s  {path}")
         for reason in self.missing:
             terminalreporter.line(f"FAILED {reason}", red=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Only root may come forward again; others stay where they are."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness(item.nodeid))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

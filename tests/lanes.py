@@ -6,7 +6,7 @@ third process takes what takes a moment, so that a mistake shows early; then wha
 the longest first, so that all processes are done at about the same time.
 
 That is one process more than two processors: each waits a third of its time, for a container to
-start or a lease to end.
+start or a lease to end. The lab lasts longest, so the others leave the processors to it.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def lane(nodeid: str) -> str:
     """What must run in one process, in order: a file, or all that share what there is one of."""
     path = nodeid.partition("::")[0]
     return next((shared for shared in AT_ONCE if path.startswith(shared)), path)
+
+
+def niceness(nodeid: str) -> int:
+    """How far the process of a test stands back, and what it starts: see nice(2)."""
+    return 0 if lane(nodeid) == LAB else 5
 
 
 def turn(nodeid: str) -> int:
