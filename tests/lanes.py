@@ -57,7 +57,7 @@ def lane(nodeid: str) -> str:
 
 def niceness(nodeid: str) -> int:
     """How far the process of a test stands back, and what it starts: see nice(2)."""
-    return 0 if lane(nodeid) == LAB else 5
+    return 0 if lane(nodeid) == LAB else 10
 
 
 def turn(nodeid: str) -> int:

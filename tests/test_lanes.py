@@ -75,7 +75,7 @@ def test_lab_and_control_plane_begin_and_what_takes_a_moment_comes_before_what_t
 
 def test_who_does_not_run_the_lab_leaves_the_processors_to_it() -> None:
     assert niceness(f"{LAB}test_x.py::test_a") == 0
-    assert {niceness(name) for name in (CLUSTER, *LONG, *SHORT, "tests/test_x.py")} == {5}
+    assert {niceness(name) for name in (CLUSTER, *LONG, *SHORT, "tests/test_x.py")} == {10}
 
 
 def test_processes_share_the_files_of_machines_and_none_idles_at_the_end() -> None:
