@@ -30,7 +30,7 @@ try:
 test:
 	@scripts/setup test
 	@scripts/setup browser
-	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers --numprocesses 3 --durations 10 $(ARGS)
+	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers --numprocesses 2 --durations 10 $(ARGS)
 
 images:
 	@images/build all $(ARGS)
