@@ -54,6 +54,7 @@ class FirstError:
     def __init__(self) -> None:
         self._count = 0
         self._error: _Line | None = None
+        self._is_of_the_first = False  # what gcc adds to an error, in the lines after it
         self._used_at = ""
         self._of_make = ""
         self._missing: _Line | None = None  # the latest one
@@ -75,8 +76,9 @@ class FirstError:
             self._missing = line
             self._first_missing = self._first_missing or line
         elif _ERROR.search(text) or _OF_MAKE.search(text):
+            self._is_of_the_first = self._error is None
             self._error = self._error or line
-        elif self._error and (used := _USED_AT.search(text)):
+        elif self._is_of_the_first and (used := _USED_AT.search(text)):
             self._used_at = self._used_at or used["place"]
         elif _CLOCK.search(text):
             self._clock = self._clock or line.text

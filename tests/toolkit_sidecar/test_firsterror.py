@@ -232,3 +232,12 @@ def read(text: str) -> FirstError:
     if last == "exit 127":
         found.missing_was_needed()
     return found
+
+
+def test_the_place_of_another_errors_macro_is_not_that_of_the_first() -> None:
+    header = "/usr/src/linux-headers-6.12/include/linux/fs.h:9:1: error: unknown type name 'x'"
+    found = read(
+        f"{header}\n/mnt/a.c:1:2: error: no\n/mnt/b.c:3:4: note: in expansion of macro 'M'\n"
+    )
+
+    assert found.line == header

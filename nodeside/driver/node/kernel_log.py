@@ -203,7 +203,7 @@ def splats(lines: Sequence[str]) -> tuple[str, ...]:
 
 # A frame in a module; newer kernels print its build id (kernel/kallsyms.c).
 _MODULE_FRAME = re.compile(
-    r"(?P<place>[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+) \[(?P<module>\w+)( [0-9a-f]{16,64})?\]"
+    r"(?<![\w.])(?P<place>[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+) \[(?P<module>\w+)( [0-9a-f]{16,64})?\]"
 )
 
 
