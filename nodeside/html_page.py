@@ -48,8 +48,9 @@ pre { overflow: auto; max-height: 30rem; border: 1px solid var(--line); padding:
   tr { border-bottom: 1px solid var(--line); padding: .4rem 0; } td:empty { display: none; }
   td, td.n { display: flex; border: 0; padding: .1rem 0; text-align: left; white-space: normal;
              overflow-wrap: anywhere; }
-  td.e { min-width: 0; } td::before { content: attr(data-head); flex: 0 0 7rem; color: GrayText;
-                                  font-weight: 400; }
+  td.e { min-width: 0; }
+  td[data-head]::before { content: attr(data-head); flex: 0 0 7rem; color: GrayText;
+                          font-weight: 400; }
 }
 </style>
 </head>
@@ -154,7 +155,7 @@ def _as_cell(cell: str | Cell) -> Cell:
 def _cell(tag: str, cell: Cell, title: Cell | None = None) -> str:
     """Return a cell; one of a row has the title of its column, for narrow screens."""
     kind = f' class="{cell.kind}"' if cell.kind else ""
-    head = f' data-head="{html_text(title.text)}"' if title is not None else ""
+    head = f' data-head="{html_text(title.text)}"' if title is not None and title.text else ""
     return f"<{tag}{kind}{head}>{html_text(cell.text)}</{tag}>"
 
 
