@@ -235,10 +235,29 @@ class _Pod:
     def _give_shell(self, sidecar: GuestProcess) -> None:
         """Open a shell, and keep what was edited in it, since the machine ends with it."""
         self.progress.say("the machine keeps running; leave the shell to end it (exit, or Ctrl-D)")
-        with self.progress.muted():
-            shell.interact(self.machine, toolkit=sidecar.pid)
-        if patch := shell.edits(self.machine):
-            path = _kept(f"{self.target.driver.name}-edited-", patch)
+        try:
+            with self.progress.muted():
+                shell.interact(self.machine, toolkit=sidecar.pid)
+            self._save_edits(self.machine)
+        except MachineLost:
+            if self.machine.splats():
+                self.progress.say("the kernel crashed; booting again, for what you have edited")
+                with self.node.boot(self.machine.files.kernel, allow_splats=True) as another:
+                    self._save_edits(another)
+            raise
+
+    def _save_edits(self, machine: Machine) -> None:
+        """Write what was edited in the shell into a file, or show it where that cannot be."""
+        patch = shell.edits(machine)
+        if not patch:
+            return
+        try:
+            path = _written(f"{self.target.driver.name}-edited-", patch)
+        except NodesideError as error:
+            self.progress.say(f"what you have edited could not be kept in a file: {error}")
+            for line in patch.splitlines():
+                self.progress.line("edited  |", line)
+        else:
             self.progress.say(f"what you have edited, as a patch for the driver image: {path}")
 
     def _crashed(self, moment: str) -> Run:
@@ -380,13 +399,22 @@ class _Pod:
         return "node" if report.get("source") == "built" else ""
 
 
-def _kept(prefix: str, patch: str) -> Path:
-    """Write a patch into a new file, which belongs to who started us with sudo."""
-    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".patch")
-    with disk_errors(Path(name)), open(descriptor, "w") as file:
-        file.write(patch)
-    if (user := os.environ.get("SUDO_UID", "")).isdigit() and os.geteuid() == 0:
-        os.chown(name, int(user), -1)
+def _written(prefix: str, patch: str) -> Path:
+    """Write a patch into a new file, which belongs to who started us with sudo.
+
+    Raises NoSpace, SystemRefused; no file is left then.
+    """
+    directory = Path(tempfile.gettempdir())
+    with disk_errors(directory):
+        descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".patch")
+        try:
+            with open(descriptor, "w") as file:
+                file.write(patch)
+                if (user := os.environ.get("SUDO_UID", "")).isdigit() and os.geteuid() == 0:
+                    os.fchown(descriptor, int(user), -1)
+        except BaseException:
+            Path(name).unlink()
+            raise
     return Path(name)
 
 

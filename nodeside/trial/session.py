@@ -213,13 +213,13 @@ class _Session:
 
     def _advise(self, run: Run) -> None:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""
-        name, exit_code = self.options.target, run.exit_code
+        name, exit_code = self.options.target, run.verdict
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
             self.progress.say(
                 "cloud kernels have no video, sound, USB or I2C; try the ordinary kernel: "
                 f"nodeside try {name} --kernel {self.options.architecture.ordinary_kernel}"
             )
-        if exit_code in _FOR_A_SHELL and not self.options.keep:
+        if exit_code in _FOR_A_SHELL and not (self.options.keep or run.crashed):
             self.progress.say(f"a shell in the machine: {self._with_shell(run)}")
         if exit_code == ExitCode.BUILD_FAILED and "toolkit" in str(run.report.get("hint")):
             self.progress.say(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nodeside.process import Completed
+from nodeside.spec.pci import PciId
 from nodeside.trial.pod import BootOptions, _Pod, crash_site
 from nodeside.trial.progress import Progress
+
+PATCH = "--- a/chip.c\n+++ b/chip.c\n-wrong\n+right\n"
 
 
 def test_of_a_long_output_the_end_is_kept() -> None:
@@ -35,3 +41,45 @@ def test_of_a_long_output_the_end_is_kept() -> None:
 )
 def test_the_place_of_a_crash_is_told_on_either_architecture(line: str, site: str) -> None:
     assert crash_site(f"[    9.0] kernel BUG at edu.c:1!\n{line}\n") == site
+
+
+def pod_that_says(output: str, stream: io.StringIO, pci: tuple[PciId, ...] = ()) -> _Pod:
+    machine: Any = SimpleNamespace(run=lambda *_, **__: Completed(("c",), 0, output, "", 0.0))
+    spec = SimpleNamespace(hardware=SimpleNamespace(pci=pci))
+    target: Any = SimpleNamespace(driver=SimpleNamespace(name="chip", spec=spec))
+    other: Any = None
+    return _Pod(other, machine, target, BootOptions(()), Progress(stream=stream))
+
+
+def test_what_was_edited_is_a_file_or_shown_where_none_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    pod = pod_that_says(PATCH, stream)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pod._save_edits(pod.machine)
+    [kept] = tmp_path.iterdir()
+    assert kept.read_text() == PATCH
+    assert str(kept) in stream.getvalue()
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    pod._save_edits(pod.machine)
+    assert "edited  | +right" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "notes"),
+    [
+        ((), 0),
+        ((PciId("1234", "11e8"),), 0),
+        ((PciId("abcd"), PciId("1234")), 0),
+        ((PciId("1234", "11e9"), PciId("abcd")), 1),
+    ],
+)
+def test_a_driver_that_is_ready_without_its_device_is_told_so(
+    wanted: tuple[PciId, ...], notes: int
+) -> None:
+    pod = pod_that_says("0x8086\n0x1237\n0x1234\n0x11e8\n", io.StringIO(), wanted)
+
+    assert len(pod._notes()) == notes

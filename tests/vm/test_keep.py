@@ -100,3 +100,17 @@ def test_what_is_not_built_is_mended_built_and_loaded_in_the_shell(engineer: Eng
     assert "\n-cp edo.bin" in patch.read_text()
     patch.unlink()
     assert engineer.process.wait(LONG) == ExitCode.BUILD_FAILED
+
+
+def test_what_was_edited_outlives_a_crash_of_the_kernel(engineer: Engineer) -> None:
+    engineer.sees()
+    engineer.types("sed -i s/edo/edu/ src/build.sh; echo more >src/new; sleep 5")
+
+    shown = engineer.types("echo c >/host/proc/sysrq-trigger", until="")
+
+    assert "booting again, for what you have edited" in shown
+    patch = Path(shown.partition("a patch for the driver image: ")[2].split()[0])
+    assert "\n-cp edo.bin" in patch.read_text()
+    assert "\n+more" in patch.read_text()
+    patch.unlink()
+    assert engineer.process.wait(LONG) == ExitCode.BUILD_FAILED

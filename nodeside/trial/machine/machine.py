@@ -92,7 +92,10 @@ class _Stream:
 
 
 class GuestProcess:
-    """A process in the machine, with its `pid` there. In a container of its own it is PID 1."""
+    """A process in the machine, with its `pid` on the node.
+
+    In a container of its own it is PID 1, unless that has the node's processes.
+    """
 
     def __init__(
         self, link: Link, argv: Sequence[str], on_line: OnLine | None, on_error: OnLine | None

@@ -59,8 +59,9 @@ def interact(machine: Machine, *, toolkit: int) -> None:
 
     `toolkit` is the process ID of the toolkit container's first process.
     """
-    copy = ["cp", "-a", IMAGE_ON_NODE, EDITED_IMAGE]
-    machine.run(copy, "node", timeout=_COPY_SECONDS)
+    machine.run(["cp", "-a", IMAGE_ON_NODE, EDITED_IMAGE], "node", timeout=_COPY_SECONDS)
+    # What is saved there is on the disk soon: a mended driver may crash the kernel.
+    machine.start(["sh", "-c", "while sync; do sleep 1; done"], "node")
     emulated = machine.settings.accelerator == "tcg"
     script = _START.replace("{slow}", ", emulated: it takes a minute" if emulated else "")
     child = machine.start(
@@ -87,7 +88,10 @@ def interact(machine: Machine, *, toolkit: int) -> None:
 
 def edits(machine: Machine) -> str:
     """Return as a patch for the driver image what was edited in the shell."""
-    words = f"cd $(mktemp -d) && ln -s {IMAGE_ON_NODE} a && ln -s {EDITED_IMAGE} b && diff -ruN a b"
+    words = (
+        f"cd {EDITED_IMAGE} && cd $(mktemp -d) && "
+        f"ln -s {IMAGE_ON_NODE} a && ln -s {EDITED_IMAGE} b && diff -ruN a b"
+    )
     done = machine.run(["sh", "-c", words], "node", timeout=_COPY_SECONDS, check=False)
     return done.output
 
