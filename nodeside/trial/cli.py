@@ -215,7 +215,7 @@ def _try(options: TryOptions, output: str, report: str | None) -> NoReturn:
             session(options, runs=runs)
         finally:
             if runs:  # of a matrix that was interrupted, what is known is not lost
-                _show(options.target, runs, output, place)
+                _show(options, runs, output, place)
         raise SystemExit(int(exit_code(runs)))
 
 
@@ -231,14 +231,16 @@ def _place_of(report: str | None) -> Iterator[OwnedPlace | None]:
         yield place
 
 
-def _show(target: str, runs: Sequence[Run], output: str, place: OwnedPlace | None) -> None:
+def _show(options: TryOptions, runs: Sequence[Run], output: str, place: OwnedPlace | None) -> None:
     from nodeside.trial import result
     from nodeside.trial.report_files import write_report
 
-    text = result.as_json(target, runs) if output == "json" else result.as_table(runs)
-    click.echo(text)
+    if output == "json":
+        click.echo(result.as_json(options.target, runs))
+    else:
+        click.echo(result.as_table(runs, matrix=len(options.kernels) > 1))
     if place is not None:
-        write_report(place, target, runs)
+        write_report(place, options.target, runs)
 
 
 def _clean() -> None:

@@ -37,13 +37,19 @@ def as_json(target: str, runs: Sequence[Run]) -> str:
     return json.dumps(document, indent=2)
 
 
-def as_table(runs: Sequence[Run]) -> str:
-    """Return a table of each run, and after several of them one of all."""
-    parts = [_run_table(run) for run in runs]
+def as_table(runs: Sequence[Run], *, matrix: bool = False) -> str:
+    """Return a table of each run, and after several of them one of all.
+
+    In a matrix, a kernel on which the driver works is only a line of the latter.
+    """
+    parts = [_run_table(run) for run in runs if not (matrix and run.verdict == ExitCode.OK)]
     if len(runs) > 1:
         stages = stages_of(runs)
         header = ("KERNEL", "RESULT", *(name.upper() for name in stages), "FIRST ERROR")
         parts.append(table([_summary(run, stages) for run in runs], header=header))
+    if matrix:
+        notes = dict.fromkeys(note for run in runs for note in _notes(run))
+        parts += [f"note: {escaped(note)}" for note in notes]
     return "\n\n".join(parts)
 
 
@@ -146,9 +152,13 @@ def _head(run: Run) -> list[tuple[str, str]]:
     rows += [(key, str(said[key])) for key in ("source", "message", "hint") if said.get(key)]
     if modules := report.get("modules"):
         rows.append(("modules", ", ".join(modules)))
-    rows += [("note", str(note)) for note in (*(report.get("notes") or ()), *run.notes)]
+    rows += [("note", note) for note in _notes(run)]
     rows += [("kernel log", row) for row in run.splats]
     return [*rows, ("exit code", f"{verdict}{meaning}")]
+
+
+def _notes(run: Run) -> list[str]:
+    return [str(note) for note in (*(run.report.get("notes") or ()), *run.notes)]
 
 
 def _message(run: Run) -> tuple[str, str]:

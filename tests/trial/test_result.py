@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -108,6 +109,18 @@ def test_what_a_ready_driver_has_not_shown_is_a_note() -> None:
     assert "note" in result.as_table([shown])
     assert "the machine has none of the devices" in result.as_table([shown])
     assert json.loads(result.as_json("edu", [shown]))["runs"][0]["notes"] == [*shown.notes]
+
+
+def test_in_a_matrix_a_kernel_on_which_the_driver_works_is_one_line() -> None:
+    good = run(notes=("the machine has none of the devices",))
+    bad = run(exit_code=41, report=REPORT | {"message": "cannot load it"})
+
+    text = result.as_table([good, bad, good], matrix=True)
+
+    assert text.count("driver     edu 1.0.0") == 1
+    assert text.count("the machine has none of the devices") == 1
+    assert len(re.findall(r"^\S+ +(ready|exit code 41) ", text, re.MULTILINE)) == 3
+    assert result.as_table([good, bad, good]).count("driver     edu 1.0.0") == 3
 
 
 def test_the_stages_of_several_kernels_are_in_the_order_of_the_work() -> None:
