@@ -11,6 +11,7 @@ from cluster.plan.builds.builds import BuildState
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.decisions import Decision
+from nodeside.contract import State
 from nodeside.shortlist import shortlist
 
 _NAMED = 3  # nodes or tags listed in a message
@@ -42,6 +43,19 @@ def more(rest: Sequence[object], of: str) -> str:
 
 def called(revision: str, version: str) -> str:
     return f"{version} ({revision})" if version and revision else revision or "none"
+
+
+_ACTIVITY = {State.REBOOT_REQUIRED.value: "waiting for a reboot", State.WAITING.value: "waiting"}
+_NO_REPORT = "starting"
+
+
+def activities(members: Iterable[Member]) -> str:
+    """Returns what nodes in progress do by their own reports: `building: n1, n2; starting: n3`."""
+    by_state: dict[str, list[str]] = {}
+    for member in members:
+        state = member.word.state if member.word is not None else ""
+        by_state.setdefault(_ACTIVITY.get(state, state) or _NO_REPORT, []).append(member.node.name)
+    return "; ".join(f"{activity}: {some(names)}" for activity, names in sorted(by_state.items()))
 
 
 def cut(message: str) -> str:

@@ -10,7 +10,14 @@ from cluster.model.states import Health, Progress
 from cluster.plan.builds.toolkit_image import Link
 from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.decisions import Decision
-from cluster.plan.status.messages import cut, kernel_unknown, pool_reason, some, toolkit_message
+from cluster.plan.status.messages import (
+    activities,
+    cut,
+    kernel_unknown,
+    pool_reason,
+    some,
+    toolkit_message,
+)
 from cluster.plan.status.report import StatusReport, counts
 
 
@@ -64,9 +71,9 @@ def _pool_reasons(
     if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
         yield "NodesNotReady", f"{some(down)}: the node is not ready"
     fell_back = report.fell_back.get(pool, "")
-    busy = [member.node.name for member in lacking if member.health is Health.BUSY]
+    busy = [member for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
-        yield "NodesBusy", f"{some(busy)}: in progress"
+        yield "NodesBusy", activities(busy)
     if fell_back:
         yield "FellBack", fell_back
     if build is not None and build.progress is Progress.BROKEN:

@@ -17,7 +17,7 @@ from cluster.plan.nodes.members import Member, cause
 from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.table import Act
 from cluster.plan.status.drains import ending, occupied, open_drains, stalled
-from cluster.plan.status.messages import nodes, running, some
+from cluster.plan.status.messages import activities, nodes, running, some
 from cluster.plan.status.report import StatusReport
 from nodeside.spec.model import Upgrade
 
@@ -100,11 +100,11 @@ class ProgressMessages:
 
     def busy(self) -> str:
         busy = [
-            member.node.name
+            member
             for member in self.report.lacking
             if member.health is Health.BUSY and member.pool in self.report.served
         ]
-        return f"{self._works}; in progress: {some(busy)}" if busy else ""
+        return f"{self._works}; {activities(busy)}" if busy else ""
 
     # --- shared by several of them ---------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def test_pods_that_the_namespace_refuses_are_no_longer_on_the_way_after_a_minute
     with pods_refused(scene):
         scene.driver()
         message = scene.until_reason("Ready", "NodesBusy")
-        assert message == "works on 0 of 1 node; in progress: n0"
+        assert message == "works on 0 of 1 node; starting: n0"
         scene.control_plane.wait_for(scene.daemonsets, "the DaemonSet")
         [daemonset] = scene.daemonsets()
         now = time.time()

@@ -115,7 +115,7 @@ TABLE = (
           "n0, n1, n2 and 1 more node: its pod cannot start: provide: ImagePullBackOff: ",
           f'image "registry.example.com/drivers/edu:{UNPUSHED}"', UNPUSHED, 4),
     Wrong(restricted_pods, "Ready", "False", "NodesBusy",
-          "works on 0 of 1 node; ", "in progress: n0"),
+          "works on 0 of 1 node; ", "starting: n0"),
     Wrong(no_rule("patch", "nodes"), "Degraded", "True", "Forbidden",
           "cannot label node n0 nodeside.io/edu.assigned=",
           f'{_FORBIDDEN} patch resource "nodes" in API group "" at the cluster scope (see what is '

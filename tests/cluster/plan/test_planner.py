@@ -71,7 +71,24 @@ def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> No
         f"label node n1 {ASSIGNED}={found.assignment}",
         "set the status of driver edu",
     ]
-    assert model.condition("Ready")["message"] == "works on 0 of 2 nodes; in progress: n0, n1"
+    assert model.condition("Ready")["message"] == "works on 0 of 2 nodes; starting: n0, n1"
+
+
+def test_what_nodes_do_is_told_by_their_own_reports() -> None:
+    model = Model()
+    model.add(f"n{number}" for number in range(7))
+    model.apply_driver()
+    model.settle()
+    for node in ("n0", "n1", "n2", "n3"):
+        model.report(node, State.BUILDING)
+    model.report("n4", State.LOADING)
+    model.report("n5", State.READY)
+    model.settle()
+
+    doing = "building: n0, n1, n2 and 1 more node; loading: n4; starting: n6"
+    assert model.condition("Ready")["message"] == f"works on 1 of 7 nodes; {doing}"
+    [pool] = model.drivers["edu"].status["pools"]
+    assert (pool["reason"], pool["message"]) == ("NodesBusy", doing)
 
 
 def test_a_first_rollout_goes_to_every_node_at_once_with_one_call_each() -> None:
@@ -539,7 +556,7 @@ def test_a_report_of_an_older_boot_is_void() -> None:
     model.settle()
 
     assert model.drivers["edu"].status["nodes"]["ready"] == 2
-    assert model.condition("Ready")["message"] == "works on 2 of 3 nodes; in progress: n1"
+    assert model.condition("Ready")["message"] == "works on 2 of 3 nodes; starting: n1"
 
 
 def test_going_back_waits_for_the_word_of_a_node_that_was_just_changed() -> None:

@@ -33,7 +33,7 @@ def test_a_node_for_which_nobody_makes_a_pod_is_waited_for_and_then_named() -> N
 
     assert at(model, THEN + NO_POD - 1) == (
         "NodesBusy",
-        "works on 0 of 2 nodes; in progress: n0, n1",
+        "works on 0 of 2 nodes; starting: n0, n1",
     )
     assert model.plan(THEN + NO_POD - 1).again_in == 1
     reason, message = at(model, THEN + NO_POD)
@@ -195,6 +195,6 @@ def test_what_a_silent_node_said_of_a_revision_before_is_no_word_once_it_is_give
 
     assert model.revision(changed) == model.drivers["edu"].status["revision"]
     assert model.condition("Ready")["status"] == "False"
-    assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; in progress: {changed}")
+    assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; starting: {changed}")
     model.report_all()
     assert at(model, THEN + 2 * NO_REPORT)[0] == "Ready"
