@@ -38,7 +38,7 @@ SHORT = (
     "tests/vm/test_upgrades.py",
     "tests/vm/test_hostile.py",
     "tests/vm/test_refusals.py",
-    "tests/vm/test_broken_builds.py",
+    "tests/vm/test_builds.py",
     "tests/vm/test_signatures.py",
     "tests/vm/test_fpga.py",
     "tests/vm/test_running.py",

@@ -119,6 +119,30 @@ def test_plan_lists_the_modules_in_the_order_of_their_unload(node: FakeNode) -> 
     assert node.kernel.unloads == ["straw", "core"]
 
 
+def test_a_source_without_a_driver_yaml_is_a_driver_too(node: FakeNode) -> None:
+    bare = node.image / "source"
+    node.kernel.show()
+
+    for named in (bare, bare / "driver.yaml"):
+        done = nodeside("driver", "plan", "-f", named, "--host-root", node.root)
+
+        assert (done.code, f"{bare} has no driver.yaml; " in done.errors) == (0, True), done.errors
+        assert "driver=straw version=0.1.0 build=kbuild modules=straw" in done.errors
+
+
+def test_a_driver_yaml_that_is_there_is_never_replaced_by_what_the_source_says(
+    node: FakeNode,
+) -> None:
+    (node.image / "source/driver.yaml").symlink_to("nowhere")
+
+    done = nodeside("driver", "plan", "-f", node.image / "source", "--host-root", node.root)
+
+    assert done.code == ExitCode.SPEC
+    assert "cannot read" in done.errors
+    named = node.image / "source" / "other.yaml"
+    assert nodeside("driver", "plan", "-f", named).code == ExitCode.SPEC
+
+
 def test_load_when_the_right_thing_is_loaded_touches_nothing(node: FakeNode) -> None:
     node.fill()
     assert node.run("load", "--dry-run").output == (

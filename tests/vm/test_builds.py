@@ -1,4 +1,7 @@
-"""Builds that cannot succeed: who is asked to repair what, and how it is repeated by hand."""
+"""Builds by hand: of a source that has no driver.yaml, and those that cannot succeed.
+
+The latter say who is asked to repair what, and how the build is repeated.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,27 @@ BUILD_EXCLUSIVE_KERNEL="^2\\.6\\."
 @pytest.fixture(scope="module")
 def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
     image.small("broken", SmallModule("broken", init="no_such_function();"))
+    image.small("plain", SmallModule("plain")).joinpath("driver.yaml").unlink()
     ancient = SmallModule("ancient")
     image.driver("ancient", "ancient", {"ancient.c": ancient.source, "dkms.conf": _DKMS_CONF}, {})
     with switched_on(workshop, newest, image, devices=()) as machine:
         yield machine
+
+
+def test_a_source_without_a_driver_yaml_is_built_loaded_and_unloaded(pod: Pod) -> None:
+    pod.start_sidecar()
+
+    built = pod.driver("build", of="plain/src")
+
+    assert built.exit_code == 0, built.errors
+    assert "has no driver.yaml; this is what its files say driver=plain version=0.1.0" in (
+        built.errors
+    )
+    assert pod.driver("load", of="plain/src").exit_code == 0
+    assert pod.loaded("plain")
+    assert pod.report("status", of="plain/src")["ready"]
+    assert pod.driver("unload", of="plain/src").exit_code == 0
+    assert not pod.loaded("plain")
 
 
 def test_source_that_does_not_compile_is_told_with_the_first_error_and_how_to_repeat_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 
 from nodeside.contract import BuildKind, BuildSettings
 from nodeside.driver.module.modulefile import read_modules
-from nodeside.errors import ExitCode
+from nodeside.errors import ExitCode, SpecError
 from nodeside.spec import load
+from nodeside.spec.bare_source import bare_driver
 from nodeside.trial import scaffold
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.target.draft import Draft
@@ -114,6 +116,21 @@ def test_what_init_writes_for_a_package_is_the_driver_that_got_ready(
         assert tuple(module.name for module in made.modules) == modules, name
         same = replace(made, hardware=tried.spec.hardware, modules=tried.spec.modules)
         assert same == tried.spec, name
+
+
+def test_what_a_dkms_conf_says_without_being_run_is_what_bash_finds_in_it(
+    packages: DkmsPackages, outcomes: Mapping[str, Outcome]
+) -> None:
+    plain = []
+    for name in (name for name, outcome in outcomes.items() if outcome.ready):
+        tried = load(packages.images / name / "driver.yaml")
+        with suppress(SpecError):  # it computes its names
+            read = bare_driver(packages.images / name / "src")
+            assert read is not None, name
+            assert (read.name, read.spec.version) == (tried.name, tried.spec.version)
+            assert [m.name for m in read.spec.modules] == [m.name for m in tried.spec.modules]
+            plain.append(name)
+    assert len(plain) >= _AT_LEAST, plain
 
 
 def test_a_kernel_that_a_package_excludes_is_named_with_the_rule(

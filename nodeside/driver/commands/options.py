@@ -22,6 +22,7 @@ from nodeside.host import Host, Kernel
 
 if TYPE_CHECKING:
     from nodeside.driver.ladder.task import Config
+    from nodeside.spec.model import Driver
 
 Verb = Callable[..., Any]
 
@@ -36,7 +37,7 @@ _PLACE = (
         default="driver.yaml",
         show_default=True,
         type=_PATH,
-        help="The driver.yaml, or the directory it is in.",
+        help="The driver.yaml, or the directory it is in; or a dkms or kbuild source without one.",
     ),
     click.option(
         "--host-root",
@@ -146,8 +147,9 @@ def in_place(verb: Verb) -> Verb:
             from nodeside.driver.commands.symbols import manifests_at
 
             bundles = manifests_at(symbols_of, ca_file=ca_file, credentials_file=credentials)
+        file = driver_file / "driver.yaml" if driver_file.is_dir() else driver_file
         config = Config(
-            driver_file=driver_file / "driver.yaml" if driver_file.is_dir() else driver_file,
+            driver_file=file,
             host=host,
             cache=Cache(cache or host.cache),
             shared=SharedDir(shared) if shared else None,
@@ -158,12 +160,37 @@ def in_place(verb: Verb) -> Verb:
             ca_file=ca_file,
             credentials_file=credentials,
             after=bundles,
+            bare=_bare(file) if file.name == "driver.yaml" and not revision else None,
         )
         return verb(config=config, **rest)
 
     for option in reversed(_PLACE):
         with_place = option(with_place)
     return with_place
+
+
+def _bare(driver_file: Path) -> Driver | None:
+    """Return the driver of a source whose driver.yaml is missing; None if it is not, or no source.
+
+    It is looked for once. A driver.yaml that is missing for a moment, while a long command runs,
+    must not turn its driver into another one.
+    """
+    if os.path.lexists(driver_file):
+        return None
+    from nodeside.spec.bare_source import bare_driver
+
+    directory = driver_file.parent
+    driver = bare_driver(directory)
+    if driver is not None:
+        kind = driver.spec.build.kind
+        log.fact(
+            f"{directory} has no driver.yaml; this is what its files say",
+            driver=driver.name,
+            version=driver.spec.version,
+            build=kind.value if kind else "",
+            modules=", ".join(module.name for module in driver.spec.modules),
+        )
+    return driver
 
 
 def first_there(path: Path | None) -> Path | None:

@@ -43,7 +43,8 @@ class Config:
     name for this driver.yaml ("": a person wrote it). `toolkit` is the image of its sidecar.
     `policy_file` is the controller's separate file for upgrade and unload. `after` are the
     bundles of the drivers that this one comes after (None: what is loaded here). `signature_hash`
-    is the signature hash of a kernel that is not on this machine ("": look at the host).
+    is the signature hash of a kernel that is not on this machine ("": look at the host). `bare` is
+    the driver of a source that has no driver.yaml.
     """
 
     driver_file: Path
@@ -58,6 +59,7 @@ class Config:
     credentials_file: Path | None = None
     after: tuple[BundleManifest, ...] | None = None
     signature_hash: str = ""
+    bare: Driver | None = None
 
     def beside_driver(self, relative: str) -> Path:
         """Resolve a path of driver.yaml: absolute, or relative to its directory."""
@@ -244,6 +246,8 @@ def read_driver(config: Config) -> Driver:
     A driver.yaml with a revision comes from the controller and may be newer than this node. A
     driver.yaml that a person wrote is parsed strictly.
     """
+    if config.bare is not None:
+        return config.bare
     driver = node_load(config.driver_file) if config.revision else load(config.driver_file)
     return node_policy(driver, config.policy_file) if config.policy_file else driver
 

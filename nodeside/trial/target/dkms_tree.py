@@ -6,17 +6,17 @@ an ordinary user without network, with the sidecar's code.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nodeside import process
-from nodeside.contract import API_VERSION
+from nodeside.contract import BuildKind
 from nodeside.files import open_untrusted
 from nodeside.host import Kernel
 from nodeside.scratch import scratch_directory
+from nodeside.spec.bare_source import label, plain_version, smallest_document
 from nodeside.toolkit_sidecar import dkms, dkms_conf
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed
@@ -110,28 +110,9 @@ def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
             f"{tree.name}/dkms.conf must set PACKAGE_NAME and PACKAGE_VERSION",
             hint="dkms(8) requires both",
         )
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Driver",
-        "metadata": {"name": label(name)},
-        "spec": {
-            "version": plain_version(version),
-            "source": {"path": "src"},
-            "build": {"kind": "dkms"},
-            "modules": [{"name": module} for module in evaluated.modules()],
-        },
-    }
-
-
-def label(name: str) -> str:
-    """Return a package name as a DNS label of at most 40 characters."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "driver"
-
-
-def plain_version(version: str) -> str:
-    """Return a version as driver.yaml accepts it; other characters become dots."""
-    plain = re.sub(r"[^A-Za-z0-9_.+~-]+", ".", version)[:40]
-    return plain if re.match(r"[A-Za-z0-9]", plain) else f"0{plain}"[:40]
+    build = {"kind": BuildKind.DKMS.value}
+    modules = evaluated.modules()
+    return smallest_document(label(name), plain_version(version), "src", build, modules)
 
 
 def _read(path: Path) -> bytes:

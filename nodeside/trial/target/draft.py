@@ -7,32 +7,31 @@ its own, the modules are what a build of it produces.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nodeside.contract import API_VERSION, BuildKind, BuildSettings
+from nodeside.contract import BuildKind, BuildSettings
 from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import NodesideError
-from nodeside.files import open_untrusted
-from nodeside.modulenames import kernel_name
+from nodeside.spec.bare_source import (
+    NO_VERSION,
+    lists_modules,
+    name_of,
+    named_modules,
+    plain_version,
+    says_nothing,
+    smallest_document,
+)
 from nodeside.trial.errors import TargetError
-from nodeside.trial.target.dkms_tree import Evaluator, describe, label, plain_version
+from nodeside.trial.target.dkms_tree import Evaluator, describe
 
 Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 
-_MAKEFILES = ("Kbuild", "Makefile", "makefile", "GNUmakefile")
 _DEEPEST = 4  # directories below the source in which a Kbuild or Makefile is looked for
-_MAKEFILE_LIMIT = 1 << 20  # bytes
-# obj-m, or obj-$(CONFIG_X), which is obj-m where the option is m (Documentation/kbuild/modules.rst)
-_OBJECTS = re.compile(r"^[ \t]*obj-(?:m|\$[({]\w+[)}])[ \t]*[:+?]?=(.*)$", re.MULTILINE)
-_OBJECT = re.compile(r"(?<![\w/$(){}.-])([\w-]{1,55})\.o(?!\S)")
-_NO_NAME = frozenset({"src", "source", "driver", "kernel", "linux", "module", "modules", "kmod"})
-_NO_VERSION = "0.1.0"
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,7 @@ class Draft:
             build["directory"] = self.build.directory
         if self.build.command:
             build["command"] = list(self.build.command)
-        return {
-            "apiVersion": API_VERSION,
-            "kind": "Driver",
-            "metadata": {"name": self.name},
-            "spec": {
-                "version": self.version,
-                "source": {"path": source},
-                "build": build,
-                "modules": [{"name": module} for module in self.modules],
-            },
-        }
+        return smallest_document(self.name, self.version, source, build, self.modules)
 
 
 def draft_of(tree: Path, name: str, evaluate: Evaluator, build: Builder) -> Draft:
@@ -113,7 +102,7 @@ def _of_makefiles(tree: Path, name: str, build: Builder) -> Draft:
             failures.append(error)
         else:
             return _draft(name, settings, files)
-    named = _named_modules(tree / ways[0].directory)
+    named = named_modules(tree / ways[0].directory)
     if not named:
         raise failures[0]
     return _draft(name, ways[0], (), named, str(failures[0]))
@@ -124,7 +113,7 @@ def _ways(tree: Path) -> Iterator[BuildSettings]:
     directory = next(_kbuild_directories(tree), None)
     if directory is not None:
         yield BuildSettings(BuildKind.KBUILD, (), directory=directory)
-    if any((tree / name).is_file() for name in _MAKEFILES[1:]):
+    if any((tree / name).is_file() for name in ("Makefile", "makefile", "GNUmakefile")):
         yield BuildSettings(BuildKind.COMMAND, (), command=("make",))
     if (tree / "configure").is_file():
         yield BuildSettings(BuildKind.COMMAND, (), command=("sh", "-c", "./configure && make"))
@@ -135,33 +124,12 @@ def _kbuild_directories(tree: Path) -> Iterator[str]:
     waiting = [(tree, 0)]
     while waiting:
         directory, depth = waiting.pop(0)
-        if any(_OBJECTS.search(_text(directory / name)) for name in _MAKEFILES[:2]):
+        if lists_modules(directory):
             yield str(directory.relative_to(tree))
         if depth < _DEEPEST:
             with os.scandir(directory) as entries:
                 names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
             waiting += [(directory / name, depth + 1) for name in names if name[0] != "."]
-
-
-def _named_modules(directory: Path) -> tuple[str, ...]:
-    """Return the modules that Makefiles list by name; those that variables make are not among."""
-    found = [
-        kernel_name(module[1])
-        for name in _MAKEFILES[:2]
-        for objects in _OBJECTS.finditer(_text(directory / name))
-        for module in _OBJECT.finditer(objects[1])
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-def _text(makefile: Path) -> str:
-    """Return a Makefile with its continued lines joined; "" if there is none to read."""
-    try:
-        with open_untrusted(makefile, limit=_MAKEFILE_LIMIT) as file:
-            text = file.read(_MAKEFILE_LIMIT)
-    except (OSError, NodesideError):
-        return ""
-    return text.decode("utf-8", "replace").replace("\\\n", " ")
 
 
 def _draft(
@@ -176,15 +144,17 @@ def _draft(
     if problem:
         guesses["modules"] = "as the Makefile lists them: the source did not compile"
     versions = {plain_version(file.version) for file in files if file.version}
-    version = versions.pop() if len(versions) == 1 else _NO_VERSION
-    if version == _NO_VERSION:
+    version = versions.pop() if len(versions) == 1 else NO_VERSION
+    if version == NO_VERSION:
         guesses["version"] = "the modules have no MODULE_VERSION, or several"
     if settings.kind is BuildKind.COMMAND:
         guesses["build"] = "the source has no Kbuild or Makefile that kbuild can use by itself"
+        if "configure" in settings.command[-1]:
+            guesses["build"] += "; a configure with an option for headers: $NODESIDE_KERNEL_DIR"
     elif settings.directory != ".":
         guesses["build"] = "the first directory with obj-m"
-    alone = len(modules) == 1 or directory.lower() in _NO_NAME
-    name = label(modules[0] if alone else directory)
+    name = name_of(modules, directory)
     if len(modules) > 1:
-        guesses["name"] = "the directory's" if not alone else "that of the first module"
+        first = says_nothing(directory)
+        guesses["name"] = "that of the first module" if first else "the directory's"
     return Draft(name, version, replace(settings, modules=modules), files, problem, guesses)

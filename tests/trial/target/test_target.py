@@ -17,7 +17,7 @@ from nodeside.trial.debian.archive import Archive, unpack
 from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
-from nodeside.trial.target.dkms_tree import Evaluated, label, plain_version
+from nodeside.trial.target.dkms_tree import Evaluated
 from nodeside.trial.target.target import Target
 
 DRIVER = """\
@@ -326,22 +326,6 @@ def test_a_name_without_its_ending_is_understood(word: str, tmp_path: Path) -> N
 def test_a_package_that_has_no_module_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="the Debian package bash is not a dkms package"):
         prepare_of(NAMES, "bash", tmp_path / "image")
-
-
-@pytest.mark.parametrize(
-    ("package", "name"),
-    [("vpoll", "vpoll"), ("acpi_call", "acpi-call"), ("DM-Writeboost++", "dm-writeboost")],
-)
-def test_package_names_become_dns_labels(package: str, name: str) -> None:
-    assert label(package) == name
-
-
-@pytest.mark.parametrize(
-    ("version", "plain"),
-    [("1.2.3", "1.2.3"), ("1:2.0/3", "1.2.0.3"), ("~rc", "0~rc"), ("v" * 60, "v" * 40)],
-)
-def test_package_versions_become_versions_of_a_driver(version: str, plain: str) -> None:
-    assert plain_version(version) == plain
 
 
 def test_a_package_that_is_not_free_is_found_where_main_does_not_have_it(tmp_path: Path) -> None:

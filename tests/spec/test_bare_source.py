@@ -1,0 +1,133 @@
+"""The driver of a source that has no driver.yaml, from what its files say without being run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeside.contract import BuildKind
+from nodeside.errors import SpecError
+from nodeside.spec.bare_source import bare_driver, label, plain_version
+
+
+def conf(directory: Path, text: str) -> Path:
+    (directory / "dkms.conf").write_text(text)
+    return directory
+
+
+def modules(directory: Path) -> list[str]:
+    driver = bare_driver(directory)
+    assert driver is not None
+    return [module.name for module in driver.spec.modules]
+
+
+def test_a_dkms_tree_says_everything(tmp_path: Path) -> None:
+    driver = bare_driver(
+        conf(
+            tmp_path,
+            """\
+# PACKAGE_NAME="old"
+PACKAGE_VERSION=1.2.0-1   # of upstream
+PACKAGE_NAME="Big_Board"
+MAKE[0]="make PACKAGE_NAME=$PACKAGE_NAME -C $kernel_source_dir M=$dkms_tree/build"
+if [ -f $kernel_source_dir/.config ]; then . $kernel_source_dir/.config; fi
+BUILT_MODULE_NAME[0]="$PACKAGE_NAME"
+BUILT_MODULE_NAME[1]='board-net'
+BUILT_MODULE_NAME[2]=${PACKAGE_NAME}_usb
+DEST_MODULE_NAME[0]="renamed"
+DEST_MODULE_LOCATION[0]="/extra"
+""",
+        )
+    )
+
+    assert driver is not None
+    assert (driver.name, driver.spec.version) == ("big-board", "1.2.0-1")
+    assert driver.spec.build.kind is BuildKind.DKMS
+    assert driver.spec.source.path == "."
+    assert modules(tmp_path) == ["Big_Board", "board-net", "Big_Board_usb"]
+
+
+def test_a_module_without_a_name_has_that_of_its_package(tmp_path: Path) -> None:
+    assert modules(conf(tmp_path, "PACKAGE_NAME=chip\nPACKAGE_VERSION=1\n")) == ["chip"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BUILT_MODULE_NAME[$i]=chip",
+        '  BUILT_MODULE_NAME[0]="chip"',
+        '[ -f x ] && BUILT_MODULE_NAME[0]="chip"',
+        "BUILT_MODULE_NAME[0]=$(ls)",
+        'BUILT_MODULE_NAME[0]="`ls`"',
+        "BUILT_MODULE_NAME[0]=$NAME",
+        "BUILT_MODULE_NAME+=(chip)",
+        "BUILT_MODULE_NAME=(chip net)",
+        "BUILT_MODULE_NAME[0]=chip\nBUILT_MODULE_NAME[0]=other",
+        "BUILT_MODULE_NAME[0]=chip; BUILT_MODULE_NAME[1]=net",
+    ],
+)
+def test_what_a_dkms_conf_computes_is_not_guessed(tmp_path: Path, line: str) -> None:
+    tree = conf(tmp_path, f"PACKAGE_NAME=board\nPACKAGE_VERSION=1\n{line}\n")
+
+    with pytest.raises(SpecError, match=r"dkms\.conf computes BUILT_MODULE_NAME") as caught:
+        bare_driver(tree)
+
+    assert caught.value.hint.startswith(f"nodeside init {tmp_path} ")
+
+
+def test_a_dkms_conf_without_a_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="sets no PACKAGE_NAME or no PACKAGE_VERSION"):
+        bare_driver(conf(tmp_path, "PACKAGE_NAME=chip\n"))
+
+
+@pytest.mark.parametrize("name", ["Kbuild", "Makefile"])
+def test_a_kbuild_tree_has_the_modules_that_it_lists(tmp_path: Path, name: str) -> None:
+    tree = tmp_path / "board"
+    tree.mkdir()
+    (tree / name).write_text("obj-m := net.o \\\n\tchip-core.o\nobj-$(CONFIG_USB) += usb.o\n")
+
+    driver = bare_driver(tree)
+
+    assert driver is not None
+    assert (driver.name, driver.spec.version) == ("board", "0.1.0")
+    assert driver.spec.build.kind is BuildKind.KBUILD
+    assert modules(tree) == ["chip_core", "net", "usb"]
+
+
+def test_a_list_that_a_variable_makes_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("obj-m := $(NAME).o\n")
+
+    with pytest.raises(SpecError, match="Makefile computes the names of its modules"):
+        bare_driver(tmp_path)
+
+
+def test_anything_else_is_no_source(tmp_path: Path) -> None:
+    assert bare_driver(tmp_path) is None
+    (tmp_path / "Makefile").write_text("all:\n\tcc chip.c\n")
+    assert bare_driver(tmp_path) is None
+    assert bare_driver(tmp_path / "none") is None
+
+
+def test_files_that_are_no_files_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dkms.conf")
+    (tmp_path / "Makefile").symlink_to("/dev/zero")
+
+    assert bare_driver(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("vpoll", "vpoll"), ("acpi_call", "acpi-call"), ("DM-Writeboost++", "dm-writeboost")],
+)
+def test_package_names_become_dns_labels(package: str, name: str) -> None:
+    assert label(package) == name
+
+
+@pytest.mark.parametrize(
+    ("version", "plain"),
+    [("1.2.3", "1.2.3"), ("1:2.0/3", "1.2.0.3"), ("~rc", "0~rc"), ("v" * 60, "v" * 40)],
+)
+def test_package_versions_become_versions_of_a_driver(version: str, plain: str) -> None:
+    assert plain_version(version) == plain
