@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from cluster.cache.cache import read_once
 from cluster.cache.consumers import look
 from cluster.cache.image_labels import TagLabels
+from cluster.cli import pod_events
 from cluster.cli.leader_status import Presence, standing
 from cluster.cli.status import NoSuchObject, named, overtaken
 from cluster.kube.client import Api
@@ -91,8 +92,11 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     snapshot = read_once(api, settings)
     snapshot = replace(snapshot, now=api.now())
     snapshot = _learned(api, snapshot)
-    explanation = explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
-    return explanation.with_presence(who)
+    if not node:
+        return explain_driver(snapshot, driver).with_presence(who)
+    explanation = explain_node(snapshot, driver, node)
+    said = tuple(pod_events.of_starting_pods(api, snapshot, driver, node))
+    return replace(explanation, there=(*explanation.there, *said)).with_presence(who)
 
 
 def _learned(api: Api, snapshot: Snapshot) -> Snapshot:

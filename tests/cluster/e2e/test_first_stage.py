@@ -7,14 +7,17 @@ tokens of their pods. The controller is a process of its own with the rights it 
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.model.names import OSTREE_LABEL
+from cluster.model.names import NAMESPACE, OSTREE_LABEL
 from nodeside.contract import State, assigned_label, state_label
 from nodeside.errors import ExitCode
+from nodeside.timestamps import rfc3339
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import (
@@ -33,6 +36,23 @@ pytestmark = pytest.mark.cluster
 
 IMAGE = "registry.example.com/drivers/edu"
 ASSIGNED, STATE = assigned_label("edu"), state_label("edu")
+
+
+def event_of(pod: dict[str, Any], message: str, moment: float) -> dict[str, Any]:
+    """An event about a pod as a kubelet makes it."""
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": metadata["name"]},
+        "involvedObject": {
+            "kind": "Pod",
+            **{key: metadata[key] for key in ("name", "namespace", "uid")},
+        },
+        "reason": "Told",
+        "message": message,
+        "lastTimestamp": rfc3339(moment),
+    }
 
 
 def test_a_node_with_the_hardware_gets_a_label_a_daemonset_and_a_pod(
@@ -392,6 +412,27 @@ def test_status_and_explain_tell_the_truth_at_each_step(
     assert "the node says ready, built: version 1.0.0" in said
     assert "blocks  nothing" in said
     assert scene.cli("resolve", OLD[1]).output.startswith("image      quay.example.com/toolkit:")
+
+
+def test_explain_says_what_the_kubelet_last_said_of_a_pod_that_starts(
+    scene: Scene, replicas: Replicas
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    replicas.start()
+    scene.driver()
+    scene.control_plane.wait_for(lambda: scene.pods("n0"), "its pod")
+    [pod] = scene.pods("n0")
+    path = f"/api/v1/namespaces/{NAMESPACE}/events"
+    told = ((-60, "Old"), (60, 'Pulling image "edu:1.0.0"'))  # the scheduler's lies in between
+    for seconds, message in told:
+        scene.control_plane.do("POST", path, event_of(pod, message, time.time() + seconds))
+
+    said = scene.cli("explain", "edu", "n0").output
+
+    name = pod["metadata"]["name"]
+    assert re.search(rf'pod {name}: Pulling image "edu:1.0.0" \(0 s ago\)', said)
+    assert "Old" not in said
 
 
 def test_a_controller_that_is_gone_is_what_status_and_explain_begin_with(
