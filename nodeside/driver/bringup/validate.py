@@ -26,6 +26,7 @@ from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
 _LONGEST_PAUSE = 0.5
 _TEXT = 200  # characters shown of an observed value
+_PCI, _UNBOUND, _ABSENT = "PCI ", "without a driver", "no such device on this node"
 _LOG, _NO_SPLAT = "kernel log", "no splat since the load"
 
 
@@ -74,11 +75,27 @@ class ValidationFailed(NodesideError):
             f"{item.name}: expected {item.expected}, found {item.found}"
             for item in validation.failures
         ]
-        hint = "see what the driver says in the kernel log: dmesg | tail"
-        if validation.splat:
-            hint += "; a splat fails the validation until the next boot or `nodeside driver unload`"
-        super().__init__("\n".join(rows), hint=hint)
+        super().__init__("\n".join(rows), hint=_hint(validation))
         self.validation = validation
+
+
+def _hint(validation: Validation) -> str:
+    bound = [row.found for row in validation.failures if row.name.startswith(_PCI)]
+    if any(_UNBOUND in found for found in bound):
+        # The kernel offers a device to drivers when it appears, and when they register.
+        return (
+            "offer the device to the loaded drivers again, on the node: "
+            "echo ADDRESS > /sys/bus/pci/drivers_probe"
+        )
+    if any(_ABSENT not in found for found in bound):
+        return (
+            "another driver has the device: remove it from this node, or name its module in "
+            "spec.conflicts"
+        )
+    hint = "see what the driver says in the kernel log: dmesg | tail"
+    if validation.splat:
+        hint += "; a splat fails the validation until the next boot or `nodeside driver unload`"
+    return hint
 
 
 @dataclass(frozen=True)
@@ -176,12 +193,12 @@ def device_exists(path: str, host: Host) -> CheckResult:
 
 def devices_are_bound(check: BoundCheck, host: Host) -> CheckResult:
     """Check that a matching PCI device exists, and that every one is bound to the driver."""
-    name = f"PCI {check.vendor}:{check.device or '*'}"
+    name = f"{_PCI}{check.vendor}:{check.device or '*'}"
     expected = f"bound to {check.driver}"
     devices = [item for item in pci_devices(host) if item.is_of(check.vendor, check.device)]
     if not devices:
-        return CheckResult(name, False, expected, "no such device on this node")
-    words = ", ".join(f"{item.address} {item.driver or 'without a driver'}" for item in devices)
+        return CheckResult(name, False, expected, _ABSENT)
+    words = ", ".join(f"{item.address} {item.driver or _UNBOUND}" for item in devices)
     return CheckResult(name, all(item.driver == check.driver for item in devices), expected, words)
 
 

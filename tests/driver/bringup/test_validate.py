@@ -255,6 +255,23 @@ def test_every_device_must_have_the_driver(kernel: FakeKernel) -> None:
     assert result.found == "0000:00:04.0 edu, 0000:00:05.0 without a driver"
 
 
+@pytest.mark.parametrize(
+    ("bound_to", "hint"),
+    [("", "/sys/bus/pci/drivers_probe"), ("other", "another driver has the device")],
+)
+def test_a_device_that_is_not_bound_to_it_has_a_remedy(
+    kernel: FakeKernel, bound_to: str, hint: str
+) -> None:
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8", bound_to, bound_to)
+    kernel.add("edu", FakeModule(build_id="ab" * 20))
+    spec = Validate(timeout_seconds=1, bound=(BoundCheck(vendor="1234", driver="edu"),))
+
+    with pytest.raises(ValidationFailed) as caught:
+        validate(spec, [EDU], scene(kernel))
+
+    assert hint in caught.value.hint
+
+
 def test_no_device_at_all_is_no_proof(kernel: FakeKernel) -> None:
     result = only(kernel, Validate(bound=(BoundCheck(vendor="1234", driver="edu"),)))
 
