@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from cluster.cli import image_pulls
 from cluster.cli.leader_status import NotInstalled, presence
 from cluster.cli.resolve import evidence, image_streams
 from cluster.install import crd_check
@@ -23,12 +25,13 @@ from cluster.kube.resources import (
     ACCESS_REVIEWS,
     CLUSTER_VERSIONS,
     CRDS,
+    DRIVERS,
     NAMESPACES,
     NODES,
     PODS,
     Resource,
 )
-from cluster.model.parse import node_from
+from cluster.model.parse import driver_from, node_from
 from cluster.model.snapshot import Node, Pool
 from cluster.plan.builds import toolkit_image
 from cluster.plan.nodes.hardware import has_hardware
@@ -102,16 +105,23 @@ def _cell(check: Check) -> str:
 
 
 def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
-    """Look at everything. A refusal or an error of one check does not end the others."""
-    nodes = _Nodes(api)
+    """Look at everything. A refusal or an error of one check does not end the others.
+
+    Without `driver`, what the Drivers of the cluster need is looked at.
+    """
+    nodes, others = _Nodes(api), _drivers(api)
+    drivers = [driver] if driver is not None else others
     looks: Sequence[tuple[str, Callable[[], Iterator[Check]]]] = (
         ("Kubernetes", lambda: _version(api)),
         ("admission policies", lambda: _policies(api)),
         ("rights", lambda: _rights(api)),
         ("namespace", lambda: _namespace(api, namespace)),
         ("nodes", lambda: _pools(nodes)),
-        ("hardware", lambda: _hardware(nodes, driver)),
-        ("toolkit", lambda: _toolkits(api, nodes, driver)),
+        ("labels of hardware", lambda: _labels(nodes, drivers)),
+        ("hardware", lambda: _hardware(nodes, drivers)),
+        ("devices", lambda: _rivals(nodes, drivers, others)),
+        ("image", lambda: _image(driver)),
+        ("toolkit", lambda: _toolkits(api, nodes, drivers)),
         ("definitions", lambda: _definitions(api)),
         ("controller", lambda: _controller(api, namespace)),
         ("images", lambda: _images(api, namespace)),
@@ -123,6 +133,15 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
         except ApiError as error:
             checks.append(Check(name, State.UNKNOWN, str(error), error.hint))
     return Checked(tuple(checks))
+
+
+def _drivers(api: Api) -> list[Driver]:
+    """Return the Drivers of the cluster, as far as they can be read."""
+    try:
+        found = api.list(DRIVERS, driver_from).items
+    except ApiError:
+        return []
+    return [each.driver for each in found if each.driver is not None and not each.deleting]
 
 
 def _version(api: Api) -> Iterator[Check]:
@@ -196,6 +215,10 @@ def _namespace(api: Api, namespace: str) -> Iterator[Check]:
     except NotFound:
         yield Check(name, State.OK, "is not there; `install` makes it, for privileged pods")
         return
+    if _ends(found):
+        remedy = f"wait: kubectl wait --for=delete namespace/{namespace} --timeout=10m"
+        yield Check(name, State.MISSING, "is being deleted, with all that is in it", remedy)
+        return
     level = str((found["metadata"].get("labels") or {}).get(_ENFORCE, "not set"))
     if level in ("privileged", "not set"):
         yield Check(name, State.OK, f"pod security: {level}")
@@ -206,6 +229,10 @@ def _namespace(api: Api, namespace: str) -> Iterator[Check]:
         f"pod security: {level}, which admits no driver pod",
         f"kubectl label --overwrite namespace {namespace} {_ENFORCE}=privileged",
     )
+
+
+def _ends(namespace: Mapping[str, Any]) -> bool:
+    return (namespace.get("status") or {}).get("phase") == "Terminating"
 
 
 class _Nodes:
@@ -245,7 +272,9 @@ def _pools(nodes: _Nodes) -> Iterator[Check]:
     yield Check("nodes", State.OK, f"{words}: {shortlist(kernels, _SHOWN)}")
 
 
-def _hardware(nodes: _Nodes, driver: Driver | None) -> Iterator[Check]:
+def _labels(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
+    if drivers and not any(driver.spec.hardware.pci for driver in drivers):
+        return
     labelled = [node for node in nodes.all() if any("/pci-" in key for key in node.labels)]
     name = "labels of hardware"
     remedy = (
@@ -254,11 +283,14 @@ def _hardware(nodes: _Nodes, driver: Driver | None) -> Iterator[Check]:
         "your own: hardware.nodeSelector"
     )
     count = len(nodes.all())
-    if driver is None or driver.spec.hardware.pci:
-        state = State.OK if labelled else State.MISSING
-        found = f"{len(labelled)} of {count} nodes have labels of Node Feature Discovery for PCI"
-        yield Check(name, state, found, "" if labelled else remedy)
-    if driver is not None:
+    state = State.OK if labelled else State.MISSING
+    found = f"{len(labelled)} of {count} nodes have labels of Node Feature Discovery for PCI"
+    yield Check(name, state, found, "" if labelled else remedy)
+
+
+def _hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
+    count = len(nodes.all())
+    for driver in drivers:
         fitting = sum(_fits(node, driver) for node in nodes.all())
         other = (
             "is the class of the device in deviceClassWhitelist, and are the ids those of lspci?"
@@ -284,7 +316,54 @@ def _only_vendors(nodes: _Nodes, driver: Driver) -> str:
     )
 
 
-def _toolkits(api: Api, nodes: _Nodes, driver: Driver | None) -> Iterator[Check]:
+def _rivals(nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]) -> Iterator[Check]:
+    """One line for each other Driver that is for devices of the same nodes, each pair once.
+
+    Some belong together, as one that loads a second module for a card.
+    """
+    told: set[frozenset[str]] = set()
+    for driver in drivers:
+        for other in others:
+            pair = frozenset((driver.name, other.name))
+            together = driver.name in other.spec.after or other.name in driver.spec.after
+            if driver.name == other.name or together or pair in told:
+                continue
+            shared = [
+                node.name for node in nodes.all() if _fits(node, driver) and _fits(node, other)
+            ]
+            ids = [a for a in driver.spec.hardware.pci if a in other.spec.hardware.pci]
+            if shared and ids:
+                told.add(pair)
+                devices = shortlist([f"{a.vendor}:{a.device or '*'}" for a in ids], _SHOWN)
+                yield Check(
+                    f"devices of {driver.name}",
+                    State.UNKNOWN,
+                    f"driver {other.name} is for {devices} too, on {shortlist(shared, _SHOWN)}",
+                    "a device has one driver: if both bind it, delete one of them, or part their "
+                    "nodes by hardware.nodeSelector",
+                )
+
+
+def _image(driver: Driver | None) -> Iterator[Check]:
+    if driver is not None and not driver.spec.image:
+        yield Check(
+            f"image of {driver.name}",
+            State.MISSING,
+            "spec.image is not set",
+            "name the driver image that the nodes pull: spec.image in driver.yaml",
+        )
+
+
+def _toolkits(api: Api, nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
+    if not drivers:
+        yield from _toolkit(api, nodes, None, "toolkit")
+    for driver in drivers:
+        if driver.spec.modules:
+            name = f"toolkit of {driver.name}" if drivers[1:] else "toolkit"
+            yield from _toolkit(api, nodes, driver, name)
+
+
+def _toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) -> Iterator[Check]:
     """One line for each kernel, by the same chain as the controller's."""
     chain = driver.spec.toolkit if driver is not None else Toolkit()
     streams = image_streams(api)
@@ -295,12 +374,12 @@ def _toolkits(api: Api, nodes: _Nodes, driver: Driver | None) -> Iterator[Check]
         found = toolkit_image.resolve(pool, chain, streams, known)
         where = f"{pool.kernel} ({count} node{'s' * (count != 1)})"
         if found.image:
-            yield Check(f"toolkit for {where}", State.OK, f"{found.image}: {found.why}")
+            yield Check(f"{name} for {where}", State.OK, f"{found.image}: {found.why}")
             continue
         remedy = found.remedy
         if driver is None:
             remedy += "; with --driver FILE, its own `toolkit` is looked at"
-        yield Check(f"toolkit for {where}", State.MISSING, found.why, remedy)
+        yield Check(f"{name} for {where}", State.MISSING, found.why, remedy)
 
 
 def _definitions(api: Api) -> Iterator[Check]:
@@ -310,6 +389,9 @@ def _definitions(api: Api) -> Iterator[Check]:
 
 
 def _controller(api: Api, namespace: str) -> Iterator[Check]:
+    with suppress(NotFound):
+        if _ends(api.get(NAMESPACES, namespace)):
+            return  # what is left of it ends too
     try:
         who = presence(api, namespace)
     except NotInstalled as error:
@@ -333,7 +415,7 @@ def _images(api: Api, namespace: str) -> Iterator[Check]:
             "images",
             State.MISSING,
             escaped(f"{image} cannot be pulled{more}: {message}"),
-            "is it pushed, and may the nodes pull it? nodeside-cluster install --pull-secret",
+            image_pulls.remedy(message),
         )
     elif pods:
         yield Check("images", State.OK, f"{len(pods)} pods, none waits for an image")

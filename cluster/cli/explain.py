@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from cluster.cache.cache import read_once
 from cluster.cache.consumers import look
 from cluster.cache.image_labels import TagLabels
-from cluster.cli import pod_events
+from cluster.cli import image_pulls, node_pods
 from cluster.cli.leader_status import Presence, standing
 from cluster.cli.status import NoSuchObject, named, overtaken
 from cluster.kube.client import Api
@@ -95,8 +95,10 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     if not node:
         return explain_driver(snapshot, driver).with_presence(who)
     explanation = explain_node(snapshot, driver, node)
-    said = tuple(pod_events.of_starting_pods(api, snapshot, driver, node))
-    return replace(explanation, there=(*explanation.there, *said)).with_presence(who)
+    said = node_pods.events_of_starting(api, snapshot, driver, node)
+    there = node_pods.with_names(api, node, (*explanation.there, *said))
+    blocks = node_pods.with_names(api, node, explanation.blocks)
+    return replace(explanation, there=there, blocks=blocks).with_presence(who)
 
 
 def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
@@ -267,6 +269,8 @@ def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
     words = leaver.phase.value + (f": {leaver.why}" if leaver.why else "")
     if leaver.phase.is_obstacle:
         way_out = f"to leave the modules loaded: {leaving.way_out}"
+        if leaver.phase is UnloadPhase.HELD:
+            way_out = f"end what holds them, and they are unloaded; {way_out}"
         return _Notes(notes.wanted, [words, way_out, *notes.blocks], notes.next)
     return _Notes(notes.wanted, notes.blocks, [words, *notes.next])
 
@@ -304,8 +308,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
             yield f"driver {rival} has a module of the same name there"
     if member.health is Health.DOWN:
         yield "the node is not ready"
-    if member.trouble:
-        yield member.trouble
+    yield from filter(None, (member.trouble, image_pulls.remedy(member.unpulled)))
     if (report := member.report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
@@ -333,6 +336,8 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
         yield "kernel not reported yet"
     if odd := disagreement(node):
         yield odd
+    if node.unschedulable:
+        yield "the node is cordoned: of new pods, only those of DaemonSets start there"
     assigned = node.labels.get(assigned_label(name), "")
     yield f"assigned to {name}-{assigned}" if assigned else "assigned to nothing"
     pods = [p for p in snapshot.pods.values() if p.driver == name and p.node == node.name]

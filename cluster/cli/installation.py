@@ -150,7 +150,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
         raise NotInstallable(
             "--image is missing: where do the nodes pull the controller from?",
             hint="make the image and push it (images/README.md), then: nodeside-cluster install "
-            "--image registry.example.com/nodeside-cluster:TAG",
+            "--image registry.example.com/nodeside/nodeside-cluster:TAG",
         )
     documents = all_of(_installation(connection.namespace, chosen))
     _report(apply_all(connection.open(), documents))
@@ -180,11 +180,13 @@ def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
 
     documents = manifests_of_any(connection.namespace)
     if not yes:
-        click.confirm(
+        question = (
             "Delete every Driver, nodeside itself, and the namespace "
-            f"{connection.namespace} with everything in it?",
-            abort=True,
+            f"{connection.namespace} with everything in it?"
         )
+        if not click.confirm(question):
+            click.echo("nothing was deleted")
+            return
     _report(delete_all(connection.open(), documents, deadline=timeout))
 
 

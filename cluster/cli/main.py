@@ -21,8 +21,11 @@ from cluster.cli.extra import needed
 from cluster.cli.installation import COMMANDS
 from cluster.cli.options import (
     AGENT_IMAGE_HELP,
+    ANY_DRIVER,
+    ANY_NODE,
     ARCHITECTURE,
     CA_CONFIG_MAP,
+    DRIVER,
     LOOKING,
     PROXIES,
     PROXY_NAMES,
@@ -163,7 +166,7 @@ def run(
 @root.command()
 @in_own_right(LOOKING)
 @connected
-@click.argument("driver", default="")
+@ANY_DRIVER
 @output_option
 @click.option(
     "--watch", "-w", is_flag=True, help="Show it again after each change, until interrupted."
@@ -205,8 +208,8 @@ def _show(current: Overview, output: str) -> None:
 @root.command()
 @in_own_right(LOOKING)
 @connected
-@click.argument("driver")
-@click.argument("node", default="")
+@DRIVER
+@ANY_NODE
 @output_option
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
     """Say what DRIVER (on NODE) waits for, and why.
@@ -225,7 +228,7 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 @root.command()
 @in_own_right(LOOKING)
 @connected
-@click.argument("driver", default="")
+@ANY_DRIVER
 @click.option(
     "--output",
     "-o",

@@ -71,6 +71,36 @@ def connected(function: F) -> F:
     return cast(F, wrapped)
 
 
+_COMPLETED_WITHIN = 2.0  # seconds; a shell waits for it
+
+
+def _names(plural: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a completion by the names of the objects in the cluster; nothing if none answers."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from cluster.kube import resources
+        from cluster.kube.client import connect
+        from nodeside.errors import NodesideError
+
+        resource = {"drivers": resources.DRIVERS, "nodes": resources.NODES}[plural]
+        options = context.params
+        try:
+            api = connect(options.get("kubeconfig"), options.get("context") or "")
+            page = api.list(
+                resource, lambda each: str(each["metadata"]["name"]), deadline=_COMPLETED_WITHIN
+            )
+        except NodesideError:
+            return []
+        return sorted(name for name in page.items if name.startswith(incomplete))
+
+    return complete
+
+
+DRIVER = click.argument("driver", shell_complete=_names("drivers"))
+ANY_DRIVER = click.argument("driver", default="", shell_complete=_names("drivers"))
+ANY_NODE = click.argument("node", default="", shell_complete=_names("nodes"))
+
+
 # `uname -m` of the architectures that Kubernetes supports.
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 ARCHITECTURE = click.option(

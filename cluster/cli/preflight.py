@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cluster.cli.options import ARCHITECTURE, TRYING, Connection, connected, in_own_right
+from cluster.cli.options import ARCHITECTURE, DRIVER, TRYING, Connection, connected, in_own_right
 from nodeside.failures import output_option
 
 _SECONDS = 3600.0
@@ -16,7 +16,7 @@ _SECONDS = 3600.0
 @click.command()
 @in_own_right(TRYING)
 @connected
-@click.argument("driver")
+@DRIVER
 @click.option("--os-version", default="", help="The toolkit image of this tag.")
 @click.option("--kernel", default="", help="The toolkit image for this release.")
 @click.option("--toolkit", default="", help="This toolkit image.")

@@ -163,6 +163,9 @@ def row_of(observed: DriverObject) -> Row:
 
 
 def pools_of(observed: DriverObject) -> Iterator[Row]:
+    """Yield the rows of a Driver; none if it is being deleted, like those of the next two."""
+    if observed.deleting:
+        return
     for row in observed.status.get("pools", ()):
         where = (observed.name, row["osVersion"], row["kernel"])
         good = row["reason"] == "Ready"
@@ -171,12 +174,16 @@ def pools_of(observed: DriverObject) -> Iterator[Row]:
 
 
 def resources_of(observed: DriverObject) -> Iterator[Row]:
+    if observed.deleting:
+        return
     for row in observed.status.get("resources", ()):
         counts = (str(row.get(key, 0)) for key in ("devices", "healthy"))
         yield (observed.name, row["name"], *counts, row["message"])
 
 
 def stages_of(observed: DriverObject) -> Iterator[Row]:
+    if observed.deleting:
+        return
     for row in observed.status.get("stages", ()):
         counts = (str(row["nodes"].get(key, 0)) for key in ("wanted", "ready"))
         yield (observed.name, row["name"], *counts, row["state"], row["message"])

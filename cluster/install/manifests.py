@@ -164,12 +164,12 @@ def check(installation: Installation) -> None:
     if not installation.image or re.search(r"\s", installation.image):
         raise NotInstallable(
             f"{installation.image!r} is no pull spec of the controller's image",
-            hint="expected something like registry.example.com/nodeside-cluster:1.0",
+            hint="expected something like registry.example.com/nodeside/nodeside-cluster:1.0",
         )
     if re.search(r"\s", installation.agent_image):
         raise NotInstallable(
             f"{installation.agent_image!r} is no pull spec of the device agent's image",
-            hint="expected something like registry.example.com/nodeside-agent:1.0",
+            hint="expected something like registry.example.com/nodeside/nodeside-agent:1.0",
         )
     for name in installation.pull_secrets:
         if not _SUBDOMAIN.fullmatch(name):

@@ -32,6 +32,8 @@ A cluster of {count} nodes is up. In another shell, as root:
   .venv/bin/nodeside-cluster status --watch
   kubectl logs deployment/edu-workload
   kubectl --namespace nodeside logs --follow --all-containers --selector nodeside.io/driver=edu
+  buildah push --tls-verify=false IMAGE docker://{registry}/NAME:TAG
+                                  # an image of yours; for the nodes registry.example.com/NAME:TAG
   .venv/bin/python -m tests.lab node reboot node-1 {other}
   .venv/bin/python -m tests.lab node --help               # all that can befall a node
 
@@ -72,6 +74,7 @@ def _tour(lab: Lab) -> str:
         count=len(lab.nodes),
         kubeconfig=lab.plane.kubeconfig,
         programs=lab.plane.binaries["kubectl"].parent,
+        registry=lab.registry,
         other=lab.kernels[-1].release,
     )
 

@@ -113,7 +113,9 @@ def deleting(
         Condition("Progressing", True, reason, message),
     )
     timed = conditions(found, (*untimed, degraded), now=now)
-    return _previous_fields(found) | {"leaving": leaving, "conditions": timed}
+    # What it is on each node is told by `leaving` and the message. Stages leave in their order.
+    gone = {"nodes": counts(()), "pools": [], "resources": []}
+    return _previous_fields(found) | gone | {"leaving": leaving, "conditions": timed}
 
 
 def _previous_fields(found: DriverObject) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from cluster.cli import image_pulls
 from cluster.cli.check import Checked, State, check
 from cluster.install.manifests import Installation
 from cluster.kube.client import Api, connect
@@ -17,6 +19,7 @@ from cluster.kube.listing import Page
 from cluster.kube.resources import (
     ACCESS_REVIEWS,
     CLUSTER_VERSIONS,
+    DRIVERS,
     IMAGE_STREAMS,
     LEASES,
     NAMESPACES,
@@ -36,15 +39,23 @@ TOOLKIT = {"imageTemplate": "registry.example.com/toolkit:{kernel}"}
 
 
 def driver(**spec: Any) -> Driver:
-    usual = {"version": "1.0", "modules": [{"name": "edu"}], "hardware": PCI, "toolkit": TOOLKIT}
-    return parse(
-        {
-            "apiVersion": "nodeside.io/v1alpha1",
-            "kind": "Driver",
-            "metadata": {"name": "edu"},
-            "spec": usual | spec,
-        }
-    )
+    return parse(document(**spec))
+
+
+def document(name: str = "edu", **spec: Any) -> dict[str, Any]:
+    usual = {
+        "version": "1.0",
+        "image": "registry.example.com/edu:1.0",
+        "modules": [{"name": name}],
+        "hardware": PCI,
+        "toolkit": TOOLKIT,
+    }
+    return {
+        "apiVersion": "nodeside.io/v1alpha1",
+        "kind": "Driver",
+        "metadata": {"name": name},
+        "spec": usual | spec,
+    }
 
 
 def node(name: str, kernel: str = KERNEL, **labels: str) -> dict[str, Any]:
@@ -144,6 +155,13 @@ def without_rights(cluster: FakeCluster) -> None:
     cluster.denied = {"escalate clusterroles", "create namespaces"}
 
 
+def deleted(cluster: FakeCluster) -> None:
+    cluster.objects[NAMESPACES, "nodeside"] = {
+        "metadata": {},
+        "status": {"phase": "Terminating"},
+    }
+
+
 def restricted(cluster: FakeCluster) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "baseline"}
     cluster.objects[NAMESPACES, "nodeside"] = {"metadata": {"labels": labels}}
@@ -170,6 +188,7 @@ def without_image(cluster: FakeCluster) -> None:
         (without_policies, "admission policies", POLICIES),
         (without_rights, "rights", "create namespaces, escalate clusterroles"),
         (restricted, "namespace nodeside", "baseline"),
+        (deleted, "namespace nodeside", "is being deleted"),
         (without_labels, "hardware of edu", "0 of 1"),
         (without_leader, "controller", "no controller leads"),
         (without_image, "images", "registry.example.com/x:1 cannot be pulled"),
@@ -188,6 +207,55 @@ def test_what_is_missing_is_named_with_what_to_do(
     assert "\x1b" not in checked.text()
     [row] = [each for each in json.loads(checked.json())["checks"] if each["name"] == name]
     assert row["state"] == "missing"
+
+
+def test_a_driver_yaml_without_an_image_is_not_for_a_cluster(cluster: FakeCluster) -> None:
+    made = driver()
+    wanted = replace(made, spec=replace(made.spec, image=""))
+
+    assert missing(look(cluster, wanted)) == {"image of edu": "spec.image is not set"}
+
+
+def test_without_a_driver_yaml_the_drivers_of_the_cluster_are_looked_at(
+    cluster: FakeCluster,
+) -> None:
+    cluster.lists[DRIVERS] = [document(), document("chip", toolkit={})]
+
+    checked = check(cast("Api", cluster), "nodeside")
+
+    assert set(missing(checked)) == {f"toolkit of chip for {KERNEL} (2 nodes)"}
+    names = [each.name for each in checked.checks]
+    assert {"hardware of edu", f"toolkit of edu for {KERNEL} (2 nodes)"} < set(names)
+    cluster.lists[DRIVERS] = []
+    assert f"toolkit for {KERNEL} (2 nodes)" in missing(check(cast("Api", cluster), "nodeside"))
+
+
+def test_another_driver_for_the_same_devices_is_named_once(cluster: FakeCluster) -> None:
+    other = document("other")
+    cluster.lists[DRIVERS] = [document(), other, document("later", after=["edu", "other"])]
+
+    for checked in (check(cast("Api", cluster), "nodeside"), look(cluster)):
+        [row] = [each for each in checked.checks if each.name.startswith("devices of ")]
+        assert row.found == "driver other is for 1234:11e8 too, on n1, n2"
+        assert checked.good
+    other["spec"]["hardware"] = {"pci": [{"vendor": "1234", "device": "0001"}]}
+    assert not [each for each in look(cluster).checks if each.name.startswith("devices of ")]
+
+
+@pytest.mark.parametrize(
+    ("said", "to_do"),
+    [
+        ("manifest unknown", "push it, or correct its name"),
+        ("registry.example.com/x:1: not found", "push it, or correct its name"),
+        ("pull access denied, repository does not exist or may require authorization", "--pull-"),
+        ("unexpected status: 401 Unauthorized", "--pull-secret"),
+        ("dial tcp: lookup registry: no such host", "is it pushed, and may the nodes"),
+    ],
+)
+def test_what_to_do_about_an_image_depends_on_the_answer_of_its_registry(
+    said: str, to_do: str
+) -> None:
+    assert to_do in image_pulls.remedy(said)
 
 
 def test_a_kernel_without_a_toolkit_is_named(cluster: FakeCluster) -> None:

@@ -56,3 +56,12 @@ def test_kubectl_finds_and_completes_its_plugin(control_plane: ControlPlane) -> 
     assert "kubectl-nodeside" in run("plugin", "list")
     assert run("nodeside", "--help").startswith("Usage: kubectl nodeside")
     assert "status\t" in run("__complete", "nodeside", "st")
+    control_plane.do("POST", "/api/v1/nodes", {"metadata": {"name": "to-complete"}})
+    try:
+        assert run("__complete", "nodeside", "explain", "edu", "to-c").startswith("to-complete\n")
+    finally:
+        control_plane.do("DELETE", "/api/v1/nodes/to-complete")
+
+
+def test_names_are_no_completion_where_no_cluster_answers(tmp_path: Path) -> None:
+    assert completed("explain", "--kubeconfig", str(tmp_path / "none"), "") == [":4"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cluster.cli.explain import explain_driver, explain_node
@@ -90,7 +92,19 @@ def test_a_pod_that_cannot_start_is_named_with_its_reason() -> None:
     said = explain_node(made.snapshot, "edu", "n1")
 
     assert "its pod cannot start: toolkit: ErrImagePull: not found" in said.blocks
+    made.pods["p"] = replace(made.pods["p"], waiting={"driver": "ErrImagePull: x: not found"})
+    remedy = "the registry has no such image: push it, or correct its name"
+    assert remedy in explain_node(made.snapshot, "edu", "n1").blocks
     assert "pod p: toolkit: ErrImagePull: not found" in said.there
+
+
+def test_a_cordoned_node_is_said_to_be_one() -> None:
+    made = ready()
+    assert not [line for line in explain_node(made.snapshot, "edu", "n1").there if "cord" in line]
+    made.change("n1", unschedulable=True)
+
+    [line] = [line for line in explain_node(made.snapshot, "edu", "n1").there if "cord" in line]
+    assert line.startswith("the node is cordoned")
 
 
 def test_a_node_that_a_driver_is_not_for_says_why() -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.cli import node_pods
+from cluster.kube.client import connect
 from cluster.model.names import NAMESPACE, OSTREE_LABEL
 from nodeside.contract import State, assigned_label, state_label
 from nodeside.errors import ExitCode
@@ -433,6 +436,12 @@ def test_explain_says_what_the_kubelet_last_said_of_a_pod_that_starts(
     name = pod["metadata"]["name"]
     assert re.search(rf'pod {name}: Pulling image "edu:1.0.0" \(0 s ago\)', said)
     assert "Old" not in said
+
+    holder = f"1 open file of factorial (pid 7, pod {pod['metadata']['uid'][:8]}…)"
+    other = "pod 00000000… of another node"
+    with closing(connect(scene.control_plane.kubeconfig)) as api:
+        lines = node_pods.with_names(api, "n0", [holder, other, "nothing"])
+    assert lines == (f"1 open file of factorial (pid 7, pod {NAMESPACE}/{name})", other, "nothing")
 
 
 def test_a_controller_that_is_gone_is_what_status_and_explain_begin_with(

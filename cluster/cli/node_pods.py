@@ -1,0 +1,85 @@
+"""What the API server knows of the pods of a node, and the node does not report.
+
+The kubelet's events, such as `Pulling image ...`: a node reports nothing before its driver
+container runs. And the names of the pods that hold a module: a node knows the start of their uid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError
+from cluster.kube.resources import PODS, Resource
+from cluster.model.limits import clipped
+from cluster.model.snapshot import DriverPod, Snapshot
+from nodeside.contract import State, node_driver_name
+from nodeside.timestamps import parse_rfc3339
+
+# The core group's, since the ClusterRole view allows reading those.
+_EVENTS = Resource("Event", "events", namespaced=True)
+_LIMIT = 500  # bytes of a message
+
+
+_HOLDER = re.compile(r"\bpod ([0-9a-f]{8})…")  # as the node side writes it (node/holders.py)
+
+
+class _Said(NamedTuple):
+    time: float
+    message: str
+
+
+def events_of_starting(api: Api, snapshot: Snapshot, driver: str, node: str) -> Iterator[str]:
+    """Yield a line for each pod of the driver on a node that is not ready; none without events."""
+    report = snapshot.node_drivers.get(node_driver_name(driver, node))
+    boot = snapshot.nodes[node].boot_id
+    if report and report.boot_id == boot and report.state == State.READY.value:
+        return
+    for pod in snapshot.pods.values():
+        if pod.driver == driver and pod.node == node and (said := _newest(api, pod)):
+            ago = max(0, round(api.now() - said.time))
+            yield f"pod {pod.name}: {said.message} ({ago} s ago)"
+
+
+def with_names(api: Api, node: str, lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines with the names of the pods whose uids a node has reported."""
+    if not any(map(_HOLDER.search, lines)):
+        return tuple(lines)
+    try:
+        found = api.list(PODS, _uid_and_name, fields=f"spec.nodeName={node}").items
+    except ApiError:
+        return tuple(lines)
+    names = {uid[:8]: name for uid, name in found}
+
+    def named(match: re.Match[str]) -> str:
+        name = names.get(match[1], "")
+        return f"pod {name}" if name else match[0]
+
+    return tuple(_HOLDER.sub(named, line) for line in lines)
+
+
+def _uid_and_name(pod: dict[str, Any]) -> tuple[str, str]:
+    metadata = pod["metadata"]
+    return str(metadata.get("uid", "")), f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _newest(api: Api, pod: DriverPod) -> _Said | None:
+    try:
+        fields = f"involvedObject.uid={pod.uid}"
+        page = api.list(_EVENTS, _said, namespace=pod.namespace, fields=fields)
+    except ApiError:  # without the right to read events, the rest is still worth telling
+        return None
+    return max(page.items, default=None)
+
+
+def _said(event: dict[str, Any]) -> _Said | None:
+    """Return an event's time and message. `lastTimestamp` is empty in those of the newer API."""
+    metadata = event.get("metadata") or {}
+    last = event.get("lastTimestamp") or event.get("eventTime") or metadata.get("creationTimestamp")
+    with suppress(ValueError):
+        time = parse_rfc3339(f"{str(last).rstrip('Z').partition('.')[0]}Z")
+        return _Said(time, clipped(str(event.get("message", "")), _LIMIT))
+    return None
