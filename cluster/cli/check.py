@@ -32,9 +32,10 @@ from cluster.kube.resources import (
     Resource,
 )
 from cluster.model.parse import driver_from, node_from
-from cluster.model.snapshot import Node, Pool
+from cluster.model.snapshot import DriverObject, Node, Pool
 from cluster.plan.builds import toolkit_image
 from cluster.plan.nodes.hardware import has_hardware
+from cluster.plan.nodes.members import CANNOT_PULL
 from cluster.plan.nodes.pools import pool_of
 from nodeside.log import escaped
 from nodeside.shortlist import shortlist
@@ -59,7 +60,6 @@ _RIGHTS = (
     ),
 )
 _ENFORCE = "pod-security.kubernetes.io/enforce"
-_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 _SHOWN = 3
 
 
@@ -109,7 +109,9 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
 
     Without `driver`, what the Drivers of the cluster need is looked at.
     """
-    nodes, others = _Nodes(api), _drivers(api)
+    nodes = _Nodes(api)
+    found, unread = _drivers(api)
+    others = [each.driver for each in found if each.driver is not None]
     drivers = [driver] if driver is not None else others
     looks: Sequence[tuple[str, Callable[[], Iterator[Check]]]] = (
         ("Kubernetes", lambda: _version(api)),
@@ -117,11 +119,12 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
         ("rights", lambda: _rights(api)),
         ("namespace", lambda: _namespace(api, namespace)),
         ("nodes", lambda: _pools(nodes)),
+        ("drivers", lambda: _mistakes(found, unread)),
         ("labels of hardware", lambda: _labels(nodes, drivers)),
         ("hardware", lambda: _hardware(nodes, drivers)),
         ("devices", lambda: _rivals(nodes, drivers, others)),
         ("image", lambda: _image(driver)),
-        ("toolkit", lambda: _toolkits(api, nodes, drivers)),
+        ("toolkit", lambda: _toolkits(api, nodes, drivers, unread)),
         ("definitions", lambda: _definitions(api)),
         ("controller", lambda: _controller(api, namespace)),
         ("images", lambda: _images(api, namespace)),
@@ -135,13 +138,24 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
     return Checked(tuple(checks))
 
 
-def _drivers(api: Api) -> list[Driver]:
-    """Return the Drivers of the cluster, as far as they can be read."""
+def _drivers(api: Api) -> tuple[list[DriverObject], ApiError | None]:
+    """Return the Drivers of the cluster, none before the installation, or why they are unknown."""
     try:
         found = api.list(DRIVERS, driver_from).items
-    except ApiError:
-        return []
-    return [each.driver for each in found if each.driver is not None and not each.deleting]
+    except NotFound:
+        return [], None
+    except ApiError as error:
+        return [], error
+    return [each for each in found if not each.deleting], None
+
+
+def _mistakes(found: Sequence[DriverObject], unread: ApiError | None) -> Iterator[Check]:
+    if unread is not None:
+        raise unread
+    for each in found:
+        if each.driver is None:
+            remedy = f"correct it: kubectl edit driver {each.name}"
+            yield Check(f"driver {each.name}", State.MISSING, escaped(each.mistakes), remedy)
 
 
 def _version(api: Api) -> Iterator[Check]:
@@ -328,13 +342,14 @@ def _rivals(nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]) 
             together = driver.name in other.spec.after or other.name in driver.spec.after
             if driver.name == other.name or together or pair in told:
                 continue
-            shared = [
-                node.name for node in nodes.all() if _fits(node, driver) and _fits(node, other)
-            ]
-            ids = [a for a in driver.spec.hardware.pci if a in other.spec.hardware.pci]
-            if shared and ids:
-                told.add(pair)
-                devices = shortlist([f"{a.vendor}:{a.device or '*'}" for a in ids], _SHOWN)
+            ids = _shared_ids(driver, other)
+            if not ids:
+                continue
+            told.add(pair)
+            both = [node for node in nodes.all() if _fits(node, driver) and _fits(node, other)]
+            if both:
+                devices = shortlist(ids, _SHOWN)
+                shared = [node.name for node in both]
                 yield Check(
                     f"devices of {driver.name}",
                     State.UNKNOWN,
@@ -342,6 +357,17 @@ def _rivals(nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]) 
                     "a device has one driver: if both bind it, delete one of them, or part their "
                     "nodes by hardware.nodeSelector",
                 )
+
+
+def _shared_ids(one: Driver, other: Driver) -> list[str]:
+    """Return the PCI ids that both are for."""
+    return [
+        f"{mine.vendor}:{mine.device or theirs.device or '*'}"
+        for mine in one.spec.hardware.pci
+        for theirs in other.spec.hardware.pci
+        if mine.vendor == theirs.vendor
+        and (mine.device == theirs.device or not (mine.device and theirs.device))
+    ]
 
 
 def _image(driver: Driver | None) -> Iterator[Check]:
@@ -354,11 +380,14 @@ def _image(driver: Driver | None) -> Iterator[Check]:
         )
 
 
-def _toolkits(api: Api, nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
-    if not drivers:
+def _toolkits(
+    api: Api, nodes: _Nodes, drivers: Sequence[Driver], unread: ApiError | None
+) -> Iterator[Check]:
+    if not drivers and unread is None:
         yield from _toolkit(api, nodes, None, "toolkit")
     for driver in drivers:
-        if driver.spec.modules:
+        is_for_some = not drivers[1:] or any(_fits(node, driver) for node in nodes.all())
+        if driver.spec.modules and is_for_some:
             name = f"toolkit of {driver.name}" if drivers[1:] else "toolkit"
             yield from _toolkit(api, nodes, driver, name)
 
@@ -376,6 +405,10 @@ def _toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) -> Itera
         if found.image:
             yield Check(f"{name} for {where}", State.OK, f"{found.image}: {found.why}")
             continue
+        if driver is not None and (driver.spec.prebuilt.sources or driver.spec.prebuilt.image):
+            words = "none; prebuilt modules are used"
+            yield Check(f"{name} for {where}", State.OK, words)
+            continue
         remedy = found.remedy
         if driver is None:
             remedy += "; with --driver FILE, its own `toolkit` is looked at"
@@ -389,7 +422,7 @@ def _definitions(api: Api) -> Iterator[Check]:
 
 
 def _controller(api: Api, namespace: str) -> Iterator[Check]:
-    with suppress(NotFound):
+    with suppress(ApiError):
         if _ends(api.get(NAMESPACES, namespace)):
             return  # what is left of it ends too
     try:
@@ -426,5 +459,5 @@ def _not_pulled(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
             waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") in _PULL:
+            if waiting.get("reason") in CANNOT_PULL:
                 yield str(container.get("image", "")), str(waiting.get("message", ""))[:300]

@@ -26,6 +26,7 @@ from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.hardware import Fit, disagreement, former_devices, has_hardware
+from cluster.plan.nodes.members import CANNOT_PULL, Member
 from cluster.plan.planner import plan
 from cluster.plan.rollout.decisions import Decision, why_queued
 from cluster.plan.rollout.table import Act
@@ -308,7 +309,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
             yield f"driver {rival} has a module of the same name there"
     if member.health is Health.DOWN:
         yield "the node is not ready"
-    yield from filter(None, (member.trouble, image_pulls.remedy(member.unpulled)))
+    yield from _trouble(member)
     if (report := member.report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
@@ -318,6 +319,15 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
         degraded = condition(context.resource.status, "Degraded")
         stopped = phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
         yield f"{row.why}: {degraded['message']}" if stopped else row.why
+
+
+def _trouble(member: Member) -> Iterator[str]:
+    """Yield why its pod does not start, and what to do if that is an image."""
+    if member.trouble:
+        yield member.trouble
+    waiting = member.pod.waiting.values() if member.pod else ()
+    if unpulled := [why for why in waiting if why.partition(":")[0] in CANNOT_PULL]:
+        yield image_pulls.remedy(unpulled[0])
 
 
 def _awaited(decision: Decision) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.resources import PODS, Resource
+from cluster.model.fields import part, text
 from cluster.model.limits import clipped
 from cluster.model.snapshot import DriverPod, Snapshot
 from nodeside.contract import State, node_driver_name
@@ -62,8 +63,8 @@ def with_names(api: Api, node: str, lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _uid_and_name(pod: dict[str, Any]) -> tuple[str, str]:
-    metadata = pod["metadata"]
-    return str(metadata.get("uid", "")), f"{metadata.get('namespace', '')}/{metadata['name']}"
+    metadata = part(pod, "metadata")
+    return text(metadata, "uid"), f"{text(metadata, 'namespace')}/{text(metadata, 'name')}"
 
 
 def _newest(api: Api, pod: DriverPod) -> _Said | None:
@@ -77,9 +78,9 @@ def _newest(api: Api, pod: DriverPod) -> _Said | None:
 
 def _said(event: dict[str, Any]) -> _Said | None:
     """Return an event's time and message. `lastTimestamp` is empty in those of the newer API."""
-    metadata = event.get("metadata") or {}
-    last = event.get("lastTimestamp") or event.get("eventTime") or metadata.get("creationTimestamp")
+    last = text(event, "lastTimestamp") or text(event, "eventTime")
+    last = last or text(part(event, "metadata"), "creationTimestamp")
     with suppress(ValueError):
-        time = parse_rfc3339(f"{str(last).rstrip('Z').partition('.')[0]}Z")
-        return _Said(time, clipped(str(event.get("message", "")), _LIMIT))
+        time = parse_rfc3339(f"{last.rstrip('Z').partition('.')[0]}Z")
+        return _Said(time, clipped(text(event, "message"), _LIMIT))
     return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -83,15 +85,17 @@ def _names(plural: str) -> Callable[[click.Context, click.Parameter, str], list[
         from nodeside.errors import NodesideError
 
         resource = {"drivers": resources.DRIVERS, "nodes": resources.NODES}[plural]
-        options = context.params
-        try:
-            api = connect(options.get("kubeconfig"), options.get("context") or "")
-            page = api.list(
-                resource, lambda each: str(each["metadata"]["name"]), deadline=_COMPLETED_WITHIN
-            )
-        except NodesideError:
-            return []
-        return sorted(name for name in page.items if name.startswith(incomplete))
+        options, names = context.params, list[str]()
+
+        def look() -> None:
+            with suppress(NodesideError):
+                api = connect(options.get("kubeconfig"), options.get("context") or "")
+                names.extend(api.list(resource, lambda each: str(each["metadata"]["name"])).items)
+
+        looking = threading.Thread(target=look, daemon=True)  # a list may have many slow pages
+        looking.start()
+        looking.join(_COMPLETED_WITHIN)
+        return sorted(name for name in names if name.startswith(incomplete))
 
     return complete
 

@@ -6,6 +6,7 @@ toolkit. A node and a laptop may have neither toolkit nor network when a command
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,19 +22,28 @@ from nodeside.spec.model import Driver
 MAKEFILES = ("Kbuild", "Makefile")  # kbuild reads the first that is there
 NO_VERSION = "0.1.0"
 _NO_NAME = frozenset({"src", "source", "driver", "kernel", "linux", "module", "modules", "kmod"})
-_LIMIT = 1 << 20  # bytes of a Makefile or dkms.conf
+_MAKEFILE_LIMIT = 1 << 20  # bytes
+_CONF_LIMIT = 1 << 16  # bytes; real ones have 5 kB
+_VALUE_LIMIT = 100  # characters; a name of a package is put into others
 
 # obj-m, or obj-$(CONFIG_X), which is obj-m where the option is m (Documentation/kbuild/modules.rst)
-_OBJECTS = re.compile(r"^[ \t]*obj-(?:m|\$[({]\w+[)}])[ \t]*[:+?]?=(.*)$", re.MULTILINE)
+_OBJECTS = re.compile(r"^[ \t]*obj-(m|\$[({]\w+[)}])[ \t]*([:+?]?)=(.*)$", re.MULTILINE)
 _OBJECT = re.compile(r"(?<![\w/$(){}.-])([\w-]{1,55})\.o(?!\S)")
+_IF = re.compile(r"[ \t]*(ifn?eq|ifn?def|endif)\b(.*)")
 
 _KEY = r"(PACKAGE_NAME|PACKAGE_VERSION|BUILT_MODULE_NAME|DEST_MODULE_NAME)"
-_SET = re.compile(rf"(?<![#\w])(?<!\$){_KEY}(?:\[[^\]]*\])?\+?=")
+_SET = re.compile(rf"(?<![#$\w]){_KEY}(?:\[[^\]]{{0,20}}\])?\+?=")
 _SET_LITERALLY = re.compile(
-    rf"""^{_KEY}(?:\[(\d{{1,4}})\])?=(?:"([^"`\\]*)"|'([^']*)'|([^\s"'`\\;&|()<>#]*))\s*(?:\#.*)?$"""
+    rf"""{_KEY}(?:\[(\d{{1,4}})\])?=(?:"([^"`\\]*)"|'([^']*)'|([^\s"'`\\;&|()<>#]*))\s*(?:\#.*)?"""
 )
-_SET_OTHER = re.compile(r"""^(?!BUILT_|DEST_|PACKAGE_)\w+(?:\[[^\]]*\])?=["']""")
+_SET_OTHER = re.compile(
+    r"""(?!BUILT_|DEST_|PACKAGE_)\w+(?:\[[^\]]{0,20}\])?=(?:"(?:[^"\\]|\\.)*"|'[^']*')\s*"""
+)
 _PACKAGE = re.compile(r"\$(?:\{(PACKAGE_NAME|PACKAGE_VERSION)\}|(PACKAGE_NAME|PACKAGE_VERSION)\b)")
+_OPENS = re.compile(
+    r"(?:^|[;&|]|\b(?:then|else|do)\b)\s*(?:if|for|while|until|case|select)\b|\)\s*\{"
+)
+_CLOSES = re.compile(r"(?:^|[;&\s])(?:fi|done|esac)\b|^\}")
 
 
 def bare_driver(directory: Path) -> Driver | None:
@@ -41,13 +51,12 @@ def bare_driver(directory: Path) -> Driver | None:
 
     Raises SpecError if its files do not say plainly what its modules are called.
     """
-    if conf := source_text(directory / "dkms.conf"):
-        return parse(_of_dkms_conf(conf, directory), str(directory))
+    conf = directory / "dkms.conf"
+    if os.path.lexists(conf):
+        return parse(_of_dkms_conf(conf), str(directory))
     if not lists_modules(directory):
         return None
-    modules = named_modules(directory)
-    if not modules:
-        raise _unclear(directory, "computes the names of its modules")
+    modules = _plainly_listed(directory)
     name = name_of(modules, directory.resolve().name)
     build = {"kind": BuildKind.KBUILD.value}
     return parse(smallest_document(name, NO_VERSION, ".", build, modules), str(directory))
@@ -81,8 +90,38 @@ def named_modules(directory: Path) -> tuple[str, ...]:
         kernel_name(module[1])
         for text in _makefiles(directory)
         for objects in _OBJECTS.finditer(text)
-        for module in _OBJECT.finditer(objects[1])
+        for module in _OBJECT.finditer(objects[3])
     }
+    return tuple(sorted(found))
+
+
+def _plainly_listed(directory: Path) -> tuple[str, ...]:
+    """Return the modules of a Makefile that lists them by name, and whatever the kernel.
+
+    Raises SpecError for any other.
+    """
+    file = next(path for name in MAKEFILES if os.path.lexists(path := directory / name))
+    found: set[str] = set()
+    conditions: list[str] = []
+    for line in source_text(file).splitlines():
+        if condition := _IF.match(line):
+            if condition[1] != "endif":
+                conditions.append(condition[2])
+            elif conditions:
+                conditions.pop()
+        if not (objects := _OBJECTS.match(line)):
+            continue
+        # `ifneq ($(KERNELRELEASE),)` only tells kbuild from a make by hand.
+        if any("KERNELRELEASE" not in condition for condition in conditions):
+            raise _unclear(file, "lists modules under a condition")
+        words = objects[3].partition("#")[0].split()
+        if objects[1] != "m" or not all(_OBJECT.fullmatch(word) for word in words):
+            raise _unclear(file, "computes the names of its modules, or has them in directories")
+        if objects[2] != "+":
+            found.clear()
+        found |= {kernel_name(word.removesuffix(".o")) for word in words}
+    if not found:
+        raise _unclear(file, "lists no module")
     return tuple(sorted(found))
 
 
@@ -108,11 +147,11 @@ def plain_version(version: str) -> str:
     return plain if re.match(r"[A-Za-z0-9]", plain) else f"0{plain}"[:40]
 
 
-def source_text(path: Path) -> str:
+def source_text(path: Path, limit: int = _MAKEFILE_LIMIT) -> str:
     """Return a file of the source with its continued lines joined; "" if there is none to read."""
     try:
-        with open_untrusted(path, limit=_LIMIT) as file:
-            text = file.read(_LIMIT)
+        with open_untrusted(path, limit=limit) as file:
+            text = file.read(limit)
     except (OSError, NodesideError):
         return ""
     return text.decode("utf-8", "replace").replace("\\\n", " ")
@@ -122,46 +161,47 @@ def _makefiles(directory: Path) -> list[str]:
     return [source_text(directory / name) for name in MAKEFILES]
 
 
-def _of_dkms_conf(conf: str, directory: Path) -> dict[str, Any]:
+def _of_dkms_conf(conf: Path) -> dict[str, Any]:
     """Return the document of a dkms tree (dkms(8)) whose dkms.conf sets its names literally."""
-    values = _literal_values(conf, directory)
+    values = _literal_values(conf)
     name, version = values.get(("PACKAGE_NAME", 0)), values.get(("PACKAGE_VERSION", 0))
     if not name or not version:
-        raise _unclear(directory, "sets no PACKAGE_NAME or no PACKAGE_VERSION")
+        raise _unclear(conf, "is no file that sets PACKAGE_NAME and PACKAGE_VERSION")
     indices = sorted({i for key, i in values if not key.startswith("PACKAGE_")}) or [0]
     modules = dict.fromkeys(values.get(("BUILT_MODULE_NAME", i)) or name for i in indices)
     build = {"kind": BuildKind.DKMS.value}
     return smallest_document(label(name), plain_version(version), ".", build, modules)
 
 
-def _literal_values(conf: str, directory: Path) -> dict[tuple[str, int], str]:
+def _literal_values(conf: Path) -> dict[tuple[str, int], str]:
     values: dict[tuple[str, int], str] = {}
 
     def package(match: re.Match[str]) -> str:
         return values.get((match[1] or match[2], 0), match[0])
 
-    for line in conf.splitlines():
-        if line.lstrip().startswith("#") or _SET_OTHER.match(line):
+    depth = 0  # of blocks that bash may skip or repeat
+    for line in source_text(conf, _CONF_LIMIT).splitlines():
+        if line.lstrip().startswith("#") or _SET_OTHER.fullmatch(line):
             continue
-        touched = _SET.search(line.partition(" #")[0])
+        depth += len(_OPENS.findall(line.strip())) - len(_CLOSES.findall(line.strip()))
+        touched = _SET.search(line)
         if touched is None:
             continue
-        match = _SET_LITERALLY.match(line)
-        if match is None:
-            raise _unclear(directory, f"computes {touched[1]}")
+        match = _SET_LITERALLY.fullmatch(line)
+        if match is None or depth:
+            raise _unclear(conf, f"computes {touched[1]}")
         key = (match[1], int(match[2] or 0))
         double, single, plain = match[3], match[4], match[5]
         value = single if single is not None else _PACKAGE.sub(package, double or plain or "")
-        if "$" in value or values.get(key, value) != value:
-            raise _unclear(directory, f"computes {key[0]}")
+        if "$" in value or len(value) > _VALUE_LIMIT or values.get(key, value) != value:
+            raise _unclear(conf, f"computes {key[0]}")
         values[key] = value
     return values
 
 
-def _unclear(directory: Path, what: str) -> SpecError:
+def _unclear(file: Path, what: str) -> SpecError:
     """Return the error about a source of which too little is known without running it."""
-    conf = directory / "dkms.conf"
-    file = conf if conf.exists() else directory / "Makefile"
+    directory = file.parent
     return SpecError(
         f"{directory} has no driver.yaml, and {file.name} {what}",
         hint=f"nodeside init {directory} finds out by a build, and writes a driver.yaml",

@@ -43,12 +43,13 @@ def as_table(runs: Sequence[Run], *, matrix: bool = False) -> str:
     In a matrix, a kernel on which the driver works is only a line of the latter.
     """
     parts = [_run_table(run) for run in runs if not (matrix and run.verdict == ExitCode.OK)]
-    if len(runs) > 1:
+    if matrix or len(runs) > 1:
         stages = stages_of(runs)
         header = ("KERNEL", "RESULT", *(name.upper() for name in stages), "FIRST ERROR")
         parts.append(table([_summary(run, stages) for run in runs], header=header))
     if matrix:
-        notes = dict.fromkeys(note for run in runs for note in _notes(run))
+        good = (run for run in runs if run.verdict == ExitCode.OK)
+        notes = dict.fromkeys(note for run in good for note in _notes(run))
         parts += [f"note: {escaped(note)}" for note in notes]
     return "\n\n".join(parts)
 

@@ -66,6 +66,12 @@ def test_a_module_without_a_name_has_that_of_its_package(tmp_path: Path) -> None
         "BUILT_MODULE_NAME=(chip net)",
         "BUILT_MODULE_NAME[0]=chip\nBUILT_MODULE_NAME[0]=other",
         "BUILT_MODULE_NAME[0]=chip; BUILT_MODULE_NAME[1]=net",
+        "if grep -q NET $kernel_source_dir/.config; then\nBUILT_MODULE_NAME[0]=net\nfi",
+        "names() {\nBUILT_MODULE_NAME[0]=net\n}",
+        'CLEAN="make clean"; BUILT_MODULE_NAME[0]="chip"',
+        '[ "$a" != " #" ] && BUILT_MODULE_NAME[0]="chip"',
+        f'BUILT_MODULE_NAME[0]="{"$PACKAGE_NAME" * 1000}"',
+        f"BUILT_MODULE_NAME[0]={'x' * 200}",
     ],
 )
 def test_what_a_dkms_conf_computes_is_not_guessed(tmp_path: Path, line: str) -> None:
@@ -77,8 +83,24 @@ def test_what_a_dkms_conf_computes_is_not_guessed(tmp_path: Path, line: str) -> 
     assert caught.value.hint.startswith(f"nodeside init {tmp_path} ")
 
 
+def test_blocks_that_name_no_module_are_passed_over(tmp_path: Path) -> None:
+    tree = conf(
+        tmp_path,
+        """\
+PACKAGE_NAME=chip
+PACKAGE_VERSION=1
+if ! grep -q X .config; then BUILD_EXCLUSIVE_KERNEL=none; fi
+for each in a b; do
+    case $each in a) echo a ;; esac
+done
+BUILT_MODULE_NAME[0]=chip
+""",
+    )
+    assert modules(tree) == ["chip"]
+
+
 def test_a_dkms_conf_without_a_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="sets no PACKAGE_NAME or no PACKAGE_VERSION"):
+    with pytest.raises(SpecError, match="is no file that sets PACKAGE_NAME and PACKAGE_VERSION"):
         bare_driver(conf(tmp_path, "PACKAGE_NAME=chip\n"))
 
 
@@ -86,7 +108,10 @@ def test_a_dkms_conf_without_a_version_is_refused(tmp_path: Path) -> None:
 def test_a_kbuild_tree_has_the_modules_that_it_lists(tmp_path: Path, name: str) -> None:
     tree = tmp_path / "board"
     tree.mkdir()
-    (tree / name).write_text("obj-m := net.o \\\n\tchip-core.o\nobj-$(CONFIG_USB) += usb.o\n")
+    (tree / name).write_text(
+        "obj-m := old.o\nifneq ($(KERNELRELEASE),)\n"
+        "obj-m := net.o \\\n\tchip-core.o # old.o was here\nobj-m += usb.o\nendif\n"
+    )
 
     driver = bare_driver(tree)
 
@@ -96,11 +121,34 @@ def test_a_kbuild_tree_has_the_modules_that_it_lists(tmp_path: Path, name: str) 
     assert modules(tree) == ["chip_core", "net", "usb"]
 
 
-def test_a_list_that_a_variable_makes_is_not_guessed(tmp_path: Path) -> None:
-    (tmp_path / "Makefile").write_text("obj-m := $(NAME).o\n")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "obj-m := $(NAME).o",
+        "obj-m := core.o $(MODULES)",
+        "obj-$(CONFIG_CHIP) += chip.o",
+        "obj-m := sub/",
+        "obj-m := sub/chip.o",
+        "ifeq ($(CHIP),y)\nobj-m := a.o\nelse\nobj-m := b.o\nendif",
+        "obj-m := chip.o\nobj-m :=",
+    ],
+)
+def test_a_list_that_is_not_the_same_for_every_kernel_is_not_guessed(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "Makefile").write_text(f"{text}\n")
 
-    with pytest.raises(SpecError, match="Makefile computes the names of its modules"):
+    with pytest.raises(SpecError, match=r"and Makefile \w+") as caught:
         bare_driver(tmp_path)
+
+    assert caught.value.hint.startswith(f"nodeside init {tmp_path} ")
+
+
+def test_kbuild_reads_the_kbuild_and_no_makefile_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "Kbuild").write_text("obj-m := new.o\n")
+    (tmp_path / "Makefile").write_text("obj-m := old.o\n")
+
+    assert modules(tmp_path) == ["new"]
 
 
 def test_anything_else_is_no_source(tmp_path: Path) -> None:
@@ -111,10 +159,20 @@ def test_anything_else_is_no_source(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_files_are_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "dkms.conf")
     (tmp_path / "Makefile").symlink_to("/dev/zero")
-
     assert bare_driver(tmp_path) is None
+
+    os.mkfifo(tmp_path / "dkms.conf")
+    with pytest.raises(SpecError, match=r"dkms\.conf is no file"):
+        bare_driver(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["PACKAGE_NAME[ ", '"', "if ", "; ", ") ", "PACKAGE_NAME=x "])
+def test_a_long_line_is_read_in_a_moment(tmp_path: Path, line: str) -> None:
+    (tmp_path / "dkms.conf").write_text(line * (60_000 // len(line)))
+
+    with pytest.raises(SpecError):
+        bare_driver(tmp_path)
 
 
 @pytest.mark.parametrize(

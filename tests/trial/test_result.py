@@ -113,13 +113,15 @@ def test_what_a_ready_driver_has_not_shown_is_a_note() -> None:
 
 def test_in_a_matrix_a_kernel_on_which_the_driver_works_is_one_line() -> None:
     good = run(notes=("the machine has none of the devices",))
-    bad = run(exit_code=41, report=REPORT | {"message": "cannot load it"})
+    bad = run(exit_code=41, report=REPORT | {"message": "cannot load it"}, notes=("of the bad",))
 
     text = result.as_table([good, bad, good], matrix=True)
 
     assert text.count("driver     edu 1.0.0") == 1
     assert text.count("the machine has none of the devices") == 1
     assert len(re.findall(r"^\S+ +(ready|exit code 41) ", text, re.MULTILINE)) == 3
+    assert text.count("of the bad") == 1
+    assert " ready " in result.as_table([good], matrix=True), "of one that was interrupted"
     assert result.as_table([good, bad, good]).count("driver     edu 1.0.0") == 3
 
 

@@ -308,10 +308,10 @@ def cause(member: Member) -> str:
 
 # The kubelet's reasons for an image that it cannot pull.
 # https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
-_CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 
 
 def cannot_pull(pod: DriverPod) -> str:
     """Returns why the driver container's image cannot be pulled, "" if it can."""
     why = pod.waiting.get(DRIVER_CONTAINER, "")
-    return why if why.partition(":")[0] in _CANNOT_PULL else ""
+    return why if why.partition(":")[0] in CANNOT_PULL else ""

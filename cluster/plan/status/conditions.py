@@ -114,7 +114,7 @@ def deleting(
     )
     timed = conditions(found, (*untimed, degraded), now=now)
     # What it is on each node is told by `leaving` and the message. Stages leave in their order.
-    gone = {"nodes": counts(()), "pools": [], "resources": []}
+    gone = {"nodes": counts(()), "pools": [], "preflight": [], "casualties": [], "resources": []}
     return _previous_fields(found) | gone | {"leaving": leaving, "conditions": timed}
 
 

@@ -81,21 +81,21 @@ class ValidationFailed(NodesideError):
 
 def _hint(validation: Validation) -> str:
     bound = [row.found for row in validation.failures if row.name.startswith(_PCI)]
-    if any(_UNBOUND in found for found in bound):
+    hints = ["see what the driver says in the kernel log: dmesg | tail"]
+    if validation.splat:
+        hints.append("a splat fails the validation until the next boot or `nodeside driver unload`")
+    if free := re.findall(rf"([0-9a-f:.]+) {_UNBOUND}", " ".join(bound)):
         # The kernel offers a device to drivers when it appears, and when they register.
-        return (
-            "offer the device to the loaded drivers again, on the node: "
-            "echo ADDRESS > /sys/bus/pci/drivers_probe"
+        hints.append(
+            "a device that another driver has left since is not offered to this one by itself: "
+            f"echo {free[0]} > /sys/bus/pci/drivers_probe"
         )
-    if any(_ABSENT not in found for found in bound):
-        return (
+    elif any(found != _ABSENT for found in bound):
+        hints.append(
             "another driver has the device: remove it from this node, or name its module in "
             "spec.conflicts"
         )
-    hint = "see what the driver says in the kernel log: dmesg | tail"
-    if validation.splat:
-        hint += "; a splat fails the validation until the next boot or `nodeside driver unload`"
-    return hint
+    return "; ".join(hints)
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,49 @@ def test_without_a_driver_yaml_the_drivers_of_the_cluster_are_looked_at(
     assert f"toolkit for {KERNEL} (2 nodes)" in missing(check(cast("Api", cluster), "nodeside"))
 
 
+def test_drivers_that_cannot_be_read_are_told(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.lists[DRIVERS] = [document("chip", modules="none")]
+    [mistakes] = [c for c in look(cluster).checks if c.name == "driver chip"]
+    assert (mistakes.state, "modules" in mistakes.found) == (State.MISSING, True)
+
+    usual = cluster.list
+
+    def refuse(resource: Resource, *given: Any, **more: Any) -> Page[Any]:
+        if resource is DRIVERS:
+            raise Forbidden("may not list drivers")
+        return usual(resource, *given, **more)
+
+    monkeypatch.setattr(cluster, "list", refuse)
+    checked = check(cast("Api", cluster), "nodeside")
+    assert checked.good, checked.text()
+    [unread] = [each for each in checked.checks if each.name == "drivers"]
+    assert unread.state is State.UNKNOWN
+
+
+def test_a_driver_with_prebuilt_modules_needs_no_toolkit(cluster: FakeCluster) -> None:
+    prebuilt = {"sources": [{"oci": "registry.example.com/edu"}]}
+
+    assert look(cluster, driver(toolkit={}, prebuilt=prebuilt)).good
+
+
+def test_somebody_who_may_not_get_namespaces_sees_the_controller(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = cluster.get
+
+    def refuse(resource: Resource, *given: Any, **more: Any) -> dict[str, Any]:
+        if resource is NAMESPACES:
+            raise Forbidden("may not get namespaces")
+        return usual(resource, *given, **more)
+
+    monkeypatch.setattr(cluster, "get", refuse)
+
+    states = {each.name: each.state for each in look(cluster).checks}
+    assert states["controller"] is State.OK
+
+
 def test_another_driver_for_the_same_devices_is_named_once(cluster: FakeCluster) -> None:
     other = document("other")
     cluster.lists[DRIVERS] = [document(), other, document("later", after=["edu", "other"])]
@@ -238,6 +281,8 @@ def test_another_driver_for_the_same_devices_is_named_once(cluster: FakeCluster)
         [row] = [each for each in checked.checks if each.name.startswith("devices of ")]
         assert row.found == "driver other is for 1234:11e8 too, on n1, n2"
         assert checked.good
+    other["spec"]["hardware"] = {"pci": [{"vendor": "1234"}]}
+    assert [each for each in look(cluster).checks if each.name.startswith("devices of ")]
     other["spec"]["hardware"] = {"pci": [{"vendor": "1234", "device": "0001"}]}
     assert not [each for each in look(cluster).checks if each.name.startswith("devices of ")]
 
@@ -250,6 +295,11 @@ def test_another_driver_for_the_same_devices_is_named_once(cluster: FakeCluster)
         ("pull access denied, repository does not exist or may require authorization", "--pull-"),
         ("unexpected status: 401 Unauthorized", "--pull-secret"),
         ("dial tcp: lookup registry: no such host", "is it pushed, and may the nodes"),
+        ("", "is it pushed, and may the nodes"),
+        ("x509: certificate signed by unknown authority", "must trust the registry"),
+        ('image "x.example.com/e:1.0-5.14.0-403.el9": not found', "push it, or correct its name"),
+        ("registry.example.com/authors/edu:1: not found", "push it, or correct its name"),
+        ("no match for platform in manifest: not found", "the architecture of the node"),
     ],
 )
 def test_what_to_do_about_an_image_depends_on_the_answer_of_its_registry(

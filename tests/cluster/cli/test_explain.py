@@ -92,7 +92,7 @@ def test_a_pod_that_cannot_start_is_named_with_its_reason() -> None:
     said = explain_node(made.snapshot, "edu", "n1")
 
     assert "its pod cannot start: toolkit: ErrImagePull: not found" in said.blocks
-    made.pods["p"] = replace(made.pods["p"], waiting={"driver": "ErrImagePull: x: not found"})
+    made.pods["p"] = replace(made.pods["p"], waiting={"provide": "ErrImagePull: x: not found"})
     remedy = "the registry has no such image: push it, or correct its name"
     assert remedy in explain_node(made.snapshot, "edu", "n1").blocks
     assert "pod p: toolkit: ErrImagePull: not found" in said.there

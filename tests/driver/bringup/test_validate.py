@@ -257,7 +257,10 @@ def test_every_device_must_have_the_driver(kernel: FakeKernel) -> None:
 
 @pytest.mark.parametrize(
     ("bound_to", "hint"),
-    [("", "/sys/bus/pci/drivers_probe"), ("other", "another driver has the device")],
+    [
+        ("", "echo 0000:00:04.0 > /sys/bus/pci/drivers_probe"),
+        ("other", "another driver has the device"),
+    ],
 )
 def test_a_device_that_is_not_bound_to_it_has_a_remedy(
     kernel: FakeKernel, bound_to: str, hint: str
