@@ -4,9 +4,11 @@ main                  the commands, which import their code when called
 installation          the commands that install, uninstall and print manifests
 options               shared options; role hints for refused requests
 status, explain       the status of Drivers; the reasons for the state of a Driver or node
+node_pods             the kubelet's events about driver pods; the names of pods that hold a module
 fleet_report          the same for all nodes, on one page of HTML
 resolve               the toolkit image that a node gets
 check                 what a cluster lacks for nodeside and a driver
+image_pulls           what to do about an image that cannot be pulled
 preflight, trial_build    a trial build for a kernel that no node runs yet
 kmm_module            a Module of Kernel Module Management as a Driver, for `import`
 completion            completion in a shell, and of `kubectl nodeside`
