@@ -96,8 +96,8 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     if not node:
         return explain_driver(snapshot, driver).with_presence(who)
     explanation = explain_node(snapshot, driver, node)
-    said = node_pods.events_of_starting(api, snapshot, driver, node)
-    there = node_pods.with_names(api, node, (*explanation.there, *said))
+    there = node_pods.with_events(api, snapshot, driver, node, explanation.there)
+    there = node_pods.with_names(api, node, there)
     blocks = node_pods.with_names(api, node, explanation.blocks)
     return replace(explanation, there=there, blocks=blocks).with_presence(who)
 

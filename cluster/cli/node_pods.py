@@ -7,7 +7,7 @@ container runs. And the names of the pods that hold a module: a node knows the s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -33,16 +33,26 @@ class _Said(NamedTuple):
     message: str
 
 
-def events_of_starting(api: Api, snapshot: Snapshot, driver: str, node: str) -> Iterator[str]:
-    """Yield a line for each pod of the driver on a node that is not ready; none without events."""
+def with_events(
+    api: Api, snapshot: Snapshot, driver: str, node: str, lines: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the lines with the newest event of each pod of the driver, unless it is ready."""
     report = snapshot.node_drivers.get(node_driver_name(driver, node))
     boot = snapshot.nodes[node].boot_id
     if report and report.boot_id == boot and report.state == State.READY.value:
-        return
-    for pod in snapshot.pods.values():
-        if pod.driver == driver and pod.node == node and (said := _newest(api, pod)):
-            ago = max(0, round(api.now() - said.time))
-            yield f"pod {pod.name}: {said.message} ({ago} s ago)"
+        return tuple(lines)
+    pods = {p.name: p for p in snapshot.pods.values() if p.driver == driver and p.node == node}
+
+    def told(line: str) -> str:
+        word, _, rest = line.partition(" ")
+        pod = pods.get(rest.partition(":")[0].partition(" ")[0]) if word == "pod" else None
+        said = _newest(api, pod) if pod else None
+        if said is None:
+            return line
+        ago = max(0, round(api.now() - said.time))
+        return f"{line}{';' if ':' in line else ':'} {said.message} ({ago}s ago)"
+
+    return tuple(map(told, lines))
 
 
 def with_names(api: Api, node: str, lines: Sequence[str]) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ def test_images_that_are_missing_are_named_and_done_without_or_waited_for(
     story.until_pull_fails("late/toolkit:")
     explained = story.scene.cli("explain", "edu", node.name).output
     assert "the registry has no such image: push it, or correct its name" in explained
-    assert re.search(r"pod edu-\S+: .+ \(\d+ s ago\)", explained), "what the kubelet said last"
+    assert re.search(r"pod edu-\S+: .+ \(\d+s ago\)", explained), "what the kubelet said last"
     story.push_late_toolkit(node)
     story.until_ready(version, node_1="built")
 

@@ -434,7 +434,7 @@ def test_explain_says_what_the_kubelet_last_said_of_a_pod_that_starts(
     said = scene.cli("explain", "edu", "n0").output
 
     name = pod["metadata"]["name"]
-    assert re.search(rf'pod {name}: Pulling image "edu:1.0.0" \(0 s ago\)', said)
+    assert re.search(rf'pod {name}: Pulling image "edu:1.0.0" \(0s ago\)', said)
     assert "Old" not in said
 
     holder = f"1 open file of factorial (pid 7, pod {pod['metadata']['uid'][:8]}…)"
