@@ -310,7 +310,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     if member.health is Health.DOWN:
         yield "the node is not ready"
     yield from _trouble(member)
-    if (report := member.report) is not None and member.health is Health.BROKEN:
+    if (report := member.word) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
     phase = context.rollout.state.phase

@@ -6,6 +6,7 @@ container runs. And the names of the pods that hold a module: a node knows the s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,12 +37,15 @@ class _Said(NamedTuple):
 def with_events(
     api: Api, snapshot: Snapshot, driver: str, node: str, lines: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the lines with the newest event of each pod of the driver, unless it is ready."""
+    """Return the lines with the newest event of each pod of the driver that is not ready yet."""
     report = snapshot.node_drivers.get(node_driver_name(driver, node))
-    boot = snapshot.nodes[node].boot_id
-    if report and report.boot_id == boot and report.state == State.READY.value:
-        return tuple(lines)
-    pods = {p.name: p for p in snapshot.pods.values() if p.driver == driver and p.node == node}
+    is_ready = report is not None and report.state == State.READY.value
+    since = report.time if report and is_ready else -math.inf  # what came later is not ready
+    pods = {
+        pod.name: pod
+        for pod in snapshot.pods.values()
+        if pod.driver == driver and pod.node == node and pod.created > since
+    }
 
     def told(line: str) -> str:
         word, _, rest = line.partition(" ")

@@ -179,7 +179,7 @@ def test_a_new_version_waits_for_who_holds_the_device(
     loading = story.loading(one)
     version = story.roll_out()
     story.until_node(one, reason="InUse")
-    assert "pod default/one)" in story.scene.cli("explain", "edu", one.name).output
+    story.until_explained(one, "pod default/one)")
     story.until_counts("one")
     assert story.loading(one) == loading
     story.end_consumer("one")

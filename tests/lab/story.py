@@ -461,6 +461,17 @@ class Story:
 
         self.wait_for(holds, f"a pull of {image} to fail")
 
+    def until_explained(self, node: LabNode, words: str) -> str:
+        """`explain` says so of a node; all that it says."""
+        said: list[str] = []
+
+        def holds() -> bool:
+            said[:] = [self.scene.cli("explain", "edu", node.name).output]
+            return words in " ".join(said[0].split())
+
+        self.wait_for(holds, f"explain to say {words!r}")
+        return said[0]
+
     def until_leader_is_not(self, pod: str) -> None:
         """A pod of another Deployment revision leads."""
         self.wait_for(

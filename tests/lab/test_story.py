@@ -178,9 +178,10 @@ def test_images_that_are_missing_are_named_and_done_without_or_waited_for(
     version = story.roll_out(prebuilt={"image": FOR_KERNELS}, toolkit=late)
     story.until_pull_fails(f"drivers/edu:{version}-{node.kernel.release}")
     story.until_pull_fails("late/toolkit:")
-    explained = story.scene.cli("explain", "edu", node.name).output
-    assert "the registry has no such image: push it, or correct its name" in explained
-    assert re.search(r"pod edu-\S+: .+ \(\d+s ago\)", explained), "what the kubelet said last"
+    story.until_explained(node, "the registry has no such image: push it, or correct its name")
+    explained = story.until_explained(node, "late/toolkit:")
+    event = r"pod edu-\S+: .+\(\d+s\s+ago\)"
+    assert re.search(event, explained, re.DOTALL), explained
     story.push_late_toolkit(node)
     story.until_ready(version, node_1="built")
 

@@ -92,10 +92,30 @@ def test_a_pod_that_cannot_start_is_named_with_its_reason() -> None:
     said = explain_node(made.snapshot, "edu", "n1")
 
     assert "its pod cannot start: toolkit: ErrImagePull: not found" in said.blocks
+    assert "pod p: toolkit: ErrImagePull: not found" in said.there
     made.pods["p"] = replace(made.pods["p"], waiting={"provide": "ErrImagePull: x: not found"})
     remedy = "the registry has no such image: push it, or correct its name"
     assert remedy in explain_node(made.snapshot, "edu", "n1").blocks
-    assert "pod p: toolkit: ErrImagePull: not found" in said.there
+
+
+def test_what_a_node_said_of_the_version_before_blocks_nothing() -> None:
+    made = ready()
+    old = made.revision("n1")
+    made.apply_driver(version="2.0.0")
+    made.settle()
+    [moved] = [node for node in made.nodes if made.revision(node) != old]
+    daemonset = f"edu-{made.nodes[moved].labels['nodeside.io/edu.assigned']}"
+    made.pods["p"] = DriverPod(
+        "p", driver="edu", node=moved, daemonset=daemonset,
+        waiting={"toolkit": "ErrImagePull: not found"},
+    )  # fmt: skip
+
+    blocks = explain_node(made.snapshot, "edu", moved).blocks
+
+    assert blocks == (
+        "its pod cannot start: toolkit: ErrImagePull: not found",
+        "the registry has no such image: push it, or correct its name",
+    )
 
 
 def test_a_cordoned_node_is_said_to_be_one() -> None:
