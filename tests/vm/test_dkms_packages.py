@@ -128,7 +128,9 @@ def test_what_a_dkms_conf_says_without_being_run_is_what_bash_finds_in_it(
             read = bare_driver(packages.images / name / "src")
             assert read is not None, name
             assert (read.name, read.spec.version) == (tried.name, tried.spec.version)
-            assert [m.name for m in read.spec.modules] == [m.name for m in tried.spec.modules]
+            left_out = EFFECTS[name].left_out if name in EFFECTS else ()
+            found = [m.name for m in read.spec.modules if m.name not in left_out]
+            assert found == [m.name for m in tried.spec.modules], name
             plain.append(name)
     assert len(plain) >= _AT_LEAST, plain
 
