@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.resources import PODS, Resource
-from cluster.model.fields import part, text
+from cluster.model.fields import part, report_text, text
 from cluster.model.limits import clipped
 from cluster.model.snapshot import DriverPod, Snapshot
 from nodeside.contract import State, node_driver_name
@@ -24,7 +24,6 @@ from nodeside.timestamps import parse_rfc3339
 # The core group's, since the ClusterRole view allows reading those.
 _EVENTS = Resource("Event", "events", namespaced=True)
 _LIMIT = 500  # bytes of a message
-
 
 _HOLDER = re.compile(r"\bpod ([0-9a-f]{8})…")  # as the node side writes it (node/holders.py)
 
@@ -39,7 +38,11 @@ def with_events(
 ) -> tuple[str, ...]:
     """Return the lines with the newest event of each pod of the driver that is not ready yet."""
     report = snapshot.node_drivers.get(node_driver_name(driver, node))
-    is_ready = report is not None and report.state == State.READY.value
+    is_ready = (
+        report is not None
+        and report.state == State.READY.value
+        and report.boot_id == snapshot.nodes[node].boot_id
+    )
     since = report.time if report and is_ready else -math.inf  # what came later is not ready
     pods = {
         pod.name: pod
@@ -96,5 +99,6 @@ def _said(event: dict[str, Any]) -> _Said | None:
     last = last or text(part(event, "metadata"), "creationTimestamp")
     with suppress(ValueError):
         time = parse_rfc3339(f"{last.rstrip('Z').partition('.')[0]}Z")
-        return _Said(time, clipped(text(event, "message"), _LIMIT))
+        words = " ".join(report_text(event, "message").split())
+        return _Said(time, clipped(words, _LIMIT))
     return None

@@ -19,7 +19,7 @@ from nodeside.modulenames import kernel_name
 from nodeside.spec.document import parse
 from nodeside.spec.model import Driver
 
-MAKEFILES = ("Kbuild", "Makefile")  # kbuild reads the first that is there
+_MAKEFILES = ("Kbuild", "Makefile")  # kbuild reads the first that is there
 NO_VERSION = "0.1.0"
 _NO_NAME = frozenset({"src", "source", "driver", "kernel", "linux", "module", "modules", "kmod"})
 _MAKEFILE_LIMIT = 1 << 20  # bytes
@@ -29,7 +29,12 @@ _VALUE_LIMIT = 100  # characters; a name of a package is put into others
 # obj-m, or obj-$(CONFIG_X), which is obj-m where the option is m (Documentation/kbuild/modules.rst)
 _OBJECTS = re.compile(r"^[ \t]*obj-(m|\$[({]\w+[)}])[ \t]*([:+?]?)=(.*)$", re.MULTILINE)
 _OBJECT = re.compile(r"(?<![\w/$(){}.-])([\w-]{1,55})\.o(?!\S)")
-_IF = re.compile(r"[ \t]*(ifn?eq|ifn?def|endif)\b(.*)")
+_IF = re.compile(r"[ \t]*(else[ \t]+)?(?:ifn?eq|ifn?def)\b(.*)")
+_ENDIF = re.compile(r"[ \t]*endif\b")
+# `ifneq ($(KERNELRELEASE),)` or `ifdef KERNELRELEASE`: only tells kbuild from a make by hand.
+_BY_KBUILD = re.compile(
+    r"[ \t]*(?:\([ \t]*\$[({]KERNELRELEASE[)}][ \t]*,[ \t]*\)|KERNELRELEASE)[ \t]*(?:#.*)?"
+)
 
 _KEY = r"(PACKAGE_NAME|PACKAGE_VERSION|BUILT_MODULE_NAME|DEST_MODULE_NAME)"
 _SET = re.compile(rf"(?<![#$\w]){_KEY}(?:\[[^\]]{{0,20}}\])?\+?=")
@@ -100,19 +105,18 @@ def _plainly_listed(directory: Path) -> tuple[str, ...]:
 
     Raises SpecError for any other.
     """
-    file = next(path for name in MAKEFILES if os.path.lexists(path := directory / name))
+    file = next(path for name in _MAKEFILES if os.path.lexists(path := directory / name))
     found: set[str] = set()
     conditions: list[str] = []
     for line in source_text(file).splitlines():
-        if condition := _IF.match(line):
-            if condition[1] != "endif":
-                conditions.append(condition[2])
-            elif conditions:
-                conditions.pop()
+        condition = _IF.match(line)
+        if conditions and (_ENDIF.match(line) or (condition and condition[1])):
+            conditions.pop()
+        if condition:
+            conditions.append(condition[2])
         if not (objects := _OBJECTS.match(line)):
             continue
-        # `ifneq ($(KERNELRELEASE),)` only tells kbuild from a make by hand.
-        if any("KERNELRELEASE" not in condition for condition in conditions):
+        if not all(map(_BY_KBUILD.fullmatch, conditions)):
             raise _unclear(file, "lists modules under a condition")
         words = objects[3].partition("#")[0].split()
         if objects[1] != "m" or not all(_OBJECT.fullmatch(word) for word in words):
@@ -158,7 +162,7 @@ def source_text(path: Path, limit: int = _MAKEFILE_LIMIT) -> str:
 
 
 def _makefiles(directory: Path) -> list[str]:
-    return [source_text(directory / name) for name in MAKEFILES]
+    return [source_text(directory / name) for name in _MAKEFILES]
 
 
 def _of_dkms_conf(conf: Path) -> dict[str, Any]:

@@ -130,6 +130,9 @@ def test_a_kbuild_tree_has_the_modules_that_it_lists(tmp_path: Path, name: str) 
         "obj-m := sub/",
         "obj-m := sub/chip.o",
         "ifeq ($(CHIP),y)\nobj-m := a.o\nelse\nobj-m := b.o\nendif",
+        "ifneq ($(KERNELRELEASE),)\nelse ifeq ($(CHIP),y)\nobj-m := a.o\nendif",
+        "ifeq ($(findstring rt,$(KERNELRELEASE)),rt)\nobj-m := a.o\nendif",
+        "ifeq ($(KERNELRELEASE),6.1.0)\nobj-m := a.o\nendif",
         "obj-m := chip.o\nobj-m :=",
     ],
 )
@@ -142,6 +145,20 @@ def test_a_list_that_is_not_the_same_for_every_kernel_is_not_guessed(
         bare_driver(tmp_path)
 
     assert caught.value.hint.startswith(f"nodeside init {tmp_path} ")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["ifneq ($(KERNELRELEASE),)", "ifneq  ( ${KERNELRELEASE} , ) # kbuild", "ifdef KERNELRELEASE"],
+)
+def test_a_makefile_for_kbuild_and_for_a_make_by_hand_is_plain(
+    tmp_path: Path, condition: str
+) -> None:
+    other = "ifeq ($(V),1)\nQ :=\nelse ifeq ($(V),2)\nQ := @\nendif"
+    text = f"{other}\n{condition}\nobj-m := a.o\nelse\nall:\n\tmake\nendif\n{other}\n"
+    (tmp_path / "Makefile").write_text(text)
+
+    assert modules(tmp_path) == ["a"]
 
 
 def test_kbuild_reads_the_kbuild_and_no_makefile_beside_it(tmp_path: Path) -> None:

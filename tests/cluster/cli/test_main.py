@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from cluster.cli.extra import PACKAGES, needed
 from cluster.cli.main import root
@@ -55,6 +56,16 @@ def test_uninstall_asks_about_the_whole_namespace(tmp_path: Path) -> None:
 
     assert "and the namespace tools with everything in it?" in done.output
     assert done.exit_code == ExitCode.INTERRUPTED
+
+
+def test_uninstall_that_is_answered_with_no_deletes_nothing(tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        place = config(server, tmp_path)
+        done = CliRunner().invoke(root, ["uninstall", "--kubeconfig", str(place)], input="n\n")
+
+    assert done.output.endswith("nothing was deleted\n")
+    assert done.exit_code == ExitCode.OK
+    assert not server.asked
 
 
 @pytest.mark.parametrize("name", COMMANDS)
