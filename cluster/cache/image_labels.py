@@ -14,8 +14,9 @@ from typing import Final
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NoSuchKind
 from cluster.kube.resources import IMAGE_STREAM_TAGS
+from cluster.model.coreos import tag_order
 from cluster.model.parse import toolkit_labels_from
-from cluster.model.snapshot import Tag, ToolkitLabels, tag_order
+from cluster.model.snapshot import Tag, ToolkitLabels
 from nodeside import log
 
 READING: Final = 2.0  # seconds for all tags that one plan asks for

@@ -7,6 +7,7 @@
     fields, parse, parse_claims, parse_pods, parse_stages    parsers from the API server's JSON
     labelmap, pci_labels  compact label sets; their labels about PCI devices
     index                 cached single-pass lookups
+    coreos                versions of CoreOS, and the order of the toolkit tags named by them
     actions, lanes        the actions of a plan, and their dependencies
     demand                the pods that a plan has to know, since Drivers evict them
     annotations           state stored in annotations

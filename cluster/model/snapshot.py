@@ -8,7 +8,6 @@ woken.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -458,23 +457,3 @@ def uses(found: DriverObject) -> bool:
     """Return whether a Driver has stages, or had stages that may have left objects."""
     stages = found.driver is not None and stages_of(found.driver.spec)
     return bool(stages or found.status.get("stages"))
-
-
-_NUMBER = re.compile(r"([0-9]+)")
-
-
-def tag_order(tag: str) -> tuple[bool, tuple[tuple[int, str], ...]]:
-    """Return a sort key that compares numbers in tags as numbers: 418.94.9 before 418.94.10.
-
-    `latest` sorts before all versions, since it names no version and moves. Any text is accepted,
-    with numbers of any length.
-    """
-    words = _NUMBER.split(tag)  # every second element is a number
-    order = tuple(_number(word) if i % 2 else (-1, word) for i, word in enumerate(words))
-    return _NUMBER.match(tag) is not None, order
-
-
-def _number(digits: str) -> tuple[int, str]:
-    """Return a sort key for a number of any length: `int` rejects more than 4,300 digits."""
-    digits = digits.lstrip("0")
-    return len(digits), digits

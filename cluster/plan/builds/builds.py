@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cluster.model.snapshot import BuildPod, JobObject, Pool, Snapshot, tag_order
+from cluster.model.coreos import coreos, tag_order
+from cluster.model.snapshot import BuildPod, ImageStream, JobObject, Pool, Snapshot
 from cluster.model.states import Progress
 from cluster.plan.builds.toolkit_image import Link, Resolution, stream_of
 from cluster.plan.objects.build_job import Build, publish_target
 from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 
-COMING_TAGS = 2  # newest image stream tags to build for, of those newer than any in use
+COMING_TAGS = 2  # newest image stream tags to build for, of those that are coming for a pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +118,36 @@ def coming(
     snapshot: Snapshot,
     resolutions: Mapping[Pool, Resolution],
 ) -> Iterator[Build]:
-    """Yields builds of these revisions for the newest tags that are newer than any tag in use.
+    """Yields builds of these revisions for the newest tags that are coming for a pool.
 
-    `driver` defines where toolkits are found and modules are published.
+    `driver` defines where toolkits are found and modules are published. Pools of the same variant
+    share a build.
     """
     publish, chain = publish_target(driver), driver.spec.toolkit
     stream = stream_of(chain, snapshot.image_streams)
-    from_stream = {pool: each for pool, each in resolutions.items() if each.link.of_a_stream}
-    images = {each.image for each in from_stream.values()}
-    if not publish or stream is None or not from_stream:
+    if not publish or stream is None:
         return
-    orders = {tag: tag_order(tag) for tag in stream.tags}
-    used = [order for tag, order in orders.items() if stream.tags[tag] in images]
-    tags = sorted((tag for tag in orders if orders[tag] > max(used)), key=orders.__getitem__)
-    kinds = {(pool.architecture, kernel_variant(pool.kernel)) for pool in from_stream}
-    for tag in tags[-COMING_TAGS:]:
-        for architecture, variant in sorted(kinds):
-            image = stream.tags[tag]
-            for revision, source in revisions.items():
-                yield Build(source, revision, image, architecture, publish, variant=variant)
+    targets = {
+        (tag_order(tag), pool.architecture, kernel_variant(pool.kernel))
+        for pool, resolution in resolutions.items()
+        if resolution.link.of_a_stream
+        for tag in _coming_tags(pool, resolution.image, stream)
+    }
+    for (_, tag), architecture, variant in sorted(targets):
+        image = stream.tags[tag]
+        for revision, source in revisions.items():
+            yield Build(source, revision, image, architecture, publish, variant=variant)
+
+
+def _coming_tags(pool: Pool, image: str, stream: ImageStream) -> list[str]:
+    """Returns the newest tags of the pool's RHEL that are later than the one that the pool runs.
+
+    A pool whose OS version is none of CoreOS runs the tag of its image.
+    """
+    versions = {tag: version for tag in stream.tags if (version := coreos(tag))}
+    of_image = (version for tag, version in versions.items() if stream.tags[tag] == image)
+    now = coreos(pool.os_version) or max(of_image, default=None)
+    if now is None:
+        return []
+    later = (tag for tag, each in versions.items() if each.major == now.major and each > now)
+    return sorted(later, key=tag_order)[-COMING_TAGS:]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
+from cluster.model.coreos import coreos, rhel_of, tag_order
 from cluster.model.snapshot import (
     DaemonSetObject,
     ImageStream,
@@ -26,7 +27,6 @@ from cluster.model.snapshot import (
     Snapshot,
     Tag,
     Unseen,
-    tag_order,
 )
 from cluster.plan.builds.toolkit_evidence import NO_EVIDENCE, Evidence, has_built
 from nodeside.contract import assigned_label
@@ -72,7 +72,7 @@ class Resolution:
 
     `image` is empty exactly if `link` is NONE; then `remedy` says what to do. `why` says which link
     served and why the configured links before it did not. `tags_seen` are the tags of the image
-    stream, sorted as text. `in_doubt` means that an image for another kernel was skipped, or is
+    stream, the oldest first. `in_doubt` means that an image for another kernel was skipped, or is
     kept because nothing else serves.
     """
 
@@ -105,7 +105,7 @@ def resolve(
     passed: list[str] = []
     doubted: dict[str, None] = {}
     stream = stream_of(toolkit, streams)
-    tags = tuple(sorted(stream.tags)) if stream else ()
+    tags = tuple(sorted(stream.tags, key=tag_order)) if stream else ()
     for link, image, why in _chain(pool, toolkit, streams, evidence, current):
         doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
@@ -137,8 +137,18 @@ def asked(
     if exact:
         yield Tag(stream.name, pool.os_version, exact)
     if not exact or evidence.against(exact, pool):
-        for name in sorted(stream.tags, key=tag_order)[-_READ:]:
+        for name in _recent(stream, rhel_of(pool.kernel)):
             yield Tag(stream.name, name, stream.tags[name])
+
+
+def _recent(stream: ImageStream, rhel: int | None) -> list[str]:
+    """Returns the newest tags, without those of another RHEL, whose kernels are all others."""
+    others = {
+        tag
+        for tag in stream.tags
+        if rhel is not None and (version := coreos(tag)) and version.major != rhel
+    }
+    return sorted(stream.tags.keys() - others, key=tag_order)[-_READ:]
 
 
 def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:

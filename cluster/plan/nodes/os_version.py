@@ -12,15 +12,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from cluster.model.coreos import coreos
 from cluster.model.names import OSTREE_LABEL
 
 # 49.84.202110081407-0, 418.94.202501221327-0 and, since OpenShift 4.19, 9.6.20260616-0.
 _OSTREE = re.compile(r"(?<![\w.-])[0-9]{1,4}\.[0-9]{1,4}\.(?:[0-9]{8}|[0-9]{12})-[0-9]+(?![\w.-])")
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)?)(?:[.+-][\w.+-]*)?(?: SP([0-9]))?")
 _NOT_IN_A_SLUG = re.compile(r"[^a-z0-9.]+")
-# Until OpenShift 4.18: 4.18 and RHEL 9.4, or CentOS Stream 9. Since 4.19: RHEL 9.6.
-_OPENSHIFT = re.compile(r"(?P<major>[0-9])(?P<minor>[0-9]+)\.(?P<rhel>[0-9]+)\.[0-9]{12}-[0-9]+")
-_RHEL = re.compile(r"(?P<major>[0-9]+)\.(?P<minor>[0-9]+)\.[0-9]{8}-[0-9]+")
 _SLUG = re.compile(r"(?P<id>.*?)(?P<version>(?P<major>[0-9]*)(\.(?P<minor>[0-9]+))?)")
 _REBUILDS: Final = frozenset(("rhel", "centos", "rocky", "almalinux", "ol"))  # of RHEL
 
@@ -78,17 +76,12 @@ def os_parts(version: str) -> dict[str, str]:
     `id` as in /etc/os-release; `version` with its `major` and `minor` part; `rhel` is the version
     of RHEL that the system has the packages of, such as 9.4 for 418.94.202501221327-0.
     """
-    if match := _OPENSHIFT.fullmatch(version):
-        major, minor = match["rhel"][0], match["rhel"][1:]
-        parts = {
-            "id": "rhcos" if minor else "scos",
-            "version": f"{match['major']}.{match['minor']}",
-        }
-        parts |= {"major": match["major"], "minor": match["minor"]}
-        return {**parts, "rhel": f"{major}.{minor}" if minor else major}
-    if match := _RHEL.fullmatch(version):
-        number = f"{match['major']}.{match['minor']}"
-        return {"id": "rhcos", "version": number, **match.groupdict(), "rhel": number}
+    if found := coreos(version):
+        rhel = f"{found.major}" if found.minor < 0 else f"{found.major}.{found.minor}"
+        numbers = found.openshift or (found.major, found.minor)
+        major, minor = (str(number) for number in numbers)
+        parts = {"version": f"{major}.{minor}", "major": major, "minor": minor, "rhel": rhel}
+        return {"id": "rhcos" if found.minor >= 0 else "scos", **parts}
     match = _SLUG.fullmatch(version)
     parts = match.groupdict(default="") if match else dict.fromkeys(_SLUG.groupindex, "")
     return {**parts, "rhel": parts["version"] if parts["id"] in _REBUILDS else ""}

@@ -17,7 +17,8 @@ from tests.cluster.fakes.scripted import Said, ScriptedServer
 
 STREAM = "openshift/driver-toolkit"
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
-ONE, TWO = Tag(STREAM, "418.10", "quay.io/dtk:1"), Tag(STREAM, "418.9", "quay.io/dtk:2")
+ONE = Tag(STREAM, "9.6.20250916-0", "quay.io/dtk:1")
+TWO = Tag(STREAM, "418.94.202501221327-0", "quay.io/dtk:2")  # older: it is read second
 NOT_IMPORTED = Said(404, json.dumps({"kind": "Status", "message": "not found", "code": 404}))
 
 
@@ -68,7 +69,7 @@ def test_each_tag_is_read_once(reader: Reader) -> None:
     assert reader.learn() == 0
 
     assert unquote(reader.server.asked[0].path) == (
-        "/apis/image.openshift.io/v1/namespaces/openshift/imagestreamtags/driver-toolkit:418.10"
+        "/apis/image.openshift.io/v1/namespaces/openshift/imagestreamtags/driver-toolkit:9.6.20250916-0"
     )
     assert reader.labels.known == {
         ONE.image: ToolkitLabels(KERNEL),

@@ -153,7 +153,7 @@ def test_a_node_without_a_toolkit_waits_and_the_tags_seen_are_named() -> None:
     message = model.condition("Degraded")["message"]
     assert f"kernel {KERNEL} on n0: no toolkit image" in message
     assert "has no tag 418.94.202501221327-0" in message
-    assert "tags seen: latest, 417.94.202401010000-0" in message
+    assert "tags seen: 417.94.202401010000-0, latest" in message
 
 
 def test_it_recovers_when_the_tag_appears() -> None:

@@ -344,15 +344,6 @@ def test_the_good_revision_is_not_built_twice_for_a_kernel_that_comes_during_a_r
     assert moved.revision == model.drivers["edu"].status["lastGoodRevision"]
 
 
-def test_only_the_two_newest_tags_beyond_those_in_use_are_built_for() -> None:
-    older, much_newer = "418.9.1-0", ["418.94.202504010000-0", "418.100.202505010000-0"]
-    model = Model(image_streams=tags(older, OLD_OS, NEW_OS, *much_newer))
-    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
-    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
-    model.settle()
-    assert len(model.jobs) == 3
-
-
 def test_tags_without_a_version_are_no_coming_kernels_and_other_systems_hide_none() -> None:
     rhel = "5.14.0-427.13.1.el9_4.x86_64"
     model = Model(image_streams=tags(OLD_OS, NEW_OS, "latest", "latest-rhel-10"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.model.snapshot import ImageStream, Pool, Tag, ToolkitLabels, Unseen, tag_order
+from cluster.model.snapshot import ImageStream, Pool, Tag, ToolkitLabels, Unseen
 from cluster.plan.builds.toolkit_evidence import Evidence
 from cluster.plan.builds.toolkit_image import CurrentImage, Link, Resolution, asked, fill, resolve
 from nodeside.spec.fleet import Toolkit
@@ -68,7 +68,7 @@ def test_with_nothing_it_says_what_was_looked_at_and_which_tags_there_are() -> N
         "",
         Link.NONE,
         "image stream openshift/driver-toolkit has no tag 418.94.202502020000-0",
-        ("418.94.202501221327-0", "latest"),
+        ("latest", "418.94.202501221327-0"),
         "wait for the tag, or name an image in spec.toolkit.images",
     )
 
@@ -81,7 +81,7 @@ def test_who_asks_for_a_kernel_alone_is_not_told_to_wait_for_a_tag_that_is_there
     assert found.remedy == (
         "give the OS version instead of the kernel, or name an image in spec.toolkit.images"
     )
-    assert found.tags_seen == ("418.94.202501221327-0", "latest")
+    assert found.tags_seen == ("latest", "418.94.202501221327-0")
 
 
 def test_of_what_nobody_set_up_it_says_nothing() -> None:
@@ -246,9 +246,11 @@ def test_a_template_that_is_not_there_fills_to_nothing() -> None:
     assert fill("", POOL) == ""
 
 
-def test_tags_are_in_the_order_of_their_numbers_whatever_they_are_called() -> None:
-    tags = ["418.94.10", "418.094.9", "latest", "²", "", "9" * 5000, "418.94.10-1", "10"]
+def test_of_two_streams_the_labels_of_the_other_rhel_are_not_asked_for() -> None:
+    rhel_10 = {f"10.2.202601{day:02}-0": f"quay.io/dtk:10-{day}" for day in range(1, 61)}
+    rhel_9 = {"9.8.20260808-0": "quay.io/dtk:9", "418.94.202501010000-0": "quay.io/dtk:418"}
+    both = {NAME: ImageStream(NAME, {"latest": "quay.io/dtk", **rhel_9, **rhel_10})}
 
-    order = sorted(tags, key=tag_order)
+    found = [tag.name for tag in asked(POOL, Toolkit(), both)]
 
-    assert order == ["", "latest", "²", "10", "418.094.9", "418.94.10", "418.94.10-1", "9" * 5000]
+    assert found == ["latest", "418.94.202501010000-0", "9.8.20260808-0"]
