@@ -8,6 +8,7 @@ configuration reference, and "Built-in labels").
 from __future__ import annotations
 
 import shlex
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ FIELDS: Final = ("class", "vendor", "device", "subsystem_vendor", "subsystem_dev
 CONFIGURATION: Final[Mapping[str, Any]] = {
     "sources": {"pci": {"deviceClassWhitelist": [*DEFAULT_CLASSES, "00ff"]}}
 }
+_OF_A_VALUE = f"{string.ascii_letters}{string.digits}-_."
 _OS_RELEASE = ("ID", "VERSION_ID", "OSTREE_VERSION")
 
 # What a node is asked: a line for each PCI function, then what its system is.
@@ -35,12 +37,18 @@ def features(answer: str, configuration: Mapping[str, Any] = CONFIGURATION) -> d
     """The labels of a node that answered so."""
     rows = [line.partition(" ") for line in answer.splitlines()]
     devices = [rest.split() for kind, _, rest in rows if kind == "pci"]
-    labels = {f"{PREFIX}/kernel-version.full": rest for kind, _, rest in rows if kind == "kernel"}
+    releases = [rest for kind, _, rest in rows if kind == "kernel"]
+    labels = {f"{PREFIX}/kernel-version.full": _value(release) for release in releases}
     for kind, _, rest in rows:
         name, _, value = rest.partition("=")
         if kind == "os" and name in _OS_RELEASE:
             labels[f"{PREFIX}/system-os_release.{name}"] = "".join(shlex.split(value))
     return labels | _pci(devices, configuration.get("sources", {}).get("pci", {}))
+
+
+def _value(release: str) -> str:
+    """A kernel release as NFD writes it, since the value of a label holds no `+`."""
+    return "".join(c if c in _OF_A_VALUE else "_" for c in release).strip("-_.")
 
 
 def _pci(devices: Sequence[Sequence[str]], settings: Mapping[str, Any]) -> dict[str, str]:

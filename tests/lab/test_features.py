@@ -54,6 +54,16 @@ def test_kernel_and_system_become_labels_without_the_quotes_of_a_shell() -> None
     assert labels[f"{prefix}system-os_release.OSTREE_VERSION"] == "418.94.202501221327-0"
 
 
+@pytest.mark.parametrize(
+    ("release", "value"),
+    [("6.12.57+deb12-cloud-amd64", "6.12.57_deb12-cloud-amd64"), ("6.6.63-v8+", "6.6.63-v8")],
+)
+def test_of_a_kernel_release_the_label_holds_what_a_label_can(release: str, value: str) -> None:
+    labels = features(f"kernel {release}\n", {})
+
+    assert labels["feature.node.kubernetes.io/kernel-version.full"] == value
+
+
 def test_this_host_answers_in_the_form_that_is_read() -> None:
     asked = process.run(["sh", "-c", ASKED], timeout=20)
 

@@ -12,11 +12,11 @@ from cluster.model.labelmap import devices_of
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
 from cluster.model.snapshot import Node
 from cluster.model.status_schema import DEVICE_LIMIT
-from cluster.plan.nodes.os_version import ostree_version
-from cluster.plan.nodes.pools import _LINUX, _OS_LABEL
+from cluster.plan.nodes.pools import _LINUX, _OS_LABEL, has_version
 from nodeside.spec.model import Hardware
 from nodeside.spec.pci import PciId
 
+_NOT_IN_A_VALUE = re.compile(r"[^-A-Za-z0-9_.]")
 _NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
 
 
@@ -35,14 +35,26 @@ class Fit(Enum):
 
 
 def disagreement(node: Node) -> str:
-    """Returns how Node Feature Discovery contradicts the kubelet, "" if not; informational only."""
+    """Returns how Node Feature Discovery contradicts the kubelet, "" if not; informational only.
+
+    A kubelet that does not say the kernel or the version is not contradicted.
+    """
     labelled = node.labels.get(KERNEL_LABEL, "")
-    if labelled and labelled != node.kernel:
+    if labelled and node.kernel and labelled not in (node.kernel, _nfd_value(node.kernel)):
         return f"the label {KERNEL_LABEL} still says {labelled}, the kubelet says {node.kernel}"
     ostree = node.labels.get(OSTREE_LABEL, "")
-    if ostree and ostree != ostree_version({}, node.os_image or ostree):
+    if ostree and has_version(node.os_image) and ostree not in node.os_image.split():
         return f"the label {OSTREE_LABEL} still says {ostree}, the kubelet says {node.os_image}"
     return ""
+
+
+def _nfd_value(release: str) -> str:
+    """Returns a kernel release as Node Feature Discovery writes it into the label's value.
+
+    `+` and all else that a value cannot hold becomes `_`; then `-`, `_` and `.` at both ends go.
+    https://github.com/kubernetes-sigs/node-feature-discovery/tree/master/source/kernel
+    """
+    return _NOT_IN_A_VALUE.sub("_", release).strip("-_.")
 
 
 def has_hardware(

@@ -32,7 +32,7 @@ def pool_of(
         assigned is not None
         and assigned.kernel == node.kernel
         and assigned.architecture == node.architecture
-        and not (rebooted and _has_version(node.os_image))
+        and not (rebooted and has_version(node.os_image))
         and (works or not _label_has_version(node))
     ):
         return assigned
@@ -40,13 +40,13 @@ def pool_of(
     return _pool(node.architecture, version, node.kernel)
 
 
-def _has_version(os_image: str) -> bool:
+def has_version(os_image: str) -> bool:
     """Returns whether `osImage` contains a version, not only a name as it may on CoreOS."""
     return any(letter.isdigit() for letter in os_version(os_image))
 
 
 def _label_has_version(node: Node) -> bool:
-    return bool(ostree_version(node.labels, "")) and not _has_version(node.os_image)
+    return bool(ostree_version(node.labels, "")) and not has_version(node.os_image)
 
 
 @lru_cache(maxsize=4096)

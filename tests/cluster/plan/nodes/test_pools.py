@@ -103,6 +103,58 @@ def test_what_labels_say_otherwise_is_told_and_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kernel", "label"),
+    [
+        ("5.14.0-427.50.1.el9_4.x86_64+rt", "5.14.0-427.50.1.el9_4.x86_64_rt"),
+        ("6.12.0-231.12.el10nv.aarch64+64k", "6.12.0-231.12.el10nv.aarch64_64k"),
+        ("6.12.57+deb12-cloud-amd64", "6.12.57_deb12-cloud-amd64"),
+        ("4.9.140-l4t-r32.3.1+g47e7e1cb0b49", "4.9.140-l4t-r32.3.1_g47e7e1cb0b49"),
+        ("5.4.51-v8+", "5.4.51-v8"),
+        ("6.8.0-rc1~dirty_", "6.8.0-rc1_dirty"),
+    ],
+)
+def test_a_kernel_release_that_no_label_can_hold_is_agreed_on(kernel: str, label: str) -> None:
+    assert disagreement(node(kernel=kernel, labels={KERNEL_LABEL: label})) == ""
+
+
+def test_the_label_of_a_realtime_kernel_can_still_be_late() -> None:
+    late = node(kernel=f"{KERNEL}+rt", labels={KERNEL_LABEL: KERNEL})
+    later = node(kernel=KERNEL, labels={KERNEL_LABEL: f"{KERNEL}_rt"})
+
+    assert disagreement(late) == (
+        f"the label {KERNEL_LABEL} still says {KERNEL}, the kubelet says {KERNEL}+rt"
+    )
+    assert f"still says {KERNEL}_rt" in disagreement(later)
+
+
+def test_a_kubelet_that_has_not_told_its_kernel_contradicts_no_label() -> None:
+    assert disagreement(node(kernel="", labels={KERNEL_LABEL: KERNEL})) == ""
+
+
+@pytest.mark.parametrize(
+    ("os_image", "label"),
+    [
+        (f"{RHCOS} (Plow)", "418.94.202501221327-0"),
+        ("CentOS Stream CoreOS 9.0.20250827-0", "9.0.20250827-0"),
+        ("Fedora CoreOS 39.20231204.3.3", "39.20231204.3.3"),
+        ("Red Hat Enterprise Linux CoreOS", "418.94.202501221327-0"),
+        ("", "418.94.202501221327-0"),
+    ],
+)
+def test_a_label_of_the_version_that_the_kubelet_says_or_does_not_say_is_agreed_on(
+    os_image: str, label: str
+) -> None:
+    assert disagreement(node(os_image=os_image, labels={OSTREE_LABEL: label})) == ""
+
+
+@pytest.mark.parametrize("os_image", ["Debian GNU/Linux 13 (trixie)", f"{RHCOS}1"])
+def test_a_label_of_another_version_than_the_kubelet_says_is_told(os_image: str) -> None:
+    found = disagreement(node(os_image=os_image, labels={OSTREE_LABEL: "418.94.202501221327-0"}))
+
+    assert found.endswith(f"still says 418.94.202501221327-0, the kubelet says {os_image}")
+
+
+@pytest.mark.parametrize(
     "fields",
     ["1234", "1234_11e8", "00ff_1234", "00ff_1234_11e8", "1234_11e8_1af4_1100"],
 )
