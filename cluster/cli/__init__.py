@@ -11,6 +11,8 @@ check                 what a cluster lacks for nodeside and a driver
 image_pulls           what to do about an image that cannot be pulled
 preflight, trial_build    a trial build for a kernel that no node runs yet
 kmm_module            a Module of Kernel Module Management as a Driver, for `import`
+kmm_workload, kmm_remarks    its device plugin or DRA driver; what is said of its other keys
+document_keys         a document that knows which of its keys were read
 completion            completion in a shell, and of `kubectl nodeside`
 installed_settings    the settings of the installed controller
 leader_status         whether a controller leads
