@@ -127,17 +127,20 @@ class View:
     def refresh(self, timeout: float, *, optional: bool = True) -> bool:
         """Retry failed watches at once and return whether everything is up to date.
 
-        Without `optional`, optional kinds are not checked.
+        Without `optional`, optional kinds are not checked. The objects of stages are waited for
+        from the first look on: a plan without them would report that they are not known.
         """
         ends = time.monotonic() + timeout
         for reflector in self._reflectors.values():
             if reflector.health().trouble:
                 reflector.poke()
-        return all(
+        current = all(
             reflector.wait_current(max(0.0, ends - time.monotonic()))
             for reflector in self._reflectors.values()
             if optional or not reflector.health().optional
-        ) and self._stages.wait_current(max(0.0, ends - time.monotonic()))
+        )
+        self._stages.follow((self._reflectors["drivers"].objects() or {}).values())
+        return current and self._stages.wait_current(max(0.0, ends - time.monotonic()))
 
     def snapshot(self) -> Snapshot:
         """Return the current snapshot."""

@@ -6,7 +6,7 @@ Without stages nothing is listed or watched.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,15 +26,15 @@ from cluster.model.parse_stages import (
     stage_item_from,
     stage_pod_from,
 )
-from cluster.model.snapshot import Snapshot, uses
+from cluster.model.snapshot import DriverObject, Snapshot, uses
 from cluster.model.stages import OPTIONAL, WATCHED, Key, StageObject, StagePod, Stages, Template
 
 _UNREAD = "the objects of stages have not been read yet"
 
 
-def used(snapshot: Snapshot) -> bool:
+def used(drivers: Iterable[DriverObject]) -> bool:
     """Return whether any Driver has stages, or had stages that may have left objects."""
-    return any(uses(driver) for driver in snapshot.drivers.values())
+    return any(uses(driver) for driver in drivers)
 
 
 class StageView:
@@ -55,14 +55,18 @@ class StageView:
     def _every(self) -> tuple[Reflector[Any], ...]:
         return (*self._reflectors.values(), self._pods, self._version)
 
-    def added(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the state of stages, if any Driver has stages."""
-        if not self._started and not used(snapshot):
-            return snapshot
-        if not self._started:
+    def follow(self, drivers: Iterable[DriverObject]) -> None:
+        """Begin to watch if any of these Drivers has stages."""
+        if not self._started and used(drivers):
             self._started = True
             for reflector in self._every:
                 reflector.start()
+
+    def added(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the state of stages, if any Driver has stages."""
+        self.follow(snapshot.drivers.values())
+        if not self._started:
+            return snapshot
         snapshot = replace(snapshot, stages=self._stages())
         self._logs.want(logs_wanted(snapshot))
         assert snapshot.stages is not None
@@ -118,7 +122,7 @@ class StageView:
 
 def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     """Add the state of stages with one list of each kind, for a one-shot command."""
-    if not used(snapshot):
+    if not used(snapshot.drivers.values()):
         return snapshot
     namespace = snapshot.settings.namespace
     items: dict[Resource, Mapping[str, StageItem] | None] = {}

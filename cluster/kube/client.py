@@ -181,6 +181,9 @@ class Api:
     ) -> Page[T]:
         """Return all objects, trimmed, and the resource version to watch from.
 
+        `trim` gets each object with its `apiVersion` and `kind`, as `get` and `watch` give it. The
+        API server leaves them out of the items of a list, but for custom resources.
+
         The deadline applies to each page, since the duration of a list depends on cluster size.
         Pages get smaller if one is too large: anybody in the cluster may make large objects. A page
         of one object is read whatever its text takes.
@@ -190,12 +193,13 @@ class Api:
         query = _given(labelSelector=selector, fieldSelector=fields)
         whole: Page[T] = Page()
         size = PAGE
+        of_kind = _with_kind(resource, trim)
         while True:
             here = _given(limit=str(size), **{"continue": whole.next})
             call = Call("GET", path, request, query | here)
             try:
                 limit = _TEXT_LIMIT if size > 1 else math.inf
-                page = _page(request, self._exchange.send(call, deadline=deadline), trim, limit)
+                page = _page(request, self._exchange.send(call, deadline=deadline), of_kind, limit)
             except TooLarge:
                 if size == 1:
                     raise
@@ -440,6 +444,14 @@ def _page(
         return read_page(text, trim)
     except ValueError as exc:
         raise Unreachable(f"the answer to {request} is not a list: {exc}") from exc
+
+
+def _with_kind(
+    resource: Resource, trim: Callable[[dict[str, Any]], T | None]
+) -> Callable[[dict[str, Any]], T | None]:
+    """Return `trim` for the items of a list: what the list says once holds for each of them."""
+    kinds = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return lambda item: trim({**kinds, **item})
 
 
 def _width(body: bytes) -> int:

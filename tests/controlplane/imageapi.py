@@ -182,7 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == f"{_ROOT}/imagestreams":
             stream = self.owner.stream()
             version = {"resourceVersion": stream["metadata"]["resourceVersion"]}
-            self._say(200, {"kind": "ImageStreamList", "metadata": version, "items": [stream]})
+            item = {name: stream[name] for name in ("metadata", "spec")}  # no kind in a list
+            self._say(200, {"kind": "ImageStreamList", "metadata": version, "items": [item]})
         else:
             self._say(404, {"kind": "Status", "code": 404, "message": f"nothing at {path}"})
 

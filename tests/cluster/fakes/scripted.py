@@ -101,15 +101,17 @@ def kubeconfig(url: str, token: str) -> dict[str, Any]:
 
 
 def page(*names: str, version: str = "7", more: str = "") -> str:
-    """A list of nodes."""
+    """A list of nodes: it says their kind once, and none of them does."""
     metadata = {"resourceVersion": version, "continue": more}
     items = [{"metadata": {"name": name, "resourceVersion": version}} for name in names]
-    return json.dumps({"kind": "NodeList", "metadata": metadata, "items": items})
+    kinds = {"apiVersion": "v1", "kind": "NodeList"}
+    return json.dumps({**kinds, "metadata": metadata, "items": items})
 
 
 def event(kind: str, name: str, version: str, **more: Any) -> str:
-    """A line of a watch."""
-    item = {"metadata": {"name": name, "resourceVersion": version}, **more}
+    """A line of a watch of nodes: each says its kind."""
+    metadata = {"name": name, "resourceVersion": version}
+    item = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **more}
     return json.dumps({"type": kind, "object": item}) + "\n"
 
 

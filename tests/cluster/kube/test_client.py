@@ -48,6 +48,28 @@ def test_a_list_follows_the_continue_token_and_keeps_only_what_is_wanted(tmp_pat
     assert server.asked[1].path.endswith("&limit=500&continue=tok")
 
 
+def test_an_object_of_a_list_has_its_kind_as_one_of_a_watch_has_it(tmp_path: Path) -> None:
+    """In a list of nodes, the API server says the kind once, and not in each of them."""
+    seen: list[dict[str, Any]] = []
+    watched = Said(body=event("ADDED", "a", "7"))
+    with ScriptedServer(Said(body=page("a")), watched) as server:
+        api = server.api(tmp_path)
+        api.list(NODES, seen.append)
+        seen += [each.object for each in api.watch(NODES, "7")]
+
+    listed, told = seen
+    assert (listed["apiVersion"], listed["kind"]) == ("v1", "Node")
+    assert listed == told
+
+
+def test_what_an_object_of_a_list_says_of_itself_stays(tmp_path: Path) -> None:
+    """Custom resources say their kind there."""
+    item = {"apiVersion": "nodeside.io/v1beta1", "kind": "Driver", "metadata": {"name": "edu"}}
+    listed = json.dumps({"metadata": {}, "items": [item]})
+    with ScriptedServer(Said(body=listed)) as server:
+        assert server.api(tmp_path).list(DRIVERS, lambda each: each).items == [item]
+
+
 def test_a_list_of_large_objects_is_read_in_smaller_pages(tmp_path: Path) -> None:
     """Who may make an ImageStream somewhere, or a pod, may make hundreds of large ones."""
     large = Said(body=page("a" * (33 << 20)))

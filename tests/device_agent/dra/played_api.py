@@ -67,7 +67,8 @@ class DraApiServer(ApiServer):
     def _slices(self, name: list[str], seen: Seen) -> tuple[int, dict[str, Any]]:
         if seen.method == "GET":
             assert parse_qs(seen.query)["fieldSelector"] == [SELECTOR]
-            return 200, {"kind": "ResourceSliceList", "items": list(self.slices.values())}
+            items = [_as_item(each) for each in self.slices.values()]
+            return 200, {"kind": "ResourceSliceList", "items": items}
         if seen.method == "DELETE":
             return (200, {}) if self.slices.pop(name[0], None) else (404, _status("not found"))
         wanted = seen.body["metadata"]["name"]
@@ -95,6 +96,11 @@ def dra_api_server(directory: Path, certificates: Path) -> Iterator[DraApiServer
     server = DraApiServer(directory / "serviceaccount", certificates)
     with server.running():
         yield server
+
+
+def _as_item(document: dict[str, Any]) -> dict[str, Any]:
+    """An item of a list, where an object does not say its kind."""
+    return {key: value for key, value in document.items() if key not in ("apiVersion", "kind")}
 
 
 def _status(message: str) -> dict[str, Any]:
