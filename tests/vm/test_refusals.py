@@ -34,6 +34,8 @@ def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Itera
     for answer in ("19", "22"):
         modules = [{"name": "refuser", "parameters": {"answer": answer}}]
         image.small(f"refuser-{answer}", refuser, {"modules": modules})
+    image.stand_in("with-provider", "provider", "consumer")
+    image.stand_in("consumer", "consumer")
     image.small("permanent", SmallModule("permanent", permanent=True))
     with switched_on(workshop, newest, image) as machine:
         yield machine
@@ -190,6 +192,28 @@ def test_the_very_module_loaded_by_hand_is_recognised_if_its_parameters_are_thos
     pod.node("rm", "-r", "/run/nodeside/edu")
     assert pod.run_once(of="edu")["source"] == "loaded"
     assert pod.lines_of_probe() == probes + 1
+
+
+def test_a_module_linked_beside_a_stand_in_needs_its_symbol_and_not_the_module_of_that_name(
+    pod: Pod, give: Give
+) -> None:
+    provider = give("with-provider").module_path("provider")
+    needy = give("consumer").manifest.modules[0]
+    assert needy.depends == ("standin",)
+
+    refused = pod.run_once(of="consumer", code=40)
+    assert "consumer needs standin: neither loaded, nor " in refused["message"]
+    assert refused["message"].endswith("; and nothing else exports frob_get")
+    assert not pod.loaded("consumer")
+
+    insmod(pod, provider)
+    assert pod.run_once(of="consumer")["state"] == "ready"
+    assert pod.exists("/sys/module/provider/holders/consumer")
+    assert pod.report("unload", of="consumer")["removed"] == ["consumer"]
+    pod.node("rmmod", "provider")
+
+    assert pod.run_once(of="with-provider")["state"] == "ready"
+    assert pod.exists("/sys/module/provider/holders/consumer")
 
 
 def test_a_permanent_module_asks_for_a_reboot(pod: Pod, give: Give) -> None:

@@ -71,6 +71,34 @@ class SmallModule:
         )
 
 
+_EXPORTS = """\
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/module.h>
+int frob_get(void);
+int frob_get(void)
+{
+	return 1;
+}
+EXPORT_SYMBOL(frob_get);
+MODULE_DESCRIPTION("A module of the tests that exports frob_get()");
+MODULE_LICENSE("GPL");
+"""
+_STAND_IN = {
+    "Kbuild": "obj-m := standin.o consumer.o\n",
+    "standin.c": _EXPORTS,
+    "consumer.c": SmallModule(
+        "consumer", init="answer = frob_get() - 1;", declarations="int frob_get(void);"
+    ).source,
+    "provider/Kbuild": "obj-m := provider.o\n",
+    "provider/provider.c": _EXPORTS,
+}
+_BUILD = 'make -C "$NODESIDE_KERNEL_DIR" M="$PWD/{}" modules'
+_STAND_IN_BUILD = {
+    "kind": "command",
+    "command": ["sh", "-ec", f"{_BUILD.format('provider')}; {_BUILD.format('')}"],
+}
+
+
 class DriverImage:
     """The directory that becomes /driver-image. Drivers are added before a node is made of it."""
 
@@ -127,6 +155,14 @@ class DriverImage:
         directory = self.driver(where, name, {"build.sh": script}, {"build": build, **(spec or {})})
         shutil.copyfile(module, directory / "src" / "module.bin")
         return directory
+
+    def stand_in(self, where: str, *modules: str) -> Path:
+        """A driver whose consumer.ko is linked beside standin.ko, a stand-in for provider.ko.
+
+        So its `depends` names the stand-in; both export the symbol that it imports.
+        """
+        spec = {"build": _STAND_IN_BUILD, "modules": [{"name": name} for name in modules]}
+        return self.driver(where, "consumer", _STAND_IN, spec)
 
     def driver(
         self, where: str, name: str, files: Mapping[str, str], spec: Mapping[str, Any]

@@ -9,7 +9,7 @@ unloaded restores them, and the conflicting drivers too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -26,6 +26,7 @@ from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.kernel import conflicts, unload
 from nodeside.driver.kernel.checks import Refusal, check_before_load, check_build_ids
 from nodeside.driver.kernel.conflicts import Cleared
+from nodeside.driver.kernel.dependencies import doubtful_symbols, in_tree_needs
 from nodeside.driver.kernel.errors import RebootRequired
 from nodeside.driver.kernel.firmware import FirmwareDirectory
 from nodeside.driver.kernel.loader import Loader
@@ -44,9 +45,10 @@ from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.module.symvers import parse_symvers, symbols_of
 from nodeside.driver.node.devices import device_numbers
+from nodeside.driver.node.exports import NOTHING_READ, read_exports
 from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
-from nodeside.driver.node.run_directory import clear_loaded, write_loaded
+from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
 from nodeside.pci import pci_devices
@@ -63,28 +65,55 @@ class Refused(NodesideError):
     reason = "RefusedBeforeLoad"
 
 
-def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Refusal, ...]]:
-    """Return the desired modules of a bundle in load order, and every reason not to load them.
+@dataclass(frozen=True)
+class Checked:
+    """The desired modules of a bundle in load order, and every reason not to load them.
+
+    `needs` are the modules of the kernel's tree that each of them needs, by name.
+    """
+
+    files: tuple[ModuleFile, ...]
+    refusals: tuple[Refusal, ...]
+    needs: Mapping[str, tuple[str, ...]]
+
+
+def check_bundle(task: Task, bundle: Bundle) -> Checked:
+    """Check the desired modules of a bundle against this kernel.
 
     Raises SigningError: if a key is configured, a module that it did not sign is never loaded.
     """
     given = read_modules([bundle.module_path(name) for name in task.wanted.names])
-    files = list(in_load_order(given))
+    files = in_load_order(given)
     certificate = None
     if task.signing is not None:
         from nodeside.driver.module.signing import read_certificate
 
         verify_signatures(task, [file.path for file in files])
         certificate = read_certificate(task.path(task.signing.certificate))
+    facts = read_facts(task.host)
+    symbols = symbols_of(task.host, task.kernel.release, task.config.shared)
+    exported = parse_symvers(task.symbols.text)
+    doubtful = doubtful_symbols(files, facts, symbols, exported)
+    running = read_exports(task.host, doubtful, _leaving(task)) if doubtful else NOTHING_READ
     refusals = check_before_load(
         files,
         task.driver.spec.modules,
-        read_facts(task.host),
-        symbols_of(task.host, task.kernel.release, task.config.shared),
-        exported=parse_symvers(task.symbols.text),
+        facts,
+        symbols,
+        exported=exported,
+        running=running,
         certificate=certificate,
     )
-    return files, (*refusals, *check_build_ids(files))
+    needs = {file.name: in_tree_needs(file, files, facts, running) for file in files}
+    return Checked(files, (*refusals, *check_build_ids(files)), needs)
+
+
+def _leaving(task: Task) -> frozenset[str]:
+    """Return the modules that are unloaded before the load, so that their symbols do not count."""
+    record = read_loaded(task.host, task.name, task.boot_id)
+    loaded = [module.name for module in record.modules] if record else []
+    conflicts = (kernel_name(name) for name in task.driver.spec.conflicts.modules)
+    return frozenset((*task.wanted.names, *loaded, *conflicts))
 
 
 def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
@@ -147,10 +176,10 @@ class Installation:
         Raises Refused, RebootRequired, InUse, SequenceFailed, and SystemRefused.
         """
         with self.journal.stage("check"):
-            files, refusals = check_bundle(self.task, self.bundle)
-            if refusals:
-                raise _refused(refusals)
-            insertions = self._insertions(files)
+            checked = check_bundle(self.task, self.bundle)
+            if checked.refusals:
+                raise _refused(checked.refusals)
+            insertions = self._insertions(checked)
             record = self._record()
             self._check_firmware()
         decision = _may_replace(self.task, self.known)
@@ -352,17 +381,16 @@ class Installation:
                 if bundle is not None:
                     yield bundle
 
-    def _insertions(self, files: Sequence[ModuleFile]) -> tuple[Insertion, ...]:
-        siblings = {file.name for file in files}
+    def _insertions(self, checked: Checked) -> tuple[Insertion, ...]:
         parameters = {kernel_name(m.name): m.parameters for m in self.task.driver.spec.modules}
         return tuple(
             Insertion(
                 file.path,
                 file.name,
                 parameters.get(file.name, {}),
-                needs=tuple(name for name in file.depends if name not in siblings),
+                needs=checked.needs[file.name],
             )
-            for file in files
+            for file in checked.files
         )
 
 

@@ -180,8 +180,8 @@ def load(task: Task) -> Outcome:
     finding = rungs.peek_in_cache(task)
     if finding.bundle is None and task.wanted.reuse is Reuse.CRC:
         finding = look_for_compatible(task, None)
-    _, refusals = installation.check_bundle(task, bundles.cached(task, finding))
-    steps = [f"refuse: {refusal.message}" for refusal in refusals] or _loading(task, known)
+    checked = installation.check_bundle(task, bundles.cached(task, finding))
+    steps = [f"refuse: {refusal.message}" for refusal in checked.refusals] or _loading(task, known)
     return would(task, *steps)
 
 

@@ -1,6 +1,7 @@
 """Loading modules into the kernel and unloading them.
 
     checks                checks before a load, for refusals that can be predicted
+    dependencies          whether something provides a module's symbols, and what loads first
     conflicts             in-tree drivers that hold the hardware: unbind, remove, restore
     firmware              firmware files in the kernel's search path
     loader                finit_module and delete_module, with deadlines

@@ -9,18 +9,21 @@ the kernel would have raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from nodeside.driver.kernel.dependencies import absent, is_certain, unprovided
 from nodeside.driver.kernel.errors import LOADING_DISABLED
 from nodeside.driver.module.elf import MACHINES
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import wrong_parameters
 from nodeside.driver.module.signature import Certificate
 from nodeside.driver.module.symvers import KernelSymbol, compare
+from nodeside.driver.node.exports import NOTHING_READ, RunningExports
 from nodeside.driver.node.facts import KernelFacts
 from nodeside.modulenames import kernel_name, name_of_file
+from nodeside.shortlist import shortlist
 from nodeside.spec.model import Module
 
 _LOCKED_DOWN = ("integrity", "confidentiality")
@@ -45,13 +48,15 @@ def check_before_load(
     symbols: Mapping[str, KernelSymbol] | None = None,
     *,
     exported: Mapping[str, KernelSymbol] = MappingProxyType({}),
+    running: RunningExports = NOTHING_READ,
     certificate: Certificate | None = None,
 ) -> tuple[Refusal, ...]:
     """Return every reason not to load `modules`, which are in load order. Empty means none.
 
     `symbols` is the kernel's Module.symvers, if available; `exported` are the symbols of drivers
-    that this one comes after. `certificate` is the one that driver.yaml names; it identifies the
-    signer of a module.
+    that this one comes after; `running` is where the kernel has those that are in doubt (see
+    `dependencies.doubtful_symbols`). `certificate` is the one that driver.yaml names; it identifies
+    the signer of a module.
     """
     one_by_one: tuple[Callable[[ModuleFile, KernelFacts], Iterator[Refusal]], ...] = (
         _check_machine,
@@ -60,9 +65,16 @@ def check_before_load(
     )
     refusals = [*_check_allowed(modules, facts), *_check_names(modules, specs)]
     refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
-    refusals += _check_dependencies(modules, facts)
+    lacking = {m.name: unprovided(m, modules, symbols, exported, running) for m in modules}
+    refusals += _check_dependencies(modules, facts, lacking)
     if symbols is not None:
-        refusals += _check_symbols(modules, facts, {**symbols, **exported})
+        others = {**symbols, **exported}
+        refusals += _check_symbols(
+            modules,
+            facts,
+            others,
+            lambda symbol: symbol in exported or is_certain(symbol, symbols, running),
+        )
     elif exported:
         refusals += _check_symbols(
             [_importing(each, exported) for each in modules], facts, exported
@@ -221,33 +233,45 @@ def _not_enrolled(module: ModuleFile, facts: KernelFacts, certificate: Certifica
 # --- dependencies, symbols, parameters --------------------------------------------------------
 
 
-def _check_dependencies(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
-    """Check that each entry of `depends` is loaded, in the kernel's tree, or comes earlier."""
+def _check_dependencies(
+    modules: Sequence[ModuleFile], facts: KernelFacts, lacking: Mapping[str, Collection[str]]
+) -> Iterator[Refusal]:
+    """Check that what each module depends on comes earlier, or that something has its symbols."""
     before = set(facts.loaded | facts.available | facts.builtin)
     siblings = {module.name for module in modules}
     for module in modules:
         late = [name for name in module.depends if name not in before and name in siblings]
-        missing = [name for name in module.depends if name not in before and name not in siblings]
+        missing = absent(module, facts, siblings)
         before.add(module.name)
         if late:
             message = f"{module.name} needs {', '.join(late)}, which driver.yaml loads after it"
             hint = f"list {', '.join(late)} before {module.name} in spec.modules"
             yield Refusal(module.name, "depends", message, hint)
-        if missing:
+        if missing and lacking[module.name]:
             yield Refusal(
                 module.name,
                 "depends",
                 f"{module.name} needs {', '.join(missing)}: neither loaded, nor one of this "
-                f"driver's modules, nor in /lib/modules/{facts.kernel.release}",
+                f"driver's modules, nor in /lib/modules/{facts.kernel.release}; and nothing else "
+                f"exports {shortlist(lacking[module.name], _NAMED_SYMBOLS)}",
                 "install the distribution's extra kernel modules (then depmod -a), or leave "
-                f"{module.name} out of spec.modules",
+                f"{module.name} out of spec.modules; a driver of nodeside that exports it goes "
+                "into spec.after",
             )
 
 
 def _check_symbols(
-    modules: Sequence[ModuleFile], facts: KernelFacts, symbols: Mapping[str, KernelSymbol]
+    modules: Sequence[ModuleFile],
+    facts: KernelFacts,
+    symbols: Mapping[str, KernelSymbol],
+    certain: Callable[[str], bool] = lambda _: True,
 ) -> Iterator[Refusal]:
-    mismatches = compare(modules, symbols)
+    ours = {symbol for module in modules for symbol in module.exports}
+    mismatches = [
+        mismatch
+        for mismatch in compare(modules, symbols)
+        if mismatch.symbol in ours or certain(mismatch.symbol)
+    ]
     for name in dict.fromkeys(mismatch.module for mismatch in mismatches):
         own = [f"{m.symbol} {m.why}" for m in mismatches if m.module == name]
         more = f"; and {len(own) - _NAMED_SYMBOLS} more" if len(own) > _NAMED_SYMBOLS else ""

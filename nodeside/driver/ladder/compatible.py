@@ -18,7 +18,7 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.driver.module.symvers import KernelSymbol, compare, symbols_of
+from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers, symbols_of
 from nodeside.driver.node.facts import read_facts
 from nodeside.shortlist import shortlist
 
@@ -38,6 +38,7 @@ def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
         return Finding(
             "neither the node nor a toolkit has the symbol list (Module.symvers) of this kernel"
         )
+    symbols = {**symbols, **parse_symvers(task.symbols.text)}
     reasons = []
     for candidate in candidates:
         finding = _compared(task, candidate.tag, candidate.manifest, symbols)

@@ -1,8 +1,9 @@
 """The load order of a driver's modules: as listed, with dependencies first.
 
 The module lists in dkms.conf files are unordered, since depmod computes the order after the
-installation. This order comes from the `depends` field of the modules themselves. It is computed
-for the manifest of a build and before every load.
+installation. This order comes from the modules themselves: from the symbols that they export and
+import, and from their `depends`, which may name a stand-in for a sibling. It is computed for the
+manifest of a build and before every load.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from nodeside.driver.module.modulefile import ModuleFile
 def in_load_order(modules: Sequence[ModuleFile]) -> tuple[ModuleFile, ...]:
     """Return the modules in the given order, each after the ones that it depends on."""
     by_name = {module.name: module for module in modules}
-    order = dependencies_first(
-        by_name, lambda name: (needed for needed in by_name[name].depends if needed in by_name)
-    )
-    return tuple(by_name[name] for name in order)
+    exporters = {symbol: module.name for module in modules for symbol in module.exports}
+
+    def needs(name: str) -> Iterator[str]:
+        module = by_name[name]
+        yield from (needed for needed in module.depends if needed in by_name)
+        yield from (exporters[symbol] for symbol in module.imports if symbol in exporters)
+
+    return tuple(by_name[name] for name in dependencies_first(by_name, needs))
 
 
 def dependencies_first(

@@ -4,6 +4,7 @@
     modules, devices      the loaded modules and the devices they serve
     holders, processes    what holds a module: modules, devices, processes, mounts
     intree                in-tree modules
+    exports               where the running kernel has some symbols
     facts, capabilities   what the kernel accepts; the capabilities of this process
     kernel_log            the kernel's messages since a mark
     node_lock, leases     node-wide locks; records that a reader cannot block

@@ -129,6 +129,59 @@ def test_modules_are_loaded_in_the_order_of_driver_yaml(node: FakeNode) -> None:
     assert node.kernel.loads == ["straw_core", "straw"]
 
 
+KALLSYMS = """\
+0000000000000000 D init_task
+0000000000000000 T printk
+0000000000000000 T frob_get\t[provider]
+0000000000000000 T old_call\t[straw]
+"""
+
+
+def test_a_module_linked_beside_a_stand_in_uses_the_loaded_one_that_has_its_symbol(
+    node: FakeNode,
+) -> None:
+    node.insmod("provider")
+    write(node.host.proc / "kallsyms", KALLSYMS)
+    task = node.task()
+    file = module_bytes("straw", depends=["standin"], imports=["frob_get", "printk"])
+    node.put_bundle(task, {"straw": file})
+
+    assert "would load straw" in node.run("load", "--dry-run").output
+    assert node.bring_up(task).state is State.READY
+    assert node.kernel.loads == ["straw"]
+    assert node.kernel.modules["provider"].holders == ["straw"]
+
+
+def test_a_symbol_of_the_version_that_leaves_does_not_serve_the_next_one(node: FakeNode) -> None:
+    """Refused before the loaded version is touched."""
+    node.fill()
+    write(node.host.proc / "kallsyms", KALLSYMS)
+    node.upgrade()
+    task = node.task()
+    file = module_bytes("straw", "2", depends=["standin"], imports=["old_call"])
+    node.put_bundle(task, {"straw": file})
+
+    with pytest.raises(Refused, match="nothing else exports old_call"):
+        node.bring_up(task)
+
+    assert node.kernel.unloads == []
+
+
+def test_a_module_of_the_tree_with_another_name_is_loaded_for_its_symbol(node: FakeNode) -> None:
+    """As modprobe does, for which depmod looks at symbols and never at `depends`."""
+    write(node.host.proc / "kallsyms", KALLSYMS)
+    tree = node.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", "kernel/renamed.ko:\n")
+    write(tree / "modules.symbols", "alias symbol:video_call renamed\n")
+    write_bytes(tree / "kernel/renamed.ko", module_bytes("renamed", exports=["video_call"]))
+    task = node.task()
+    file = module_bytes("straw", depends=["standin"], imports=["video_call"])
+    node.put_bundle(task, {"straw": file})
+
+    assert node.bring_up(task).state is State.READY
+    assert node.kernel.loads == ["renamed", "straw"]
+
+
 def test_a_parameter_change_alone_reloads_with_the_new_one(node: FakeNode) -> None:
     files = {"straw": module_bytes("straw", parameters=["mode"])}
     before = node.task(modules=[{"name": "straw", "parameters": {"mode": "slow"}}])

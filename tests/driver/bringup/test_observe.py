@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from nodeside.contract import LoadedRecord, Rung, bundle_key
 from nodeside.driver.bringup.bringup import NoRungServed
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.retention import KERNELS, VERSIONS
+from nodeside.driver.ladder.compatible import look_for_compatible
+from nodeside.driver.ladder.exported_symbols import ExportedSymbols
 from nodeside.driver.ladder.rungs import fetch_options
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.module.signing import SigningError, sign
@@ -139,6 +142,18 @@ def test_a_bundle_of_another_kernel_with_other_crcs_is_refused_with_the_symbols(
     compatible(node, crc=0x9999)
     with pytest.raises(NoRungServed, match=r"the one for 6.0.0-other differs in printk"):
         node.bring_up(node.task())
+
+
+def test_a_compatible_bundle_may_import_what_a_driver_before_it_exports(node: FakeNode) -> None:
+    compatible(node, more={"frob_get": 0x77})
+    task = node.task(reuse="crc")
+    symbols = "0x000000{}\tfrob_get\tprovider\tEXPORT_SYMBOL\t\n"
+    same = replace(task, symbols=ExportedSymbols(symbols.format(77), "77"))
+    other = replace(task, symbols=ExportedSymbols(symbols.format(78), "78"))
+
+    assert look_for_compatible(same, None).bundle is not None
+    assert look_for_compatible(task, None).bundle is None
+    assert look_for_compatible(other, None).why == ("the one for 6.0.0-other differs in frob_get")
 
 
 def test_a_damaged_bundle_of_another_kernel_is_not_used(node: FakeNode) -> None:

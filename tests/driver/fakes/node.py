@@ -1,7 +1,7 @@
 """A node in a temporary directory: a fake kernel that takes real module files, a cache, a driver.
 
 The kernel is that of `fakekernel.py`, but it reads ELF: names, dependencies and build-ids are those
-of the files that are loaded, as with a real one.
+of the files that are loaded, as with a real one. A symbol that its /proc/kallsyms has is found.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from nodeside.driver.commands import load as steps
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.driver.module.modulefile import read_module
+from nodeside.driver.node.exports import read_exports
 from nodeside.driver.node.run_directory import read_loaded
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
@@ -53,6 +54,8 @@ def module_bytes(
     *,
     release: str = RELEASE,
     depends: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    exports: Sequence[str] = (),
     parameters: Sequence[str] = (),
     versions: Mapping[str, int] | None = None,
 ) -> bytes:
@@ -65,7 +68,8 @@ def module_bytes(
         machine=_MACHINES.get(os.uname().machine, 62),
         info=info,
         versions=versions,
-        undefined=tuple(versions or ()),
+        undefined=(*imports, *(versions or ())),
+        exports=dict.fromkeys(exports, 0),
         build_id=hashlib.sha1(f"{name} {build}".encode()).digest(),
     )
     return writer.write()
@@ -85,10 +89,15 @@ class ElfKernel(FakeKernel):
 
     def _load(self, image: bytes, parameters: str) -> None:
         file = read_module(write_bytes(self.host.root / "tmp/module.ko", image))
-        super()._load(" ".join((file.name, *file.depends)).encode(), parameters)
+        exporters = set(read_exports(self.host, file.imports).loaded.values())
+        needs = [name for name in file.depends if name in self.modules or not exporters]
+        super()._load(" ".join((file.name, *{*needs, *exporters})).encode(), parameters)
         self.modules[file.name].build_id = file.build_id
         self.show()
         self.loads.append(f"{file.name} {parameters}".strip())
+        if file.exports:
+            with (self.host.proc / "kallsyms").open("a") as kallsyms:
+                kallsyms.writelines(f"0 T {name}\t[{file.name}]\n" for name in file.exports)
 
     def delete_module(self, name: str, timeout: float = 1) -> None:
         super().delete_module(name, timeout)

@@ -11,6 +11,7 @@ from nodeside.driver.kernel.checks import Refusal, check_before_load
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.driver.module.signature import Certificate, Signature
 from nodeside.driver.module.symvers import KernelSymbol
+from nodeside.driver.node.exports import RunningExports
 from nodeside.driver.node.facts import KernelFacts
 from nodeside.host import Kernel
 from nodeside.spec.model import Module
@@ -161,11 +162,109 @@ def test_dependency_that_driver_yaml_loads_later() -> None:
     ]
 
 
-def test_dependency_that_is_nowhere() -> None:
-    assert refusals(replace(EDU, depends=("videodev", "v4l2_mem2mem"))) == [
+MEM2MEM = replace(
+    EDU, depends=("videodev", "v4l2_mem2mem"), imports={"v4l2_m2m_init": None, "printk": None}
+)
+NOWHERE = (
+    "edu needs v4l2_mem2mem: neither loaded, nor one of this driver's modules, "
+    "nor in /lib/modules/6.1.0-56-cloud-amd64; and nothing else exports v4l2_m2m_init"
+)
+PRINTK = {"printk": KernelSymbol("printk", 0, "vmlinux", "EXPORT_SYMBOL")}
+OF_THE_IMAGE = RunningExports(image=frozenset({"printk"}), complete=True)
+
+
+def needy(
+    symbols: dict[str, KernelSymbol] | None = None,
+    running: RunningExports = RunningExports(),  # noqa: B008
+    *siblings: ModuleFile,
+    exported: dict[str, KernelSymbol] | None = None,
+) -> list[str]:
+    found = check_before_load(
+        [*siblings, MEM2MEM],
+        [Module("edu"), *(Module(each.name) for each in siblings)],
+        FACTS,
+        symbols,
+        exported=exported or {},
+        running=running,
+    )
+    return [refusal.message for refusal in found]
+
+
+def test_dependency_that_is_nowhere_and_whose_symbol_nothing_exports() -> None:
+    assert needy(None, OF_THE_IMAGE) == [NOWHERE]
+    assert needy(PRINTK) == [
+        NOWHERE,
+        "edu does not fit this kernel's symbols: v4l2_m2m_init is not exported by this kernel",
+    ]
+
+
+def test_dependency_that_is_nowhere_is_left_to_the_kernel_if_its_symbols_cannot_be_known() -> None:
+    """A kernel without CONFIG_KALLSYMS_ALL, on a node without a Module.symvers."""
+    assert needy(None, RunningExports()) == []
+
+
+@pytest.mark.parametrize(
+    "running",
+    [
+        replace(OF_THE_IMAGE, loaded={"v4l2_m2m_init": "nvidia"}),
+        replace(OF_THE_IMAGE, in_tree={"v4l2_m2m_init": "v4l2_m2m_core"}),
+        replace(OF_THE_IMAGE, image=frozenset({"printk", "v4l2_m2m_init"})),
+    ],
+    ids=["a loaded module", "a module of the tree", "the kernel's image"],
+)
+def test_dependency_that_is_nowhere_is_not_missed_if_another_has_its_symbol(
+    running: RunningExports,
+) -> None:
+    assert needy(None, running) == []
+
+
+def test_symbol_of_a_loaded_module_is_not_missed_in_the_list_of_the_kernel() -> None:
+    loaded = RunningExports(
+        loaded={"v4l2_m2m_init": "nvidia"}, out_of_tree=frozenset({"nvidia"}), complete=True
+    )
+
+    assert needy(PRINTK, loaded) == []
+
+
+def test_dependency_that_is_nowhere_is_not_missed_if_a_sibling_has_its_symbol() -> None:
+    provider = replace(
+        EDU, path=Path("provider.ko"), name="provider", exports={"v4l2_m2m_init": None}
+    )
+
+    assert needy(None, OF_THE_IMAGE, provider) == []
+    assert needy(PRINTK, OF_THE_IMAGE, provider) == []
+
+
+def test_dependency_that_is_nowhere_is_not_missed_if_a_driver_before_this_one_has_its_symbol() -> (
+    None
+):
+    exported = {"v4l2_m2m_init": KernelSymbol("v4l2_m2m_init", 0, "other", "EXPORT_SYMBOL")}
+
+    assert needy(None, OF_THE_IMAGE, exported=exported) == []
+    assert needy(PRINTK, OF_THE_IMAGE, exported=exported) == []
+
+
+REPLACED = replace(EDU, imports={"ib_register": 0x22})
+IN_TREE_CRC = {"ib_register": KernelSymbol("ib_register", 0x11, "drivers/ib_core", "EXPORT_SYMBOL")}
+
+
+def test_crc_of_a_module_that_was_replaced_by_one_of_others_is_left_to_the_kernel() -> None:
+    running = RunningExports(
+        loaded={"ib_register": "ib_core"}, out_of_tree=frozenset({"ib_core"}), complete=True
+    )
+
+    assert check_before_load([REPLACED], [Module("edu")], FACTS, IN_TREE_CRC, running=running) == ()
+
+
+def test_crc_of_a_loaded_module_of_the_kernel_is_the_one_in_its_list() -> None:
+    others = frozenset({"nvidia"})
+    running = RunningExports(loaded={"ib_register": "ib_core"}, out_of_tree=others, complete=True)
+    found = check_before_load([REPLACED], [Module("edu")], FACTS, IN_TREE_CRC, running=running)
+
+    assert [refusal.message for refusal in found] == [
         (
-            "edu needs v4l2_mem2mem: neither loaded, nor one of this driver's modules, "
-            "nor in /lib/modules/6.1.0-56-cloud-amd64"
+            "edu does not fit this kernel's symbols: ib_register has CRC 0x00000011 in this "
+            "kernel, not 0x00000022"
         )
     ]
 

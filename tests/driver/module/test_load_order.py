@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -32,6 +33,14 @@ def test_modules_that_need_nothing_of_each_other_stay_in_their_order() -> None:
 def test_what_a_module_needs_comes_before_it_and_nothing_else_moves() -> None:
     given_order = (module("nat", "conntrack", "x_tables"), module("other"), module("conntrack"))
     assert names(*given_order) == ["conntrack", "nat", "other"]
+
+
+def test_a_sibling_comes_before_the_module_that_was_linked_beside_a_stand_in_for_it() -> None:
+    """Its `depends` names the stand-in; the kernel looks for the symbol."""
+    consumer = replace(module("consumer", "standin"), imports={"frob_get": None, "printk": None})
+    provider = replace(module("provider"), exports={"frob_get": None})
+
+    assert names(consumer, provider) == ["provider", "consumer"]
 
 
 def test_needs_of_needs_come_first() -> None:

@@ -1,0 +1,93 @@
+"""Whether something provides the symbols of modules before they load, and what must load first.
+
+Pure. A module's `depends` names the modules beside which it was linked. The kernel does not read
+it: it looks for each symbol in all that is loaded. So another module that exports the same is as
+good, and `depends` alone is no reason to refuse a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain
+
+from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.symvers import KernelSymbol, compare
+from nodeside.driver.node.exports import RunningExports
+from nodeside.driver.node.facts import KernelFacts
+
+Symbols = Mapping[str, KernelSymbol]
+_IMAGE = "vmlinux"
+
+
+def absent(module: ModuleFile, facts: KernelFacts, siblings: Container[str]) -> tuple[str, ...]:
+    """Return the entries of `depends` that are nowhere on this node under their name."""
+    here = facts.loaded | facts.available | facts.builtin
+    return tuple(name for name in module.depends if name not in here and name not in siblings)
+
+
+def doubtful_symbols(
+    modules: Sequence[ModuleFile], facts: KernelFacts, symbols: Symbols | None, exported: Symbols
+) -> frozenset[str]:
+    """Return the symbols of which only the running kernel can tell whether they are there."""
+    siblings = {module.name for module in modules}
+    ours = {symbol for module in modules for symbol in module.exports}
+    doubtful = {
+        symbol
+        for module in modules
+        if absent(module, facts, siblings)
+        for symbol in module.imports
+        if symbol not in ours and symbol not in exported
+    }
+    if symbols is not None:
+        doubtful |= {each.symbol for each in compare(modules, {**symbols, **exported})}
+    return frozenset(doubtful)
+
+
+def is_certain(symbol: str, symbols: Symbols, running: RunningExports) -> bool:
+    """Return whether the kernel's Module.symvers is right about a symbol.
+
+    It is not if a loaded module that is not of the kernel's tree exports the symbol, perhaps in
+    place of one that is, or one that was added to the tree later. Its CRC is not known.
+    """
+    listed = symbols.get(symbol)
+    if listed is not None and listed.module == _IMAGE:
+        return True
+    if exporter := running.loaded.get(symbol):
+        return listed is not None and exporter not in running.out_of_tree
+    if listed is None and symbol in running.in_tree:
+        return False
+    return running.complete or not running.out_of_tree
+
+
+def unprovided(
+    module: ModuleFile,
+    modules: Sequence[ModuleFile],
+    symbols: Symbols | None,
+    exported: Symbols,
+    running: RunningExports,
+) -> tuple[str, ...]:
+    """Return the required symbols that certainly nothing exports."""
+    ours = set(chain.from_iterable(each.exports for each in modules))
+    lacking = [s for s in module.imports if s not in ours and s not in exported]
+    lacking = [symbol for symbol in lacking if not running.has(symbol)]
+    if symbols is None:
+        return tuple(lacking) if running.complete else ()
+    return tuple(s for s in lacking if s not in symbols and is_certain(s, symbols, running))
+
+
+def in_tree_needs(
+    module: ModuleFile, modules: Sequence[ModuleFile], facts: KernelFacts, running: RunningExports
+) -> tuple[str, ...]:
+    """Return the modules of the kernel's tree that must be loaded before this one.
+
+    The tree may have the symbols of one of `depends` in a module of another name.
+    """
+    siblings = {each.name for each in modules}
+    missing = absent(module, facts, siblings)
+    named = [name for name in module.depends if name not in siblings and name not in missing]
+    instead = [
+        running.in_tree[symbol]
+        for symbol in module.imports
+        if symbol in running.in_tree and not (symbol in running.loaded or symbol in running.image)
+    ]
+    return tuple(name for name in dict.fromkeys([*named, *instead]) if name not in siblings)

@@ -1,0 +1,97 @@
+"""What the running kernel has of some symbols: in its image, in loaded modules, in its tree.
+
+The kernel resolves a symbol by its name, whichever loaded module exports it. No list that was made
+before the load has the symbols of modules that somebody else loaded, so these are read here:
+
+    /proc/kallsyms                  image and loaded modules (kernel/kallsyms.c, s_show)
+    /lib/modules/.../modules.symbols   modules of the kernel's tree, as depmod found them
+
+A module's symbol has a capital letter in kallsyms if it is exported. Addresses are not needed:
+kptr_restrict hides only them. Without CONFIG_KALLSYMS_ALL data is missing in the list, without
+CONFIG_KALLSYMS the list: then a symbol that is not found may still be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside.driver.node.modules import KernelModules
+from nodeside.host import Host
+from nodeside.modulenames import kernel_name
+
+_DATA = "init_task"  # data of every kernel's image; listed only with CONFIG_KALLSYMS_ALL
+_EXPORT = "symbol:"
+
+
+@dataclass(frozen=True)
+class RunningExports:
+    """Where the running kernel has some symbols.
+
+    `loaded` maps a symbol to the loaded module that exports it, `in_tree` to the module of the
+    kernel's tree that does, loaded or not. `image` are those of the kernel itself. `out_of_tree`
+    are the loaded modules of others. `complete`: a symbol that is nowhere here is nowhere.
+    """
+
+    loaded: Mapping[str, str] = field(default_factory=dict)
+    in_tree: Mapping[str, str] = field(default_factory=dict)
+    image: frozenset[str] = frozenset()
+    out_of_tree: frozenset[str] = frozenset()
+    complete: bool = False
+
+    def has(self, symbol: str) -> bool:
+        return symbol in self.loaded or symbol in self.image or symbol in self.in_tree
+
+
+NOTHING_READ = RunningExports()
+
+
+def read_exports(
+    host: Host, symbols: Collection[str], leaving: Collection[str] = ()
+) -> RunningExports:
+    """Return where these symbols are now. Modules that are about to leave do not count."""
+    tree = host.lib_modules(host.kernel.release)
+    rows = KernelModules(host).rows().values()
+    loaded, image, has_data = {}, set(), False
+    for symbol, module in _exported(host.proc / "kallsyms"):
+        has_data = has_data or symbol == _DATA
+        if symbol not in symbols or module in leaving:
+            continue
+        if module:
+            loaded[symbol] = module
+        else:
+            image.add(symbol)
+    tree_known = (tree / "modules.symbols").exists() or not (tree / "modules.dep").exists()
+    return RunningExports(
+        loaded=loaded,
+        in_tree={s: m for s, m in _of_tree(tree) if s in symbols and m not in leaving},
+        image=frozenset(image),
+        out_of_tree=frozenset(r.name for r in rows if not r.in_tree and r.name not in leaving),
+        complete=has_data and tree_known,
+    )
+
+
+def _exported(kallsyms: Path) -> Iterator[tuple[str, str]]:
+    """Yield the global symbols with their modules, "" for the kernel's image."""
+    for line in _lines(kallsyms):
+        words = line.split()
+        if len(words) >= 3 and words[1].isupper():
+            yield words[2], kernel_name(words[3].strip("[]")) if len(words) > 3 else ""
+
+
+def _of_tree(tree: Path) -> Iterator[tuple[str, str]]:
+    """Yield what modules.symbols lists: `alias symbol:NAME MODULE`."""
+    for line in _lines(tree / "modules.symbols"):
+        words = line.split()
+        if len(words) == 3 and words[1].startswith(_EXPORT):
+            yield words[1].removeprefix(_EXPORT), kernel_name(words[2])
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield a file line by line: a distribution's kallsyms has 200,000."""
+    try:
+        with open(path, errors="replace") as file:
+            yield from file
+    except OSError:
+        return
