@@ -243,15 +243,15 @@ def report(*, connection: Connection, driver: str, output: Path | None) -> None:
     network and no script.
     """
     from cluster.cli import fleet_report
-    from nodeside.files import publish_bytes
+    from cluster.install.directory import write_file
 
     page = fleet_report.report(connection.open(), connection.namespace, driver)
     if output is None or str(output) == "-":
         click.echo(page)
-    elif output.exists() and not output.is_file():  # such as /dev/null, which stays what it is
+    elif str(output.parent) in ("/dev", "/dev/fd"):  # what is there stays what it is
         output.write_text(page)
     else:
-        publish_bytes(output.resolve(), page.encode())
+        write_file(output, page)
         click.echo(f"written: {output}", err=True)
 
 

@@ -1,9 +1,10 @@
-"""Writes a directory of generated files as a whole.
+"""Writes a directory of generated files as a whole, and a single file.
 
 The files are written into a temporary directory next to the target, which is then renamed to it.
 An existing directory is replaced only if we made it: its main file begins with our mark, and it has
 no file that we do not write. A crash leaves the temporary directory, which may contain the old
-files; a later call for this target removes it.
+files; a later call for this target removes it. Root writes with the rights of the owner of the
+directory above.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
+from nodeside.files import disk_errors, publish_bytes
+from nodeside.owned_directory import as_owner_of
 
 _MARK = "# Made by nodeside-cluster"
 _MARKED = f"{_MARK} {__version__}: to change it, make it again.\n"
@@ -38,28 +41,46 @@ def write_directory(
     """Write `files` to `place`. `main` is the file with our mark; `names` are files that an earlier
     call may have made.
 
-    Raises NotOurs, SystemRefused.
+    Raises NotOurs, SystemRefused, and UsageError where root could be made to write elsewhere.
     """
     place = Path(os.path.abspath(place))  # noqa: PTH100 - `..` of a link is not meant
-    _check(place, main, {*files, *names})
+    with as_owner_of(place.parent) as here:
+        _check(here / place.name, place, main, {*files, *names})
+        _write_all(here / place.name, place, {**files, main: _MARKED + files[main]})
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file by rename. A link is replaced, and nothing is written to where it leads.
+
+    Raises NotOurs, SystemRefused, NoSpace, UsageError.
+    """
+    with as_owner_of(path.parent) as here:
+        file = here / path.name
+        if os.path.lexists(file) and not (file.is_symlink() or file.is_file()):
+            raise NotOurs(f"{path} exists and is not a file", hint="name a file, or - for stdout")
+        with disk_errors(path):
+            publish_bytes(file, text.encode())
+
+
+def _write_all(here: Path, place: Path, files: Mapping[str, str]) -> None:
+    """Write the directory `here`, which the user knows as `place`."""
     prefix = f".tmp-{place.name}-"
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=place.parent) as temporary:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=here.parent) as temporary:
             new, old = Path(temporary, "new"), Path(temporary, "old")
-            for name, text in {**files, main: _MARKED + files[main]}.items():
+            for name, text in files.items():
                 _write(new / name, text)
-            if place.exists():
-                place.rename(old)
+            if here.exists():
+                here.rename(old)
             try:
-                new.rename(place)
+                new.rename(here)
             except OSError:
                 if old.exists():
-                    old.rename(place)
+                    old.rename(here)
                 raise
     except OSError as exc:
         raise SystemRefused(f"{place} cannot be written: {exc.strerror or exc}") from exc
-    for path in place.parent.glob(glob.escape(prefix) + "?" * 8):  # as tempfile names them
+    for path in here.parent.glob(glob.escape(prefix) + "?" * 8):  # as tempfile names them
         if _is_leftover(path):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -81,13 +102,13 @@ def _is_leftover(path: Path) -> bool:
         return False  # a file, or another user's
 
 
-def _check(place: Path, main: str, names: Collection[str]) -> None:
-    if not os.path.lexists(place):
+def _check(here: Path, place: Path, main: str, names: Collection[str]) -> None:
+    if not os.path.lexists(here):
         return
-    if not _is_plain(place):
+    if not _is_plain(here):
         raise NotOurs(f"{place} exists and is not a directory", hint=_HINT)
-    files = {str(each.relative_to(place)) for each in place.rglob("*") if not _is_plain(each)}
-    if files and not (main in files and (place / main).read_bytes().startswith(_MARK.encode())):
+    files = {str(each.relative_to(here)) for each in here.rglob("*") if not _is_plain(each)}
+    if files and not (main in files and (here / main).read_bytes().startswith(_MARK.encode())):
         raise NotOurs(f"{place} was not made by nodeside-cluster: {main} has no mark", hint=_HINT)
     if others := sorted(files - {*names}):
         raise NotOurs(

@@ -22,6 +22,7 @@ from pathlib import Path
 from nodeside.errors import NodesideError, NoSpace
 from nodeside.filelock import take_lock
 from nodeside.files import TEMPORARY_PREFIX, disk_errors
+from nodeside.owned_directory import require_trusted
 from nodeside.trial.errors import TrialError
 
 MIB = 1 << 20
@@ -55,7 +56,9 @@ class TrialCache:
 
     def __enter__(self) -> TrialCache:
         with disk_errors(self.directory):
+            _require_trusted(self.directory)
             self.directory.mkdir(parents=True, exist_ok=True)
+            _require_trusted(self.directory)  # nobody has made it in /tmp before us
             _require_ours(self.directory)
             self._lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if not take_lock(self._lock, within=_REMOVING, shared=True):
@@ -130,6 +133,14 @@ class TrialCache:
             raise
 
 
+def _require_trusted(directory: Path) -> None:
+    require_trusted(
+        directory,
+        "the trial's cache",
+        "name a directory of root, or in the home of who calls sudo: NODESIDE_TRIAL_CACHE",
+    )
+
+
 def _require_ours(directory: Path) -> None:
     """Raise TrialError for a directory with files of others: a removal would take them along."""
     names = [path.name for path in directory.iterdir()]
@@ -143,9 +154,11 @@ def _require_ours(directory: Path) -> None:
 def remove(directory: Path | None = None) -> Path:
     """Remove all but the lock and return the directory.
 
-    Raises TrialError while a trial uses it, and for a directory with files of others.
+    Raises TrialError while a trial uses it, and for a directory with files of others. Raises
+    UsageError for one that other users can exchange.
     """
     directory = directory or default_directory()
+    _require_trusted(directory)
     if directory.is_dir():
         _require_ours(directory)
     if not (directory / _LOCK).is_file():

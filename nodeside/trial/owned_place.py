@@ -3,13 +3,13 @@
 A trial runs as root, over directories of anybody. Whoever owns one can put links in the place of
 files and directories while a build takes minutes. So the directory is opened before that, and all
 that is written later is written by a child process with the owner's rights: it can do nothing there
-that the owner could not do.
+that the owner could not do. A directory that somebody else could exchange is refused.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import pwd
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,29 +20,26 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from nodeside.child import run_in_child
-from nodeside.errors import UsageError
 from nodeside.files import disk_errors, publish_bytes
+from nodeside.owned_directory import OwnedDirectory, group_of, opened_directory
 
 _SECONDS = 600.0
-_NOBODY = 65534
 _UNPACKED = ".nodeside-unpacked"
 
 
 @dataclass(frozen=True)
 class OwnedPlace:
-    """`path` is as the user wrote it. `descriptor` is that of the deepest directory of it that is
-    there, and `rest` what is made below it."""
+    """`path` is as the user wrote it, `found` what was there of it at first."""
 
     path: Path
-    descriptor: int
-    rest: Path
+    found: OwnedDirectory
 
     def has(self, name: str) -> bool:
         """Return whether a name is in the directory, if only as a link to nowhere."""
-        if self.rest != Path():
+        if self.found.rest:
             return False
         with suppress(FileNotFoundError):
-            os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+            os.stat(name, dir_fd=self.found.descriptor, follow_symlinks=False)
             return True
         return False
 
@@ -60,19 +57,19 @@ class OwnedPlace:
                 packed.seek(0)
             call = self._writer(files, packed if tree is not None else None)
             with disk_errors(self.path):
-                run_in_child(call, _SECONDS, keep=(self.descriptor, packed.fileno()))
+                run_in_child(call, _SECONDS, keep=(self.found.descriptor, packed.fileno()))
 
     def _writer(self, files: Mapping[str, bytes], packed: IO[bytes] | None) -> Callable[[], None]:
         def write() -> None:
-            _become(os.fstat(self.descriptor).st_uid)
-            os.fchdir(self.descriptor)
+            _become(self.found.owner)
             os.umask(0o022)
-            self.rest.mkdir(parents=True, exist_ok=True)
-            os.chdir(self.rest)
+            directory = self.found.make()
+            os.fchdir(directory)
             if packed is not None and not os.path.lexists("src"):
                 if os.path.lexists(_UNPACKED):  # of one that was killed
                     shutil.rmtree(_UNPACKED)
                 _unpack(packed, _UNPACKED)
+                os.fchdir(directory)
                 Path(_UNPACKED).rename("src")
             new = [name for name in files if not os.path.lexists(name)]
             try:
@@ -89,39 +86,31 @@ class OwnedPlace:
 @contextmanager
 def owned_place(path: Path) -> Iterator[OwnedPlace]:
     """Open a directory, or the one that it will be made in. Raises UsageError, SystemRefused."""
-    whole = path.absolute()
-    with disk_errors(path):
-        for there in (whole, *whole.parents):
-            try:
-                descriptor = os.open(there, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            except NotADirectoryError:
-                raise UsageError(f"{there} is a file: expected a directory") from None
-            break
-    try:
-        yield OwnedPlace(path, descriptor, whole.relative_to(there))
-    finally:
-        os.close(descriptor)
+    with opened_directory(path) as found:
+        yield OwnedPlace(path, found)
 
 
 def _unpack(packed: IO[bytes], to: str) -> None:
-    """Unpack an archive that we have made, of a tree without anything but files and links."""
+    """Unpack an archive that we have made, of a tree without anything but files and links.
+
+    It goes into a new directory of ours, wherever that is moved to. Nobody else can write to it.
+    """
+    os.mkdir(to)  # noqa: PTH102 - it must be new
+    fresh = os.open(to, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.fstat(fresh).st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "the directory was exchanged", to)
+    os.fchdir(fresh)
     with tarfile.open(fileobj=packed) as archive:
         if hasattr(tarfile, "tar_filter"):  # since Python 3.11.4; Debian 12 has 3.11.2
-            archive.extractall(to, filter="tar")
+            archive.extractall(filter="tar")
         else:
-            archive.extractall(to)  # noqa: S202  # ours
+            archive.extractall()  # noqa: S202  # ours
 
 
 def _become(user: int) -> None:
     """Take the rights of a user, for good. Root stays root in directories of its own."""
     if os.geteuid() != 0 or user == 0:
         return
-    try:
-        group = pwd.getpwuid(user).pw_gid
-    except KeyError:
-        group = _NOBODY
     os.setgroups([])
-    os.setgid(group)
+    os.setgid(group_of(user))
     os.setuid(user)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 from typing import NoReturn
 
+from nodeside.owned_directory import require_trusted
 from nodeside.trial.cache import default_directory
 from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.errors import TrialError
@@ -16,8 +19,13 @@ _VARIABLES = ("NODESIDE_SUITE", "TERM", "LANG", "PATH")
 
 
 def become_root() -> None:
-    """Return if we are root; otherwise start the same command again with sudo, once."""
+    """Return if we are root; otherwise start the same command again with sudo, once.
+
+    Raises UsageError if other users can exchange the directory of root's temporary files.
+    """
     if os.geteuid() == 0:
+        hint = "name a directory of root, or one such as /tmp: TMPDIR"
+        require_trusted(Path(tempfile.gettempdir()), "the directory of temporary files", hint)
         return
     sudo = shutil.which("sudo")
     if sudo is None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.errors import NoSpace, SystemRefused
+from nodeside.errors import NoSpace, UsageError
 from nodeside.filelock import take_lock
 from nodeside.trial import cache as trial_cache
-from nodeside.trial.cache import TrialCache
+from nodeside.trial.cache import TrialCache, remove
 from nodeside.trial.errors import TrialError
 
 
@@ -149,7 +149,8 @@ def test_a_cache_that_is_being_removed_is_waited_for(
 def test_an_unusable_cache_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(SystemRefused, match="Not a directory"), TrialCache(tmp_path / "file" / "x"):
+    said = f"the trial's cache: {tmp_path / 'file'} is a file: expected a directory"
+    with pytest.raises(UsageError, match=said), TrialCache(tmp_path / "file" / "x"):
         pass
 
 
@@ -162,3 +163,21 @@ def test_the_environment_says_where_the_cache_is(
 
     monkeypatch.setenv("NODESIDE_TRIAL_CACHE", "/elsewhere")
     assert trial_cache.default_directory() == Path("/elsewhere")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory away")
+def test_a_cache_that_another_user_has_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`NODESIDE_TRIAL_CACHE=/tmp/cache`: root would write through the links in it."""
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    theirs = tmp_path / "cache"
+    theirs.mkdir()
+    (theirs / "lock").touch()
+    os.chown(theirs, 12345, 12345)
+
+    for use in (TrialCache(theirs).__enter__, lambda: remove(theirs)):
+        with pytest.raises(UsageError, match=r"the trial's cache: .* belongs to user 12345") as no:
+            use()
+        assert "NODESIDE_TRIAL_CACHE" in no.value.hint
+    assert [path.name for path in theirs.iterdir()] == ["lock"]

@@ -98,6 +98,45 @@ def test_a_place_below_a_link_to_roots_is_not_written_to(theirs: Path, ours: Pat
     assert not (ours / "b").exists()
 
 
+@as_root
+@pytest.mark.parametrize("tree", [False, True])
+def test_what_another_user_makes_in_tmp_while_a_build_runs_is_not_written_to(
+    tmp_path: Path, ours: Path, tree: bool
+) -> None:
+    """`sudo nodeside init PACKAGE --into /tmp/x`, `sudo nodeside try . --report /tmp/ci/report`."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    tmp.chmod(0o1777)
+    source = tmp_path / "tree"
+    source.mkdir()
+    (source / "file").write_text("mine")
+
+    with owned_place(tmp / "ci" / "report") as place:
+        (tmp / "ci").mkdir()
+        os.chown(tmp / "ci", SOMEBODY, SOMEBODY)
+        (tmp / "ci" / "report").symlink_to(ours)
+        with pytest.raises(SystemRefused, match="ci appeared meanwhile, and is a directory of"):
+            place.write({"file": b"mine"}, source if tree else None)
+
+    assert content(ours) == {"file": "precious"}
+    assert [path.name for path in (tmp / "ci").iterdir()] == ["report"]
+
+
+@as_root
+def test_root_writes_in_tmp_if_nobody_interferes(tmp_path: Path) -> None:
+    tmp = tmp_path / "tmp"
+    for name in ("tmp", "tree"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "chip.c").touch()
+    tmp.chmod(0o1777)
+
+    for path in (tmp, tmp / "new" / "deep"):
+        with owned_place(path) as place:
+            place.write({"file": b"mine"}, tmp_path / "tree")
+        assert (path / "file").read_text() == "mine"
+        assert (path / "src" / "chip.c").stat().st_uid == 0
+
+
 def test_a_source_that_is_there_stays(tmp_path: Path) -> None:
     for name in ("src", "tree"):
         (tmp_path / name).mkdir()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from nodeside.errors import UsageError
 from nodeside.trial import privilege
 from nodeside.trial.debian.archive import proxy_environment
 
@@ -41,3 +44,19 @@ def test_without_a_proxy_sudo_is_asked_for_no_variable(monkeypatch: pytest.Monke
     privilege.become_root()
 
     assert said[:2] == ["/usr/bin/sudo", "env"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory away")
+def test_temporary_files_of_root_are_not_below_a_directory_of_somebody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    (tmp_path / "ours").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "ours"))
+    monkeypatch.delenv("SUDO_UID", raising=False)
+
+    with pytest.raises(UsageError, match=r"temporary files: .* of user 12345, who can put another"):
+        privilege.become_root()
+
+    monkeypatch.setenv("SUDO_UID", "12345")
+    privilege.become_root()

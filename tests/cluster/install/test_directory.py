@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cluster.install import directory as module
-from cluster.install.directory import NotOurs, write_directory
+from cluster.install.directory import NotOurs, write_directory, write_file
 from nodeside import __version__
-from nodeside.errors import SystemRefused
+from nodeside.errors import SystemRefused, UsageError
 
 FILES = {"main.yaml": "a: 1\n", "below/other.yaml": "b: 2\n"}
 
@@ -202,3 +202,35 @@ def test_what_is_not_ours_stays_whatever_it_is_called(
 
     assert leftovers(tmp_path) == before
     assert (tmp_path / "elsewhere" / "new").is_dir()
+
+
+def test_a_file_takes_the_place_of_a_link_and_of_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "page.html").symlink_to("mine")
+
+    write_file(tmp_path / "page.html", "page")
+    with pytest.raises(NotOurs, match=f"{tmp_path} exists and is not a file"):
+        write_file(tmp_path, "page")
+
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "page.html").read_text() == "page"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory away")
+def test_root_writes_as_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """Else who owns it could put a link in the place of what root writes to next."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for path in (theirs, ours):
+        path.mkdir()
+    os.chown(theirs, 12345, 12345)
+
+    write(theirs / "new" / "chart")
+    write_file(theirs / "page.html", "page")
+    assert {path.stat().st_uid for path in theirs.rglob("*")} == {12345}
+
+    (theirs / "link").symlink_to(ours)
+    with pytest.raises(UsageError, match=r"through .*theirs, which is of user 12345"):
+        write(theirs / "link" / "chart")
+    with pytest.raises(UsageError, match=r"through .*theirs, which is of user 12345"):
+        write_file(theirs / "link" / "page.html", "page")
+    assert not list(ours.iterdir())

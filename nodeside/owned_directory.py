@@ -1,0 +1,244 @@
+"""Whose a directory is, for root that writes in it: opened without trusting the way to it.
+
+A user names a path to a command that runs as root. Whoever owns a directory on that path, or may
+rename what is in it, can put a link or another directory in the place of the next one. So each name
+is opened by itself below the one before. A path is refused if somebody else than the owner of the
+directory that it ends in could change it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside.errors import SystemRefused, UsageError
+from nodeside.files import disk_errors
+
+_ROOT = 0
+_NOBODY = 65534
+_LINKS = 40  # on one path, as the kernel's limit
+
+
+@dataclass
+class OwnedDirectory:
+    """`descriptor` is that of the deepest directory of `path` that is there, and `rest` the names
+    of what is made below it. `owner` owns that directory; `others` may change the way to it."""
+
+    path: Path
+    descriptor: int
+    owner: int
+    rest: tuple[str, ...] = ()
+    others: dict[int, Path] = field(default_factory=dict)
+
+    def make(self) -> int:
+        """Make the directory with the rights that we have; return its descriptor.
+
+        What appeared there meanwhile is used only if it is a directory of the same owner. Raises
+        OSError, SystemRefused.
+        """
+        here, makers = os.dup(self.descriptor), (self.owner, os.geteuid())
+        for name in self.rest:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=here)
+            here = _replace(here, os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=here))
+            found = os.fstat(here)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in makers:
+                os.close(here)
+                raise SystemRefused(
+                    f"{self.path}: {name} appeared meanwhile, and is {_described(found)}; nothing "
+                    "was written to it",
+                    hint="name a directory that is there already, and that nobody else can replace",
+                )
+        return here
+
+
+@contextmanager
+def opened_directory(path: Path, trusted: Collection[int] = ()) -> Iterator[OwnedDirectory]:
+    """Open a directory, or the one that it will be made in.
+
+    Root gets a UsageError if the path may be changed by a user who is neither the directory's owner
+    nor among `trusted`. Raises UsageError, SystemRefused.
+    """
+    with disk_errors(path):
+        found = _walk(path)
+    try:
+        if os.geteuid() == _ROOT:
+            _require_one_owner(found, trusted)
+        yield found
+    finally:
+        os.close(found.descriptor)
+
+
+@contextmanager
+def as_owner_of(path: Path) -> Iterator[Path]:
+    """Make a directory and take its owner's rights for the block, if we are root.
+
+    The yielded path leads to the directory even if its name is given to another one. Raises
+    UsageError, SystemRefused.
+    """
+    if os.geteuid() != _ROOT:
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        yield path
+        return
+    with opened_directory(path) as found, _rights_of(found.owner):
+        with disk_errors(path):
+            descriptor = found.make()
+        try:
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+
+
+def require_trusted(path: Path, what: str, hint: str) -> None:
+    """Raise UsageError if a user other than root, and the one who called sudo, may change a path.
+
+    This is for directories whose files root opens by their paths.
+    """
+    caller = os.environ.get("SUDO_UID", "")
+    trusted = {_ROOT, int(caller) if caller.isdigit() else _ROOT}
+    try:
+        with opened_directory(path, trusted) as found:
+            if os.geteuid() == _ROOT and found.owner not in trusted:
+                raise UsageError(f"{path} belongs to {user_name(found.owner)}, not to root")
+    except UsageError as error:
+        raise UsageError(f"{what}: {error}", hint=hint) from None
+
+
+def group_of(user: int) -> int:
+    """Return the first group of a user."""
+    try:
+        return pwd.getpwuid(user).pw_gid
+    except KeyError:
+        return _NOBODY
+
+
+def user_name(user: int) -> str:
+    """Return the name of a user in words."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+# --- the walk ---------------------------------------------------------------------------------
+
+
+def _walk(path: Path) -> OwnedDirectory:
+    """Open each name of a path below the one before, links too. Raises OSError, UsageError."""
+    names = list(reversed(path.absolute().parts))
+    here, at, links = os.open(names.pop(), os.O_PATH | os.O_DIRECTORY), Path("/"), 0
+    others: dict[int, Path] = {}
+    try:
+        while names:
+            others |= _owner_who_may_change(here, at)
+            try:
+                entry = os.open(names[-1], os.O_PATH | os.O_NOFOLLOW, dir_fd=here)
+            except FileNotFoundError:
+                break
+            name, found, parent = names.pop(), os.fstat(entry), os.fstat(here)
+            others |= _owner_in_sticky(parent, found, at / name)
+            if stat.S_ISLNK(found.st_mode):
+                target = Path(os.readlink("", dir_fd=entry))
+                os.close(entry)
+                links += 1
+                _require_followed(parent, at / name, target, links)
+                names += [part for part in reversed(target.parts) if part != "/"]
+                if target.is_absolute():
+                    here, at = _replace(here, os.open("/", os.O_PATH | os.O_DIRECTORY)), Path("/")
+                continue
+            here, at = _replace(here, entry), at / name
+            if not stat.S_ISDIR(found.st_mode):
+                raise UsageError(f"{at} is a file: expected a directory")
+        _require_nobody_renames(here, at)
+        return OwnedDirectory(path, here, os.fstat(here).st_uid, tuple(reversed(names)), others)
+    except BaseException:
+        os.close(here)
+        raise
+
+
+def _owner_who_may_change(directory: int, at: Path) -> dict[int, Path]:
+    """Return the owner of a directory, who may put another entry in it, unless that is root."""
+    _require_nobody_renames(directory, at)
+    owner = os.fstat(directory).st_uid
+    return {owner: at} if owner != _ROOT else {}
+
+
+def _owner_in_sticky(parent: os.stat_result, entry: os.stat_result, at: Path) -> dict[int, Path]:
+    """Return the owner of an entry of a directory such as /tmp, who may rename it."""
+    mine = _others_write(parent) and entry.st_uid != _ROOT
+    return {entry.st_uid: at} if mine else {}
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Return whether others than root can put something in a directory of root.
+
+    Whom the owner of any other directory lets write there is up to that owner.
+    """
+    by_group = found.st_mode & stat.S_IWGRP and found.st_gid != _ROOT
+    return found.st_uid == _ROOT and bool(by_group or found.st_mode & stat.S_IWOTH)
+
+
+def _require_nobody_renames(directory: int, at: Path) -> None:
+    found = os.fstat(directory)
+    if os.geteuid() == _ROOT and _others_write(found) and not found.st_mode & stat.S_ISVTX:
+        raise UsageError(
+            f"{at} is {_described(found)}: others can rename what is in it, and choose where root "
+            "writes",
+            hint=f"let only the owner of an entry rename it: chmod +t {at}",
+        )
+
+
+def _require_followed(parent: os.stat_result, link: Path, target: Path, links: int) -> None:
+    if links > _LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(link))
+    if os.geteuid() == _ROOT and _others_write(parent):
+        raise UsageError(
+            f"{link} is a symbolic link to {target}, in a directory where every user may put one",
+            hint="name the directory that you mean, without the link",
+        )
+
+
+def _require_one_owner(found: OwnedDirectory, trusted: Collection[int]) -> None:
+    for user, at in found.others.items():
+        if user != found.owner and user not in trusted:
+            raise UsageError(
+                f"{found.path} leads to a directory of {user_name(found.owner)} through {at}, "
+                f"which is of {user_name(user)}, who can put another in its place",
+                hint="name a directory whose path belongs to root and the directory's owner alone",
+            )
+
+
+def _described(found: os.stat_result) -> str:
+    kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no directory"
+    mode = stat.S_IMODE(found.st_mode)
+    return f"{kind} of {user_name(found.st_uid)}, group {found.st_gid}, with mode {mode:o}"
+
+
+def _replace(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+@contextmanager
+def _rights_of(user: int) -> Iterator[None]:
+    """Take the rights of a user for a while. The process has one thread that writes."""
+    if user == _ROOT:
+        yield
+        return
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups([])
+    os.setegid(group_of(user))
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(_ROOT)
+        os.setegid(group)
+        os.setgroups(groups)

@@ -1,0 +1,175 @@
+"""Whether root may write where a path leads: who else could change the way to it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from nodeside.errors import SystemRefused, UsageError
+from nodeside.owned_directory import as_owner_of, opened_directory, require_trusted
+
+SOMEBODY, ANOTHER = 12345, 54321
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
+
+
+def directory(path: Path, owner: int = 0, mode: int = 0o755, group: int | None = None) -> Path:
+    path.mkdir()
+    path.chmod(mode)
+    os.chown(path, owner, owner if group is None else group)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def sticky(tmp_path: Path) -> Path:
+    """A directory as /tmp is: root's, where everybody may make files, and rename their own."""
+    return directory(tmp_path / "sticky", mode=0o1777)
+
+
+def owner_of(path: Path) -> int:
+    with opened_directory(path) as found:
+        return found.owner
+
+
+def refusal_of(path: Path) -> UsageError:
+    with pytest.raises(UsageError) as caught, opened_directory(path):
+        pass
+    return caught.value
+
+
+def test_places_that_one_user_can_change(sticky: Path) -> None:
+    home = directory(sticky / "home", SOMEBODY, 0o775)
+    (home / "link").symlink_to(directory(home / "deep", SOMEBODY, 0o777))
+    directory(sticky / "of-root")
+
+    assert owner_of(sticky / "of-root") == owner_of(sticky / "of-root" / "new") == 0
+    assert owner_of(sticky) == owner_of(sticky / "new" / "deep") == 0
+    assert owner_of(home) == owner_of(home / "link" / "new" / "deep") == SOMEBODY
+
+
+def test_relative_paths_and_links_of_root_lead_where_they_do_for_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    (tmp_path / "to-link").symlink_to(tmp_path / "link")
+    monkeypatch.chdir(tmp_path / "a")
+
+    for path in ("b", "../link", "../to-link/../b", str(tmp_path / "to-link")):
+        with opened_directory(Path(path)) as found:
+            assert os.fstat(found.descriptor).st_ino == (tmp_path / "a" / "b").stat().st_ino
+            assert found.rest == ()
+
+
+def test_a_circle_of_links_ends(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+
+    with pytest.raises(SystemRefused, match="Too many levels"), opened_directory(tmp_path / "a"):
+        pass
+
+
+def test_a_directory_of_root_below_one_of_a_user_is_refused(sticky: Path) -> None:
+    home = directory(sticky / "home", SOMEBODY)
+    ours = directory(home / "ours")
+
+    refused = refusal_of(ours)
+
+    assert str(refused) == (
+        f"{ours} leads to a directory of root through {home}, which is of user {SOMEBODY}, who can "
+        "put another in its place"
+    )
+    assert refused.hint.startswith("name a directory whose path belongs to root and the directory")
+
+
+def test_a_link_of_a_user_to_somebody_elses_directory_is_refused(
+    sticky: Path, tmp_path: Path
+) -> None:
+    home = directory(sticky / "home", SOMEBODY)
+    for name, owner in (("roots", 0), ("theirs", ANOTHER)):
+        (home / name).symlink_to(directory(tmp_path / name, owner))
+        assert f"through {home}, which is of user {SOMEBODY}" in str(refusal_of(home / name))
+
+
+def test_no_link_in_a_directory_of_everybody_is_followed(sticky: Path, tmp_path: Path) -> None:
+    """Not even one of root: it may have been moved there from elsewhere."""
+    (sticky / "link").symlink_to(tmp_path)
+
+    refused = str(refusal_of(sticky / "link" / "new"))
+
+    assert f"{sticky / 'link'} is a symbolic link to {tmp_path}, in a directory where" in refused
+
+
+@pytest.mark.parametrize(("mode", "group"), [(0o777, 0), (0o775, 4), (0o2775, 50)])
+def test_a_directory_of_root_where_others_can_rename_is_refused(
+    tmp_path: Path, mode: int, group: int
+) -> None:
+    shared = directory(tmp_path / "shared", mode=mode, group=group)
+    inside = directory(shared / "inside")
+
+    for path in (shared, inside, inside / "new"):
+        refused = refusal_of(path)
+        assert f"{shared} is a directory of root, group {group}, with mode {mode:o}" in str(refused)
+        assert refused.hint == f"let only the owner of an entry rename it: chmod +t {shared}"
+
+    shared.chmod(mode | 0o1000)
+    assert owner_of(inside) == 0
+
+
+def test_what_appears_meanwhile_is_used_only_if_it_is_ours(sticky: Path, tmp_path: Path) -> None:
+    for name in ("theirs", "link", "ours"):
+        with opened_directory(sticky / name / "below") as found:
+            if name == "link":
+                (sticky / name).symlink_to(tmp_path)
+            else:
+                directory(sticky / name, SOMEBODY if name == "theirs" else 0)
+            if name == "ours":
+                os.close(found.make())
+                continue
+            with pytest.raises(SystemRefused, match=f"{name} appeared meanwhile, and is "):
+                found.make()
+
+    assert [path.name for path in (sticky / "ours").iterdir()] == ["below"]
+    assert not (tmp_path / "below").exists()
+    assert not list((sticky / "theirs").iterdir())
+
+
+def test_what_is_done_as_the_owner_is_the_owners(sticky: Path, tmp_path: Path) -> None:
+    home = directory(sticky / "home", SOMEBODY)
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+
+    with as_owner_of(home / "new") as here:
+        os.seteuid(0)  # as somebody, in another process
+        home.rename(sticky / "moved")
+        directory(home, SOMEBODY)
+        os.seteuid(SOMEBODY)
+        (here / "file").write_text("of somebody")
+        with pytest.raises(PermissionError):
+            secret.read_text()
+
+    assert os.geteuid() == 0
+    assert secret.read_text() == ""
+    assert not list(home.iterdir())
+    written = sticky / "moved" / "new" / "file"
+    assert written.stat().st_uid == written.parent.stat().st_uid == SOMEBODY
+
+
+def test_a_directory_is_trusted_if_root_or_who_called_sudo_has_it(
+    sticky: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = directory(sticky / "home", SOMEBODY)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    require_trusted(sticky / "new", "the cache", "")
+    with pytest.raises(UsageError, match=re.escape(f"the cache: {home} belongs to user 12345")):
+        require_trusted(home, "the cache", "")
+
+    monkeypatch.setenv("SUDO_UID", str(SOMEBODY))
+    require_trusted(home / "new", "the cache", "")
+    monkeypatch.setenv("SUDO_UID", str(ANOTHER))
+    with pytest.raises(UsageError, match="the cache: "):
+        require_trusted(home / "new", "the cache", "")
