@@ -169,6 +169,17 @@ def test_no_test_imports_another_test() -> None:
     assert found == []
 
 
+def test_a_server_of_the_tests_fails_its_test_with_what_it_does_not_survive() -> None:
+    """The standard library's would print it, and go on."""
+    lenient = re.compile(r"\b(Threading)?(HTTP|TCP|UnixStream)" + "Server\\b")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if lenient.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["tests/loopback.py"]
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [str(path) for path, tree in modules() if tree.body and not ast.get_docstring(tree)]
     assert silent == []

@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -22,6 +22,7 @@ from tests.controlplane.api_server import APPLY_PATCH, MERGE_PATCH
 from tests.controlplane.components import LOOPBACK
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import GROUP
+from tests.loopback import HttpServer
 
 _ROOT = f"/apis/{GROUP}/v1"
 _TAGS = f"{_ROOT}/namespaces/openshift/imagestreamtags/"
@@ -55,8 +56,7 @@ class ImageApi:
     _ending: bool = False
 
     def __enter__(self) -> ImageApi:
-        server = ThreadingHTTPServer((LOOPBACK, 0), type("_Bound", (_Handler,), {"owner": self}))
-        server.daemon_threads = True
+        server = HttpServer((LOOPBACK, 0), type("_Bound", (_Handler,), {"owner": self}))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.control_plane.place.certificates.server)
         server.socket = context.wrap_socket(server.socket, server_side=True)

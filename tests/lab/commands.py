@@ -18,6 +18,7 @@ from nodeside.errors import ExitCode, NodesideError, UsageError
 from nodeside.table import table
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.lab.lab import STATE, Lab
+from tests.loopback import UnixServer
 
 SOCKET = STATE / "socket"
 _CONNECT = 10.0  # seconds
@@ -87,8 +88,7 @@ def serving(lab: Lab) -> Iterator[None]:
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
     SOCKET.unlink(missing_ok=True)
-    with socketserver.ThreadingUnixStreamServer(str(SOCKET), Handler) as server:
-        server.daemon_threads = True
+    with UnixServer(str(SOCKET), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -21,11 +21,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
 from tests.controlplane.certificates import Certificates
 from tests.controlplane.components import LOOPBACK
+from tests.loopback import HttpServer
 
 SEED = "NODESIDE_SEED"  # environment variable: make the same trouble again
 _BETWEEN = ("connection", "keep-alive", "transfer-encoding", "content-length", "host")
@@ -158,8 +159,8 @@ class Faults:
             self._sockets.discard(made)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(HttpServer):
+    went_away = (OSError, ValueError)  # its own connections are reset and closed under it
     request_queue_size = 128
 
     def __init__(self, faults: Faults) -> None:
@@ -168,9 +169,6 @@ class _Server(ThreadingHTTPServer):
         self.near.load_cert_chain(*faults.certificates.server)
         self.far = ssl.create_default_context(cafile=str(faults.certificates.ca))
         super().__init__((LOOPBACK, 0), _Handler)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no news; the tests end processes all the time."""
 
 
 class _Handler(BaseHTTPRequestHandler):

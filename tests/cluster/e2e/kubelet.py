@@ -9,12 +9,13 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.components import LOOPBACK
 from tests.controlplane.controlplane import ControlPlane
+from tests.loopback import HttpServer
 
 
 class Kubelet:
@@ -25,8 +26,7 @@ class Kubelet:
         self.says = says
         self.asked: list[tuple[str, str, dict[str, list[str]]]] = []
         handler = type("_Bound", (_Handler,), {"owner": self})
-        self._server = ThreadingHTTPServer((LOOPBACK, 0), handler)
-        self._server.daemon_threads = True
+        self._server = HttpServer((LOOPBACK, 0), handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         certificate, key = control_plane.place.certificates.server
         context.load_cert_chain(certificate, key)

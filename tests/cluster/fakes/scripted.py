@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cluster.kube.client import Api
 from cluster.kube.credentials import Access
 from cluster.kube.transport import Exchange
 from nodeside.contract import API_VERSION
+from tests.loopback import HttpServer
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class ScriptedServer:
         self.date = ""  # what each answer says that it is, "" for the time of this machine
         self._lock = threading.Lock()
         handler = type("_Bound", (_Handler,), {"owner": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = HttpServer(("127.0.0.1", 0), handler)
 
     def __enter__(self) -> ScriptedServer:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

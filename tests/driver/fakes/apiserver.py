@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from nodeside import process
 from nodeside.kube_api import Access
+from tests.loopback import HttpServer
 
 TOKEN = "first-token.of_this-pod"
 
@@ -70,8 +71,7 @@ class ApiServer:
         credentials.mkdir()
         (credentials / "token").write_text(TOKEN)
         (credentials / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._http.daemon_threads = True
+        self._http = HttpServer(("127.0.0.1", 0), _Handler)
         self._http.api = self  # type: ignore[attr-defined]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates / "server.crt", certificates / "server.key")

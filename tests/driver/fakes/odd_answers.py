@@ -29,6 +29,7 @@ from nodeside.driver.store.oci import _Blob, _blob_of, _image_manifest
 from nodeside.driver.store.sources import FetchOutcome, ManifestOutcome, fetch_first, find_manifest
 from nodeside.spec.model import PrebuiltSource, Trust
 from tests.driver.fakes.bundles import END, tar_entry
+from tests.loopback import TcpServer
 
 OPTIONS = FetchOptions(timeout=20, size_limit=1 << 20, backoff=0, stall_timeout=10)
 _NO_TRUST = Trust()
@@ -130,9 +131,8 @@ class OddServer:
     def __init__(self) -> None:
         self._answers: Sequence[Answer] = ()
         self._at = 0
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
+        self.served = 0  # answers of all conversations, as far as the client took them
+        self._server = TcpServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self.closing = threading.Event()
 
@@ -174,6 +174,7 @@ class OddServer:
                 while self.rfile.readline(1 << 16).strip():
                     pass
                 said = web._next()
+                web.served += 1
                 with suppress(OSError):
                     self.wfile.write(said.data)
                     while said.endless and not web.closing.is_set():

@@ -11,9 +11,11 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Self
+
+from tests.loopback import HttpServer
 
 Answer = Callable[["Handler"], None]
 
@@ -59,8 +61,7 @@ class WebServer:
 
     def __init__(self, certificate: tuple[str, str] | None = None) -> None:
         handler = type("Scripted", (Handler,), {"web": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = HttpServer(("127.0.0.1", 0), handler)
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)
