@@ -1,4 +1,7 @@
-"""`nodeside …` as a person types it, in this process: what it printed, and its exit code."""
+"""`nodeside …` as a person types it, in this process: what it printed, and its exit code.
+
+And `until`, for what another process or thread brings about.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +22,15 @@ import pytest
 from nodeside import cli, process
 
 LONG = 120.0  # seconds: a deadline that only a broken test meets
+_LOOK = 0.01  # seconds between two looks
+
+
+def until(holds: Callable[[], object], what: str = "what was waited for") -> None:
+    """Wait until something is so. `what` it is, if it never becomes so."""
+    deadline = time.monotonic() + LONG
+    while not holds():
+        assert time.monotonic() < deadline, f"not after {LONG:g} s: {what}"
+        time.sleep(_LOOK)
 
 
 @dataclass(frozen=True)

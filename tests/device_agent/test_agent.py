@@ -7,7 +7,6 @@ import select
 import signal
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nodeside import process
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
+from tests.console import until
 from tests.device_agent.agent_process import (
     BOTH,
     agent,
@@ -145,8 +145,7 @@ def test_streams_that_are_abandoned_do_not_use_up_its_threads(
         kubelet.until_list(BOTH)
         kubelet.call(resource="example.com/edu", streams=200)
         request = [{"devices_ids": ["00:05.0"]}]
-        while not isinstance(kubelet.call(resource="example.com/edu", allocate=request), list):
-            time.sleep(0.1)  # too many at once are refused
+        until(lambda: isinstance(kubelet.call(resource="example.com/edu", allocate=request), list))
         after = len(kubelet.said)
         (host.sys / "bus/pci/devices/0000:00:05.0/liveness").write_text("dead\n")
         kubelet.until_list(BOTH | {"00:05.0": "Unhealthy"}, after)
@@ -189,9 +188,8 @@ def test_a_second_agent_waits_for_the_first(
     with agent(host, directory) as first:
         kubelet.until_list(BOTH)
         with agent(host, directory) as second:
-            while not any("another agent" in line for line in second.log):
-                assert second.process.poll() is None
-                time.sleep(0.05)
+            until(lambda: any("another agent" in line for line in second.log))
+            assert second.process.poll() is None
             after = len(kubelet.said)
             first.process.send_signal(signal.SIGTERM)
             kubelet.until_registered("example.com/edu", after)
@@ -206,9 +204,8 @@ def test_what_reads_a_file_that_hangs_ends_with_the_agent(
         file.unlink()
         os.mkfifo(file)  # nobody ever writes: a read hangs, as in a driver's code
         main = psutil.Process(process.process.pid)
-        while not (children := main.children()):
-            time.sleep(0.01)
-        ended = [os.pidfd_open(child.pid) for child in children]
+        until(main.children)
+        ended = [os.pidfd_open(child.pid) for child in main.children()]
         process.process.send_signal(signal.SIGTERM)
         assert process.process.wait(LONG) == 0
         for descriptor in ended:
@@ -247,8 +244,7 @@ def test_what_is_wrong_is_said_at_once(
         (host.root / "driver.yaml").unlink()
     with agent(host, directory) as process:
         assert process.process.wait(LONG) == code
-        while not any(words in line for line in process.log):
-            time.sleep(0.05)
+        until(lambda: any(words in line for line in process.log))
 
 
 def test_a_package_that_is_missing_is_named(host: Host) -> None:

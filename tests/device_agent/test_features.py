@@ -38,6 +38,7 @@ from nodeside.kube_api import Access, Client
 from nodeside.ready_file import clear_ready
 from nodeside.spec import Driver, patterns
 from nodeside.spec.devices import LABEL_LIMIT
+from tests.console import until
 from tests.device_agent import feature_files
 from tests.device_agent.agent_process import agent, kubelet_directory, node, write_driver
 from tests.device_agent.node import driver, say_ready
@@ -450,9 +451,7 @@ def test_the_agent_writes_a_feature_file_and_leaves_it_when_it_ends(tmp_path: Pa
         played_kubelet(directory),
         agent(host, directory, "--features-directory", str(features)) as process,
     ):
-        deadline = time.monotonic() + LONG
-        while not feature_files.read(features, time.time()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: feature_files.read(features, time.time()), "a feature file")
         process.process.terminate()
         assert process.process.wait(LONG) == 0
     assert feature_files.read(features, time.time()) == THREE

@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 
 from nodeside.device_agent import connections, messages, rpc
 from nodeside.device_agent.rpc import CallFailed, Feed, Refused, Server, Unary, call
+from tests.console import until
 from tests.device_agent.agent_process import kubelet_directory
 
 LONG = 60.0  # seconds
@@ -82,13 +82,6 @@ def service(directory: Path) -> Iterator[Service]:
     service.held.set()
     service.server.stop()
     assert not service.path.exists()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- calls

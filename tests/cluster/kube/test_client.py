@@ -28,6 +28,7 @@ from cluster.kube.resources import DRIVERS, NODES
 from cluster.kube.transport import in_words
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.scripted import Said, ScriptedServer, event, gone, kubeconfig, page
+from tests.console import LONG
 
 
 def name_of(item: Mapping[str, Any]) -> str:
@@ -303,11 +304,26 @@ def test_a_large_event_takes_time_in_proportion_to_its_size() -> None:
 
 
 def test_a_watch_is_ended_from_another_thread(tmp_path: Path) -> None:
-    never = threading.Event()
+    """It is being read, and the server does not end it."""
+    never, reads = threading.Event(), threading.Event()
     with ScriptedServer(Said(body=event("ADDED", "a", "8"), hold=never)) as server:
         watch = server.api(tmp_path).watch(NODES, "7")
-        threading.Timer(0.05, watch.close).start()
+        read = watch._read
+
+        def read_and_tell() -> bytes:
+            reads.set()
+            return read()
+
+        watch._read = read_and_tell  # type: ignore[method-assign]
+
+        def close() -> None:
+            reads.wait(LONG)
+            watch.close()
+
+        closer = threading.Thread(target=close)
+        closer.start()
         assert list(watch) == []
+        closer.join()
         never.set()
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nodeside.device_agent.dra.names import device_name
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
+from tests.console import until
 from tests.device_agent.agent_process import EDU, Agent, add_edu, agent, node, write_driver
 from tests.device_agent.dra.documents import OTHER_UID, POOL, UID, claim, result
 from tests.device_agent.dra.played_api import DraApiServer, dra_api_server
@@ -439,10 +439,8 @@ def test_a_scraper_is_told_which_pods_share_the_device_of_a_claim(place: Place) 
         claims.until(lambda each: "health" in each)
         found = scraped(process)
         claims.process.kill()
-        deadline = time.monotonic() + LONG
-        while scraped(process)["nodeside_device_plugin_watched", "example.com/edu"]:
-            assert time.monotonic() < deadline, "the kubelet is gone"
-            time.sleep(0.05)
+        watched = ("nodeside_device_plugin_watched", "example.com/edu")
+        until(lambda: not scraped(process)[watched], "the kubelet is gone")
     resource = "example.com/edu"
     for pod in "ab":
         key = ("nodeside_device_allocated", "main", "00:05.0", "default", pod, resource)

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +23,7 @@ from nodeside.driver.services import processes
 from nodeside.driver.services.services import Services
 from nodeside.errors import ExitCode
 from nodeside.ready_file import ReadyRecord, read_ready, ready_path, write_ready
+from tests.console import until
 from tests.driver.fakes.kernel import add_device, add_process, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode
 
@@ -109,10 +109,8 @@ class Scene:
         assert not failure, failure
 
     def until_ready(self, before: int) -> None:
-        deadline = time.monotonic() + LONG
-        while not self.node.told[before:] or self.node.told[-1].state is not State.READY:
-            assert time.monotonic() < deadline, self.node.told[-1:]
-            time.sleep(0.02)
+        told = self.node.told
+        until(lambda: told[before:] and told[-1].state is State.READY, f"ready, after {told[-1:]}")
 
     def kill(self, name: str) -> None:
         """Kill the processes of a service."""
@@ -328,10 +326,8 @@ def test_services_come_back_if_the_kernel_then_keeps_the_modules(scene: Scene) -
         node.kernel.refuse_unload["straw"] = [errno.EAGAIN] * 1000
         node.source("obj-m := straw.o  # 2.0\n")
         node.put_bundle(node.task(version="2.0"))
-        while State.REBOOT_REQUIRED not in node.states:
-            time.sleep(0.02)
-        while scene.file.read_text().split().count("starts") < 4:
-            time.sleep(0.02)
+        until(lambda: State.REBOOT_REQUIRED in node.states)
+        until(lambda: scene.file.read_text().split().count("starts") >= 4)
         node.kernel.refuse_unload.clear()
 
     scene.live(upgrade)

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -183,16 +182,21 @@ def test_slow_poll_counts_from_the_last_look() -> None:
 
 def test_a_ready_file_that_goes_is_a_reason_to_look(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    with Watch([], often=[tmp_path / "driver.yaml"], uevents=Queue) as watch:
+    gone = False
+
+    def ended() -> bool:  # asked in each round of a wait, after its look at the ready file
+        if gone:
+            ready.unlink()
+        return False
+
+    often = [tmp_path / "driver.yaml"]
+    with Watch([], often=often, uevents=Queue, ended=ended) as watch:
         assert watch.wait(0, ready=ready).why is Why.PATIENCE, "it was not there"
         ready.touch()
         assert watch.wait(0, ready=ready).why is Why.PATIENCE
-        remover = threading.Timer(0.1, ready.unlink)
-        remover.start()
+        gone = True
 
         assert watch.wait(60, ready=ready).why is Why.NOT_READY
-
-        remover.join()
 
 
 def test_rewritten_driver_yaml_is_a_reason_to_look(tmp_path: Path) -> None:

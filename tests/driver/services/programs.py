@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nodeside.clock import Clock
 from nodeside.driver.services.services import Services
 from nodeside.spec.services import Service, ServiceReady
 
@@ -41,9 +42,9 @@ def told(directory: Path) -> list[str]:
 
 
 @contextmanager
-def kept() -> Iterator[Services]:
+def kept(clock: Clock | None = None) -> Iterator[Services]:
     """Services that are stopped at the end of a test."""
-    services = Services()
+    services = Services(clock or Clock())
     try:
         yield services
     finally:

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -20,22 +20,36 @@ from nodeside.driver.services import processes
 from nodeside.driver.services.services import ServiceFailed, Services, stop_all
 from nodeside.errors import ExitCode
 from nodeside.host import Host
+from tests.console import until
 from tests.driver.services.programs import DRIVER, daemon, kept, service, told
 
 LONG = 60.0  # seconds: a deadline that only a broken test meets
 
 
+@dataclass
+class Hurried:
+    """The real time, and what a test has skipped of it. `before_sleep` is called before a look."""
+
+    skipped: float = 0.0
+    before_sleep: Callable[[], object] = lambda: None
+
+    def now(self) -> float:
+        return time.monotonic() + self.skipped
+
+    def sleep(self, seconds: float) -> None:
+        self.before_sleep()
+        time.sleep(seconds)
+
+
 @pytest.fixture
-def services() -> Iterator[Services]:
-    with kept() as found:
+def hurried() -> Hurried:
+    return Hurried()
+
+
+@pytest.fixture
+def services(hurried: Hurried) -> Iterator[Services]:
+    with kept(Clock(now=hurried.now, sleep=hurried.sleep)) as found:
         yield found
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:
@@ -170,13 +184,19 @@ def test_one_without_a_sign_is_ready_if_it_still_runs_after_a_second(services: S
     assert services.status == (ServiceStatus("monitor", True),)
 
 
-def test_a_socket_is_ready_once_it_accepts(services: Services, tmp_path: Path) -> None:
-    path = tmp_path / "socket"
+def test_a_socket_is_ready_once_it_accepts(
+    services: Services, hurried: Hurried, tmp_path: Path
+) -> None:
+    """The service takes the stale socket away once we have looked at that."""
+    path, looked = tmp_path / "socket", tmp_path / "looked"
+    hurried.before_sleep = looked.touch
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stale.bind(str(path))
     stale.close()
     script = (
-        "import os, socket, sys, time; time.sleep(0.3); os.unlink(sys.argv[1]); "
+        "import os, socket, sys, time\n"
+        "while not os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
+        "os.unlink(sys.argv[1]); os.unlink(sys.argv[2]); "
         "s = socket.socket(socket.AF_UNIX, socket.{kind}); s.bind(sys.argv[1]); {listen}; "
         "time.sleep(60)"
     )
@@ -187,15 +207,14 @@ def test_a_socket_is_ready_once_it_accepts(services: Services, tmp_path: Path) -
     ):
         code = script.format(kind=kind, listen=listen)
         wanted = service("", socket=str(path))
-        wanted = replace(wanted, command=("python3", "-c", code, str(path)))
+        wanted = replace(wanted, command=("python3", "-c", code, str(path), str(looked)))
         services.bring_up(DRIVER, [wanted])
         assert services.status[0].ready
         services.stop()
 
+    silent = replace(wanted, command=("sleep", "60"), start_timeout_seconds=1)
     with pytest.raises(ServiceFailed, match="socket: nobody listens there"):
-        services.bring_up(
-            DRIVER, [replace(wanted, command=("sleep", "60"), start_timeout_seconds=1)]
-        )
+        services.bring_up(DRIVER, [silent])
 
 
 def test_a_file_of_an_earlier_start_does_not_count(services: Services, tmp_path: Path) -> None:
@@ -239,7 +258,7 @@ def test_its_whole_tree_ends_also_what_left_its_group(services: Services, tmp_pa
 
 
 def test_one_that_goes_into_the_background_has_ended_when_none_of_it_is_left(
-    services: Services, tmp_path: Path
+    services: Services, hurried: Hurried, tmp_path: Path
 ) -> None:
     pid = tmp_path / "pid"
     background = f"setsid sh -c 'echo $$ >{pid}; exec sleep 60' & "
@@ -252,7 +271,7 @@ def test_one_that_goes_into_the_background_has_ended_when_none_of_it_is_left(
     until(services.find_ends)
     with pytest.raises(ServiceFailed, match="no process is left with NODESIDE_SERVICE"):
         services.bring_up(DRIVER, [wanted])
-    time.sleep(services.next_start())
+    hurried.skipped += services.next_start()
     services.bring_up(DRIVER, [wanted])
     services.stop()
     assert is_gone(int(pid.read_text()))
@@ -266,14 +285,14 @@ def test_one_that_goes_into_the_background_has_ended_when_none_of_it_is_left(
 
 
 def test_what_one_has_left_behind_ends_before_it_starts_again(
-    services: Services, tmp_path: Path
+    services: Services, hurried: Hurried, tmp_path: Path
 ) -> None:
     pid = tmp_path / "pid"
     wanted = [service(f"setsid sh -c 'echo $$ >{pid}; exec sleep 60' & sleep 1.5; exit 1")]
     services.bring_up(DRIVER, wanted)
     left = int(pid.read_text())
     until(services.find_ends)
-    time.sleep(services.next_start())
+    hurried.skipped += services.next_start()
 
     services.bring_up(DRIVER, wanted)
 

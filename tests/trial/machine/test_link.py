@@ -90,12 +90,7 @@ def test_output_reaches_the_caller(ends: tuple[Link, socket.socket]) -> None:
     data = base64.b64encode(b"hi\n").decode()
     theirs.sendall(row("hello", id=0, boot_id="b"))
     assert link.hello(LONG)["boot_id"] == "b"
-    threading.Timer(
-        0.05,
-        lambda: theirs.sendall(
-            row("started", pid=2) + row("output", data=data) + row("exit", code=3)
-        ),
-    ).start()
+    theirs.sendall(row("started", pid=2) + row("output", data=data) + row("exit", code=3))
     process.begin(env={}, cwd="/", pty=False, container=None, join=None)
     done = process.wait(LONG)
     assert (done.exit_code, done.output) == (3, "hi\n")
