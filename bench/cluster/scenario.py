@@ -78,25 +78,34 @@ def _warm(stage: Stage) -> Controller:
     """A controller that leads, and has nothing to do yet."""
     controller = stage.start_controller()
     stage.wait_leading()
-    stage.wait_for(lambda: controller.rounds, "the controller's first round", look=0.5)
+    stage.wait_for(
+        lambda: controller.rounds, "the controller's first round", lambda: "none", look=0.5
+    )
     return controller
 
 
 def _first_rollout(stage: Stage, controller: Controller) -> Rollout:
-    before, spoken = controller.usage(), stage.speakers.heard()
+    before, spoken = controller.usage(), stage.heard()
     audit = Audit(stage.control_plane.place.directory)
     mark, served = audit.mark(), stage.served()
     began = time.monotonic()
     stage.apply_driver()
-    daemonsets = stage.wait_for(lambda: stage.daemonsets() >= POOLS, "the DaemonSets", look=0.1)
-    stage.wait_for(
-        lambda: len(stage.speakers.heard().nodes) == stage.size, "all nodes to speak", look=0.5
+    daemonsets = stage.wait_for(
+        lambda: stage.daemonsets() >= POOLS, f"{POOLS} DaemonSets", stage.daemonsets, look=0.1
     )
-    heard = stage.speakers.heard()
-    stage.wait_for(lambda: _is_settled(stage), "the status to say so", look=0.5)
+    stage.wait_for(
+        lambda: len(stage.heard().nodes) == stage.size,
+        "all to speak",
+        lambda: stage.heard().words,
+        look=0.5,
+    )
+    heard = stage.heard()
+    _until_settled(stage, "the status to say so", look=0.5)
     _until_at_rest(stage, controller)
-    stage.wait_for(lambda: stage.speakers.heard().at_rest, "the nodes to be silent", look=0.5)
-    after = stage.speakers.heard()
+    stage.wait_for(
+        lambda: stage.heard().at_rest, "all to be silent", lambda: stage.heard().words, look=0.5
+    )
+    after = stage.heard()
     return Rollout(
         daemonsets - began,
         max(heard.nodes.values()) - began,
@@ -106,6 +115,10 @@ def _first_rollout(stage: Stage, controller: Controller) -> Rollout:
         after.cpu - spoken.cpu,
         stage.served() - served,
     )
+
+
+def _until_settled(stage: Stage, what: str, look: float) -> None:
+    stage.wait_for(lambda: _is_settled(stage), what, stage.driver, look=look)
 
 
 def _is_settled(stage: Stage) -> bool:
@@ -124,7 +137,9 @@ def _until_at_rest(stage: Stage, controller: Controller) -> None:
             seen, since = now, time.monotonic()
         return time.monotonic() - since > _AT_REST
 
-    stage.wait_for(rests, "the controller to have nothing to do", look=1.0)
+    stage.wait_for(
+        rests, "the controller to have nothing to do", lambda: f"{seen} rounds so far", look=1.0
+    )
 
 
 def _idle(stage: Stage, controller: Controller, seconds: float) -> Idle:
@@ -142,9 +157,13 @@ def _moves(stage: Stage) -> Samples:
         image = f"Red Hat Enterprise Linux CoreOS {version}"
         began = time.monotonic()
         Nodes(stage.control_plane).reboot(name, kernel=kernel, os_image=image)
-        bound = stage.wait_for(partial(stage.pod_bound, name, kernel), f"a pod on {name}")
+        bound = stage.wait_for(
+            partial(stage.pod_bound, name, kernel),
+            f"a pod for {kernel} on {name}",
+            partial(stage.kernels_of_pods, name),
+        )
         found.append(bound - began)
-        stage.wait_for(lambda: _is_settled(stage), "the node to be ready again", look=0.2)
+        _until_settled(stage, f"{name} to be ready again", look=0.2)
     return Samples.of(found)
 
 
@@ -163,7 +182,7 @@ def _full_rollout(
         good = status.get("lastGoodRevision")
         return good not in ("", old) and _is_settled(stage)
 
-    ended = stage.wait_for(done, "the rollout to end", look=0.2)
+    ended = stage.wait_for(done, "the rollout to end", stage.driver, look=0.2)
     _until_at_rest(stage, controller)
     return ended - began, controller.usage().since(before)
 
@@ -172,7 +191,7 @@ def _restart(stage: Stage) -> tuple[Controller, float, Usage]:
     """A new process with nothing to do, until it knows that."""
     controller = stage.start_controller()
     stage.wait_leading()
-    first = stage.wait_for(lambda: controller.rounds, "the first round", look=0.1)
+    first = stage.wait_for(lambda: controller.rounds, "the first round", lambda: "none", look=0.1)
     _until_at_rest(stage, controller)
     return controller, first - controller.started, controller.usage()
 
@@ -184,7 +203,10 @@ def _start_with_work(stage: Stage) -> tuple[float, Usage]:
     stage.apply_driver("other", hardware=hardware, modules=[{"name": "other"}])
     controller = stage.start_controller()
     applied = stage.wait_for(
-        lambda: stage.daemonsets("other") >= POOLS, "the second Driver's DaemonSets", look=0.1
+        lambda: stage.daemonsets("other") >= POOLS,
+        f"{POOLS} DaemonSets of the second Driver",
+        partial(stage.daemonsets, "other"),
+        look=0.1,
     )
     found = controller.usage()
     controller.stop()

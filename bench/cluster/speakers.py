@@ -9,12 +9,13 @@ their TLS and we have two.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,29 +25,43 @@ import requests
 
 from bench.room import BenchError
 from cluster.kube.client import Api, connect
-from cluster.kube.errors import ApiError
+from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import NODES, PODS
 from cluster.model.names import DRIVER, NAMESPACE, OURS
+from nodeside.api_status import KubernetesError
 from nodeside.contract import NodeDriverStatus, Rung, State
-from nodeside.driver.announce.api import Cluster
+from nodeside.driver.announce.api import CALLER, Cluster
 from nodeside.driver.announce.delivery import Delivery, Pace
-from nodeside.kube_api import Access
+from nodeside.kube_api import Access, Client
 from tests.controlplane.controlplane import ControlPlane
 
 _WORKERS = 12
 _QUICK = Pace(settle=0.0, first_retry=0.1, longest_retry=2.0, refused_retry=1.0)
 _TELL = 60.0  # seconds for one node to tell everything
+_WATCH = "the watch of pods"
 _ANSWER = 60.0  # seconds for the process to answer us
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What the nodes said so far. `nodes` maps a node to when its label was last acknowledged."""
+    """What the nodes said so far. `nodes` maps a node to when its label was last acknowledged.
+
+    `refused` is the last error of each node whose last request failed; it may try again. `broken`
+    is the first reason why a node, or this process, will not go on, "" for none.
+    """
 
     calls: Counter[str] = field(default_factory=Counter)
     nodes: Mapping[str, float] = field(default_factory=dict)
     cpu: float = 0.0
     at_rest: bool = True
+    refused: Mapping[str, str] = field(default_factory=dict)
+    broken: str = ""
+
+    @property
+    def words(self) -> str:
+        """How many nodes spoke, and one of those that could not."""
+        spoke = f"{len(self.nodes)} nodes spoke"
+        return next((f"{spoke}, {node}: {why}" for node, why in self.refused.items()), spoke)
 
 
 class Speakers:
@@ -57,7 +72,7 @@ class Speakers:
         self._line = ours
         context = multiprocessing.get_context("fork")
         self._process = context.Process(
-            target=_speak, args=(control_plane, directory, theirs), daemon=True
+            target=_speak, args=(control_plane, directory, theirs, ours), daemon=True
         )
 
     def __enter__(self) -> Speakers:
@@ -69,26 +84,35 @@ class Speakers:
         self._process.join(_ANSWER)
 
     def heard(self) -> Heard:
-        self._line.send("?")
-        if not self._line.poll(_ANSWER):
-            raise BenchError("the process that plays the nodes does not answer")
-        found = self._line.recv()
+        try:
+            self._line.send("?")
+            if not self._line.poll(_ANSWER):
+                raise BenchError("the process that plays the nodes does not answer")
+            found = self._line.recv()
+        except (EOFError, OSError) as exc:
+            raise BenchError("the process that plays the nodes has ended") from exc
         assert isinstance(found, Heard)
         return found
 
 
-def _speak(control_plane: ControlPlane, directory: Path, line: Connection) -> None:
-    """The process: answers, while others speak."""
+def _speak(
+    control_plane: ControlPlane, directory: Path, line: Connection, theirs: Connection
+) -> None:
+    """The process: answers, while others speak. It ends with the one that asks, also if that is
+    killed: it has inherited the locks of its temporary directories."""
+    theirs.close()
     control_plane.forget_connections()
     voices = _Voices(control_plane, directory)
     threading.Thread(target=voices.follow, daemon=True).start()
-    while True:
-        line.recv()
-        line.send(voices.heard())
+    with suppress(EOFError, OSError):
+        while True:
+            line.recv()
+            line.send(voices.heard())
+    os._exit(0)  # without waiting for the others
 
 
 class _Session:
-    """A connection that many nodes share; each has its own token, and the CA is the same."""
+    """A connection that many nodes share. The CA is the same, so that it stays open."""
 
     def __init__(self, ca: str) -> None:
         self._session = requests.Session()
@@ -99,19 +123,24 @@ class _Session:
         return self._session.request(method, url, **{**more, "verify": self._ca})
 
 
-class _Node(Cluster):
-    """What a driver container talks to the API server with, on a shared connection."""
+class _Client(Client):
+    """That of a node, with its own token; the connection stays open for the next node."""
 
     def __init__(self, access: Access, session: _Session) -> None:
-        super().__init__(access)
+        super().__init__(access, CALLER)
         self._shared: Any = session
 
     def _connected(self) -> requests.Session:
         found: requests.Session = self._shared
         return found
 
-    def close(self) -> None:
-        """It stays open for the next node."""
+
+class _Node(Cluster):
+    """What a driver container talks to the API server with."""
+
+    def __init__(self, access: Access, session: _Session) -> None:
+        super().__init__(access)
+        self._client = _Client(access, session)
 
 
 class _Voices:
@@ -125,24 +154,41 @@ class _Voices:
         self._told: dict[str, float] = {}
         self._done: set[str] = set()
         self._waiting = 0
+        self._refused: dict[str, str] = {}
+        self._broken = ""
         self._infos: dict[str, Mapping[str, Any]] = {}
         self._workers = ThreadPoolExecutor(_WORKERS)
 
     def heard(self) -> Heard:
         cpu = time.process_time()
         with self._lock:
-            return Heard(Counter(self._calls), dict(self._told), cpu, self._waiting == 0)
+            told, refused = dict(self._told), dict(self._refused)
+            at_rest = self._waiting == 0
+            return Heard(Counter(self._calls), told, cpu, at_rest, refused, self._broken)
 
     def follow(self) -> None:
         """Every driver pod that runs speaks once, whenever it begins to."""
+        try:
+            self._follow()
+        except Exception as exc:
+            self._break(f"nobody follows the pods any more: {exc!r}")
+
+    def _break(self, why: str) -> None:
+        with self._lock:
+            self._broken = self._broken or why
+
+    def _follow(self) -> None:
         self._api.list(NODES, self._remember_node)
         where: dict[str, Any] = {"namespace": NAMESPACE, "selector": OURS}
         while True:
-            with suppress(ApiError):
+            try:
                 version = self._api.list(PODS, self._take, **where).resource_version
+                self._failed(_WATCH, "")
                 for event in self._api.watch(PODS, version, **where):
                     if event.kind in ("ADDED", "MODIFIED"):
                         self._take(event.object)
+            except ApiError as error:
+                self._failed(_WATCH, str(error))
 
     def _remember_node(self, node: Mapping[str, Any]) -> None:
         self._infos[node["metadata"]["name"]] = node["status"]["nodeInfo"]
@@ -162,6 +208,9 @@ class _Voices:
             status = self._status(pod)
             if status is not None:
                 self._deliver(pod, status)
+        except Exception as exc:
+            if not self._is_gone(pod):
+                self._break(f"{pod['spec']['nodeName']} said: {exc or repr(exc)}")
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -172,12 +221,26 @@ class _Voices:
         token = self._control_plane.pod_token(NAMESPACE, DRIVER, pod)  # as the kubelet does
         (where / "token").write_text(token)
         node = _Node(Access(self._control_plane.url, where), self._session())
-        delivery = Delivery(_Counted(node, self._count, self._acknowledged), _QUICK)
+        counted = _Counted(node, status.node, self._count, self._acknowledged, self._failed)
+        delivery = Delivery(counted, _QUICK)
         delivery.want(status)
         ends = time.monotonic() + _TELL
         while (due := delivery.due()) is not None and time.monotonic() < ends:
             time.sleep(due)
             delivery.step()
+        if due is not None:
+            last = self._refused.get(status.node, "nothing")
+            raise BenchError(f"not everything within {_TELL:g} s; its last error: {last}")
+
+    def _is_gone(self, pod: Mapping[str, Any]) -> bool:
+        """Whether the pod need not speak any more. Its token goes with it."""
+        metadata = pod["metadata"]
+        try:
+            found = self._api.get(PODS, metadata["name"], namespace=NAMESPACE)
+        except ApiError as error:
+            return isinstance(error, NotFound)
+        there: Mapping[str, Any] = found["metadata"]
+        return there["uid"] != metadata["uid"] or "deletionTimestamp" in there
 
     def _session(self) -> _Session:
         if not hasattr(self._own, "session"):
@@ -192,6 +255,14 @@ class _Voices:
     def _acknowledged(self, node: str) -> None:
         with self._lock:
             self._told[node] = time.monotonic()
+
+    def _failed(self, node: str, why: str) -> None:
+        """The outcome of a node's last request; "" if it was answered well."""
+        with self._lock:
+            if why:
+                self._refused[node] = why
+            else:
+                self._refused.pop(node, None)
 
     def _status(self, pod: Mapping[str, Any]) -> NodeDriverStatus | None:
         """None for a pod of another kernel than the node has: it does nothing."""
@@ -220,26 +291,38 @@ class _Counted:
     """The requests of a node, counted as they are made."""
 
     api: Cluster
+    node: str
     count: Callable[[str], None]
     acknowledged: Callable[[str], None]
+    failed: Callable[[str, str], None]
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
-        self.count("patch nodes")
-        uid = self.api.patch_node_labels(node, labels)
+        with self._request("patch nodes"):
+            uid = self.api.patch_node_labels(node, labels)
         self.acknowledged(node)
         return uid
 
     def get_node(self, name: str) -> str:
-        self.count("get nodes")
-        return self.api.get_node(name)
+        with self._request("get nodes"):
+            return self.api.get_node(name)
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
-        self.count("patch nodedrivers")
-        self.api.apply_node_driver(document)
+        with self._request("patch nodedrivers"):
+            self.api.apply_node_driver(document)
 
     def create_event(self, event: Mapping[str, Any]) -> None:
-        self.count("create events")
-        self.api.create_event(event)
+        with self._request("create events"):
+            self.api.create_event(event)
+
+    @contextmanager
+    def _request(self, what: str) -> Iterator[None]:
+        self.count(what)
+        try:
+            yield
+        except KubernetesError as error:
+            self.failed(self.node, str(error))
+            raise
+        self.failed(self.node, "")
 
     def close(self) -> None:
         self.api.close()

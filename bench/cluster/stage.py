@@ -17,9 +17,10 @@ import requests
 import yaml
 
 from bench.cluster import usage
-from bench.cluster.speakers import Speakers
+from bench.cluster.speakers import Heard, Speakers
 from bench.cluster.usage import Usage
 from bench.room import BenchError
+from bench.waiting import Waiting
 from cluster.install.manifests import Installation
 from cluster.kube.client import connect
 from cluster.kube.errors import ApiError
@@ -27,7 +28,6 @@ from cluster.kube.resources import NODES
 from cluster.model.names import CONTROLLER, METRICS_READER, NAMESPACE, OURS
 from cluster.model.parse import node_from
 from nodeside import process
-from nodeside.errors import DeadlinePassed
 from nodeside.scratch import scratch_directory
 from tests.cluster.fakes.installed import install_all
 from tests.controlplane.certificates import write_kubeconfig
@@ -47,7 +47,7 @@ _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{CONTROLLE
 _LABELS = 40  # of Node Feature Discovery, on each node
 _IMAGES = 20  # that the kubelet lists, on each node
 _MAKERS = 12  # nodes made at once
-_DEADLINE = 1800.0  # seconds; 5,000 nodes take 400 to 1,000, by the day
+_DEADLINE, _DEADLINE_OF_NODE = 300.0, 0.3  # seconds; 5,000 nodes take 400 to 1,000, by the day
 _LOOK = 0.05  # seconds
 _REQUEST = 20.0  # seconds
 
@@ -66,22 +66,33 @@ class Controller:
     log: Path
     token: str
     started: float
+    stopped: bool = False
+
+    @property
+    def broken(self) -> str:
+        """Why nothing can be expected of it any more; "" while it runs, or was stopped."""
+        if self.child.poll() is None or self.stopped:
+            return ""
+        words = process.tail(self.log.read_text(errors="replace"), 40)
+        return f"the controller ended by itself\n{words}"
 
     def usage(self) -> Usage:
-        if self.child.poll() is not None:
-            words = process.tail(self.log.read_text(errors="replace"), 40)
-            raise BenchError(f"the controller ended by itself\n{words}")
+        if self.broken:
+            raise BenchError(self.broken)
         return usage.of_process(self.child.pid, usage.calls_of(self.exposition()))
 
     def exposition(self) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the certificate is the controller's own
-            answer = requests.get(
-                f"https://{LOOPBACK}:{self.port}/metrics",
-                headers={"Authorization": f"Bearer {self.token}"},
-                timeout=_REQUEST,
-                verify=False,  # noqa: S501
-            )
+            try:
+                answer = requests.get(
+                    f"https://{LOOPBACK}:{self.port}/metrics",
+                    headers={"Authorization": f"Bearer {self.token}"},
+                    timeout=_REQUEST,
+                    verify=False,  # noqa: S501
+                )
+            except requests.RequestException as exc:
+                raise BenchError(self.broken or f"no metrics of the controller: {exc}") from exc
         if not answer.ok:
             raise BenchError(f"no metrics: {answer.status_code} {answer.text}")
         return answer.text
@@ -94,6 +105,7 @@ class Controller:
         return int(float(next(line for line in lines if line.startswith(name)).split()[1]))
 
     def stop(self) -> None:
+        self.stopped = True
         if self.child.poll() is None:
             self.child.terminate()
             self.child.wait(_REQUEST)
@@ -106,7 +118,8 @@ class Stage:
         self.size = nodes
         self._say = say
         self._stack = ExitStack()
-        self._controllers = 0
+        self._controllers: list[Controller] = []
+        self.speakers: Speakers | None = None
 
     def __enter__(self) -> Stage:
         with ExitStack() as stack:
@@ -132,7 +145,7 @@ class Stage:
         with ThreadPoolExecutor(_MAKERS) as makers:
             list(makers.map(self._make_node, range(self.size)))
         look = max(1.0, self.size / 1000)  # seconds: a look reads all nodes
-        self.wait_for(lambda: self._ready() == self.size, "all nodes to be ready", look=look)
+        self.wait_for(lambda: self._ready() == self.size, "all to be ready", self._ready, look=look)
 
     def _make_node(self, number: int) -> None:
         """One request, with all that a kubelet would say in its first minute: 5,000 are made."""
@@ -179,10 +192,10 @@ class Stage:
 
     def start_controller(self) -> Controller:
         """A replica with the rights that are installed; not waited for."""
-        self._controllers += 1
+        name = f"controller-{len(self._controllers) + 1}"
         ports = free_ports("health", "metrics")
-        log = self._directory / f"controller-{self._controllers}.log"
-        config = self._directory / f"controller-{self._controllers}.kubeconfig"
+        log = self._directory / f"{name}.log"
+        config = self._directory / f"{name}.kubeconfig"
         token = self.control_plane.pod_token(NAMESPACE, CONTROLLER, None)
         place = self.control_plane.place
         write_kubeconfig(config, place.certificates, self.control_plane.url, {"token": token})
@@ -190,25 +203,25 @@ class Stage:
         argv = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "cluster", "run"]
         argv += ["--kubeconfig", str(config)]
         argv += ["--health-port", str(ports["health"]), "--metrics-port", str(ports["metrics"])]
-        name = f"controller-{self._controllers}"
         with log.open("wb") as output:
             started = time.monotonic()
             child = process.start(
                 argv, stdout=output, stderr=process.INTO_STDOUT, env={"POD_NAME": name}
             )
         made = Controller(child, ports["metrics"], log, self._reader, started)
+        self._controllers.append(made)
         self._stack.callback(made.stop)
         return made
 
     def wait_leading(self) -> None:
         """Until the newest controller leads."""
-        name = f"controller-{self._controllers}"
+        name = f"controller-{len(self._controllers)}"
 
-        def leads() -> bool:
+        def leader() -> object:
             lease = self.control_plane.request("GET", _LEASE).document
-            return bool(lease.get("spec", {}).get("holderIdentity") == name)
+            return lease.get("spec", {}).get("holderIdentity")
 
-        self.wait_for(leads, "the controller to lead")
+        self.wait_for(lambda: leader() == name, f"{name} to lead", leader)
 
     def apply_driver(self, name: str = "edu", version: str = "1.0.0", **spec: Any) -> None:
         """examples/edu/driver.yaml, with other fields in its spec and without devices."""
@@ -236,21 +249,42 @@ class Stage:
 
     def pod_bound(self, node: str, kernel: str) -> bool:
         """Whether a driver pod for this kernel is on a node, and is not ending."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods?fieldSelector=spec.nodeName%3D{node}"
-        return any(
-            "deletionTimestamp" not in pod["metadata"]
-            and {"name": "NODESIDE_KERNEL", "value": kernel} in pod["spec"]["containers"][0]["env"]
-            for pod in self.control_plane.do("GET", path)["items"]
-        )
+        return kernel in self.kernels_of_pods(node)
 
-    def wait_for(self, holds: Callable[[], object], what: str, *, look: float = _LOOK) -> float:
-        """The moment at which something was seen to be so."""
-        ends = time.monotonic() + _DEADLINE
-        while not holds():
-            if time.monotonic() > ends:
-                raise DeadlinePassed(f"waited {_DEADLINE:g} s for {what}")
-            time.sleep(look)
-        return time.monotonic()
+    def kernels_of_pods(self, node: str) -> list[str]:
+        """For which kernels there are driver pods on a node that are not ending."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?fieldSelector=spec.nodeName%3D{node}"
+        return [
+            variable["value"]
+            for pod in self.control_plane.do("GET", path)["items"]
+            if "deletionTimestamp" not in pod["metadata"]
+            for variable in pod["spec"]["containers"][0]["env"]
+            if variable["name"] == "NODESIDE_KERNEL"
+        ]
+
+    def heard(self) -> Heard:
+        """What the nodes said so far."""
+        assert self.speakers is not None, "there are none before the stage is entered"
+        return self.speakers.heard()
+
+    def wait_for(
+        self,
+        holds: Callable[[], object],
+        what: str,
+        seen: Callable[[], object],
+        *,
+        look: float = _LOOK,
+    ) -> float:
+        """The moment at which something was seen to be so; see `bench.waiting`."""
+        waiting = Waiting(_DEADLINE + _DEADLINE_OF_NODE * self.size, self._broken)
+        return waiting.until(holds, f"{self.size} nodes: {what}", seen, look=look)
+
+    def _broken(self) -> str:
+        """The first of the processes that the stage consists of that will not go on."""
+        words = [each.broken for each in self._controllers]
+        if self.speakers is not None:
+            words.append(self.speakers.heard().broken)
+        return next(filter(None, words), "")
 
 
 _ROOM = {"cpu": "32", "memory": "256Gi", "pods": "250"}
