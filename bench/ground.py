@@ -7,7 +7,6 @@ that is removed at the end.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from bench.filenode import FileNode
 from bench.room import BenchError, Room
 from nodeside import process
 from nodeside.host import Kernel
+from nodeside.scratch import scratch_directory
 from nodeside.spec import load
 from nodeside.toolkit_sidecar.headers import find_any_build
 from nodeside.trial.debian.archive import unpack
@@ -30,7 +30,7 @@ from nodeside.trial.progress import Progress
 from nodeside.trial.target import dkms_tree, target
 from nodeside.trial.workshop import Workshop
 
-_MEMORY = "/dev/shm"  # noqa: S108 - a directory of our own is made in it
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
 _COMMAND = """\
 #!/usr/bin/python3
 import sys
@@ -69,15 +69,15 @@ class Ground:
         self._kernels: dict[str, KernelDisk] = {}
 
     def __enter__(self) -> Ground:
-        self._stack.enter_context(self.workshop)
-        scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="nodeside-bench-"))
-        self.scratch = Path(scratch)
-        self.scratch.chmod(0o755)
-        memory = tempfile.TemporaryDirectory(prefix="nodeside-bench-", dir=_MEMORY)
-        self._memory = Path(self._stack.enter_context(memory))
-        self.driver_root = self.workshop.roots.driver()
-        self.python = packed_python.make(self.driver_root, self.workshop.cache, self.progress)
-        self._install_nodeside()
+        with ExitStack() as stack:
+            stack.enter_context(self.workshop)
+            self.scratch = stack.enter_context(scratch_directory("bench"))
+            self.scratch.chmod(0o755)
+            self._memory = stack.enter_context(scratch_directory("bench", _MEMORY))
+            self.driver_root = self.workshop.roots.driver()
+            self.python = packed_python.make(self.driver_root, self.workshop.cache, self.progress)
+            self._install_nodeside()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -27,12 +27,12 @@ _YOUNG = 60.0  # seconds for which a new directory may still be unlocked
 
 
 @contextmanager
-def scratch_directory(purpose: str) -> Iterator[Path]:
-    """Create a directory that is removed at the end of the block."""
-    parent = Path(tempfile.gettempdir())
+def scratch_directory(purpose: str, parent: Path | None = None) -> Iterator[Path]:
+    """Create a directory that is removed at the end of the block, by default in $TMPDIR."""
+    parent = parent or Path(tempfile.gettempdir())
     remove_abandoned(parent)
     with disk_errors(parent):
-        directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
+        directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-", dir=parent))
     try:
         with open(directory / _LOCK, "wb") as lock:
             take_lock(lock.fileno())  # succeeds at once: others leave a directory this young alone
