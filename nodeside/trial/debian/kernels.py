@@ -1,4 +1,4 @@
-"""The available Debian kernels, and which one a user means.
+"""The available Debian kernels, which one a user means, and the packages that it consists of.
 
 Kernels change every few weeks, so they are looked up in the archive at run time. Some have an image
 and no headers: they can be booted, but nothing can be built for them.
@@ -15,6 +15,13 @@ from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.debian.version import DebianVersion
 from nodeside.trial.errors import UnknownKernel
+
+# Up to Linux 6.18 linux-image has the kernel, its modules and their lists in it. Since 6.19 these
+# are linux-binary, linux-modules and linux-base. Each has a version in its name, unlike the tools
+# in linux-base.
+_PART = re.compile(r"linux-(base|binary|headers|kbuild|modules)-\d")
+# Since 6.19 headers require gcc-16-for-host, which is gcc-16 without a command of that name.
+_COMPILER = re.compile(r"(?P<package>gcc-\d+)(-for-host)?")
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,39 @@ def from_names(
         for release, match in images.items()
     )
     return tuple(sorted(kernels, key=lambda kernel: kernel.sort_key))
+
+
+@dataclass(frozen=True)
+class KernelPackages:
+    """What to unpack for a kernel, and the package of the compiler that its headers require."""
+
+    names: tuple[str, ...]
+    compiler: str
+
+
+def packages_of(kernel: AvailableKernel, archive: Archive) -> KernelPackages:
+    """Return the image, the headers, and the parts of the kernel that these depend on.
+
+    The compiler is "" without headers. Of alternatives, the first one is what Debian prefers.
+    """
+    compiler = ""
+    names = [name for name in (kernel.image, kernel.headers) if name]
+    for name in names:  # what is appended here is visited too
+        for needed, *_ in archive.alternatives(name):
+            if _PART.match(needed) and needed not in names:
+                names.append(needed)
+            compiler = compiler or _compiler(needed, archive)
+    return KernelPackages(tuple(names), compiler)
+
+
+def _compiler(package: str, archive: Archive) -> str:
+    """Return `gcc-12` if the package is it or is a linux-compiler package for it, else ""."""
+    if match := _COMPILER.fullmatch(package):
+        return match["package"]
+    if package.startswith("linux-compiler-"):
+        names = archive.depends(package)
+        return next((name for name in names if name.startswith("gcc-")), "")
+    return ""
 
 
 def available(archive: Archive) -> tuple[AvailableKernel, ...]:

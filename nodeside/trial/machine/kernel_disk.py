@@ -9,7 +9,6 @@ kernels/<release>-<digest>/
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from nodeside.records import publish, read_untrusted
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive, unpack
-from nodeside.trial.debian.kernels import AvailableKernel
+from nodeside.trial.debian.kernels import AvailableKernel, packages_of
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine import busybox, disks, initramfs
 from nodeside.trial.progress import Progress
@@ -80,15 +79,15 @@ class _Maker:
 
     def fill(self, directory: Path) -> None:
         release = self.kernel.release
-        packages, compiler = self._packages()
-        self.progress.say(f"fetching kernel {release}: {len(packages)} packages")
+        packages = packages_of(self.kernel, self.archive)
+        self.progress.say(f"fetching kernel {release}: {len(packages.names)} packages")
         tree = directory / "tree"
         with tempfile.TemporaryDirectory(dir=directory) as downloads:
-            for package in self.archive.download(packages, Path(downloads)):
+            for package in self.archive.download(packages.names, Path(downloads)):
                 unpack(package, tree)
         self.progress.say(f"making the kernel disk of {release}")
         modules = _arrange(tree, release)
-        shutil.copyfile(tree / "boot" / f"vmlinuz-{release}", directory / "vmlinuz")
+        _take_kernel(tree, modules, directory / "vmlinuz")
         for name in ("boot", "usr/share"):
             shutil.rmtree(tree / name, ignore_errors=True)
         _depmod(tree / "usr", release)
@@ -96,30 +95,8 @@ class _Maker:
         disks.ext4(tree, directory / "kernel.ext4", label="kernel")
         for name in ("kernel", "vdso"):  # the modules are in the image; the tree is for builds
             shutil.rmtree(modules / name, ignore_errors=True)
-        publish(directory / "kernel.json", {"release": release, "compiler": compiler})
-
-    def _packages(self) -> tuple[tuple[str, ...], str]:
-        """Return the image, the headers and what they include; and the compiler of the headers."""
-        packages = [self.kernel.image]
-        compiler = ""
-        waiting = [self.kernel.headers] if self.kernel.headers else []
-        while waiting:
-            name = waiting.pop()
-            packages.append(name)
-            for needed in self.archive.depends(name):
-                if re.match(r"linux-(headers|kbuild)-", needed) and needed not in packages:
-                    waiting.append(needed)
-                compiler = compiler or self._compiler(needed)
-        return tuple(dict.fromkeys(packages)), compiler
-
-    def _compiler(self, package: str) -> str:
-        """Return `gcc-12` if the package is it or is a linux-compiler package for it, else ""."""
-        if re.fullmatch(r"gcc-\d+", package):
-            return package
-        if package.startswith("linux-compiler-"):
-            names = self.archive.depends(package)
-            return next((name for name in names if name.startswith("gcc-")), "")
-        return ""
+        record = {"release": release, "compiler": packages.compiler}
+        publish(directory / "kernel.json", record)
 
 
 def _arrange(tree: Path, release: str) -> Path:
@@ -128,9 +105,18 @@ def _arrange(tree: Path, release: str) -> Path:
         shutil.copytree(tree / "lib", tree / "usr" / "lib", symlinks=True, dirs_exist_ok=True)
         shutil.rmtree(tree / "lib")
     modules = tree / "usr" / "lib" / "modules" / release
-    if not (tree / "boot" / f"vmlinuz-{release}").exists() or not modules.is_dir():
-        raise TrialError(f"the image package of {release} has no kernel or no modules in it")
+    if not (modules / "kernel").is_dir():
+        raise TrialError(f"the packages of {release} have no modules in them")
     return modules
+
+
+def _take_kernel(tree: Path, modules: Path, to: Path) -> None:
+    """Move the kernel out of the tree. Since Linux 6.19 Debian has it beside its modules."""
+    places = (tree / "boot" / f"vmlinuz-{modules.name}", modules / "vmlinuz")
+    found = next((path for path in places if path.is_file()), None)
+    if found is None:
+        raise TrialError(f"the packages of {modules.name} have no kernel in them")
+    found.rename(to)
 
 
 def _depmod(base: Path, release: str) -> None:

@@ -1,13 +1,16 @@
-"""Which kernel a user means, out of the names of an archive."""
+"""Which kernel a user means, out of the names of an archive, and what it consists of."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from nodeside.errors import ExitCode
 from nodeside.trial.architecture import ARM64
-from nodeside.trial.debian.kernels import from_names, resolve
+from nodeside.trial.debian.kernels import available, from_names, packages_of, resolve
 from nodeside.trial.errors import UnknownKernel
+from tests.trial.debian.local_archive import BOOKWORM, SID, TRIXIE, LocalArchive
 
 NAMES = [
     *(f"linux-image-6.1.0-{n}-{f}" for n in (9, 47, 48) for f in ("amd64", "cloud-amd64")),
@@ -114,3 +117,66 @@ def test_a_kernel_of_another_architecture_is_unknown() -> None:
         resolve("cloud-amd64", ARM64_KERNELS, "6.1", ARM64)
 
     assert "did you mean cloud-arm64" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("index", "compiler", "packages"),
+    [
+        (
+            BOOKWORM,
+            "gcc-12",
+            """
+            linux-headers-6.1.0-47-cloud-amd64
+            linux-headers-6.1.0-47-common
+            linux-image-6.1.0-47-cloud-amd64
+            linux-kbuild-6.1
+            """,
+        ),
+        (
+            TRIXIE,
+            "gcc-14",
+            """
+            linux-headers-6.12.118+deb13-cloud-amd64
+            linux-headers-6.12.118+deb13-common
+            linux-image-6.12.118+deb13-cloud-amd64
+            linux-kbuild-6.12.118+deb13
+            """,
+        ),
+        (
+            SID,
+            "gcc-16",
+            """
+            linux-base-7.2.13+deb14-cloud-amd64
+            linux-binary-7.2.13+deb14-cloud-amd64
+            linux-headers-7.2.13+deb14-cloud-amd64
+            linux-headers-7.2.13+deb14-common
+            linux-image-7.2.13+deb14-cloud-amd64
+            linux-kbuild-7.2.13+deb14
+            linux-modules-7.2.13+deb14-cloud-amd64
+            """,
+        ),
+    ],
+    ids=["bookworm", "trixie", "sid"],
+)
+def test_a_kernel_consists_of_what_its_image_and_headers_depend_on(
+    tmp_path: Path, index: str, compiler: str, packages: str
+) -> None:
+    archive = LocalArchive(tmp_path)
+    archive.publish(index)
+    (kernel,) = available(archive)
+
+    found = packages_of(kernel, archive)
+
+    assert sorted(found.names) == packages.split()
+    assert found.compiler == compiler
+
+
+def test_a_kernel_without_headers_needs_no_compiler(tmp_path: Path) -> None:
+    archive = LocalArchive(tmp_path)
+    archive.publish(SID.replace("linux-headers-7.2.13+deb14-cloud-amd64", "linux-other"))
+    (kernel,) = available(archive)
+
+    found = packages_of(kernel, archive)
+
+    assert [name.split("-")[1] for name in found.names] == ["image", "base", "binary", "modules"]
+    assert found.compiler == ""

@@ -9,6 +9,7 @@ import pytest
 from nodeside import process
 from nodeside.trial.cache import MIB
 from nodeside.trial.machine import disks
+from tests.trial.machine.images import debugfs
 
 
 @pytest.fixture
@@ -20,10 +21,6 @@ def tree(tmp_path: Path) -> Path:
     (tree / "tool").chmod(0o755)
     (tree / "link").symlink_to("etc/name")
     return tree
-
-
-def debugfs(image: Path, request: str) -> str:
-    return process.run(["debugfs", "-R", request, image], timeout=20).output
 
 
 def test_an_image_has_the_content_and_modes_of_the_tree(tree: Path, tmp_path: Path) -> None:
