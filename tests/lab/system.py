@@ -14,6 +14,7 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-(\d+))?")
 def ostree_version(kernel: str) -> str:
     """Returns the version of the system with this kernel release: of two, the newer has the newer.
 
+    Where a version of CoreOS has the day of its build, it has the rest of the release.
     A real-time kernel is of a system of its own, unlike on OpenShift, and so is one of arm64: their
     headers are in toolkit images of their own.
     """
@@ -22,7 +23,7 @@ def ostree_version(kernel: str) -> str:
         raise ValueError(f"not a kernel release of Debian: {kernel}")
     major, minor, patch, build = match.groups()
     of_its_own = int("-rt-" in kernel) + 2 * int("arm64" in kernel)
-    return f"{major}.{minor}.{int(build or patch):08}-{of_its_own}"
+    return f"{major}.{minor}.{int(minor):04}{int(build or patch):04}-{of_its_own}"
 
 
 def os_release(kernel: str) -> str:

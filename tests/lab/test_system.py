@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from cluster.model.coreos import coreos, tag_order
 from cluster.plan.nodes.os_version import os_version
 from tests.lab.system import os_release, ostree_version
 
@@ -15,6 +16,7 @@ RELEASES = [
     "6.1.0-55-cloud-amd64",
     "6.1.0-56-cloud-amd64",
     "6.1.0-56-rt-amd64",
+    "6.12.48+deb12-cloud-amd64",
     "6.12.57+deb12-cloud-amd64",
 ]
 
@@ -31,11 +33,9 @@ def test_each_kernel_has_a_system_of_its_own() -> None:
 
 
 def test_a_newer_kernel_has_a_newer_system() -> None:
-    def order(version: str) -> list[int]:
-        return [int(part) for part in version.replace("-", ".").split(".")]
-
     versions = [ostree_version(release) for release in RELEASES]
-    assert versions == sorted(versions, key=order)
+    assert versions == sorted(versions, key=tag_order)
+    assert all(coreos(version) for version in versions)
 
 
 def test_what_is_no_release_of_debian_is_named() -> None:
