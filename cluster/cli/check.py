@@ -18,6 +18,7 @@ from typing import Any
 from cluster.cli import image_pulls
 from cluster.cli.leader_status import NotInstalled, presence
 from cluster.cli.resolve import evidence, image_streams
+from cluster.cli.rivals import rivalries
 from cluster.install import crd_check
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
@@ -122,7 +123,7 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
         ("drivers", lambda: _mistakes(found, unread)),
         ("labels of hardware", lambda: _labels(nodes, drivers)),
         ("hardware", lambda: _hardware(nodes, drivers)),
-        ("devices", lambda: _rivals(nodes, drivers, others)),
+        ("other drivers", lambda: _rivals(nodes, drivers, others)),
         ("image", lambda: _image(driver)),
         ("toolkit", lambda: _toolkits(api, nodes, drivers, unread)),
         ("definitions", lambda: _definitions(api)),
@@ -331,43 +332,9 @@ def _only_vendors(nodes: _Nodes, driver: Driver) -> str:
 
 
 def _rivals(nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]) -> Iterator[Check]:
-    """One line for each other Driver that is for devices of the same nodes, each pair once.
-
-    Some belong together, as one that loads a second module for a card.
-    """
-    told: set[frozenset[str]] = set()
-    for driver in drivers:
-        for other in others:
-            pair = frozenset((driver.name, other.name))
-            together = driver.name in other.spec.after or other.name in driver.spec.after
-            if driver.name == other.name or together or pair in told:
-                continue
-            ids = _shared_ids(driver, other)
-            if not ids:
-                continue
-            told.add(pair)
-            both = [node for node in nodes.all() if _fits(node, driver) and _fits(node, other)]
-            if both:
-                devices = shortlist(ids, _SHOWN)
-                shared = [node.name for node in both]
-                yield Check(
-                    f"devices of {driver.name}",
-                    State.UNKNOWN,
-                    f"driver {other.name} is for {devices} too, on {shortlist(shared, _SHOWN)}",
-                    "a device has one driver: if both bind it, delete one of them, or part their "
-                    "nodes by hardware.nodeSelector",
-                )
-
-
-def _shared_ids(one: Driver, other: Driver) -> list[str]:
-    """Return the PCI ids that both are for."""
-    return [
-        f"{mine.vendor}:{mine.device or theirs.device or '*'}"
-        for mine in one.spec.hardware.pci
-        for theirs in other.spec.hardware.pci
-        if mine.vendor == theirs.vendor
-        and (mine.device == theirs.device or not (mine.device and theirs.device))
-    ]
+    for each in rivalries(nodes.all(), drivers, others, _fits):
+        state = State.MISSING if each.certain else State.UNKNOWN
+        yield Check(each.subject, state, each.found, each.remedy)
 
 
 def _image(driver: Driver | None) -> Iterator[Check]:

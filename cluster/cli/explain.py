@@ -25,6 +25,7 @@ from cluster.model.actions import Action, Cordon, Evict, LabelNode, SetStatus, U
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.plan.context.context import DriverContext
+from cluster.plan.nodes.conflicts import WAY_OUT
 from cluster.plan.nodes.hardware import Fit, disagreement, former_devices, has_hardware
 from cluster.plan.nodes.members import CANNOT_PULL, Member
 from cluster.plan.planner import plan
@@ -256,7 +257,7 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
     notes = _Notes([f"nothing: the node {fit.value}"])
     if rivals:
         why = f"driver {rivals[0]} came first and has a module of the same name"
-        notes.blocks.append(why)
+        notes.blocks.append(f"{why}; {WAY_OUT}")
     if not fit.is_selected:
         notes.blocks += _labels_it_takes(node, hardware)
     return notes
@@ -306,7 +307,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
         yield toolkit_message(context.toolkits.resolutions[member.pool])
     for rival, theirs in context.nodes.taken.items():
         if member.node.name in theirs:
-            yield f"driver {rival} has a module of the same name there"
+            yield f"driver {rival} has a module of the same name there; {WAY_OUT}"
     if member.health is Health.DOWN:
         yield "the node is not ready"
     yield from _trouble(member)

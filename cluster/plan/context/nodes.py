@@ -33,9 +33,9 @@ class Nodes:
 
     @cached_property
     def contested(self) -> Mapping[str, frozenset[str]]:
-        """By rival, the nodes that this Driver does not get because of it."""
+        """By rival, the nodes that this Driver selects and does not get because of it."""
         contested = conflicts.contested
-        return {r.name: contested(self.snapshot, self.driver, [r]) for r in self.rivals}
+        return {r.name: contested(self.snapshot, self.driver, r) for r in self.rivals}
 
     @cached_property
     def observed(self) -> Sequence[Member]:

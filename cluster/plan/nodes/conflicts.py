@@ -3,20 +3,24 @@
 Pure. A kernel holds only one module of a name, so two such Drivers would keep unloading each
 other's module. If both select a node, the older Driver gets it, but a Driver that is already there
 stays. So no node gets a revision whose module another Driver has there, whichever is older: the
-administrator has to decide, and both Drivers report the conflict.
+administrator has to decide, and both Drivers report the conflict. Drivers that share no node have
+none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Final
 
 from cluster.model.names import config_map_name
 from cluster.model.snapshot import DriverObject, Node, RevisionObject, Snapshot
-from cluster.plan.nodes.hardware import has_hardware
+from cluster.plan.nodes.hardware import former_devices, has_hardware
 from cluster.plan.objects.revision import read_revision
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
+
+WAY_OUT: Final = "delete one of the two, or part their nodes by hardware.nodeSelector"
 
 
 def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
@@ -39,15 +43,10 @@ def taken(
     own = assigned_label(driver.name)
     nodes = [node for node in snapshot.nodes.values() if own in node.labels] if came_first else []
     for rival in came_first:
-        by_rival[rival.name] = {node.name for node in nodes if _is_for(rival, node)}
+        by_rival[rival.name] = {node.name for node in filter(_selector(snapshot, rival), nodes)}
     for rival_name, names in _holders(snapshot, driver):
         by_rival.setdefault(rival_name, set()).update(names)
     return by_rival
-
-
-def _is_for(driver: Driver, node: Node) -> bool:
-    assigned = assigned_label(driver.name) in node.labels
-    return has_hardware(node, driver.spec.hardware, assigned=assigned).is_selected
 
 
 def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
@@ -88,25 +87,35 @@ def _modules_of(config_map: RevisionObject) -> frozenset[str]:
     return _modules(read_revision(config_map))
 
 
+def shared_modules(one: Driver, other: Driver) -> list[str]:
+    """Returns the names of the modules that both Drivers have."""
+    return sorted(_modules(one) & _modules(other))
+
+
 def _modules(driver: Driver | None) -> frozenset[str]:
     modules = driver.spec.modules if driver is not None else ()
     return frozenset(module.name.replace("-", "_") for module in modules)
 
 
-def contested(snapshot: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
-    """Returns the nodes selected by `rivals`: older Drivers with a module in common with `driver`.
+def contested(snapshot: Snapshot, driver: Driver, rival: Driver) -> frozenset[str]:
+    """Returns the nodes that both select, if `rival` is older and has a module in common.
 
     A node where this driver is assigned already is not included: removing it would help no one.
     """
     own = assigned_label(driver.name)
+    mine, theirs = _selector(snapshot, driver), _selector(snapshot, rival)
     return frozenset(
         node.name
         for node in snapshot.nodes.values()
-        if own not in node.labels
-        and any(
-            has_hardware(
-                node, rival.spec.hardware, assigned=assigned_label(rival.name) in node.labels
-            ).is_selected
-            for rival in rivals
-        )
+        if own not in node.labels and theirs(node) and mine(node)
+    )
+
+
+def _selector(snapshot: Snapshot, driver: Driver) -> Callable[[Node], bool]:
+    """Returns whether a Driver selects a node, by the same rule as its members."""
+    hardware, label = driver.spec.hardware, assigned_label(driver.name)
+    found = snapshot.drivers.get(driver.name)
+    former = former_devices(hardware, found.status) if found is not None else ()
+    return lambda node: (
+        has_hardware(node, hardware, assigned=label in node.labels, former=former).is_selected
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from cluster.model.snapshot import DriverObject
 from cluster.model.states import Health, Phase
+from cluster.plan.nodes.conflicts import WAY_OUT
 from cluster.plan.nodes.hardware import devices
 from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.casualties import within_limits
@@ -194,10 +195,15 @@ def _available(report: StatusReport) -> Condition:
     up = report.counts["ready"] + len(without)
     words = f"works on {report.counts['ready']} of {nodes(up)}"
     if not up:
-        return Condition("Available", False, "NoNodes", "no node that it selects is up")
+        held = not report.decisions and any(report.contested.values())
+        why = "another driver has all nodes that it selects" if held else _NONE_UP
+        return Condition("Available", False, "NoNodes", why)
     if without:
         return Condition("Available", False, "NodesLacking", f"{words}; not on {some(without)}")
     return Condition("Available", True, "Available", words)
+
+
+_NONE_UP = "no node that it selects is up"
 
 
 def _troubled(report: StatusReport) -> str:
@@ -267,7 +273,7 @@ def _conflict(report: StatusReport) -> str:
         for rival, names in report.taken.items()
         if names
     ]
-    return "; ".join(words)
+    return "; ".join([*words, WAY_OUT]) if words else ""
 
 
 def _failed(report: StatusReport) -> str:

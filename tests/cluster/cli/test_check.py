@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.cli import image_pulls
-from cluster.cli.check import Checked, State, check
+from cluster.cli.check import Check, Checked, State, check
 from cluster.install.manifests import Installation
 from cluster.kube.client import Api, connect
 from cluster.kube.errors import Forbidden, NotFound
@@ -285,6 +285,27 @@ def test_another_driver_for_the_same_devices_is_named_once(cluster: FakeCluster)
     assert [each for each in look(cluster).checks if each.name.startswith("devices of ")]
     other["spec"]["hardware"] = {"pci": [{"vendor": "1234", "device": "0001"}]}
     assert not [each for each in look(cluster).checks if each.name.startswith("devices of ")]
+
+
+def test_another_driver_with_the_same_module_is_named_with_the_nodes_that_both_select(
+    cluster: FakeCluster,
+) -> None:
+    elsewhere = {"nodeSelector": {"rack": "b"}}
+    other = document("other", hardware=elsewhere, modules=[{"name": "edu"}])
+    cluster.lists[DRIVERS] = [document(), other]
+
+    def rows() -> list[Check]:
+        return [each for each in look(cluster).checks if each.name == "modules of edu"]
+
+    assert rows() == []
+    other["spec"]["hardware"] = {}
+    [row] = rows()
+    assert row.state is State.MISSING
+    assert row.found == "driver other has edu too, on n1, n2"
+    assert row.remedy == (
+        "a node gets one of them, and keeps the one that it has; delete one of the two, or part "
+        "their nodes by hardware.nodeSelector"
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.cli.explain import explain_node
+from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import LabelNode
+from cluster.plan.context.context import DriverContext
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.model import PCI, Model
 
 NEXT_KERNEL = "6.1.0-51-amd64"
 NODES = ("n0", "n1", "n2")
+WAY_OUT = "delete one of the two, or part their nodes by hardware.nodeSelector"
 
 
 def modules(*names: str) -> list[dict[str, Any]]:
@@ -70,7 +72,7 @@ def test_the_younger_driver_that_takes_the_elders_module_is_given_to_no_node() -
     assert reason == "ModuleConflict"
     assert message == (
         "driver edu has a module of the same name: nothing changes on n0, n1, n2 until one of the "
-        "two drivers leaves them or has other modules"
+        f"two drivers leaves them or has other modules; {WAY_OUT}"
     )
     assert model.condition("Ready", "zeta")["reason"] == "ModuleConflict"
     assert degraded(model, "edu")[0] == "AsExpected", "it has done nothing wrong"
@@ -181,7 +183,7 @@ def test_explain_names_the_rival_on_the_node() -> None:
 
     said = explain_node(model.snapshot, "zeta", "n0")
 
-    assert "driver edu has a module of the same name there" in said.blocks
+    assert f"driver edu has a module of the same name there; {WAY_OUT}" in said.blocks
     assert [a for a in model.plan().actions if isinstance(a, LabelNode)] == []
 
 
@@ -194,3 +196,93 @@ def test_a_rival_that_failed_keeps_its_nodes_too() -> None:
     settle(model)
 
     assert held(model) == before
+
+
+# --- Drivers that share no node -------------------------------------------------------------------
+
+RACK_A, RACK_B = {"rack": "a"}, {"rack": "b"}
+
+
+def parted(**second: Any) -> Model:
+    """One module in two Drivers, `edu` for the nodes of rack a, which came first, and `zeta`."""
+    model = Model()
+    model.add(["n0", "n1"], labels={PCI: "true", **RACK_A})
+    model.add(["n2"], labels={PCI: "true", **RACK_B})
+    apply(model, "edu", "edu", hardware={"nodeSelector": RACK_A})
+    apply(model, "zeta", "edu", **second)
+    settle(model)
+    return model
+
+
+def test_drivers_whose_nodes_are_parted_have_no_conflict() -> None:
+    model = parted(hardware={"nodeSelector": RACK_B})
+
+    for name in model.drivers:
+        assert model.condition("Ready", name)["status"] == "True"
+        assert degraded(model, name) == ("AsExpected", "nothing failed")
+    assert model.revision("n2", "zeta")
+    assert explain_driver(model.snapshot, "zeta").blocks == ()
+
+
+def test_a_mistyped_device_is_told_as_no_node_and_not_as_a_conflict() -> None:
+    pci = {"pci": [{"vendor": "4321", "device": "11e9"}]}
+    model = parted(hardware=pci)
+
+    ready = model.condition("Ready", "zeta")
+    assert ready["reason"] == "NoNodes"
+    assert ready["message"].startswith("no node has PCI device 4321:11e9")
+    assert degraded(model, "zeta")[0] == "AsExpected"
+    [block] = explain_node(model.snapshot, "zeta", "n0").blocks
+    assert block.startswith("the node needs the label feature.node.kubernetes.io/pci-4321_11e9")
+
+
+def test_only_the_nodes_that_both_select_are_named_with_two_ways_out() -> None:
+    model = parted(hardware={"nodeSelector": {PCI: "true"}})
+
+    reason, message = degraded(model, "zeta")
+    assert reason == "ModuleConflict"
+    assert message == (
+        "driver edu came first and has a module of the same name: this one is not assigned to "
+        f"n0, n1; {WAY_OUT}"
+    )
+    assert model.condition("Available", "zeta")["message"] == "works on 1 of 1 node"
+    assert model.revision("n2", "zeta")
+    assert explain_node(model.snapshot, "zeta", "n0").blocks == (
+        f"driver edu came first and has a module of the same name; {WAY_OUT}",
+    )
+
+
+def test_a_driver_all_of_whose_nodes_are_anothers_says_so() -> None:
+    model = parted(hardware={"nodeSelector": RACK_A})
+
+    assert model.condition("Available", "zeta")["message"] == (
+        "another driver has all nodes that it selects"
+    )
+
+
+def test_to_part_the_nodes_of_two_drivers_ends_their_conflict() -> None:
+    """As status, explain and check advise it."""
+    model = parted(hardware={"nodeSelector": {PCI: "true"}})
+    assert degraded(model, "zeta")[0] == "ModuleConflict"
+
+    apply(model, "zeta", "edu", hardware={"nodeSelector": RACK_B})
+    settle(model)
+
+    for name in model.drivers:
+        assert model.condition("Ready", name)["status"] == "True"
+
+
+def test_a_node_that_the_elder_leaves_for_another_device_is_not_kept_from_the_younger() -> None:
+    """Its former device is still labelled, so the elder leaves, as it says itself."""
+    model = Model()
+    model.add(["n0"], labels={"feature.node.kubernetes.io/pci-1234_11e8.present": "true"})
+    model.add(["n1"], labels={"feature.node.kubernetes.io/pci-1234_11e9.present": "true"})
+    apply(model, "edu", "edu", hardware={"pci": [{"vendor": "1234", "device": "11e8"}]})
+    settle(model)
+    apply(model, "edu", "edu", hardware={"pci": [{"vendor": "1234", "device": "11e9"}]})
+    apply(model, "zeta", "edu", hardware={"pci": [{"vendor": "1234", "device": "11e8"}]})
+
+    context = DriverContext(model.snapshot, model.drivers["zeta"], model.drivers["zeta"].driver)  # type: ignore[arg-type]
+
+    assert context.nodes.contested["edu"] == frozenset()
+    assert context.nodes.taken["edu"] == {"n0"}, "until it has left"

@@ -1,0 +1,74 @@
+"""Finds Drivers that get in each other's way: on nodes that both select. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cluster.model.snapshot import Node
+from cluster.plan.nodes.conflicts import WAY_OUT, shared_modules
+from nodeside.shortlist import shortlist
+from nodeside.spec.model import Driver
+
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rivalry:
+    """Two Drivers for one thing. `certain`: both cannot be on these nodes."""
+
+    subject: str
+    found: str
+    remedy: str
+    certain: bool
+
+
+def rivalries(
+    nodes: Sequence[Node],
+    drivers: Sequence[Driver],
+    others: Sequence[Driver],
+    fits: Callable[[Node, Driver], bool],
+) -> Iterator[Rivalry]:
+    """Yield what the Drivers share with others on their common nodes, each pair once."""
+    told: set[frozenset[str]] = set()
+    for driver in drivers:
+        for other in others:
+            pair = frozenset((driver.name, other.name))
+            if driver.name == other.name or pair in told:
+                continue
+            modules, ids = shared_modules(driver, other), _shared_ids(driver, other)
+            if not modules and not ids:
+                continue
+            told.add(pair)
+            shared = [node.name for node in nodes if fits(node, driver) and fits(node, other)]
+            if shared:
+                yield from _between(driver, other, modules, ids, shortlist(shared, _SHOWN))
+
+
+def _between(
+    driver: Driver, other: Driver, modules: Sequence[str], ids: Sequence[str], where: str
+) -> Iterator[Rivalry]:
+    """Yield one line about a module, or else about a device.
+
+    Drivers for one device may belong together, as one that loads a second module for a card.
+    """
+    if modules:
+        words = f"driver {other.name} has {shortlist(modules, _SHOWN)} too, on {where}"
+        remedy = f"a node gets one of them, and keeps the one that it has; {WAY_OUT}"
+        yield Rivalry(f"modules of {driver.name}", words, remedy, certain=True)
+    elif other.name not in driver.spec.after and driver.name not in other.spec.after:
+        words = f"driver {other.name} is for {shortlist(ids, _SHOWN)} too, on {where}"
+        remedy = f"a device has one driver: if both bind it, {WAY_OUT}"
+        yield Rivalry(f"devices of {driver.name}", words, remedy, certain=False)
+
+
+def _shared_ids(one: Driver, other: Driver) -> list[str]:
+    """Return the PCI ids that both are for."""
+    return [
+        f"{mine.vendor}:{mine.device or theirs.device or '*'}"
+        for mine in one.spec.hardware.pci
+        for theirs in other.spec.hardware.pci
+        if mine.vendor == theirs.vendor
+        and (mine.device == theirs.device or not (mine.device and theirs.device))
+    ]
