@@ -12,6 +12,8 @@ import marshal
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import nodeside
 
@@ -32,7 +34,12 @@ COMMON = (
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"import sys\n\nfrom nodeside.toolkit_sidecar.cli import main\n\nsys.exit(main())\n"
 _UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: valid without checking the source
-_MARSHAL_WITHOUT_REFERENCES = 2  # later formats depend on what else the process has loaded
+# The later formats of marshal have references, which depend on what else the process has loaded.
+_WITHOUT_REFERENCES = 2
+# A slice is three objects after this letter: TYPE_SLICE of CPython's Python/marshal.c.
+_SLICE = b":"
+_MARK = "nodeside: the rest is a slice"
+_MARKED = marshal.dumps((_MARK, None, None, None), _WITHOUT_REFERENCES)[: -len("NNN")]
 
 
 def program() -> bytes:
@@ -53,9 +60,31 @@ def program() -> bytes:
 def compiled(source: bytes, filename: str, *, optimize: int = 0) -> bytes:
     """Return a .pyc that is never checked against its source; equal for equal sources."""
     code = compile(source, filename, "exec", dont_inherit=True, optimize=optimize)
-    data = marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
     header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
-    return header + data
+    return header + marshalled(code)
+
+
+def marshalled(code: CodeType) -> bytes:
+    """Return the code as `marshal.loads` reads it; equal for equal code.
+
+    Since Python 3.14 the constants of code may be slices. The format without references is older
+    and refuses them, so they are written as marked tuples, whose beginning is then replaced. Every
+    Python reads all that it knows, whatever the format.
+    """
+    data = marshal.dumps(_with_marked_slices(code), _WITHOUT_REFERENCES)
+    return data.replace(_MARKED, _SLICE)
+
+
+def _with_marked_slices(constant: Any) -> Any:
+    match constant:
+        case CodeType():
+            constants = tuple(map(_with_marked_slices, constant.co_consts))
+            return constant.replace(co_consts=constants)
+        case tuple():
+            return tuple(map(_with_marked_slices, constant))
+        case slice():
+            return _MARK, constant.start, constant.stop, constant.step
+    return constant
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zipfile
 from pathlib import Path
 
 import psutil
@@ -61,21 +60,6 @@ def start(root: Path, python: Path, *arguments: str) -> process.Completed:
     argv = ["loader", "--library-path", "libs", "bin/python3"]
     argv = [str(python / word) if "--" not in word else word for word in argv]
     return process.run([*argv, "-I", "-S", "-B", *arguments], timeout=LONG, cwd=root)
-
-
-def test_the_program_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    (tmp_path / "one.pyz").write_bytes(zipapp.program())
-    (tmp_path / "two.pyz").write_bytes(zipapp.program())
-    assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
-
-
-def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
-    with zipfile.ZipFile(tmp_path / "toolkit.pyz") as archive:
-        names = {name for name in archive.namelist() if name.endswith(".py")}
-    common = {name for name in names if name.count("/") == 1}
-    assert common == {f"nodeside/{stem}.py" for stem in ("__init__", *zipapp.COMMON)}
-    assert all("/toolkit_sidecar/" in name for name in names - common - {"__main__.py"})
 
 
 def test_the_program_runs_on_the_packed_python(tmp_path: Path, python: Path) -> None:

@@ -1,0 +1,56 @@
+"""What the sidecar's program and its Python are compiled to."""
+
+from __future__ import annotations
+
+import marshal
+import sys
+import zipfile
+from pathlib import Path
+from types import CodeType
+
+from nodeside.driver.handoff import zipapp
+
+SOURCE = b'first, rest, table = words[0], words[1:], grid[1:, :-1]\nsign = "\\xa7"\n'
+
+
+def compiled() -> CodeType:
+    return compile(SOURCE, "words.py", "exec", dont_inherit=True)
+
+
+def test_the_program_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    (tmp_path / "one.pyz").write_bytes(zipapp.program())
+    (tmp_path / "two.pyz").write_bytes(zipapp.program())
+    assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
+
+
+def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Path) -> None:
+    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
+    with zipfile.ZipFile(tmp_path / "toolkit.pyz") as archive:
+        names = {name for name in archive.namelist() if name.endswith(".py")}
+    common = {name for name in names if name.count("/") == 1}
+    assert common == {f"nodeside/{stem}.py" for stem in ("__init__", *zipapp.COMMON)}
+    assert all("/toolkit_sidecar/" in name for name in names - common - {"__main__.py"})
+
+
+def test_what_else_the_process_has_loaded_does_not_show_in_it() -> None:
+    before = zipapp.compiled(SOURCE, "words.py")
+
+    loaded = [sys.intern("\xa7"), compiled()]
+
+    assert zipapp.compiled(SOURCE, "words.py") == before, loaded
+
+
+def test_this_python_reads_what_it_has_written() -> None:
+    assert marshal.loads(zipapp.marshalled(compiled())) == compiled()
+
+
+def test_slices_among_the_constants_are_written_as_python_3_14_reads_them() -> None:
+    """Code of Python 3.14 has them, also in tuples; see w_complex_object in Python/marshal.c."""
+    constants = (None, slice(1, None, -1), ("a", slice(None, 7)))
+    code = compiled().replace(co_consts=constants)
+
+    data = zipapp.marshalled(code)
+
+    assert b":i\x01\0\0\0Ni\xff\xff\xff\xff" in data
+    assert b"(\x02\0\0\0u\x01\0\0\0a:Ni\x07\0\0\0N" in data
+    assert code.co_consts == constants
