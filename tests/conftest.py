@@ -1,9 +1,9 @@
 """What holds for every test.
 
 Tiers: a test is of the tier its mark names (`vm`, `cluster`, `toolkit`, `registry`), else of the
-tier `unit`. At the end it is said what ran where. With `--all-tiers`, as in `make test`, a tier
-that did not run or a test that was skipped is a failure, since nothing passes by not being tried;
-and it is said which files used most processor time.
+tier `unit`. At the end it is said what ran where, and which unit tests are slow. With
+`--all-tiers`, as in `make test`, a tier that did not run or a test that was skipped is a failure,
+since nothing passes by not being tried; and it is said what the run cost (tests/costs).
 
 Hypothesis measures no times: a busy machine is no failure. A shell starts what it puts into the
 background with SIGINT ignored, and children inherit that: it is undone, for the tests of Ctrl-C.
@@ -12,8 +12,8 @@ background with SIGINT ignored, and children inherit that: it is undone, for the
 from __future__ import annotations
 
 import os
-import resource
 import signal
+import time
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import suppress
@@ -25,7 +25,18 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 
-from tests.lanes import Lanes, niceness, turn
+from tests.costs.meter import Meter
+from tests.costs.record import (
+    Costs,
+    by_file,
+    by_process,
+    by_tier,
+    commit_of,
+    default_path,
+    read,
+    write,
+)
+from tests.lanes import Lanes, lane, niceness, turn
 
 # The same examples in each run: a change is judged by what it does. `make chaos` looks for new
 # ones, and so does `make test ARGS="--hypothesis-profile random"`.
@@ -35,7 +46,11 @@ settings.load_profile("nodeside")
 
 # What helpers assert is shown as in a test.
 pytest.register_assert_rewrite(
-    *(f"tests.{each.name}" for each in iter_modules([str(Path(__file__).parent)]) if each.ispkg)
+    *(
+        f"tests.{each.name}"
+        for each in iter_modules([str(Path(__file__).parent)])
+        if each.ispkg and each.name != "costs"
+    )
 )
 
 _WHERE = {
@@ -46,13 +61,16 @@ _WHERE = {
     "vm": "real kernels in throwaway machines",
 }
 
-_MOST = 20  # files whose use of the processors is said
+_SLOW = 1.0  # seconds of a processor: a unit test that uses more is named
 
 
-def _processor() -> float:
-    """Seconds that this process has used, and those of its children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+def _last_costs(config: pytest.Config) -> dict[str, float]:
+    """Seconds by lane of the last run. All processes of a run have them from the first one."""
+    given = getattr(config, "workerinput", {}).get("last_costs")
+    if given is not None:
+        return dict(given)
+    last = read(default_path())
+    return last.by_lane if last else {}
 
 
 class Tiers:
@@ -63,8 +81,10 @@ class Tiers:
         self.required = required
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: Counter[str] = Counter()  # by tier
-        self.processor: Counter[str] = Counter()  # seconds of a processor, by file
-        self._used = _processor()
+        self.processor: Counter[str] = Counter()  # seconds of a processor, by unit test
+        self.costs = Costs(time.time())
+        self.last = _last_costs(config)
+        self._meter = Meter()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """By mark only: a directory may be called as a tier is, and hold tests of two.
@@ -72,7 +92,7 @@ class Tiers:
         The tier travels with the reports of the test, which may run in another process. The order
         is that in which tests are given away.
         """
-        items.sort(key=lambda item: turn(item.nodeid))
+        items.sort(key=lambda item: turn(item.nodeid, self.last))
         for item in items:
             marked = (name for name in _WHERE if item.get_closest_marker(name))
             item.user_properties.append(("tier", next(marked, "unit")))
@@ -81,8 +101,7 @@ class Tiers:
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """What this process and its children, as far as they have ended, used since the last."""
         report = yield
-        before, self._used = self._used, _processor()
-        report.user_properties.append(("processor", self._used - before))
+        report.user_properties.append(("used", self._meter.take()))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -90,11 +109,27 @@ class Tiers:
         properties: dict[str, Any] = dict(report.user_properties)
         tier = properties.get("tier", "none")
         self.seconds[tier] += int(report.duration * 1000)
-        self.processor[report.nodeid.partition("::")[0]] += properties.get("processor", 0.0)
+        used = properties.get("used", {})
+        self._add_costs(report, tier, used)
+        if tier == "unit":
+            self.processor[report.nodeid] += sum(used.values())
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[tier][report.outcome] += 1
         if report.failed and self.required:
             self._show(report)
+
+    def _add_costs(self, report: pytest.TestReport, tier: str, used: dict[str, float]) -> None:
+        node = getattr(report, "node", None)  # the process that ran it, where there are several
+        self.costs.add(
+            report.nodeid.partition("::")[0],
+            tier=tier,
+            lane=lane(report.nodeid),
+            process=node.gateway.id if node is not None else "main",
+            began=report.start,
+            ended=report.stop,
+            used=used,
+            counts=report.when == "call",
+        )
 
     def _show(self, report: pytest.TestReport) -> None:
         """A failure is shown when it happens, not only at the end, which may be an hour away."""
@@ -125,13 +160,23 @@ class Tiers:
             words = ", ".join(f"{n} {outcome}" for outcome, n in sorted(count.items()))
             seconds = self.seconds[tier] / 1000
             terminalreporter.line(f"{tier:9} {words or 'not run':32} {seconds:7.1f} s  {where}")
+        for test, used in self.processor.most_common():
+            if used > _SLOW:
+                terminalreporter.line(f"slow: {used:.1f} CPU-seconds, a unit test: {test}")
         if self.required:
-            used = sum(self.processor.values())
-            terminalreporter.line(f"{used / 60:.0f} minutes of a processor, most of them in:")
-            for path, seconds in self.processor.most_common(_MOST):
-                terminalreporter.line(f"{seconds:7.0f} s  {path}")
+            self._show_costs(terminalreporter)
         for reason in self.missing:
             terminalreporter.line(f"FAILED {reason}", red=True)
+
+    def _show_costs(self, terminalreporter: Any) -> None:
+        terminalreporter.section("what it cost")
+        tables = (by_tier(self.costs, _WHERE), by_file(self.costs), by_process(self.costs))
+        for text in tables:
+            terminalreporter.write(f"{text}\n\n")
+        path = Path(self.config.getoption("--costs") or default_path())
+        self.costs.commit = commit_of(Path(__file__).parent)
+        write(path, self.costs)
+        terminalreporter.line(f"written to {path}; compare two: python -m tests.costs OLD NEW")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -146,10 +191,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-tiers", action="store_true", help="fail if a tier does not run or a test is skipped"
     )
+    parser.addoption("--costs", metavar="FILE", help="where --all-tiers writes what the run cost")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     return Lanes(config, log)
+
+
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["last_costs"] = node.config.pluginmanager.get_plugin("tiers").last
 
 
 def pytest_configure(config: pytest.Config) -> None:

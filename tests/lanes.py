@@ -3,7 +3,8 @@
 With `--numprocesses 2` whoever is free takes the next lane: a file of tests, or all that share the
 one control plane, or the one lab. These two begin at once, since they last and often wait. Then
 comes what takes a moment, so that a mistake shows early; then what takes long, the longest first,
-so that both processes are done at about the same time.
+so that both processes are done at about the same time. What takes long is what took long in the
+last run (tests/costs); a lane that was not in it takes long if it boots machines.
 
 The lab lasts longest, so the other process leaves the processors to it. A third process makes it
 later: a power cut in the lab then took 18 minutes, not 8.
@@ -11,42 +12,18 @@ later: a power cut in the lab then took 18 minutes, not 8.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-MACHINES = "tests/vm/"
 CLUSTER = "tests/cluster/"
 LAB = "tests/lab/"
-
-# Measured in processor time. A file of machines that is not named comes before those that are
-# short; one that is forgotten here costs a minute at the end, and nothing else.
 AT_ONCE = (LAB, CLUSTER)
-LONG = (
-    "tests/vm/test_dkms_packages.py",
-    "tests/vm/test_arm64.py",
-    "tests/fresh/test_fresh_machine.py",
-    "tests/vm/test_try.py",
-    "tests/vm/test_damage.py",
-    "tests/vm/test_lifecycle.py",
-    "tests/vm/test_machine.py",
-    "tests/vm/test_prebuilt.py",
-    "tests/vm/test_faults.py",
-    "tests/chaos/test_chaos.py",
-)
-SHORT = (
-    "tests/vm/test_upgrades.py",
-    "tests/vm/test_hostile.py",
-    "tests/vm/test_refusals.py",
-    "tests/vm/test_builds.py",
-    "tests/vm/test_signatures.py",
-    "tests/vm/test_fpga.py",
-    "tests/vm/test_running.py",
-    "tests/vm/test_compressed.py",
-)
-_A_MOMENT = len(AT_ONCE)
-_AFTER_A_MOMENT = _A_MOMENT + 1
-_AFTER_LONG = _AFTER_A_MOMENT + len(LONG)
+
+_LONG = 20.0  # seconds of a processor; a lane that used less takes a moment
+_BOOT_MACHINES = ("tests/vm/", "tests/fresh/", "tests/chaos/", "tests/bench/")
 
 
 def lane(nodeid: str) -> str:
@@ -60,16 +37,14 @@ def niceness(nodeid: str) -> int:
     return 0 if lane(nodeid) == LAB else 10
 
 
-def turn(nodeid: str) -> int:
-    """When a test's lane is taken: the lower, the earlier."""
+def turn(nodeid: str, seconds: Mapping[str, float]) -> tuple[int, float]:
+    """When a test's lane is taken: the lower, the earlier. `seconds` are those of the last run."""
     name = lane(nodeid)
     if name in AT_ONCE:
-        return AT_ONCE.index(name)
-    if name in LONG:
-        return _AFTER_A_MOMENT + LONG.index(name)
-    if name in SHORT:
-        return _AFTER_LONG + 1 + SHORT.index(name)
-    return _AFTER_LONG if name.startswith(MACHINES) else _A_MOMENT
+        return AT_ONCE.index(name), 0.0
+    unknown = float("inf") if name.startswith(_BOOT_MACHINES) else 0.0
+    took = seconds.get(name, unknown)
+    return (len(AT_ONCE), 0.0) if took < _LONG else (len(AT_ONCE) + 1, -took)
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # it has no stubs

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.lanes import AT_ONCE, CLUSTER, LAB, LONG, SHORT, Lanes, lane, niceness, turn
+from tests.lanes import AT_ONCE, CLUSTER, LAB, Lanes, lane, niceness, turn
 
-TOP = Path(__file__).parents[1]
+LAST = {f"tests/vm/test_{name}.py": 10.0 * name for name in range(30)}
 
 
 class Process:
@@ -34,7 +33,7 @@ def given(tests: list[str]) -> list[list[str]]:
     config = SimpleNamespace(option=SimpleNamespace(), getvalue=options.get)
     lanes = Lanes(cast(pytest.Config, config))
     processes: list[Any] = [Process("one"), Process("two"), Process("three")]
-    ordered = sorted(tests, key=turn)
+    ordered = sorted(tests, key=lambda test: turn(test, LAST))
     for process in processes:
         lanes.add_node(process)
     for process in processes:
@@ -49,37 +48,47 @@ def given(tests: list[str]) -> list[list[str]]:
     return [[ordered[index] for index in process.given] for process in processes]
 
 
-def test_every_lane_that_has_a_place_is_there() -> None:
-    for name in (*AT_ONCE, *LONG, *SHORT):
-        assert (TOP / name).exists(), name
-
-
 def test_tests_of_one_control_plane_run_in_one_process_and_machines_file_by_file() -> None:
     assert lane("tests/cluster/e2e/test_x.py::test_a") == lane("tests/cluster/test_y.py") == CLUSTER
     assert lane("tests/vm/test_x.py::test_a[1]") == "tests/vm/test_x.py"
 
 
-def test_lab_and_control_plane_begin_and_what_takes_a_moment_comes_before_what_takes_longest() -> (
+def test_lab_and_control_plane_begin_then_comes_what_takes_a_moment_then_what_took_longest() -> (
     None
 ):
     shared = [f"{LAB}test_x.py", f"{CLUSTER}test_x.py"]
-    names = ["tests/vm/test_new.py", SHORT[0], *shared, LONG[0], "tests/x.py"]
-    assert sorted(names, key=turn) == [
-        *shared,
-        "tests/x.py",
-        LONG[0],
+    moments = ["tests/vm/test_1.py", "tests/new.py"]
+    long = [
         "tests/vm/test_new.py",
-        SHORT[0],
+        "tests/vm/test_29.py",
+        "tests/driver/x.py",
+        "tests/vm/test_3.py",
+    ]
+    last = {**LAST, "tests/driver/x.py": 100.0, LAB: 1.0}
+
+    names = [*reversed(long), *moments, *reversed(shared)]
+
+    assert sorted(names, key=lambda name: turn(name, last)) == [*shared, *moments, *long]
+
+
+def test_without_an_earlier_run_machines_come_last() -> None:
+    names = ["tests/vm/test_x.py", "tests/x.py", "tests/fresh/test_x.py", CLUSTER]
+
+    assert sorted(names, key=lambda name: turn(name, {})) == [
+        CLUSTER,
+        "tests/x.py",
+        "tests/vm/test_x.py",
+        "tests/fresh/test_x.py",
     ]
 
 
 def test_who_does_not_run_the_lab_leaves_the_processors_to_it() -> None:
     assert niceness(f"{LAB}test_x.py::test_a") == 0
-    assert {niceness(name) for name in (CLUSTER, *LONG, *SHORT, "tests/test_x.py")} == {10}
+    assert {niceness(name) for name in (CLUSTER, *LAST, "tests/test_x.py")} == {10}
 
 
 def test_processes_share_the_files_of_machines_and_none_idles_at_the_end() -> None:
-    machines = [f"{name}::test_{i}" for name in (*LONG, *SHORT) for i in range(4)]
+    machines = [f"{name}::test_{i}" for name in LAST for i in range(4)]
     shared = [f"{name}test_x.py::test_{i}" for name in AT_ONCE for i in range(30)]
     rest = [f"tests/test_{i}.py::test_it" for i in range(10)]
     tests = [*rest, *machines, *shared]

@@ -1,0 +1,144 @@
+"""What a run costs: by kind of program, by tier, and what changed between two runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.costs.meter import (
+    COMPILERS,
+    KUBERNETES,
+    MACHINES,
+    OTHERS,
+    PYTHON,
+    UNKNOWN,
+    Exit,
+    Meter,
+    descendants,
+    kind_of,
+)
+from tests.costs.record import Costs, by_process, by_tier, difference, read, write
+
+
+def run(*phases: tuple[str, str, float, dict[str, float]]) -> Costs:
+    """A run of one process: (file, tier, seconds on the wall, seconds of a processor)."""
+    costs, now = Costs(began=1000.0, commit="c0ffee"), 1000.0
+    for path, tier, seconds, used in phases:
+        costs.add(
+            path,
+            tier=tier,
+            lane=path,
+            process="gw0",
+            began=now,
+            ended=now + seconds,
+            used=used,
+            counts=True,
+        )
+        now += seconds
+    return costs
+
+
+def test_a_program_is_known_by_the_names_that_its_threads_have() -> None:
+    assert {kind_of(name) for name in ("python3.11", "nodeside", "pytest")} == {PYTHON}
+    assert {kind_of(name) for name in ("qemu-system-x86", "CPU 0/TCG", "qemu-aarch64-st")} == {
+        MACHINES
+    }
+    assert {kind_of(name) for name in ("cc1", "x86_64-linux-gn", "aarch64-linux-g", "compile")} == {
+        COMPILERS
+    }
+    assert {kind_of(name) for name in ("kube-apiserver", "etcd", "kwok")} == {KUBERNETES}
+    assert {kind_of(name) for name in ("bash", "asterisk", "goat", "ldconfig")} == {OTHERS}
+
+
+def test_descendants_are_found_through_parents_that_have_ended_and_that_live() -> None:
+    alive = {30: 7, 40: 1}
+    exits = [
+        Exit(pid=11, parent=10, name="cc1", seconds=1.0),
+        Exit(pid=10, parent=7, name="make", seconds=1.0),
+        Exit(pid=31, parent=30, name="sh", seconds=1.0),
+        Exit(pid=41, parent=40, name="foreign", seconds=1.0),
+        Exit(pid=51, parent=1, name="orphan", seconds=1.0),
+        Exit(pid=61, parent=62, name="circle", seconds=1.0),
+        Exit(pid=62, parent=61, name="circle", seconds=1.0),
+    ]
+
+    found = descendants(7, exits, lambda pid: alive.get(pid, 0))
+
+    assert [exit_.pid for exit_ in found] == [11, 10, 31]
+
+
+def test_the_kernel_says_what_a_program_used_that_this_process_started() -> None:
+    meter = Meter()
+    busy = "import os\nwhile sum(os.times()[:2]) < 0.3: pass"
+
+    subprocess.run(["sh", "-c", f"{sys.executable} -c '{busy}'; true"], check=True)
+    used = meter.take()
+
+    assert used[PYTHON if os.getuid() == 0 else UNKNOWN] >= 0.25
+    assert sum(meter.take().values()) < 0.25  # once only
+
+
+def test_the_costs_of_a_run_are_read_as_they_were_written(tmp_path: Path) -> None:
+    costs = run(("tests/a.py", "unit", 2.0, {PYTHON: 1.5}))
+
+    write(tmp_path / "new" / "costs.json", costs)
+
+    assert read(tmp_path / "new" / "costs.json") == costs
+
+
+def test_costs_of_another_version_or_cut_short_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    for text in ("", "{", "[]", '{"files": 3}', '{"began": 1.0, "files": [{"path": 1}]}'):
+        path.write_text(text)
+        assert read(path) is None, text
+    assert read(tmp_path / "missing.json") is None
+
+
+def test_the_table_has_a_row_for_each_tier_and_what_was_waited() -> None:
+    costs = run(
+        ("tests/a.py", "unit", 2.0, {PYTHON: 2.0}),
+        ("tests/vm/b.py", "vm", 60.0, {PYTHON: 1.0, MACHINES: 39.0}),
+    )
+
+    lines = [line.split() for line in by_tier(costs, ("unit", "vm")).splitlines()]
+
+    assert lines[1:] == [
+        ["unit", "2", ".", ".", ".", ".", ".", "2", "."],
+        ["vm", "1", "39", ".", ".", ".", ".", "40", "20"],
+        ["all", "3", "39", ".", ".", ".", ".", "42", "20"],
+    ]
+
+
+def test_what_a_process_ran_is_shown_in_its_order_and_what_is_short_in_one_line() -> None:
+    costs = run(
+        ("tests/a.py", "unit", 5.0, {PYTHON: 2.0}),
+        ("tests/b.py", "unit", 5.0, {PYTHON: 3.0}),
+        ("tests/vm/c.py", "vm", 60.0, {MACHINES: 50.0}),
+    )
+
+    lines = [line.split(maxsplit=4) for line in by_process(costs).splitlines()]
+
+    assert lines[1:] == [
+        ["gw0", "0", "10", "5", "2 lanes of less than 20 s"],
+        ["gw0", "10", "70", "50", "tests/vm/c.py"],
+    ]
+
+
+def test_two_runs_are_compared_by_file_the_largest_change_first() -> None:
+    old = run(
+        ("tests/a.py", "unit", 5.0, {PYTHON: 5.0}), ("tests/b.py", "unit", 5.0, {PYTHON: 9.0})
+    )
+    new = run(
+        ("tests/a.py", "unit", 5.0, {PYTHON: 4.0}), ("tests/c.py", "unit", 5.0, {PYTHON: 2.0})
+    )
+
+    lines = [line.split() for line in difference(old, new).splitlines()]
+
+    assert lines[1:] == [
+        ["9", "0", "-9", "tests/b.py"],
+        ["0", "2", "+2", "tests/c.py"],
+        ["5", "4", "-1", "tests/a.py"],
+        ["14", "6", "-8", "all"],
+    ]
