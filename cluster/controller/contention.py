@@ -111,7 +111,8 @@ class Standoffs:
             self._past[key] = replace(past, altered=True)
             words = (
                 f"{' '.join(key)} differs from what was applied, and applying it again does not "
-                "help: an admission webhook of this cluster changes it; it is left as it is"
+                "help: most likely an admission webhook of this cluster changes it; it is left as "
+                "it is"
             )
             self._news.append((past.driver, "AppliedOtherwise", words))
 
