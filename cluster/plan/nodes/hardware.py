@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 from cluster.model.labelmap import devices_of
@@ -93,6 +94,19 @@ def former_devices(hardware: Hardware, status: Mapping[str, Any]) -> tuple[PciId
     return tuple(each for each in ids if each not in hardware.pci)
 
 
+def near_label(nodes: Iterable[Node], key: str, value: str) -> str:
+    """Returns the label of a node that may be meant by one that no node has, "" if none is near."""
+    from difflib import get_close_matches  # late: only a Driver without nodes needs it
+
+    labels = [node.labels for node in islice(nodes, _LOOKED_AT)]
+    if other := next((each[key] for each in labels if each.get(key, value) != value), ""):
+        return f"{key}={other}"
+    keys = {each for some in labels for each in some}
+    return next(iter(get_close_matches(key, sorted(keys), n=1, cutoff=_NEAR)), "")
+
+
+_LOOKED_AT: Final = 100  # nodes
+_NEAR: Final = 0.8  # of difflib's ratio: one letter of a label's name may be missing
 _SEVERITY: Final = {Fit.HAS: 0, Fit.KEPT: 1, Fit.LACKS: 2, Fit.CONTRADICTED: 3}
 
 

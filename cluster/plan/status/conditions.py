@@ -315,4 +315,5 @@ def _no_nodes(report: StatusReport) -> str:
     selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]
     words = " and ".join(part for part in (" or ".join(pci), ", ".join(selector)) if part)
     nfd = ", by the labels of Node Feature Discovery (is its class in deviceClassWhitelist?)"
-    return f"no node has {words or 'come up'}{nfd if pci else ''}"
+    near = f"; there is {report.near}" if report.near else ""
+    return f"no node has {words or 'come up'}{nfd if pci else ''}{near}"

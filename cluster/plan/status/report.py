@@ -15,6 +15,7 @@ from cluster.plan.builds.builds import BuildState
 from cluster.plan.builds.preflight import PreflightAnswer
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.context.context import DriverContext
+from cluster.plan.nodes.hardware import near_label
 from cluster.plan.nodes.members import Member
 from cluster.plan.nodes.neighbours import problem
 from cluster.plan.rollout.casualties import Casualty
@@ -34,7 +35,8 @@ class StatusReport:
     `fell_back` says why a pool builds instead of using its image. `builds` are the newest
     revision's builds that run once for all nodes of a pool. `casualties` are the nodes that the
     newest revision has broken or taken down. `disorder` is why a Driver cannot come after the
-    others, as reason and message.
+    others, as reason and message. `near` is a label that nodes have, where no node has one of the
+    Driver's.
     """
 
     found: DriverObject
@@ -53,6 +55,7 @@ class StatusReport:
     occupancy: Occupancy = field(default_factory=Occupancy)
     casualties: Sequence[Casualty] = ()
     disorder: tuple[str, str] = ("", "")
+    near: str = ""
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -95,7 +98,16 @@ def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusRe
         casualties=context.rollout.casualties,
         leaving=leaving,
         disorder=problem(context.snapshot, context.driver),
+        near="" if context.rollout.announced else _near(context),
     )
+
+
+def _near(context: DriverContext) -> str:
+    """Returns a label of some node that is like one that the Driver selects in vain."""
+    nodes = context.snapshot.nodes.values()
+    wanted = context.driver.spec.hardware.node_selector.items()
+    lacking = (each for each in wanted if not any(n.labels.get(each[0]) == each[1] for n in nodes))
+    return next(filter(None, (near_label(nodes, *each) for each in lacking)), "")
 
 
 def counts(decisions: Iterable[Decision]) -> dict[str, int]:

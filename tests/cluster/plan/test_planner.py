@@ -119,6 +119,34 @@ def test_each_kernel_has_a_daemonset_of_its_own() -> None:
     assert {row["nodes"]["ready"] for row in model.drivers["edu"].status["pools"]} == {1, 2}
 
 
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [
+        (
+            {"node-role.kubernetes.io/workr": ""},
+            "no node has node-role.kubernetes.io/workr=; there is node-role.kubernetes.io/worker",
+        ),
+        ({"rack": "b"}, "no node has rack=b; there is rack=a"),
+        ({"gpu": "yes"}, "no node has gpu=yes"),
+        (
+            {"rack": "a", "gpu": "yes"},
+            "no node has rack=a, gpu=yes",
+        ),
+    ],
+)
+def test_a_mistyped_label_is_told_with_the_one_that_nodes_have(
+    selector: dict[str, str], words: str
+) -> None:
+    model = Model()
+    model.add(["n0"], labels={"node-role.kubernetes.io/worker": "", "rack": "a"})
+    model.apply_driver(hardware={"nodeSelector": selector})
+
+    model.settle()
+
+    assert model.condition("Ready")["reason"] == "NoNodes"
+    assert model.condition("Ready")["message"] == words
+
+
 def test_nodes_without_the_hardware_get_nothing() -> None:
     model = Model()
     model.add(["n0"], labels={})
