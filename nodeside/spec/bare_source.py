@@ -20,6 +20,7 @@ from nodeside.spec.document import parse
 from nodeside.spec.model import Driver
 
 _MAKEFILES = ("Kbuild", "Makefile")  # kbuild reads the first that is there
+TEMPLATE = ".in"  # the end of the name of a file that a configure fills in
 NO_VERSION = "0.1.0"
 _NO_NAME = frozenset({"src", "source", "driver", "kernel", "linux", "module", "modules", "kmod"})
 _MAKEFILE_LIMIT = 1 << 20  # bytes
@@ -29,6 +30,10 @@ _VALUE_LIMIT = 100  # characters; a name of a package is put into others
 # obj-m, or obj-$(CONFIG_X), which is obj-m where the option is m (Documentation/kbuild/modules.rst)
 _OBJECTS = re.compile(r"^[ \t]*obj-(m|\$[({]\w+[)}])[ \t]*([:+?]?)=(.*)$", re.MULTILINE)
 _OBJECT = re.compile(r"(?<![\w/$(){}.-])([\w-]{1,55})\.o(?!\S)")
+_DIRECTORY = re.compile(r"(?<!\S)([\w-][\w./-]*)/(?!\S)")
+_INCLUDE = re.compile(r"^[ \t]*[s-]?include[ \t]+([^#\n]{1,500})", re.MULTILINE)
+_INCLUDED = re.compile(r"(?:\$[({](?:src|obj|M|PWD|CURDIR|KBUILD_EXTMOD)[)}]/)?(\w[\w./-]*)")
+_INCLUDES = 20  # files that are read of those that a Makefile includes
 _IF = re.compile(r"[ \t]*(else[ \t]+)?(?:ifn?eq|ifn?def)\b(.*)")
 _ENDIF = re.compile(r"[ \t]*endif\b")
 # `ifneq ($(KERNELRELEASE),)` or `ifdef KERNELRELEASE`: only tells kbuild from a make by hand.
@@ -84,9 +89,21 @@ def smallest_document(
     }
 
 
-def lists_modules(directory: Path) -> bool:
-    """Return whether kbuild finds a list of modules in this directory."""
-    return any(_OBJECTS.search(text) for text in _makefiles(directory))
+def lists_modules(directory: Path, end: str = "") -> bool:
+    """Return whether kbuild finds a list of modules in this directory.
+
+    A Kbuild computes it if it includes a file by a name that is not plain. `end` is the end of the
+    files' names, such as TEMPLATE.
+    """
+    kbuild = source_text(directory / f"{_MAKEFILES[0]}{end}")
+    computed = any(_included(directory, word) is None for word in _words_included(kbuild))
+    return computed or any(_OBJECTS.search(text) for text in _makefiles(directory, end))
+
+
+def listed_directories(directory: Path) -> tuple[str, ...]:
+    """Return the directories below that Makefiles list beside their modules, by name."""
+    lists = [objects[3] for text in _makefiles(directory) for objects in _OBJECTS.finditer(text)]
+    return tuple(found[1] for words in lists for found in _DIRECTORY.finditer(words))
 
 
 def named_modules(directory: Path) -> tuple[str, ...]:
@@ -124,6 +141,8 @@ def _plainly_listed(directory: Path) -> tuple[str, ...]:
         if objects[2] != "+":
             found.clear()
         found |= {kernel_name(word.removesuffix(".o")) for word in words}
+    if len(_makefiles(directory)) > len(_MAKEFILES) and {*named_modules(directory)} != found:
+        raise _unclear(file, "includes another file, which lists modules too")
     if not found:
         raise _unclear(file, "lists no module")
     return tuple(sorted(found))
@@ -161,8 +180,29 @@ def source_text(path: Path, limit: int = _MAKEFILE_LIMIT) -> str:
     return text.decode("utf-8", "replace").replace("\\\n", " ")
 
 
-def _makefiles(directory: Path) -> list[str]:
-    return [source_text(directory / name) for name in _MAKEFILES]
+def _makefiles(directory: Path, end: str = "") -> list[str]:
+    """Return the texts of the Makefiles of a directory, and of what they include from it."""
+    texts = [source_text(directory / f"{name}{end}") for name in _MAKEFILES]
+    seen: set[Path] = set()
+    for text in texts:  # which grows
+        files = [file for word in _words_included(text) if (file := _included(directory, word))]
+        for file in files:
+            if file not in seen and len(seen) < _INCLUDES:
+                seen.add(file)
+                texts.append(source_text(file))
+    return texts
+
+
+def _words_included(text: str) -> list[str]:
+    return [word for found in _INCLUDE.finditer(text) for word in found[1].split()]
+
+
+def _included(directory: Path, word: str) -> Path | None:
+    """Return the file that a word of an `include` names plainly, if it is in this directory."""
+    plain = _INCLUDED.fullmatch(word)
+    file = directory / plain[1] if plain else directory
+    inside = plain and file.resolve().is_relative_to(directory.resolve())
+    return file if inside else None
 
 
 def _of_dkms_conf(conf: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nodeside.errors import ExitCode
 from nodeside.failures import output_option
 from nodeside.trial.architecture import AMD64
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     "--into",
     metavar="DIR",
     help="Where a Debian package is unpacked to.  [default: its name, without -dkms]",
+)
+@click.option(
+    "--directory",
+    "build_directory",
+    metavar="DIR",
+    help="The directory of SOURCE that kbuild builds in, where several list modules.",
 )
 @click.option(
     "--kernel",
@@ -49,6 +56,7 @@ def init(
     *,
     source: str,
     into: str | None,
+    build_directory: str | None,
     kernel: str,
     toolkit_packages: tuple[str, ...],
     force: bool,
@@ -59,21 +67,33 @@ def init(
     SOURCE is a dkms tree, a directory with a Kbuild, a Makefile or a configure, or the name of a
     Debian package such as vpoll-dkms. It is built once in the toolkit of a Debian kernel, as an
     ordinary user without network, to see what modules it has and what hardware they are for. What
-    nothing in it says is marked with "guess".
+    nothing in it says is marked with "guess". If it has several drivers and nothing speaks for one
+    of them, nothing is written, and the exit code is 2. If it does not compile, the files are
+    written as far as it says what they need, and the exit code is 10.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     from nodeside.trial.privilege import become_root
 
     become_root()
-    if not source or not kernel or into == "":
-        raise click.UsageError("SOURCE, --into or --kernel is empty; is a shell variable unset?")
-    directory, draft = _make(source, into, kernel, toolkit_packages, force=force)
+    if "" in (source, kernel, into, build_directory):
+        raise click.UsageError("SOURCE or the value of an option is empty; is a variable unset?")
+    directory, draft = _make(
+        source, into, kernel, toolkit_packages, force=force, build_directory=build_directory or ""
+    )
     document = _document(directory, draft)
     click.echo(json.dumps(document, indent=2) if output == "json" else _table(document, directory))
+    if draft.problem:
+        raise SystemExit(ExitCode.BUILD_FAILED)
 
 
 def _make(
-    source: str, into: str | None, kernel: str, packages: tuple[str, ...], *, force: bool
+    source: str,
+    into: str | None,
+    kernel: str,
+    packages: tuple[str, ...],
+    *,
+    force: bool,
+    build_directory: str,
 ) -> tuple[Path, Draft]:
     """Write the files. Nothing is written unless all of it is known."""
     from functools import partial
@@ -109,7 +129,7 @@ def _make(
         tree = scratch / "source"
         vendor_tree.copy(found, tree, leave_out=(*LEFT_OUT, *scaffold.FILES))
         evaluate, build = partial(workshop.evaluate, chosen), partial(workshop.build, chosen)
-        draft = draft_of(tree, path.resolve().name, evaluate, build)
+        draft = draft_of(tree, path, evaluate, build, build_directory)
         files = scaffold.texts(draft, "src" if is_package else ".", __version__)
         (scratch / "driver.yaml").write_text(files["driver.yaml"])
         load(scratch / "driver.yaml")  # a name in the source may be none that a driver can have
@@ -130,6 +150,7 @@ def _document(directory: Path, draft: Draft) -> dict[str, Any]:
         "driver": draft.name,
         "version": draft.version,
         "kind": draft.build.kind.value,
+        "candidates": list(draft.candidates),
         "modules": list(draft.modules),
         "pci": [f"{vendor}:{device}" for vendor, device in hardware.pci],
         "guesses": dict(draft.guesses),

@@ -206,3 +206,24 @@ def test_package_names_become_dns_labels(package: str, name: str) -> None:
 )
 def test_package_versions_become_versions_of_a_driver(version: str, plain: str) -> None:
     assert plain_version(version) == plain
+
+
+def test_a_list_that_is_in_another_file_too_is_not_taken_for_whole(tmp_path: Path) -> None:
+    (tmp_path / "Kbuild").write_text("obj-m := chip.o\ninclude $(src)/more.mk\n")
+    (tmp_path / "more.mk").write_text("include more.mk\nCFLAGS_chip.o := -DX\n")
+    driver = bare_driver(tmp_path)
+    assert driver is not None
+    assert [module.name for module in driver.spec.modules] == ["chip"]
+
+    (tmp_path / "more.mk").write_text("obj-m += chip_net.o\n")
+    with pytest.raises(SpecError, match="Kbuild includes another file, which lists modules too"):
+        bare_driver(tmp_path)
+
+
+def test_no_file_outside_of_a_source_is_read_for_its_list(tmp_path: Path) -> None:
+    (tmp_path / "outside.mk").write_text("obj-m += secret.o\n")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "up").symlink_to(tmp_path)
+    for name in ("../outside.mk", "up/outside.mk", f"{tmp_path}/outside.mk"):
+        (tmp_path / "source" / "Makefile").write_text(f"include {name}\n")
+        assert bare_driver(tmp_path / "source") is None

@@ -41,6 +41,14 @@ module_exit(chip_exit);
 MODULE_VERSION("3.2");
 MODULE_LICENSE("GPL");
 """
+TINY = """\
+#include <linux/module.h>
+static int __init start(void) { return 0; }
+static void __exit stop(void) {}
+module_init(start);
+module_exit(stop);
+MODULE_LICENSE("GPL");
+"""
 
 
 def init(*words: str, at: Path) -> Completed:
@@ -107,7 +115,7 @@ def test_a_source_that_does_not_compile_says_so_and_is_not_lost(tmp_path: Path) 
 
     done = init(at=tmp_path)
 
-    assert done.exit_code == 0, done.errors
+    assert done.exit_code == ExitCode.BUILD_FAILED, done.errors
     assert "GREETING" in done.output
     assert [module.name for module in load(tmp_path / "driver.yaml").spec.modules] == ["chip"]
 
@@ -119,3 +127,51 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
     assert done.exit_code == ExitCode.BUILD_FAILED
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
+
+
+def test_of_two_drivers_the_user_says_which(tmp_path: Path) -> None:
+    for name in ("a_small", "main"):
+        put(tmp_path, f"linux/{name}/Makefile", f"obj-m += {name}.o\n")
+        put(tmp_path, f"linux/{name}/{name}.c", TINY)
+
+    refused = init("--output", "json", at=tmp_path)
+
+    assert refused.exit_code == ExitCode.USAGE
+    error = json.loads(refused.output)["error"]
+    assert "kbuild finds modules in linux/a_small, linux/main" in error["message"]
+    assert "nodeside init . --directory linux/main" in error["hint"]
+    assert [path.name for path in tmp_path.iterdir()] == ["linux"]
+    done = init("--directory", "linux/main", "--output", "json", at=tmp_path)
+    assert done.exit_code == 0, done.errors
+    said = json.loads(done.output)
+    assert (said["driver"], said["candidates"]) == ("main", ["linux/a_small", "linux/main"])
+    assert load(tmp_path / "driver.yaml").spec.build.directory == "linux/main"
+
+
+def test_what_a_configure_makes_is_the_driver_and_not_what_it_tests(tmp_path: Path) -> None:
+    put(tmp_path, "configure", "#!/bin/sh\nsed s/@NAME@/thing/ kmod/Makefile.in >kmod/Makefile\n")
+    (tmp_path / "configure").chmod(0o755)
+    put(tmp_path, "kmod/Makefile.in", "obj-m += @NAME@.o\n@NAME@-y := main.o\n")
+    put(tmp_path, "kmod/main.c", TINY)
+    put(tmp_path, "kmod/configure/Makefile", "obj-m += probe.o\n")
+
+    done = init(at=tmp_path)
+
+    assert done.exit_code == 0, done.errors
+    assert "a configure makes the Makefile of kmod" in done.output
+    assert [module.name for module in load(tmp_path / "driver.yaml").spec.modules] == ["thing"]
+
+
+def test_a_list_that_is_included_names_the_driver(tmp_path: Path) -> None:
+    put(tmp_path, "kmod/Kbuild", "include $(src)/list.mk\n")
+    put(tmp_path, "kmod/list.mk", "obj-m += widget.o helper/\n")
+    put(tmp_path, "kmod/helper/Kbuild", "obj-m += shim.o\n")
+    for name in ("widget", "helper/shim"):
+        put(tmp_path, f"kmod/{name}.c", TINY)
+
+    done = init("kmod", at=tmp_path)
+
+    assert done.exit_code == 0, done.errors
+    driver = load(tmp_path / "kmod" / "driver.yaml")
+    assert driver.name == "widget"
+    assert [module.name for module in driver.spec.modules] == ["widget", "shim"]

@@ -6,8 +6,8 @@ its own, the modules are what a build of it produces.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from nodeside.contract import BuildKind, BuildSettings
 from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.errors import NodesideError
+from nodeside.errors import NodesideError, UsageError
 from nodeside.spec.bare_source import (
     NO_VERSION,
-    lists_modules,
     name_of,
     named_modules,
     plain_version,
@@ -27,11 +26,18 @@ from nodeside.spec.bare_source import (
     smallest_document,
 )
 from nodeside.trial.errors import TargetError
+from nodeside.trial.target.candidates import (
+    DEEPEST,
+    Candidate,
+    candidate_named,
+    candidates_of,
+    likeliest,
+)
 from nodeside.trial.target.dkms_tree import Evaluator, describe
 
 Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 
-_DEEPEST = 4  # directories below the source in which a Kbuild or Makefile is looked for
+_CONFIGURED = './configure && make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/{} modules'
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Draft:
     files: tuple[ModuleFile, ...] = ()
     problem: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
+    candidates: tuple[str, ...] = ()  # directories in which kbuild finds a list of modules
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -63,15 +70,22 @@ class Draft:
         return smallest_document(self.name, self.version, source, build, self.modules)
 
 
-def draft_of(tree: Path, name: str, evaluate: Evaluator, build: Builder) -> Draft:
-    """Return the draft of a source; `name` is that of its directory.
+def draft_of(
+    tree: Path, source: Path, evaluate: Evaluator, build: Builder, directory: str = ""
+) -> Draft:
+    """Return the draft of a copy `tree` of what the user calls `source`.
 
-    Raises TargetError if no module is found in it, and ToolkitBuildFailed if it does not compile
-    and does not say what its modules are called either.
+    `directory` is the one to build in, where the user has named it.
+
+    Raises TargetError if no module is found in it, or several drivers and nothing speaks for one,
+    and ToolkitBuildFailed if it does not compile and does not say what its modules are called
+    either.
     """
     if (tree / "dkms.conf").is_file():
+        if directory:
+            raise UsageError(f"--directory {directory}: a dkms tree is built as its dkms.conf says")
         return _of_dkms_tree(tree, evaluate, build)
-    return _of_makefiles(tree, name, build)
+    return _of_makefiles(tree, source, build, directory)
 
 
 def _of_dkms_tree(tree: Path, evaluate: Evaluator, build: Builder) -> Draft:
@@ -86,14 +100,37 @@ def _of_dkms_tree(tree: Path, evaluate: Evaluator, build: Builder) -> Draft:
         return replace(draft, problem=str(error))
 
 
-def _of_makefiles(tree: Path, name: str, build: Builder) -> Draft:
-    ways = list(_ways(tree))
-    if not ways:
+def _of_makefiles(tree: Path, source: Path, build: Builder, directory: str) -> Draft:
+    candidates = candidates_of(tree)
+    chosen: Candidate | None = None
+    why = ""
+    if directory:
+        chosen = candidate_named(tree, directory)
+    elif candidates:
+        chosen, why = likeliest(tree, candidates)
+    ways = _ways(tree, chosen)[: 1 if directory else None]
+    if not ways and not candidates:
         raise TargetError(
-            f"{name} has no kernel module to build: expected a dkms.conf, or a Kbuild or Makefile "
-            f"with obj-m, at most {_DEEPEST} directories deep",
+            f"{source.resolve().name} has no kernel module to build: expected a dkms.conf, or a "
+            f"Kbuild or Makefile with obj-m, at most {DEEPEST} directories deep",
             hint="write a driver.yaml with build.kind: command, see docs/packaging-a-driver.md",
         )
+    draft = _built(tree, source, ways, build, undecided=bool(candidates) and chosen is None)
+    if draft is None:
+        raise _undecided(source, candidates)
+    guess = _guess_of_build(draft.build, why, chosen)
+    guesses = {**draft.guesses, **({"build": guess} if guess else {})}
+    names = tuple(each.directory for each in candidates)
+    return replace(draft, guesses=guesses, candidates=names)
+
+
+def _built(
+    tree: Path, source: Path, ways: Sequence[BuildSettings], build: Builder, *, undecided: bool
+) -> Draft | None:
+    """Return the draft of the first way that builds modules, or of the first one, not built.
+
+    None if none does, and it is `undecided` what to build. Raises ToolkitBuildFailed, NotAModule.
+    """
     failures: list[NodesideError] = []
     for settings in ways:
         try:
@@ -101,44 +138,65 @@ def _of_makefiles(tree: Path, name: str, build: Builder) -> Draft:
         except (ToolkitBuildFailed, NotAModule) as error:
             failures.append(error)
         else:
-            return _draft(name, settings, files)
+            own = named_modules(tree / settings.directory)
+            files = tuple(sorted(files, key=lambda file: file.name not in own))
+            return _draft(source, settings, files)
+    if undecided:
+        return None
     named = named_modules(tree / ways[0].directory)
     if not named:
         raise failures[0]
-    return _draft(name, ways[0], (), named, str(failures[0]))
+    return _draft(source, ways[0], (), named, str(failures[0]))
 
 
-def _ways(tree: Path) -> Iterator[BuildSettings]:
-    """Yield the ways in which the source may be built, the likeliest first."""
-    directory = next(_kbuild_directories(tree), None)
-    if directory is not None:
-        yield BuildSettings(BuildKind.KBUILD, (), directory=directory)
+def _guess_of_build(settings: BuildSettings, why: str, chosen: Candidate | None) -> str:
+    """Return why the source is built in this way; "" if nothing else is likely."""
+    several = f"; {why}" if ":" in why else ""
+    if settings.kind is BuildKind.KBUILD:
+        return why if several or settings.directory != "." else ""
+    if chosen is not None and chosen.configured:
+        return f"a configure makes the Makefile of {chosen.directory}{several}"
+    guess = f"the source has no Kbuild or Makefile that kbuild can use by itself{several}"
+    if "configure" in settings.command[-1]:
+        guess += "; a configure with an option for headers: $NODESIDE_KERNEL_DIR"
+    return guess
+
+
+def _undecided(source: Path, candidates: Sequence[Candidate]) -> TargetError:
+    name = source.resolve().name
+    init = f"nodeside init {shlex.quote(str(source))} --directory"
+    commands = [f"{init} {shlex.quote(each.directory)}" for each in candidates]
+    return TargetError(
+        f"{name} has several drivers, and nothing in it speaks for one of them: kbuild finds "
+        f"modules in {', '.join(each.directory for each in candidates)}",
+        hint="say which one is meant: " + ", or ".join(commands),
+    )
+
+
+def _ways(tree: Path, chosen: Candidate | None) -> list[BuildSettings]:
+    """Return the ways in which the source may be built, the likeliest first."""
+    if chosen is not None and chosen.configured:
+        script = _CONFIGURED.format(shlex.quote(chosen.directory))
+        return [BuildSettings(BuildKind.COMMAND, (), command=("sh", "-c", script))]
+    ways = []
+    if chosen is not None:
+        ways.append(BuildSettings(BuildKind.KBUILD, (), directory=chosen.directory))
     if any((tree / name).is_file() for name in ("Makefile", "makefile", "GNUmakefile")):
-        yield BuildSettings(BuildKind.COMMAND, (), command=("make",))
+        ways.append(BuildSettings(BuildKind.COMMAND, (), command=("make",)))
     if (tree / "configure").is_file():
-        yield BuildSettings(BuildKind.COMMAND, (), command=("sh", "-c", "./configure && make"))
-
-
-def _kbuild_directories(tree: Path) -> Iterator[str]:
-    """Yield the directories whose Kbuild or Makefile lists modules, the highest first."""
-    waiting = [(tree, 0)]
-    while waiting:
-        directory, depth = waiting.pop(0)
-        if lists_modules(directory):
-            yield str(directory.relative_to(tree))
-        if depth < _DEEPEST:
-            with os.scandir(directory) as entries:
-                names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-            waiting += [(directory / name, depth + 1) for name in names if name[0] != "."]
+        command = ("sh", "-c", "./configure && make")
+        ways.append(BuildSettings(BuildKind.COMMAND, (), command=command))
+    return ways
 
 
 def _draft(
-    directory: str,
+    source: Path,
     settings: BuildSettings,
     files: tuple[ModuleFile, ...],
     named: tuple[str, ...] = (),
     problem: str = "",
 ) -> Draft:
+    directory = source.resolve().name
     modules = tuple(file.name for file in files) or named
     guesses: dict[str, str] = {}
     if problem:
@@ -147,12 +205,6 @@ def _draft(
     version = versions.pop() if len(versions) == 1 else NO_VERSION
     if version == NO_VERSION:
         guesses["version"] = "the modules have no MODULE_VERSION, or several"
-    if settings.kind is BuildKind.COMMAND:
-        guesses["build"] = "the source has no Kbuild or Makefile that kbuild can use by itself"
-        if "configure" in settings.command[-1]:
-            guesses["build"] += "; a configure with an option for headers: $NODESIDE_KERNEL_DIR"
-    elif settings.directory != ".":
-        guesses["build"] = "the first directory with obj-m"
     name = name_of(modules, directory)
     if len(modules) > 1:
         first = says_nothing(directory)

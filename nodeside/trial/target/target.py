@@ -95,7 +95,7 @@ def _from_path(path: Path, image: Path, evaluate: Evaluator, build: Builder) -> 
         return _from_dkms(path, image, evaluate, read_side_file(path / SIDE_FILE))
     image.mkdir()
     vendor_tree.copy(path, image / "src", leave_out=LEFT_OUT)
-    draft = draft_of(image / "src", path.name, evaluate, build)
+    draft = draft_of(image / "src", path, evaluate, build)
     vendor_tree.create(image / "driver.yaml", write_yaml(draft.document("src")).encode())
     return Target(load(image / "driver.yaml"), image, read_side_file(path / SIDE_FILE))
 

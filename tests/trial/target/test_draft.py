@@ -10,6 +10,7 @@ import pytest
 from nodeside.contract import BuildKind, BuildResult, BuildSettings, FailureKind
 from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.errors import ExitCode, UsageError
 from nodeside.spec import load
 from nodeside.spec.yamltext import write_yaml
 from nodeside.trial.errors import TargetError
@@ -54,8 +55,8 @@ def evaluate_nothing(tree: Path) -> Evaluated:
 def draft(tmp_path: Path) -> Callable[..., Draft]:
     """The draft of a tree, for a builder and the name of its directory."""
 
-    def made(toolkit: Toolkit, name: str = "board") -> Draft:
-        return draft_of(tmp_path, name, evaluate_nothing, toolkit)
+    def made(toolkit: Toolkit, name: str = "board", directory: str = "") -> Draft:
+        return draft_of(tmp_path, Path(name), evaluate_nothing, toolkit, directory)
 
     return made
 
@@ -91,7 +92,119 @@ def test_the_highest_directory_that_lists_modules_is_built(
     found = draft(Toolkit(kbuild("kernel")))
 
     assert found.build.directory == "kernel"
-    assert found.guesses == {"build": "the first directory with obj-m"}
+    why = "the highest of those with obj-m: kernel, a/deep/down"
+    assert found.guesses == {"build": why}
+    assert found.candidates == ("kernel", "a/deep/down")
+
+
+TABLE = "MODULE_DEVICE_TABLE(pci, ids);\n"
+
+
+def test_a_list_in_an_included_file_is_the_list(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "kmod/Kbuild", "include $(src)/list.mk\n")
+    put(tmp_path, "kmod/list.mk", "obj-m += widget.o helper/\n")
+    put(tmp_path, "kmod/helper/Kbuild", "obj-m += shim.o\n")
+
+    found = draft(Toolkit(kbuild("kmod"), names=("shim", "widget")), "src")
+
+    assert (found.name, found.modules) == ("widget", ("widget", "shim"))
+    assert found.candidates == ("kmod",)
+
+
+def test_a_kbuild_that_computes_its_list_is_built_before_what_is_below(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Kbuild", "include $(src)/$(LIST)\n")
+    put(tmp_path, "helper/Kbuild", "obj-m += shim.o\n")
+
+    found = draft(Toolkit(kbuild()))
+
+    assert found.guesses["build"] == "above the other directories with obj-m: ., helper"
+
+
+def test_two_drivers_without_a_reason_are_left_to_the_user(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "linux/a_small/Makefile", "obj-m += tiny.o\n")
+    put(tmp_path, "linux/main/Makefile", "obj-m += big.o\n")
+    toolkit = Toolkit(kbuild("linux/a_small"), kbuild("linux/main"))
+
+    with pytest.raises(TargetError) as caught:
+        draft(toolkit, "my board")
+
+    assert not toolkit.tried
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert str(caught.value) == (
+        "my board has several drivers, and nothing in it speaks for one of them: kbuild finds "
+        "modules in linux/a_small, linux/main"
+    )
+    assert caught.value.hint == (
+        "say which one is meant: nodeside init 'my board' --directory linux/a_small, or "
+        "nodeside init 'my board' --directory linux/main"
+    )
+    found = draft(toolkit, directory="./linux/main/")
+    assert (found.build.directory, found.guesses) == ("linux/main", {})
+    assert found.candidates == ("linux/a_small", "linux/main")
+
+
+def test_of_two_drivers_the_one_with_a_device_table_is_taken(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    for name in ("a", "b"):
+        put(tmp_path, f"{name}/Makefile", f"obj-m += {name}.o\n")
+    put(tmp_path, "a/a.c", f"/* not a\n * {TABLE} */\n")
+    put(tmp_path, "b/deep/b.c", TABLE)
+
+    found = draft(Toolkit(kbuild("b")))
+
+    assert found.guesses["build"] == "alone has a MODULE_DEVICE_TABLE, of those with obj-m: a, b"
+    put(tmp_path, "a/a.c", TABLE)
+    with pytest.raises(TargetError, match="several drivers"):
+        draft(Toolkit(kbuild("b")))
+
+
+def test_a_make_of_the_source_decides_between_several_drivers(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Makefile", "all:\n\t$(MAKE) -C a\n\t$(MAKE) -C b\n")
+    for name in ("a", "b"):
+        put(tmp_path, f"{name}/Kbuild", f"obj-m += {name}.o\n")
+
+    found = draft(Toolkit(MAKE, names=("a", "b")))
+
+    assert (found.build.command, found.modules) == (("make",), ("a", "b"))
+    assert "several directories have obj-m: a, b" in found.guesses["build"]
+    with pytest.raises(TargetError, match="several drivers"):
+        draft(Toolkit())
+
+
+def test_a_test_of_a_configure_is_not_the_driver_that_it_makes(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "configure", "#!/bin/sh\n")
+    put(tmp_path, "my driver/Makefile.in", "obj-m += @NAME@.o\n")
+    put(tmp_path, "my driver/configure/Makefile", "obj-m += probe.o\n")
+    script = """./configure && make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/'my driver' modules"""
+    toolkit = Toolkit((BuildKind.COMMAND, ".", ("sh", "-c", script)), names=("thing",))
+
+    found = draft(toolkit)
+
+    assert (found.name, found.modules) == ("thing", ("thing",))
+    assert "my driver, my driver/configure" in found.guesses["build"]
+    with pytest.raises(ToolkitBuildFailed, match="configure"):
+        draft(Toolkit())
+
+
+@pytest.mark.parametrize("directory", ["elsewhere", "..", "/", "a/../.."])
+def test_a_directory_that_lists_no_modules_is_refused(
+    tmp_path: Path, draft: Callable[..., Draft], directory: str
+) -> None:
+    put(tmp_path, "a/Kbuild", "obj-m += a.o\n")
+
+    with pytest.raises(UsageError, match=f"--directory {directory}: .* lists modules; these do: a"):
+        draft(Toolkit(), directory=directory)
 
 
 def test_a_makefile_of_its_own_is_run_where_kbuild_alone_does_not_do(

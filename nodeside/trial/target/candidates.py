@@ -1,0 +1,103 @@
+"""The directories of a source in which kbuild may build the driver, and which of them is likely.
+
+A source of a vendor may have several: the driver's, those of other drivers, of examples, and those
+of the tests by which a configure finds out what a kernel has.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from nodeside.errors import UsageError
+from nodeside.spec.bare_source import TEMPLATE, listed_directories, lists_modules, source_text
+
+DEEPEST = 4  # directories below the source in which a Kbuild or Makefile is looked for
+_FILES = 5000  # of a directory in which a device table is looked for
+_DEVICE_TABLE = re.compile(r"^\s*MODULE_DEVICE_TABLE\s*\(", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A directory whose Kbuild or Makefile lists modules; `configured` if a configure makes it."""
+
+    directory: str
+    configured: bool = False
+
+    def is_below(self, other: Candidate) -> bool:
+        here, above = Path(self.directory), Path(other.directory)
+        return here != above and here.is_relative_to(above)
+
+
+def candidates_of(tree: Path) -> tuple[Candidate, ...]:
+    """Return the directories, the highest first; none that another one builds too."""
+    found: list[Candidate] = []
+    built: set[Path] = set()
+    has_configure = (tree / "configure").is_file()
+    for directory in _directories(tree):
+        plain = lists_modules(directory)
+        configured = has_configure and lists_modules(directory, TEMPLATE)
+        if (plain or configured) and directory not in built:
+            found.append(Candidate(str(directory.relative_to(tree)), configured))
+        if plain:
+            built |= {directory / name for name in listed_directories(directory)}
+    return tuple(found)
+
+
+def candidate_named(tree: Path, directory: str) -> Candidate:
+    """Return the candidate that the user names. Raises UsageError."""
+    candidates = candidates_of(tree)
+    plain = os.path.normpath(directory)
+    for each in candidates:
+        if each.directory == plain:
+            return each
+    if plain.startswith(("/", "..")) or not lists_modules(tree / plain):
+        names = ", ".join(each.directory for each in candidates) or "none"
+        raise UsageError(
+            f"--directory {directory}: expected a directory of the source whose Kbuild or Makefile "
+            f"lists modules; these do: {names}"
+        )
+    return Candidate(plain)
+
+
+def likeliest(tree: Path, candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
+    """Return the candidate to build and why, in words; None if nothing speaks for one of them."""
+    if len(candidates) == 1:
+        return candidates[0], "the only directory with obj-m"
+    names = ", ".join(each.directory for each in candidates)
+    highest = [each for each in candidates if not any(map(each.is_below, candidates))]
+    if len(highest) == 1:
+        return highest[0], f"above the other directories with obj-m: {names}"
+    tables = [each for each in highest if _has_device_table(tree / each.directory)]
+    if len(tables) == 1:
+        return tables[0], f"alone has a MODULE_DEVICE_TABLE, of those with obj-m: {names}"
+    depths = [len(Path(each.directory).parts) for each in highest]
+    if not tables and depths and depths.count(min(depths)) == 1:
+        return highest[depths.index(min(depths))], f"the highest of those with obj-m: {names}"
+    return None, f"several directories have obj-m: {names}"
+
+
+def _directories(tree: Path) -> Iterator[Path]:
+    waiting = [(tree, 0)]
+    while waiting:
+        directory, depth = waiting.pop(0)
+        yield directory
+        if depth < DEEPEST:
+            with os.scandir(directory) as entries:
+                names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+            waiting += [(directory / name, depth + 1) for name in names if name[0] != "."]
+
+
+def _has_device_table(directory: Path) -> bool:
+    return any(
+        _DEVICE_TABLE.search(source_text(path)) for path in islice(_sources(directory), _FILES)
+    )
+
+
+def _sources(directory: Path) -> Iterator[Path]:
+    for here, _, files in os.walk(directory):
+        yield from (Path(here) / name for name in files if name.endswith((".c", ".h")))
