@@ -27,6 +27,7 @@ from nodeside.api_status import (
     seconds_of,
     words_of,
 )
+from nodeside.errors import SystemRefused
 
 if TYPE_CHECKING:
     import requests
@@ -168,13 +169,15 @@ class Client:
 
     def _exchange(self, call: Call, token: str) -> Response:
         """Send one request. Errors of the library and the system become KubernetesError."""
-        deadline = self._timed()
         try:
+            deadline = self._timed()
             with deadline.anew(), closing(self._request(call, token)) as response:
                 answer = self._read(call, response)
                 if deadline.passed:  # a body cut off there may look complete
                     raise self._too_much(call)
                 return answer
+        except SystemRefused as exc:
+            raise KubernetesError(str(exc), retryable=True) from exc
         except OSError as exc:  # requests.RequestException is one
             if deadline.passed:
                 raise self._too_much(call) from exc

@@ -20,6 +20,7 @@ from urllib3 import PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from nodeside.errors import SystemRefused
 from nodeside.http.bounded_response import BoundedResponse
 
 # Sockets recorded per session. A session has one request at a time, so older ones are finished.
@@ -27,7 +28,10 @@ _CONNECTIONS = 32
 
 
 class Deadline:
-    """A deadline `seconds` from now for all sockets of the sessions passed to `watch`."""
+    """A deadline `seconds` from now for all sockets of the sessions passed to `watch`.
+
+    Raises SystemRefused where no further thread may be started.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -41,7 +45,10 @@ class Deadline:
         # Each period has its own event, so a late timer does not end the next request.
         self._timer = threading.Timer(self.seconds, self._expire, [self._passed])
         self._timer.daemon = True
-        self._timer.start()
+        try:
+            self._timer.start()
+        except RuntimeError as error:  # a limit of processes or memory
+            raise SystemRefused(f"cannot start a thread: {error}", retryable=True) from error
 
     @contextmanager
     def anew(self) -> Iterator[None]:

@@ -24,6 +24,7 @@ from nodeside.driver.store.addresses import check_proxy, next_address, origin, o
 from nodeside.driver.store.base import FetchError, FetchOptions, Store
 from nodeside.driver.store.download import Partial, announced_length, resumes, too_large, validator
 from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
+from nodeside.errors import SystemRefused
 from nodeside.files import disk_errors
 from nodeside.http.failures import shown
 
@@ -101,7 +102,10 @@ class Transport:
         if ca_file is not None and not ca_file.is_file():
             raise FetchError(f"no CA file at {ca_file}", reason="Tls")
         with ExitStack() as stack:
-            self.deadline = Deadline(self._options.timeout)
+            try:
+                self.deadline = Deadline(self._options.timeout)
+            except SystemRefused as error:  # another source may need no thread
+                raise FetchError(str(error), retryable=True) from error
             stack.callback(self.deadline.close)
             self._session = stack.enter_context(requests.Session())
             # requests would read the whole body of a redirect; `_follow` handles redirects.

@@ -534,3 +534,20 @@ def test_words_of_a_call_are_those_of_rbac() -> None:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text)
+
+
+def test_where_no_thread_can_be_started_it_is_said_and_may_be_tried_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a limit of processes: the deadline of a request is a thread."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Timer, "start", start)
+        error = refused(cluster)
+
+    assert str(error) == "cannot start a thread: can't start new thread"
+    assert error.retryable
+    assert cluster.patch_node_labels("n1", LABELS) == "uid-of-n1"

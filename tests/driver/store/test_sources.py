@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -845,3 +846,24 @@ def test_a_bundle_that_the_caller_cannot_use_is_that_sources_answer(
     assert outcome.bundle is not None
     assert [str(each.answer.name) for each in outcome.results] == ["REFUSED", "SERVED"]
     assert "edu.ko is no kernel module" in str(outcome.results[0])
+
+
+def test_where_no_thread_can_be_started_the_next_source_is_asked_and_nobody_says_a_bug(
+    web: WebServer, bundle: Bundle, into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a limit of processes: a deadline is a thread, a directory needs none."""
+    good = PrebuiltSource(directory=str(tmp_path / "store"))
+    publish(bundle, good, OPTIONS)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Timer, "start", start)
+        outcome = fetch([PrebuiltSource(http=web.url), good], into)
+
+    refused, served = outcome.results
+    assert refused.message == "cannot start a thread: can't start new thread"
+    assert refused.answer is Answer.FAILED
+    assert refused.retryable
+    assert served.answer is Answer.SERVED
