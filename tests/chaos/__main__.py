@@ -16,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.scratch import scratch_directory
 from nodeside.trial.workshop import Workshop
 from tests.chaos import bundles, histories, kills, leaders, pairs, power_cuts, scarcity, stores
 from tests.chaos.ledger import Ledger
@@ -28,26 +30,33 @@ ON_A_NODE: tuple[tuple[str, Callable[[Ledger, Target, int], None], int], ...] = 
     (kills.NAME, kills.kill_often, 240 // kills.KILLS),
     (power_cuts.NAME, power_cuts.cut_often, 50),
     (scarcity.NAME, scarcity.endure, 90),
-    (bundles.OUTSIDE, lambda ledger, node, n: bundles.offer_outside(ledger, node.bundle, n), 1000),
     (bundles.INSIDE, bundles.offer_inside, 50),
-    (stores.NAME, lambda ledger, node, n: stores.ask_often(ledger, node.bundle, n), 1000),
+)
+OF_A_BUNDLE: tuple[tuple[str, Callable[[Ledger, Bundle, int], None], int], ...] = (
+    (bundles.OUTSIDE, bundles.offer_outside, 1000),
+    (stores.NAME, stores.ask_often, 1000),
 )
 OF_THE_CONTROLLER: tuple[tuple[str, Callable[[Ledger, int], None], int], ...] = (
     (histories.NAME, histories.live_often, 10_000 // histories.BATCH),
     (leaders.NAME, leaders.kill_often, 200 // leaders.KILLS),
 )
-NAMES = [*(name for name, _, _ in (*ON_A_NODE, *OF_THE_CONTROLLER)), pairs.NAME]
+NAMES = [name for name, _, _ in (*OF_THE_CONTROLLER, *OF_A_BUNDLE, *ON_A_NODE)] + [pairs.NAME]
 
 
 def run(ledger: Ledger, only: str = "", rounds: int | None = None) -> None:
     """All experiments, those of one side, or one of them."""
     of_controller = [each for each in OF_THE_CONTROLLER if only in ("", CONTROLLER, each[0])]
+    of_a_bundle = [each for each in OF_A_BUNDLE if only in ("", NODE, each[0])]
     on_a_node = [each for each in ON_A_NODE if only in ("", NODE, each[0])]
     of_a_pair = only in ("", pairs.NAME)
-    left = len(of_controller) + len(on_a_node) + of_a_pair
+    left = len(of_controller) + len(of_a_bundle) + of_a_pair + len(on_a_node)
     for number, (_, live, usual) in enumerate(of_controller):
         ledger.allot(left - number)
         live(ledger, usual if rounds is None else rounds)
+    with scratch_directory("chaos-bundle") as place:
+        for number, (_, offer, usual) in enumerate(of_a_bundle):
+            ledger.allot(left - len(of_controller) - number)
+            offer(ledger, bundles.honest_bundle(place), usual if rounds is None else rounds)
     if of_a_pair:
         ledger.allot(len(on_a_node) + 1)
         with Workshop() as workshop:

@@ -11,12 +11,13 @@ import hashlib
 import io
 import json
 import random
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nodeside.driver.bundle.bundle import MANIFEST, Bundle
+from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_bundle
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.store.base import FetchOptions, WantedBundle
 from nodeside.driver.store.sources import fetch_first
@@ -27,14 +28,25 @@ from tests.chaos.attempts import BUG, attempt
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.mutations import damaged_bytes, damaged_document
 from tests.chaos.nodes import VERSIONS, Target
+from tests.driver.fakes.bundles import sample_bundle
+from tests.driver.fakes.keys import SPECIMEN
 from tests.vm.pod import CACHE
 
 OUTSIDE = "hostile bundle"
 INSIDE = "hostile bundle on a node"
+_NOTICED = "a damaged bundle"  # is set aside, or is not used: a driver's words
 _ENTRY_TYPES = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, b"x", b"L")
 _OPTIONS = FetchOptions(timeout=20, size_limit=64 << 20)
 
 Files = dict[str, bytes]
+
+
+def honest_bundle(place: Path) -> Bundle:
+    """A bundle of a real module, at a directory in `place`, the same each time."""
+    directory = place / "bundle"
+    if directory.exists():
+        return read_bundle(directory)
+    return sample_bundle(directory, contents={"specimen": SPECIMEN.read_bytes()})
 
 
 def offer_outside(ledger: Ledger, bundle: Bundle, count: int) -> None:
@@ -42,16 +54,32 @@ def offer_outside(ledger: Ledger, bundle: Bundle, count: int) -> None:
     files = {str(each.relative_to(bundle.directory)): each.read_bytes()
              for each in bundle.directory.rglob("*") if each.is_file()}  # fmt: skip
     for turn in ledger.rounds(OUTSIDE, count):
+        if turn.number == 0:
+            _offer_the_honest_one(turn, bundle, _packed(files))
         kind = turn.fate.choice(list(_KINDS))
         archive = _KINDS[kind](dict(files), turn.fate)
-        pinned = turn.fate.random() < 0.5
-        with scratch_directory("chaos-store") as place:
-            ended = attempt(lambda: _take(bundle, archive, place, pinned=pinned))  # noqa: B023
-            left = [path.name for path in (place / "to").iterdir() if path.name != "bundle"]
-        if ended.startswith(BUG):
-            turn.finding(f"{kind}: {ended}")
-        turn.expect(not left, f"{kind}: left behind {left}")
+        ended = _offer(turn, kind, bundle, archive, pinned=turn.fate.random() < 0.5)
         turn.outcome(f"{kind}: {ended.partition(':')[0]}")
+        met = re.search(_MET[kind], ended) is not None
+        turn.happened(f"{kind}: met where it was meant to be", met)
+
+
+def _offer_the_honest_one(turn: Round, bundle: Bundle, archive: bytes) -> None:
+    """Through the same door: who refuses this one refuses every bundle, and finds nothing."""
+    for pinned in (False, True):
+        name = "the honest bundle, pinned" if pinned else "the honest bundle"
+        ended = _offer(turn, name, bundle, archive, pinned=pinned)
+        turn.expect(ended == "taken", f"{name}: {ended}")
+        turn.happened(f"{name} was taken", ended == "taken", enough=1)
+
+
+def _offer(turn: Round, kind: str, bundle: Bundle, archive: bytes, *, pinned: bool) -> str:
+    with scratch_directory("chaos-store") as place:
+        ended = attempt(lambda: _take(bundle, archive, place, pinned=pinned))
+        left = [path.name for path in (place / "to").iterdir() if path.name != "bundle"]
+    turn.expect(not ended.startswith(BUG), f"{kind}: {ended}")
+    turn.expect(not left, f"{kind}: left behind {left}")
+    return ended
 
 
 def _take(bundle: Bundle, archive: bytes, place: Path, *, pinned: bool) -> str:
@@ -110,22 +138,21 @@ def _broken_tar(files: Files, fate: random.Random) -> bytes:
 
 
 def _odd_entries(files: Files, fate: random.Random) -> bytes:
-    """Links, devices, names that lead out, the same name twice."""
+    """Links, devices, names that lead out, a name twice: one entry, and those before it are right.
+
+    The unpacker ends at the first wrong one.
+    """
+    tampered = fate.choice(sorted(files))
 
     def tamper(info: tarfile.TarInfo) -> None:
+        if info.name != tampered:
+            return
         if fate.random() < 0.5:
-            kinds = (
-                tarfile.LNKTYPE,
-                tarfile.SYMTYPE,
-                tarfile.CHRTYPE,
-                tarfile.FIFOTYPE,
-                b"x",
-                b"L",
-            )
-            info.type = fate.choice(kinds)
+            info.type = fate.choice(_ENTRY_TYPES)
             info.linkname = "/etc/passwd"
         else:
-            info.name = fate.choice(("../" + info.name, "/etc/x", "modules/" + "a" * 90, "modules"))
+            odd = ("../" + info.name, "/etc/x", "modules/" + "a" * 90, "modules", MANIFEST)
+            info.name = fate.choice([name for name in odd if name != tampered])
 
     return _packed(files, tamper)
 
@@ -161,6 +188,16 @@ _KINDS: dict[str, Callable[[Files, random.Random], bytes]] = {
     "damaged module": _broken_module,
 }
 
+# What is said when the damage was met by what it was made for, and not by a check before that.
+_MET = {
+    "damaged archive": "gzip|tar archive|truncated|follows the end",
+    "damaged tar": "tar archive|truncated|follows the end|expected [0-9]+ bytes",
+    "odd entries": "only manifest.json|twice",
+    "damaged manifest": "the manifest",
+    "odd manifest": "manifest[.:]|the manifest's|the manifest has|^taken",
+    "damaged module": "^unreadable|^taken",
+}
+
 
 # --- on a node
 
@@ -172,12 +209,17 @@ def offer_inside(ledger: Ledger, target: Target, count: int) -> None:
         target.run(driver)
         target.pod.node("sh", "-c", "rmmod tiny; rm -f /run/nodeside/tiny/ready; true")
         _damage(turn, target)
-        target.judge_after(turn, driver)
+        done = target.judge_after(turn, driver)
+        noticed = done is not None and _NOTICED in done.errors
+        turn.happened("the driver met the damage", noticed)
         turn.outcome(f"cache damaged, then {VERSIONS[driver]} ready")
 
 
 def _damage(turn: Round, target: Target) -> None:
-    listed = target.pod.node("sh", "-c", f"find {CACHE} -type f -name '*.*'").split()
-    place = turn.fate.choice(sorted(listed))
-    data = damaged_bytes(target.machine.get(place), turn.fate)
+    """A file of a bundle, so that it differs; locks and marks have no content."""
+    words = f"find {CACHE} -type f ! -path '*/.*' ! -empty"
+    place = turn.fate.choice(sorted(target.pod.node("sh", "-c", words).split()))
+    right = target.machine.get(place)
+    while (data := damaged_bytes(right, turn.fate)) == right:
+        pass
     target.machine.put(place, data)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 from nodeside.errors import DeadlinePassed
 from nodeside.trial.machine.machine import GuestProcess
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.nodes import ACTS, VERSIONS, Act, Target
+from tests.vm.pod import Pod
 
 NAME = "SIGKILL"
+HAD_ENDED = "had ended"
 KILLS = 3  # in a round, each while what the one before broke is mended
 _LATER = 1.15  # a kill may also come when the act has just ended
 _LONGEST = 300.0  # seconds that the survivors take to their end
@@ -33,6 +36,8 @@ def kill_some(turn: Round, target: Target, act: Act) -> None:
         threading.Event().wait(turn.fate.uniform(0.0, typical * _LATER))
         victim, container = _victim(turn, target, driver)
         killed = _kill(turn, target, container)
+        turn.happened("a process that lived was killed", killed != HAD_ENDED, enough=6)
+        turn.happened(f"a process of the {victim} was killed", killed != HAD_ENDED)
         target.judge_at_once(turn)
         turn.outcome(f"{victim}: {killed}")
         target.restart_sidecar()
@@ -53,17 +58,25 @@ def _victim(turn: Round, target: Target, driver: GuestProcess) -> tuple[str, Gue
 
 
 def _kill(turn: Round, target: Target, container: GuestProcess) -> str:
-    """Kill one process of a container; what it was to it."""
+    """Kill one process of a container; what it was to it, if it still lived."""
     processes = target.processes(container)
     if not processes:
-        return "had ended"
+        return HAD_ENDED
     if turn.fate.random() < _FIRST or len(processes) == 1:
-        container.kill()
-        container.wait(60)
-        return "all"
+        return "all" if kill_all(container) else HAD_ENDED
     number = turn.fate.choice(processes[1:])
-    target.pod.node("sh", "-c", f"kill -9 {number}; true")
-    return "a child"
+    return "a child" if kill_one(target.pod, number) else HAD_ENDED
+
+
+def kill_all(container: GuestProcess) -> bool:
+    """Kill the first process of a container; whether that is what it died of."""
+    container.kill()
+    return container.wait(60).exit_code == -signal.SIGKILL
+
+
+def kill_one(pod: Pod, number: int) -> bool:
+    """Kill a process by the node's number; whether there was one."""
+    return "hit" in pod.node("sh", "-c", f"kill -9 {number} && echo hit; true")
 
 
 def _end(turn: Round, driver: GuestProcess, act: Act) -> None:

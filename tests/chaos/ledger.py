@@ -1,4 +1,8 @@
-"""What was tried, what came of it, and what should not have come of it."""
+"""What was tried, what came of it, and what should not have come of it.
+
+An experiment that finds nothing may have done nothing. So each round says whether its disturbance
+really happened, and an experiment whose disturbances never did is a finding.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from nodeside.table import table
 
 _ENOUGH = 10  # findings; after so many an experiment ends, since they repeat themselves
 _NOTICE = 15.0  # seconds between two lines of progress
+_TRIES = 8  # of which at least one must have hit, where chance decides
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,19 @@ class Finding:
 
 
 @dataclass
+class Control:
+    """How often a disturbance was tried, and hit: at least once in `enough` tries."""
+
+    enough: int = _TRIES
+    tries: int = 0
+    hits: int = 0
+
+    @property
+    def failed(self) -> bool:
+        return self.tries >= self.enough and not self.hits
+
+
+@dataclass
 class Ledger:
     """`ends` is a moment of time.monotonic() after which no new round begins; `share` the one for
     the experiment at work."""
@@ -34,6 +52,7 @@ class Ledger:
     say: Callable[[str], None] = print
     findings: list[Finding] = field(default_factory=list)
     outcomes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    controls: dict[str, dict[str, Control]] = field(default_factory=lambda: defaultdict(dict))
     share: float = float("inf")
     _noticed: float = 0.0
 
@@ -43,15 +62,29 @@ class Ledger:
         self.share = now + (self.ends - now) / left
 
     def rounds(self, experiment: str, count: int) -> Iterator[Round]:
-        """Up to `count` rounds, each with a random generator of its own."""
+        """Up to `count` rounds, each with a random generator of its own; then the controls."""
+        self.outcomes[experiment].update()  # an experiment without a round is reported, too
+        turn = None
         for number in range(count):
-            found = sum(finding.experiment == experiment for finding in self.findings)
-            if time.monotonic() >= min(self.share, self.ends) or found >= _ENOUGH:
+            if self._is_over(experiment):
                 self.say(f"{experiment}: ended after {number} of {count} rounds")
-                return
+                break
             self._notice(f"{experiment}: round {number + 1} of {count}")
             fate = random.Random(f"{self.seed}/{experiment}/{number}")  # no secret
-            yield Round(self, experiment, number, fate)
+            yield (turn := Round(self, experiment, number, fate))
+        if turn is not None:
+            self._judge_controls(turn)
+
+    def _is_over(self, experiment: str) -> bool:
+        found = sum(finding.experiment == experiment for finding in self.findings)
+        return time.monotonic() >= min(self.share, self.ends) or found >= _ENOUGH
+
+    def _judge_controls(self, last: Round) -> None:
+        """What never happened was not tried, whatever the outcomes say."""
+        controls = self.controls[last.experiment]
+        last.expect(bool(controls), "no round says whether its disturbance happened")
+        for what, control in controls.items():
+            last.expect(not control.failed, f"in {control.tries} tries never: {what}")
 
     def _notice(self, text: str) -> None:
         if time.monotonic() - self._noticed >= _NOTICE:
@@ -63,6 +96,10 @@ class Ledger:
         return {
             "seed": self.seed,
             "tried": {name: dict(sorted(count.items())) for name, count in self.outcomes.items()},
+            "happened": {
+                name: {what: [control.hits, control.tries] for what, control in found.items()}
+                for name, found in self.controls.items()
+            },
             "findings": [vars(finding) for finding in self.findings],
         }
 
@@ -73,6 +110,12 @@ class Ledger:
             for name, count in self.outcomes.items()
         ]
         text = table(rows, header=("EXPERIMENT", "TIMES", "WHAT CAME OF IT"))
+        happened = [
+            (name, f"{control.hits} of {control.tries}", what)
+            for name, found in self.controls.items()
+            for what, control in found.items()
+        ]
+        text += "\n" + table(happened, header=("EXPERIMENT", "TIMES", "WHAT REALLY HAPPENED"))
         for finding in self.findings:
             text += f"\nFINDING {finding.experiment} round {finding.round}: {finding.what}"
         return f"{text}\nseed {self.seed}: {len(self.findings)} findings\n"
@@ -80,7 +123,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Round:
-    """One try. It has at least one `outcome` and any number of findings."""
+    """One try. It has at least one `outcome`, tells what `happened`, and any number of findings."""
 
     ledger: Ledger
     experiment: str
@@ -89,6 +132,12 @@ class Round:
 
     def outcome(self, what: str) -> None:
         self.ledger.outcomes[self.experiment][what] += 1
+
+    def happened(self, what: str, hit: bool, *, enough: int = _TRIES) -> None:
+        """Whether a disturbance hit this time. Never in `enough` tries is a finding."""
+        control = self.ledger.controls[self.experiment].setdefault(what, Control(enough))
+        control.tries += 1
+        control.hits += hit
 
     def finding(self, what: str) -> None:
         self.ledger.findings.append(Finding(self.experiment, self.number, what))

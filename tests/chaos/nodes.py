@@ -143,13 +143,13 @@ class Target:
         for what in lies(look(self.pod), self.build_ids):
             turn.finding(f"at once: {what}")
 
-    def judge_after(self, turn: Round, driver: str) -> None:
+    def judge_after(self, turn: Round, driver: str) -> Completed | None:
         """After one more start of the pod: it ends right, and nothing is left behind."""
         sidecar = self.restart_sidecar()
         done = self.run(driver)
         if done is None or done.exit_code != 0:
             turn.finding(f"`run --once` of {driver} did not bring it up: {_end_of(done)}")
-            return
+            return done
         found = faults(
             look(self.pod),
             VERSIONS[driver],
@@ -161,6 +161,7 @@ class Target:
             turn.finding(what)
         for splat in self.machine.splats():
             turn.finding(f"the kernel: {splat}")
+        return done
 
     def run(self, driver: str, **more: Any) -> Completed | None:
         """`run --once` to its end; None if there is none."""

@@ -17,6 +17,7 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Node, Workshop
 from tests import daemon
+from tests.chaos.kills import HAD_ENDED, kill_all, kill_one
 from tests.chaos.ledger import Ledger, Round
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import Pod, Running
@@ -140,20 +141,22 @@ def _kill(turn: Round, node: Pair) -> None:
     name = turn.fate.choice((node.edu, _PEER))
     processes, container = node.processes(name), node.running[name].process
     if turn.fate.random() < _FIRST or len(processes) < 2:
-        container.kill()
-        container.wait(60)
-        turn.outcome(f"{what}: all of {name}")
+        hit, victim = kill_all(container), f"all of {name}"
     else:
-        number = turn.fate.choice(processes[1:])
-        node.pod.node("sh", "-c", f"kill -9 {number}; true")
-        turn.outcome(f"{what}: a child of {name}")
+        hit, victim = kill_one(node.pod, turn.fate.choice(processes[1:])), f"a child of {name}"
+    turn.outcome(f"{what}: {victim if hit else HAD_ENDED}")
+    turn.happened("a process that lived was killed", hit, enough=6)
     node.start()
 
 
 def _cut(turn: Round, node: Pair) -> None:
     what = _begin(turn, node)
     threading.Event().wait(turn.fate.uniform(0.0, _MOMENT))
+    running = [each for each in node.running.values() if each.process.poll() is None]
+    boot = node.machine.boot_id
     node.cut_power()
+    turn.happened("the power was cut while both drivers ran", len(running) == 2, enough=3)
+    turn.expect(node.machine.boot_id != boot, "the node has not booted again")
     turn.expect(not node.holds(_READY.format(_PEER)), "ready in a boot in which nothing ran")
     turn.outcome(f"{what}: power cut")
     node.start()

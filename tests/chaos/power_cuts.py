@@ -15,11 +15,15 @@ def cut_often(ledger: Ledger, target: Target, count: int) -> None:
         act = turn.fate.choice(ACTS)
         delay = turn.fate.uniform(0.0, target.typical(act))
         target.prepare(act)
-        target.begin(act)
+        driver = target.begin(act)
         threading.Event().wait(delay)
+        works = driver.poll() is None
+        boot = target.machine.boot_id
         target.cut_power()
+        turn.happened("the power went while something was done", works, enough=6)
+        turn.expect(target.machine.boot_id != boot, "the node has not booted again")
         turn.expect(
             not target.pod.ready("tiny"), "the ready file of the boot before is there still"
         )
         target.judge_after(turn, turn.fate.choice(list(VERSIONS)))
-        turn.outcome(act.name)
+        turn.outcome(f"{act.name}{'' if works else ', which had ended'}")

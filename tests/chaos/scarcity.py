@@ -34,6 +34,9 @@ def endure(ledger: Ledger, target: Target, count: int) -> None:
         target.pod.node("sh", "-c", f"rmmod tiny; rm -f /run/nodeside/tiny/ready {CACHE}/*; true")
         with contextmanager(SHORTAGES[name])(target, turn) as driver:
             ended = _end_of(turn, driver, name)
+        if name not in _TOLD_APART:
+            short = ended is None or ended.exit_code != 0
+            turn.happened(f"{name}: there was too little for the driver", short)
         target.judge_after(turn, turn.fate.choice(list(VERSIONS)))
         turn.outcome(f"{name}: {'no end' if ended is None else ended.exit_code}")
 
@@ -96,6 +99,9 @@ def _read_only(target: Target, turn: Round) -> Iterator[GuestProcess]:
         driver = _begin(target, turn)
         _soon(target, turn)
         target.pod.node("sh", "-c", f"mount -o remount,ro {CACHE}; true")
+        refused = target.pod.node("sh", "-c", f"touch {CACHE}/new 2>/dev/null || echo refused")
+        works = driver.poll() is None
+        turn.happened("read-only cache: while the driver ran", works and bool(refused))
         yield driver
 
 
@@ -147,6 +153,8 @@ def _clock_jumps(target: Target, turn: Round) -> Iterator[GuestProcess]:
         _soon(target, turn)
         seconds = turn.fate.choice((0, 1, 10**9, 2**31 + 5, 4 * 10**9)) + turn.fate.randrange(10**6)
         target.pod.node("date", "-s", f"@{seconds}")
+        passed = int(target.pod.node("date", "+%s")) - seconds
+        turn.happened("clock jumps: the node's clock has jumped", 0 <= passed < 60, enough=1)
     yield driver
 
 
@@ -161,3 +169,4 @@ SHORTAGES: dict[str, Shortage] = {
     "process limit of the build": _few_processes_to_build,
     "clock jumps": _clock_jumps,
 }
+_TOLD_APART = ("read-only cache", "clock jumps")  # a driver may do its work in spite of these

@@ -6,9 +6,13 @@ import pytest
 
 from tests.chaos.__main__ import NODE, run
 from tests.chaos.attempts import BUG, attempt
+from tests.chaos.bundles import OUTSIDE
 from tests.chaos.histories import NAME as HISTORIES
 from tests.chaos.judging import Sight, faults, lies
 from tests.chaos.ledger import Ledger
+from tests.chaos.stores import NAME as STORES
+from tests.driver.fakes.odd_answers import Answer, OddServer
+from tests.loopback import TcpServer
 
 SEED = 11
 IDS = {"1.0": "aa" * 20, "2.0": "bb" * 20}
@@ -58,6 +62,60 @@ def test_what_crashes_fills_or_ends_itself_is_a_bug_and_an_answer_is_one() -> No
     assert attempt(lambda: "refused: so") == "refused: so"
     assert "MemoryError" in attempt(fills)
     assert attempt(lambda: "x"[1]).startswith(BUG)
+
+
+def whats(ledger: Ledger) -> list[str]:
+    return [finding.what for finding in ledger.findings]
+
+
+@pytest.mark.parametrize(("hits", "found"), [(0, ["in 8 tries never: it rained"]), (1, [])])
+def test_a_disturbance_that_never_happened_is_a_finding(hits: int, found: list[str]) -> None:
+    ledger = Ledger(SEED, say=lambda _: None)
+    for turn in ledger.rounds("weather", 8):
+        turn.happened("it rained", turn.number < hits)
+
+    assert whats(ledger) == found
+    assert ledger.document()["happened"] == {"weather": {"it rained": [hits, 8]}}
+    assert f"{hits} of 8" in ledger.report()
+
+
+def test_rounds_that_do_not_say_what_happened_are_a_finding() -> None:
+    ledger = Ledger(SEED, say=lambda _: None)
+    for turn in ledger.rounds("weather", 1):
+        turn.outcome("dry")
+
+    assert whats(ledger) == ["no round says whether its disturbance happened"]
+
+
+def test_hostile_stores_and_bundles_find_nothing_and_the_honest_ones_are_taken() -> None:
+    ledger = Ledger(SEED, say=lambda _: None)
+    for name in (STORES, OUTSIDE):
+        run(ledger, name, rounds=12)
+
+    assert not ledger.findings, ledger.report()
+    happened = ledger.document()["happened"]
+    assert happened[STORES]["a bundle of an honest directory was taken"] == [1, 1]
+    assert happened[STORES]["a bundle of an honest registry was taken"] == [1, 1]
+    assert happened[STORES]["a driver was given answers"] == [28, 28]
+    assert happened[OUTSIDE]["the honest bundle, pinned was taken"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("conversation", "found"),
+    [
+        ([Answer(b"")], "an honest directory: refused"),
+        ([], "an honest directory: no answer was served"),
+    ],
+)
+def test_a_run_in_which_no_honest_store_is_taken_is_a_finding(
+    conversation: list[Answer], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OddServer, "_next", lambda _: conversation[0])
+    monkeypatch.setattr(TcpServer, "went_away", (IndexError,))
+    ledger = Ledger(SEED, say=lambda _: None)
+    run(ledger, STORES, rounds=1)
+
+    assert found in whats(ledger)
 
 
 def test_some_histories_of_a_cluster_hold_what_is_promised() -> None:

@@ -161,6 +161,10 @@ class OddServer:
     def say(self, answers: Sequence[Answer]) -> None:
         self._answers, self._at = answers, 0
 
+    def begin_again(self) -> None:
+        """With the same conversation."""
+        self._at = 0
+
     def _next(self) -> Answer:
         found = self._answers[min(self._at, len(self._answers) - 1)]
         self._at += 1
