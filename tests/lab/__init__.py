@@ -6,6 +6,7 @@ node.py        a node over its boots: switched on, rebooted, cut off, deleted
 features.py    labels for devices, a stand-in for Node Feature Discovery
 lab.py         all of it, and the controller in it
 commands.py    what `lab node ...` asks of a running lab
+holding.py     what the cluster and its nodes say where a wait meets its deadline
 story.py       what is done to a driver in it, and seen; test_story.py and long_story.py tell it
 devices.py     pods that ask for its devices
 claims.py      pods with claims on them; test_dra.py and long_claims.py tell it

@@ -33,6 +33,7 @@ from tests.cluster.e2e.staged import STAGE_DAEMON_SETS, write
 from tests.controlplane.api_server import ApiServer
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
+from tests.lab.holding import waited
 
 _LONG, _START, _LOOK = 1800.0, 60.0, 0.05  # seconds
 _STAGE = """\
@@ -146,7 +147,7 @@ class Guest:
         def leads() -> object:
             return plane.request("GET", LEASE).document.get("spec", {}).get("holderIdentity")
 
-        plane.wait_for(leads, "the controller to lead")
+        waited(plane, [], leads, "the controller to lead")
 
     def apply(self, version: str, flag: str, **changes: Any) -> None:
         """A version whose compiler gets this flag."""
@@ -174,7 +175,7 @@ class Guest:
             )
 
         what = f"edu {version} to be ready on every node, {source}"
-        self.scene.control_plane.wait_for(holds, what)
+        waited(self.scene.control_plane, [], holds, what)
 
     @property
     def _generation(self) -> int:
@@ -240,7 +241,9 @@ def test_pods_that_are_deleted_find_the_module_loaded(guest: Guest) -> None:
     before = {pod["metadata"]["uid"] for pod in guest.scene.pods()}
     words = ("-n", NAMESPACE, "-l", "nodeside.io/driver=edu,!nodeside.io/stage", "--wait=false")
     plane.kubectl("delete", "pods", *words)
-    plane.wait_for(
+    waited(
+        plane,
+        [],
         lambda: (
             len(now := {pod["metadata"]["uid"] for pod in guest.scene.pods()}) == len(before)
             and not now & before
@@ -278,8 +281,8 @@ def test_a_driver_that_is_deleted_leaves_nothing(guest: Guest) -> None:
     """Unloaded on every node."""
     plane, scene = guest.scene.control_plane, guest.scene
     plane.kubectl("delete", "driver", "edu", "--wait=false")
-    plane.wait_for(lambda: not scene.items(DRIVERS), "the Driver to be gone")
-    plane.wait_for(lambda: not scene.pods(), "its pods to be gone")
+    waited(plane, [], lambda: not scene.items(DRIVERS), "the Driver to be gone")
+    waited(plane, [], lambda: not scene.pods(), "its pods to be gone")
     assert scene.items(NODE_DRIVERS) == scene.daemonsets() == scene.items(STAGE_DAEMON_SETS) == []
     for node in plane.do("GET", "/api/v1/nodes")["items"]:
         labels = node["metadata"].get("labels", {})

@@ -37,6 +37,7 @@ from tests.images.built import engine
 from tests.lab import network
 from tests.lab.content import CONTROLLER_IMAGE, make_content, toolkit_image
 from tests.lab.features import CONFIGURATION
+from tests.lab.holding import waited
 from tests.lab.network import MOST_NODES, Network
 from tests.lab.node import LabNode
 from tests.lab.system import ostree_version
@@ -125,7 +126,8 @@ class Lab:
 
     def until_controller_leads(self) -> None:
         """A pod of the Deployment holds the lease."""
-        self.plane.wait_for(lambda: self.leader, "the controller to lead", timeout=_LEADS)
+        leads = "the controller to lead"
+        waited(self.plane, self.nodes.values(), lambda: self.leader, leads, timeout=_LEADS)
         self.say(f"the controller leads: {self.leader}")
 
     def kernel(self, name: str) -> KernelDisk:

@@ -17,6 +17,7 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 from tests.lab import network
 from tests.lab.features import ASKED, features
+from tests.lab.holding import waited
 from tests.lab.network import Network
 from tests.lab.system import os_release
 from tests.node.configuration import NodeAddresses, of_this_boot
@@ -66,7 +67,8 @@ class LabNode:
         )
         settings["usr/lib/os-release"] = os_release(self.kernel.release)
         self.computer.switch_on(self.kernel, settings)
-        self.control_plane.wait_for(self._is_ready, f"{self.name} to be Ready", timeout=_READY)
+        what = f"{self.name} to be Ready"
+        waited(self.control_plane, [self], self._is_ready, what, timeout=_READY)
         labels = features(self.run("sh", "-c", ASKED).output)
         Nodes(self.control_plane).label(self.name, labels)
 

@@ -27,6 +27,7 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 from tests.images.built import engine
 from tests.lab.content import EDU_IMAGE
+from tests.lab.holding import waited
 from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.tour import Wait
@@ -127,7 +128,7 @@ class Story:
     def wait_for(self, holds: Callable[[], object], what: str) -> None:
         """Look until something is so; it is remembered how long that took."""
         start = time.monotonic()
-        self.plane.wait_for(holds, what, timeout=LONG)
+        waited(self.plane, self.lab.nodes.values(), holds, what, timeout=LONG)
         self.waits.append(Wait(what, time.monotonic() - start))
 
     def boot(self, node: LabNode) -> None:
