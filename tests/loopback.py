@@ -8,6 +8,7 @@ only print it between pytest's dots.
 
 from __future__ import annotations
 
+import errno
 import socketserver
 import ssl
 import sys
@@ -25,8 +26,13 @@ class _Strict:
     def handle_error(self, request: Any, client_address: Any) -> None:
         """The standard library calls this where it has caught an exception of a handler."""
         error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, self.went_away):
+        if error is not None and not self._tells_of_a_client(error):
             raise error
+
+    def _tells_of_a_client(self, error: BaseException) -> bool:
+        """ENOTCONN, of a shutdown, is no ConnectionError of Python's."""
+        not_connected = isinstance(error, OSError) and error.errno == errno.ENOTCONN
+        return not_connected or isinstance(error, self.went_away)
 
 
 class HttpServer(_Strict, ThreadingHTTPServer):
