@@ -2,7 +2,8 @@
 
 If the columns do not fit the terminal, each row continues on further lines. Words are never broken,
 so that a kernel release or a pull spec can be copied. Control characters in cells are escaped. On a
-terminal, a cell that is one of a few words has a color, unless NO_COLOR is set.
+terminal, a cell that is one of a few words has a color, and so has a count below FAILED that is not
+0, unless NO_COLOR is set. The header has none.
 
 Stdlib only.
 """
@@ -29,6 +30,7 @@ _COLORS = {
     **dict.fromkeys(("waiting", "building", "loading", "unloading", "unknown", "NodesBusy"), _BUSY),
     **dict.fromkeys(("FAILED", "MISSING", "failed", "not ready", "reboot-required"), _BAD),
 }
+_SHOULD_BE_0 = "FAILED"  # the title of a column of counts
 
 
 def on_terminal() -> bool:
@@ -48,9 +50,24 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: i
     widths = [min(_WIDEST, max(len(row[i]) for row in padded)) for i in range(columns - 1)]
     terminal = width or shutil.get_terminal_size((0, 0)).columns
     groups = _groups(widths, terminal) if terminal else [range(columns - 1)]
+    plain = [""] * columns
+    titles, colors = (padded[0], [plain]) if header else (plain, [])
+    colors += [_colors(row, titles) for row in padded[len(colors) :]]
     return "\n".join(
-        line for row in padded for line in _lines(row, widths, groups, terminal or _UNKNOWN)
+        line
+        for row, paint in zip(padded, colors, strict=True)
+        for line in _lines(row, paint, widths, groups, terminal or _UNKNOWN)
     )
+
+
+def _colors(row: Sequence[str], titles: Sequence[str]) -> list[str]:
+    """Return the color of each cell, "" for none."""
+    if not on_terminal():
+        return [""] * len(row)
+    return [
+        _BAD if title == _SHOULD_BE_0 and cell.strip("0").isdecimal() else _COLORS.get(cell, "")
+        for cell, title in zip(row, titles, strict=True)
+    ]
 
 
 def _groups(widths: Sequence[int], terminal: int) -> list[range]:
@@ -68,29 +85,31 @@ def _groups(widths: Sequence[int], terminal: int) -> list[range]:
 
 
 def _lines(
-    row: Sequence[str], widths: Sequence[int], groups: Sequence[range], width: int
+    row: Sequence[str],
+    colors: Sequence[str],
+    widths: Sequence[int],
+    groups: Sequence[range],
+    width: int,
 ) -> list[str]:
     lines: list[str] = []
     below = ""  # what further lines of the last column begin with
     for number, group in enumerate(groups):
         start = _INDENT if number else ""
-        lines.append(start + "".join(_painted(row[i], widths[i]) + _GAP for i in group))
+        lines.append(start + "".join(_painted(row[i], colors[i], widths[i]) + _GAP for i in group))
         below = " " * (len(start) + sum(widths[i] + len(_GAP) for i in group))
     start = lines.pop()
     room = max(_NARROWEST, width - len(below))
     parts = [part for line in row[-1].split("\n") for part in _wrapped(line, room)]
     if len(parts) == 1:
-        parts = [_painted(parts[0], 0)]
+        parts = [_painted(parts[0], colors[-1], 0)]
     lines += [(start if i == 0 else below) + part for i, part in enumerate(parts)]
     stripped = [line.rstrip() for line in lines]
     return stripped if len(groups) == 1 else [stripped[0], *filter(None, stripped[1:])]
 
 
-def _painted(cell: str, width: int) -> str:
+def _painted(cell: str, color: str, width: int) -> str:
     padded = cell.ljust(width)
-    if cell not in _COLORS or not on_terminal():
-        return padded
-    return f"{_COLORS[cell]}{cell}\x1b[0m{padded[len(cell) :]}"
+    return f"{color}{cell}\x1b[0m{padded[len(cell) :]}" if color else padded
 
 
 def _wrapped(line: str, room: int) -> list[str]:

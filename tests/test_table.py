@@ -125,6 +125,22 @@ def test_on_a_terminal_a_word_has_its_color_and_columns_stay_aligned(
     assert re.sub(r"\x1b\[\d+m", "", painted) == plain
 
 
+def test_a_title_is_no_state_and_a_count_of_failures_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", Terminal())
+    header = ("DRIVER", "READY", "FAILED", "STATUS")
+
+    healthy = table([("edu", "3", "0", "Ready")], header=header, width=80)
+    failing = table([("edu", "2", "10", "NodesFailed")], header=header, width=80)
+
+    assert "\x1b[31m" not in healthy
+    assert healthy.splitlines()[0] == "DRIVER  READY  FAILED  STATUS"
+    assert failing.splitlines()[1] == "edu     2      \x1b[31m10\x1b[0m      NodesFailed"
+
+
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_who_wants_no_color_gets_none(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
