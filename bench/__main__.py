@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +24,9 @@ from bench import (
     surroundings,
     trials,
 )
-from bench.candidates import CANDIDATES, QUICK
 from bench.ground import Ground
 from bench.page import Section
+from bench.size import Size
 from nodeside.cli import exit_on_error
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.trial.progress import Progress
@@ -32,27 +34,20 @@ from nodeside.trial.progress import Progress
 PAGE = Path("docs/benchmarks.md")
 Measurement = Callable[..., Section]
 
-_FULL: dict[str, Measurement] = {
+_ON_A_GROUND: Mapping[str, Measurement] = {
     "handoff": handoff.measure,
     "footprint": footprint.measure,
     "failure": failure.measure,
     "starts": starts.measure,
-    "builds": partial(builds.measure, candidates=CANDIDATES, rounds=None),
-}
-_QUICK: dict[str, Measurement] = {
-    "handoff": partial(handoff.measure, samples=10),
-    "footprint": partial(footprint.measure, times=5),
-    "failure": partial(failure.measure, samples=3),
-    "starts": partial(starts.measure, times=3),
-    "builds": partial(builds.measure, candidates=QUICK, rounds=2),
+    "builds": builds.measure,
 }
 _ORDER = ("builds", "handoff", "footprint", "starts", "failure")  # on the page
 
 
-def _measure_cluster(progress: Progress, *, quick: bool) -> tuple[Section, Mapping[str, str]]:
+def _measure_cluster(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]:
     from bench.cluster import run
 
-    return run.measure(progress.say, quick=quick)
+    return run.measure(progress.say, size)
 
 
 # Parts of their own, which need none of the others' ground.
@@ -65,7 +60,21 @@ _PARTS = {
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="A subset in six minutes; the page is only shown.")
+@click.option(
+    "--quick",
+    "size",
+    flag_value=Size.QUICK,
+    type=Size,
+    help="A subset in six minutes; the page is only shown.",
+)
+@click.option(
+    "--smallest",
+    "size",
+    flag_value=Size.SMALLEST,
+    type=Size,
+    help="Everything once, as `make test` does; the numbers mean nothing, and the page is only "
+    "shown.",
+)
 @click.option(
     "--only",
     type=click.Choice((*_ORDER, *_PARTS)),
@@ -75,31 +84,39 @@ _PARTS = {
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Of each build.  [default: 5, long: 3]")
 @click.option("--to", type=click.Path(path_type=Path), default=PAGE, show_default=True)
-def bench(*, quick: bool, only: tuple[str, ...], rounds: int | None, to: Path) -> None:
+def bench(*, size: Size | None, only: tuple[str, ...], rounds: int | None, to: Path) -> None:
     """Measure nodeside on this machine, beside plain make and dkms."""
-    progress = Progress()
+    progress, size = Progress(), size or Size.FULL
     failures: list[str] = []
     with exit_on_error():
         if not only or set(only) - set(_PARTS):
-            text, failures = _machine(progress, only, rounds, quick=quick)
+            text, failures = _machine(progress, only, rounds, size)
             click.echo(text)
-            if not (quick or only or failures):
+            if size is Size.FULL and not (only or failures):
                 _write(progress, to, page.with_machine, text)
         for name in _PARTS:
             if only and name not in only:
                 continue
-            try:
-                text = _part(progress, name, quick=quick)
-            except NodesideError as error:
-                progress.say(f"{name} failed: {error}")
-                failures.append(name)
-                continue
-            click.echo(text)
-            if not quick:
-                _write(progress, to, partial(_with_part, name), text)
+            with _failing(progress, name, failures):
+                text = _part(progress, name, size)
+                click.echo(text)
+                if size is Size.FULL:
+                    _write(progress, to, partial(_with_part, name), text)
     if failures:
         progress.say(f"not measured: {', '.join(failures)}")
         sys.exit(ExitCode.SYSTEM)
+
+
+@contextmanager
+def _failing(progress: Progress, name: str, failures: list[str]) -> Iterator[None]:
+    """Whatever breaks in a part is said, and the others go on."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, NodesideError):
+            traceback.print_exc()
+        progress.say(f"{name} failed: {error or repr(error)}")
+        failures.append(name)
 
 
 def _write(progress: Progress, to: Path, put: Callable[[str, str], str], text: str) -> None:
@@ -112,20 +129,24 @@ def _with_part(name: str, whole: str, text: str) -> str:
     return page.with_part(whole, name, text)
 
 
-def _part(progress: Progress, name: str, *, quick: bool) -> str:
+def _part(progress: Progress, name: str, size: Size) -> str:
     """A part of the page with the run and the machine of its own."""
     load_before = os.getloadavg()[0]
-    section, versions = _PARTS[name](progress, quick=quick)
+    section, versions = _PARTS[name](progress, size)
     about = surroundings.describe_part(versions, load_before)
     return page.render_part(name, f"python -m bench --only {name}", about, section)
 
 
 def _machine(
-    progress: Progress, only: tuple[str, ...], rounds: int | None, *, quick: bool
+    progress: Progress, only: tuple[str, ...], rounds: int | None, size: Size
 ) -> tuple[str, list[str]]:
     """Everything that is measured on one machine, and what could not be."""
     load_before = os.getloadavg()[0]
-    wanted = {n: work for n, work in (_QUICK if quick else _FULL).items() if not only or n in only}
+    wanted = {
+        name: partial(work, size=size)
+        for name, work in _ON_A_GROUND.items()
+        if not only or name in only
+    }
     if rounds and "builds" in wanted:
         wanted["builds"] = partial(wanted["builds"], rounds=rounds)
     with Ground(progress) as ground:
@@ -137,15 +158,13 @@ def _machine(
     return page.render(command, about, sections), failures
 
 
-def _measure(ground: Ground, wanted: dict[str, Measurement]) -> tuple[list[Section], list[str]]:
+def _measure(ground: Ground, wanted: Mapping[str, Measurement]) -> tuple[list[Section], list[str]]:
     """Every measurement that could be made, in the page's order; and those that could not."""
     found: dict[str, Section] = {}
+    failures: list[str] = []
     for name, work in wanted.items():
-        try:
+        with _failing(ground.progress, name, failures):
             found[name] = work(ground)
-        except NodesideError as error:
-            ground.progress.say(f"{name} failed: {error}")
-    failures = [name for name in wanted if name not in found]
     return [found[name] for name in _ORDER if name in found], failures
 
 

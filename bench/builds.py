@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.candidates import Candidate, write_hello
+from bench.candidates import CHOSEN, Candidate, write_hello
 from bench.contenders import Dkms, Nodeside, Plain
 from bench.ground import Ground, Prepared
 from bench.page import Goal, Section, markdown_table
 from bench.room import BenchError, Timing
 from bench.samples import Samples, ratio, seconds, signed_seconds
+from bench.size import Size
 from nodeside.contract import BuildResult
 from nodeside.errors import NodesideError
 from nodeside.shared import SharedDir
@@ -30,6 +31,7 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 
 FLAVOUR = "amd64"
 ROUNDS, LONG_ROUNDS = 5, 3
+_ROUNDS = {Size.QUICK: 2, Size.SMALLEST: 1}  # of every driver
 _LONG = 30.0  # seconds; from here on the ratio counts, below it the difference
 _STAGES = ("check", "copy", "evaluate", "build", "collect")
 
@@ -70,17 +72,22 @@ def cpu(timings: Sequence[Timing]) -> Samples:
     return Samples.of(timing.cpu for timing in timings)
 
 
-def measure(ground: Ground, candidates: Sequence[Candidate], rounds: int | None) -> Section:
-    """Build every candidate, all three ways. `rounds` None: as many as the page wants."""
+def measure(ground: Ground, size: Size, rounds: int | None = None) -> Section:
+    """Build every candidate, all three ways. `rounds` None: as many as the size takes."""
+    rounds = rounds or _ROUNDS.get(size)
     kernel = ground.kernel(FLAVOUR)
     jobs = count_jobs(Path("/"))
     rows = []
     missing = []
     with ground.sidecar(kernel, ground.directory("toolkit")) as shared:
-        for candidate in candidates:
+        for candidate in CHOSEN[size]:
             try:
-                row = _measure_one(ground, kernel, candidate, shared, rounds=rounds, jobs=jobs)
-                rows.append(row)
+                warm = not candidate.long and size is not Size.SMALLEST
+                rows.append(
+                    _measure_one(
+                        ground, kernel, candidate, shared, rounds=rounds, jobs=jobs, warm=warm
+                    )
+                )
             except NodesideError as error:
                 ground.progress.say(f"{candidate.name}: cannot be measured: {error}")
                 missing.append(f"{candidate.name}: {str(error).partition(chr(10))[0]}")
@@ -98,6 +105,7 @@ def _measure_one(
     *,
     rounds: int | None,
     jobs: int,
+    warm: bool,
 ) -> Row:
     word = candidate.package or str(write_hello(ground.directory("hello") / "tree"))
     driver = ground.prepare(candidate.name, word, kernel)
@@ -105,7 +113,7 @@ def _measure_one(
     nodeside = Nodeside(ground, kernel, driver, shared)
     dkms = Dkms(ground, kernel, driver, jobs)
     row = Row(driver)
-    if not candidate.long:  # the first builds have warmed what a long one reads
+    if warm:  # for a long one, the first builds have warmed what it reads
         ground.progress.say(f"{candidate.name}: warm-up")
         _round(Row(driver), plain, nodeside, dkms)
     count = rounds or (LONG_ROUNDS if candidate.long else ROUNDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.size import Size
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -23,7 +25,11 @@ CANDIDATES = (
     Candidate("xtables-addons", "xtables-addons-dkms", long=True),
     Candidate("jool", "jool-dkms", long=True),
 )
-QUICK = CANDIDATES[:3]
+CHOSEN = {
+    Size.FULL: CANDIDATES,
+    Size.QUICK: CANDIDATES[:3],
+    Size.SMALLEST: CANDIDATES[:1],
+}
 
 _HELLO = """\
 // SPDX-License-Identifier: GPL-2.0

@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.ground import Ground, Prepared
 from bench.room import BenchError, Room, Timing, failed, finish, has_ended
 from bench.sidecar import cpu_seconds, find_sidecar
+from bench.waiting import Waiting
 from nodeside import process
 from nodeside.contract import BuildResult
 from nodeside.directory_watch import DirectoryWatch
@@ -105,23 +106,31 @@ class Nodeside:
             raise BenchError(f"no command in the build's log\n{process.tail(said)}")
         return tuple(step.replace(out, work) for step in steps)
 
+    def _said(self) -> str:
+        return process.tail(self._log.read_text(errors="replace"))
+
     def _await_cleaning(self) -> None:
         """The sidecar removes what it has built by itself, and has ended its worker then."""
-        deadline = time.monotonic() + _CLEANING
-        while any(self._shared.out.iterdir()) or self._sidecar.children():
-            if time.monotonic() > deadline:
-                raise BenchError(f"the sidecar left something in {self._shared.out}")
-            time.sleep(0.01)
+
+        def left() -> list[str]:
+            workers = [f"process {each.pid}" for each in self._sidecar.children()]
+            return [*map(str, self._shared.out.iterdir()), *workers]
+
+        Waiting(_CLEANING).until(lambda: not left(), "the sidecar to clean up", left, look=0.01)
 
     def _await_result(self, notice: DirectoryWatch, child: process.Child) -> BuildResult | None:
         """Catch the answer before the driver has taken its request back."""
         boot_id = Host().boot_id
-        while not has_ended(child):
-            for name in self._shared.request_ids():
-                if result := self._shared.result(name, boot_id):
-                    return result
-            notice.wait(0.25)
-        return None
+        found: list[BuildResult] = []
+
+        def answered() -> bool:
+            names = self._shared.request_ids()
+            found.extend(filter(None, (self._shared.result(name, boot_id) for name in names)))
+            return bool(found) or has_ended(child)
+
+        waiting = Waiting(_TIMEOUT, pause=notice.wait)
+        waiting.until(answered, "the sidecar's answer to a build", self._said, look=0.25)
+        return found[0] if found else None
 
 
 class Dkms:

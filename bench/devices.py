@@ -8,7 +8,6 @@ kernel really says.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +23,10 @@ from bench.page import Goal, Section, markdown_table
 from bench.room import Room
 from bench.samples import Samples, milliseconds, seconds
 from bench.sidecar import pss
+from bench.size import Size
 from nodeside import process
 from nodeside.host import Host
+from nodeside.scratch import scratch_directory
 from nodeside.spec.document import to_document
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
@@ -44,8 +45,8 @@ _KUBELET = "/var/lib/kubelet/device-plugins"
 _RESOURCE = "example.com/edu"
 _EVENT = Path("/sys/class/mem/null/uevent")  # of a device that every machine has
 _DEVICES = 8
-_STARTS, _CHANGES, _IDLE = 5, 40, 60.0  # seconds
-_QUICK = 3, 5, 5.0
+# Starts, changes, and seconds of idling.
+_SIZES = {Size.FULL: (5, 40, 60.0), Size.QUICK: (3, 5, 5.0), Size.SMALLEST: (1, 1, 0.5)}
 _SETTLES = 5.0  # seconds after the first list
 _DEVICE = {
     "resource": _RESOURCE,
@@ -64,18 +65,18 @@ class _Cost:
     idle: float
 
 
-def measure(progress: Progress, *, quick: bool) -> tuple[Section, Mapping[str, str]]:
-    starts, changes, idle = _QUICK if quick else (_STARTS, _CHANGES, _IDLE)
+def measure(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]:
+    starts, changes, idle = _SIZES[size]
     progress.say("building the agent's image and Kubernetes' sample plugin")
     sample = _sample_plugin(progress)
     with (
         Workshop(progress) as workshop,
         engine(workshop.cache) as built,
-        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
+        scratch_directory("bench") as scratch,
     ):
         built.build_all()
         with built.mounted(AGENT) as image:
-            site = _Site(image, Path(scratch), sample.parent)
+            site = _Site(image, scratch, sample.parent)
             ours = _cost(site, ["nodeside", "device-agent", "-f", "/host"], starts, idle)
             theirs = _cost(site, [f"/sample/{sample.name}"], starts, idle)
             progress.say("a device that fails and works again")

@@ -17,15 +17,16 @@ from bench.ground import Ground
 from bench.page import Goal, Section, markdown_table
 from bench.room import BenchError, await_end
 from bench.samples import Samples, latency
+from bench.size import Size
 from nodeside.shared import SharedDir
 
-SAMPLES = 10
+_SAMPLES = {Size.FULL: 10, Size.QUICK: 3, Size.SMALLEST: 1}
 _TIMEOUT = 120.0
 _GOAL = 2.0
 
 
-def measure(ground: Ground, samples: int = SAMPLES) -> Section:
-    kernel = ground.kernel(FLAVOUR)
+def measure(ground: Ground, size: Size) -> Section:
+    samples, kernel = _SAMPLES[size], ground.kernel(FLAVOUR)
     tree = write_broken(ground.directory("broken") / "tree")
     image = ground.prepare("failure", str(tree), kernel).image
     node = ground.node("failure", kernel)

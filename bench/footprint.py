@@ -21,9 +21,10 @@ from bench.repeat import repeat, timings
 from bench.room import Room
 from bench.samples import Samples, milliseconds
 from bench.sidecar import find_sidecar, pss
+from bench.size import Size
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
-TIMES = 20
+_TIMES = {Size.FULL: 20, Size.QUICK: 5, Size.SMALLEST: 1}
 _IDLE = 3.0  # seconds
 
 
@@ -35,8 +36,8 @@ class Site:
     room: Room
 
 
-def measure(ground: Ground, times: int = TIMES) -> Section:
-    kernel = ground.kernel(FLAVOUR)
+def measure(ground: Ground, size: Size) -> Section:
+    times, kernel = _TIMES[size], ground.kernel(FLAVOUR)
     ground.progress.say("driver process and sidecar: start, memory")
     site = make_site(ground, kernel)
     cached = _time(site, times, "nodeside", "driver", "load", "--dry-run")

@@ -16,24 +16,26 @@ from bench.candidates import write_hello
 from bench.ground import Ground
 from bench.lines import Lines
 from bench.page import Goal, Section, markdown_table
+from bench.room import await_end
 from bench.samples import Samples, latency
 from bench.sidecar import find_sidecar
+from bench.size import Size
+from bench.waiting import Waiting
 from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
 from nodeside.directory_watch import DirectoryWatch
-from nodeside.errors import DeadlinePassed
 from nodeside.host import Host, Kernel
 from nodeside.records import encode, publish
 from nodeside.shared import SharedDir, request_id
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
-SAMPLES = 50
+_SAMPLES = {Size.FULL: 50, Size.QUICK: 10, Size.SMALLEST: 1}
 _TIMEOUT = 30.0
 _GOAL = 0.05
 
 
-def measure(ground: Ground, samples: int = SAMPLES) -> Section:
+def measure(ground: Ground, size: Size) -> Section:
     """Both directions."""
-    kernel = ground.kernel(FLAVOUR)
+    samples, kernel = _SAMPLES[size], ground.kernel(FLAVOUR)
     ground.progress.say(f"hand-off: {samples} requests to the sidecar")
     begun, answered = _to_sidecar(ground, kernel, samples)
     ground.progress.say(f"hand-off: {samples} results to the driver")
@@ -69,13 +71,16 @@ def _to_sidecar(ground: Ground, kernel: KernelDisk, count: int) -> tuple[Samples
         sidecar = find_sidecar(shared)
         for number in range(count):
             request = _request(ground.identity(kernel), number)
-            _await(notice, lambda: not sidecar.children())  # it waits, as it does for weeks
+            # It waits, as it does for weeks.
+            _await(notice, lambda: not sidecar.children(), "no worker of the sidecar", shared)
             path = shared.request_path(request.id)
             start = _appear(path, encode(request))
             begun.append(lines.await_line(b"build begins") - start)
-            answered.append(_await(notice, _visible(shared, request)) - start)
+            seen = _await(notice, _visible(shared, request), f"an answer to {request.id}", shared)
+            answered.append(seen - start)
             path.unlink()
-            _await(notice, _gone(shared.result_path(request.id)))
+            gone = _gone(shared.result_path(request.id))
+            _await(notice, gone, f"the end of the answer to {request.id}", shared)
     lines.close()
     return Samples.of(begun), Samples.of(answered)
 
@@ -106,14 +111,14 @@ def _to_driver(ground: Ground, kernel: KernelDisk, count: int) -> Samples:
             lines = Lines()
             with room.running(argv, lines.write) as child:
                 noticed.append(_answer(shared, notice, lines, number))
-                child.wait()
+                await_end(child, _TIMEOUT)
             lines.close()
             _withdraw_all(shared)
     return Samples.of(noticed)
 
 
 def _answer(shared: SharedDir, notice: DirectoryWatch, lines: Lines, number: int) -> float:
-    _await(notice, lambda: bool(shared.request_ids()))
+    _await(notice, lambda: bool(shared.request_ids()), "a request of the driver", shared)
     (name,) = shared.request_ids()
     result = BuildResult(
         name, Host().boot_id, succeeded=False, failure=FailureKind.COMPILE, message="no such luck"
@@ -138,13 +143,11 @@ def _appear(path: Path, record: dict[str, object]) -> float:
     return started
 
 
-def _await(notice: DirectoryWatch, condition: Callable[[], bool]) -> float:
-    deadline = time.monotonic() + _TIMEOUT
-    while not condition():
-        if time.monotonic() > deadline:
-            raise DeadlinePassed(f"nothing happened within {_TIMEOUT:g} s")
-        notice.wait(0.05)
-    return time.monotonic()
+def _await(
+    notice: DirectoryWatch, condition: Callable[[], bool], what: str, shared: SharedDir
+) -> float:
+    waiting = Waiting(_TIMEOUT, pause=notice.wait)
+    return waiting.until(condition, what, lambda: f"the requests {list(shared.request_ids())}")
 
 
 def _request(kernel: Kernel, number: int) -> BuildRequest:

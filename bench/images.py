@@ -9,13 +9,14 @@ from pathlib import Path
 
 from bench.page import Goal, Section, markdown_table
 from bench.samples import Samples, seconds
+from bench.size import Size
 from nodeside import process
 from nodeside.trial.host.container import ENVIRONMENT
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.images.built import CONTROLLER, DRIVER, EDU, Engine, engine, unpacked_size
 
-_TIMES, _QUICK = 20, 3
+_TIMES = {Size.FULL: 20, Size.QUICK: 3, Size.SMALLEST: 1}
 _MB = 1_000_000
 _SECONDS = 60.0
 _NOBODY = "12345:0"  # a user whom the image does not know, as on OpenShift
@@ -25,21 +26,21 @@ _COMMANDS = {DRIVER: "nodeside", EDU: "nodeside", CONTROLLER: "nodeside-cluster"
 _START = 0.2
 
 
-def measure(progress: Progress, *, quick: bool) -> tuple[Section, Mapping[str, str]]:
+def measure(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]:
     """Size and layers of each image, and the time of its own that `--version` takes."""
     progress.say("building the images (seconds, if nothing has changed)")
     rows: list[tuple[str, str, str, str]] = []
     goals: list[Goal] = []
-    times = _QUICK if quick else _TIMES
+    times = _TIMES[size]
     with Workshop(progress) as workshop, engine(workshop.cache) as built:
         built.build_all()
         for image, command in _COMMANDS.items():
             with built.mounted(image) as root:
-                size, started = unpacked_size(root) / _MB, _own_time(root, command, times)
+                megabytes, started = unpacked_size(root) / _MB, _own_time(root, command, times)
             name = image.removeprefix("localhost/")
-            rows.append((name, f"{size:.0f} MB", str(_layers(built, image)), seconds(started)))
+            rows.append((name, f"{megabytes:.0f} MB", str(_layers(built, image)), seconds(started)))
             if image in _GOALS:
-                goals.append(_size_goal(name, size, _GOALS[image]))
+                goals.append(_size_goal(name, megabytes, _GOALS[image]))
                 goals.append(_start_goal(command, started))
         versions = {"buildah": built.run("buildah", "--version").split()[2]}
     before = (

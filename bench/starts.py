@@ -15,11 +15,12 @@ from bench.ground import Ground
 from bench.page import Goal, Section, markdown_table
 from bench.repeat import repeat, timings
 from bench.samples import Samples, seconds
+from bench.size import Size
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 
 FLAVOUR = "cloud-amd64"
-TIMES = 5
+_TIMES = {Size.FULL: 5, Size.QUICK: 3, Size.SMALLEST: 1}
 _TIMEOUT = 600.0
 _IMPORTS = "import click, json, hashlib, logging, pyudev, yaml"
 _FILL = "mkdir -p /var/lib/nodeside && cp -a /payload/cache /var/lib/nodeside/"
@@ -42,8 +43,8 @@ class Measured:
         return self.python.median / self.native.median
 
 
-def measure(ground: Ground, times: int = TIMES) -> Section:
-    kernel = ground.kernel(FLAVOUR)
+def measure(ground: Ground, size: Size) -> Section:
+    times, kernel = _TIMES[size], ground.kernel(FLAVOUR)
     ground.progress.say("start → ready in the throwaway machine")
     example = Path(nodeside.__file__).parent.parent / "examples" / "edu"
     image = ground.prepare("edu", str(example), kernel).image

@@ -15,6 +15,7 @@ import yaml
 
 import cluster
 import nodeside
+from bench.__main__ import bench
 from cluster.cli.main import root as cluster_root
 from nodeside.cli import root
 from nodeside.contract import FailureKind
@@ -181,7 +182,7 @@ def test_every_command_in_the_documents_is_one(document: str, line: str) -> None
 
 
 def test_every_option_in_the_documents_exists() -> None:
-    known = options_of(root) | options_of(cluster_root) | FOREIGN
+    known = options_of(root) | options_of(cluster_root) | options_of(bench) | FOREIGN
     known |= sidecar_options(sidecar._parser())
     unknown = [
         f"{named(path)}: {word}"

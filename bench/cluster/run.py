@@ -10,32 +10,40 @@ from bench.cluster import looks, report
 from bench.cluster.scenario import Measured
 from bench.cluster.scenario import measure as measure_size
 from bench.page import Section
+from bench.size import Size
 from nodeside.errors import DeadlinePassed
 
 # Nodes, and seconds of idling. A whole rollout is made at one size: its length is that of the
 # nodes' work times the number of turns, whatever the size.
-_FULL = ((100, 60.0), (1000, 60.0), (5000, 300.0))
-_QUICK = ((50, 15.0), (200, 15.0))
-_WHOLE_ROLLOUT = (1000, 200)
-_LOOKS, _LOOKS_QUICK = ((10, 50), 5000), ((4, 8), 200)  # Drivers, and the nodes of each
+_SIZES = {
+    Size.FULL: ((100, 60.0), (1000, 60.0), (5000, 300.0)),
+    Size.QUICK: ((50, 15.0), (200, 15.0)),
+    Size.SMALLEST: ((25, 1.0),),
+}
+_WHOLE_ROLLOUT = (1000, 200, 25)
+_LOOKS = {  # Drivers, and the nodes of each
+    Size.FULL: ((10, 50), 5000),
+    Size.QUICK: ((4, 8), 200),
+    Size.SMALLEST: ((1, 2), 40),
+}
 
 _GO_MOD = Path("tests/controlplane/go.mod")
 _MODULES = {"k8s.io/kubernetes": "Kubernetes", "sigs.k8s.io/kwok": "KWOK"}
 
 
-def measure(say: Callable[[str], None], *, quick: bool) -> tuple[Section, Mapping[str, str]]:
+def measure(say: Callable[[str], None], size: Size) -> tuple[Section, Mapping[str, str]]:
     """The section, and names and versions for the table of the machine."""
     every: list[Measured] = []
     missing: list[str] = []
-    for size, idle in _QUICK if quick else _FULL:
+    for nodes, idle in _SIZES[size]:
         try:
-            every.append(measure_size(size, idle, full=size in _WHOLE_ROLLOUT, say=say))
+            every.append(measure_size(nodes, idle, full=nodes in _WHOLE_ROLLOUT, say=say))
         except DeadlinePassed as error:
             if not every:
                 raise
-            missing.append(f"{size:,} nodes: {error}")
+            missing.append(str(error))
             say(f"not measured: {missing[-1]}")
-    drivers, nodes = _LOOKS_QUICK if quick else _LOOKS
+    drivers, nodes = _LOOKS[size]
     say(f"looks at {drivers[-1]} Drivers on {nodes} nodes")
     found = [looks.measure(each, nodes) for each in drivers]
     return report.section(every, found, missing), _versions()
