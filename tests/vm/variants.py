@@ -92,10 +92,10 @@ _STAND_IN = {
     "provider/Kbuild": "obj-m := provider.o\n",
     "provider/provider.c": _EXPORTS,
 }
-_BUILD = 'make -C "$NODESIDE_KERNEL_DIR" M="$PWD/{}" modules'
+_BUILD = 'make -C "$NODESIDE_KERNEL_DIR" M="$PWD{}" modules'
 _STAND_IN_BUILD = {
     "kind": "command",
-    "command": ["sh", "-ec", f"{_BUILD.format('provider')}; {_BUILD.format('')}"],
+    "command": ["sh", "-ec", f"{_BUILD.format('/provider')}; {_BUILD.format('')}"],
 }
 
 

@@ -16,12 +16,16 @@ from nodeside.driver.module.modulefile import ModuleFile
 def in_load_order(modules: Sequence[ModuleFile]) -> tuple[ModuleFile, ...]:
     """Return the modules in the given order, each after the ones that it depends on."""
     by_name = {module.name: module for module in modules}
-    exporters = {symbol: module.name for module in modules for symbol in module.exports}
+    exporters: dict[str, list[str]] = {}
+    for module in modules:
+        for symbol in module.exports:
+            exporters.setdefault(symbol, []).append(module.name)
 
     def needs(name: str) -> Iterator[str]:
         module = by_name[name]
         yield from (needed for needed in module.depends if needed in by_name)
-        yield from (exporters[symbol] for symbol in module.imports if symbol in exporters)
+        for symbol in module.imports:
+            yield from exporters.get(symbol, ())
 
     return tuple(by_name[name] for name in dependencies_first(by_name, needs))
 

@@ -41,6 +41,8 @@ def test_a_sibling_comes_before_the_module_that_was_linked_beside_a_stand_in_for
     provider = replace(module("provider"), exports={"frob_get": None})
 
     assert names(consumer, provider) == ["provider", "consumer"]
+    standin = replace(provider, name="standin")
+    assert names(consumer, provider, standin) == ["standin", "provider", "consumer"]
 
 
 def test_needs_of_needs_come_first() -> None:
