@@ -18,6 +18,8 @@ from tests.vm.variants import DriverImage, SmallModule, parameters
 
 pytestmark = pytest.mark.vm
 
+_SAID_AT_BOOT = ("told.answer=19", 'told.colour="dark red"', "module_blacklist=forbidden")
+_TOLD_BOTH = {"name": "told", "parameters": {"answer": "0"}}
 _SECOND = {'VERSION("1.0.0")': 'VERSION("1.1.0")'}
 
 
@@ -37,7 +39,10 @@ def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Itera
     image.stand_in("with-provider", "provider", "consumer")
     image.stand_in("consumer", "consumer")
     image.small("permanent", SmallModule("permanent", permanent=True))
-    with switched_on(workshop, newest, image) as machine:
+    image.small("told", SmallModule("told"))
+    image.small("told-both", SmallModule("told"), {"modules": [_TOLD_BOTH]})
+    image.small("forbidden", SmallModule("forbidden"))
+    with switched_on(workshop, newest, image, append=_SAID_AT_BOOT) as machine:
         yield machine
 
 
@@ -198,8 +203,8 @@ def test_a_module_linked_beside_a_stand_in_needs_its_symbol_and_not_the_module_o
     pod: Pod, give: Give
 ) -> None:
     provider = give("with-provider").module_path("provider")
-    needy = give("consumer").manifest.modules[0]
-    assert needy.depends == ("standin",)
+    built = {module.name: module for module in give("consumer").manifest.modules}
+    assert built["consumer"].depends == ("standin",)
 
     refused = pod.run_once(of="consumer", code=40)
     assert "consumer needs standin: neither loaded, nor " in refused["message"]
@@ -214,6 +219,41 @@ def test_a_module_linked_beside_a_stand_in_needs_its_symbol_and_not_the_module_o
 
     assert pod.run_once(of="with-provider")["state"] == "ready"
     assert pod.exists("/sys/module/provider/holders/consumer")
+
+
+def test_a_parameter_on_the_command_line_of_the_kernel_is_given_unless_driver_yaml_sets_it(
+    pod: Pod, give: Give
+) -> None:
+    give("told")
+    failed = pod.run_once(of="told", code=41)
+    assert re.search(r"\n  kernel: .*\] told: init returns -19", failed["message"])
+    assert "told: answer=19 (the kernel's command line)" in failed["notes"]
+
+    give("told-both")
+    loaded = pod.run_once(of="told-both")
+    assert loaded["notes"] == [
+        "told: colour=dark red (the kernel's command line)",
+        "told: answer=0 (driver.yaml; the kernel's command line says 19)",
+        (
+            "told has no parameter 'colour', and ignores that of the kernel's command line; "
+            "known parameters: answer"
+        ),
+    ]
+    assert "told: unknown parameter 'colour' ignored" in pod.kernel_log()
+    assert pod.run_once(of="told-both")["source"] == "loaded", "it is not loaded again"
+
+
+def test_a_module_that_the_command_line_of_the_kernel_forbids_is_refused(
+    pod: Pod, give: Give
+) -> None:
+    give("forbidden")
+
+    refused = pod.run_once(of="forbidden", code=40)
+
+    assert refused["message"] == (
+        "forbidden: forbidden cannot be loaded in this boot: the kernel's command line has it in "
+        "module_blacklist="
+    )
 
 
 def test_a_permanent_module_asks_for_a_reboot(pod: Pod, give: Give) -> None:

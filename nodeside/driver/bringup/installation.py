@@ -24,6 +24,7 @@ from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.kernel import conflicts, unload
+from nodeside.driver.kernel.boot_parameters import boot_notes
 from nodeside.driver.kernel.checks import Refusal, check_before_load, check_build_ids
 from nodeside.driver.kernel.conflicts import Cleared
 from nodeside.driver.kernel.dependencies import doubtful_symbols, in_tree_needs
@@ -103,6 +104,7 @@ def check_bundle(task: Task, bundle: Bundle) -> Checked:
         exported=exported,
         running=running,
         certificate=certificate,
+        boot=task.wanted.boot,
     )
     needs = {file.name: in_tree_needs(file, files, facts, running) for file in files}
     return Checked(files, (*refusals, *check_build_ids(files)), needs)
@@ -119,7 +121,7 @@ def _leaving(task: Task) -> frozenset[str]:
 def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
     """Return the modules with these build-ids as they must be in the kernel, in load order."""
     build_ids = {module.name: module.build_id for module in proof.modules}
-    parameters = {kernel_name(m.name): m.parameters for m in task.driver.spec.modules}
+    parameters = task.parameters
     names = dict.fromkeys((*(n for n in build_ids if n in parameters), *parameters))
     return tuple(
         LoadedModule(name, build_ids.get(name, ""), dict(parameters[name])) for name in names
@@ -179,6 +181,9 @@ class Installation:
             checked = check_bundle(self.task, self.bundle)
             if checked.refusals:
                 raise _refused(checked.refusals)
+            spec, line = self.task.driver.spec, self.task.command_line
+            for note in boot_notes(spec.modules, line, checked.files):
+                self.journal.note(note)
             insertions = self._insertions(checked)
             record = self._record()
             self._check_firmware()
@@ -382,7 +387,7 @@ class Installation:
                     yield bundle
 
     def _insertions(self, checked: Checked) -> tuple[Insertion, ...]:
-        parameters = {kernel_name(m.name): m.parameters for m in self.task.driver.spec.modules}
+        parameters = self.task.parameters
         return tuple(
             Insertion(
                 file.path,

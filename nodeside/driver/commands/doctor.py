@@ -19,8 +19,9 @@ from pathlib import Path
 import nodeside
 from nodeside import process
 from nodeside.driver.commands.outcome import Outcome, as_document
-from nodeside.driver.kernel.errors import LOADING_DISABLED
-from nodeside.driver.ladder.task import Config, resolve
+from nodeside.driver.kernel.boot_parameters import asked
+from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
+from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
@@ -79,6 +80,20 @@ def _driver(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     yield Row("driver.yaml", Level.OK, ", ".join(filter(None, words)))
     cached = task.cache.described(task.tag, task.name) is not None
     yield Row("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
+    yield from _said_at_boot(task)
+
+
+def _said_at_boot(task: Task) -> Iterator[Row]:
+    """Show the parameters of the modules, and what the kernel's command line says of them."""
+    rows = asked(task.driver.spec.modules, task.command_line)
+    overruled = any(row.overruled for row in rows)
+    todo = "leave out one of the two: driver.yaml wins" if overruled else ""
+    if rows:
+        words = "\n".join(row.words for row in rows)
+        yield Row("parameters", Level.WARN if overruled else Level.OK, words, todo)
+    if names := [name for name in task.wanted.names if name in task.command_line.blacklist]:
+        found = f"the kernel's command line has {', '.join(names)} in module_blacklist="
+        yield Row("module_blacklist", Level.BAD, found, NOT_BLACKLISTED)
 
 
 def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:

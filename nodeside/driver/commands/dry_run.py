@@ -14,8 +14,15 @@ from nodeside.contract import Rung
 from nodeside.driver.bringup import installation
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.commands import bundles, services
-from nodeside.driver.commands.outcome import Outcome, as_document, identity, would
+from nodeside.driver.commands.outcome import (
+    Outcome,
+    as_document,
+    identity,
+    parameter_rows,
+    would,
+)
 from nodeside.driver.kernel import conflicts
+from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import Obstacle, leaving, plan_unload
 from nodeside.driver.ladder import plan, rungs
@@ -35,6 +42,7 @@ def preview(task: Task) -> Outcome:
     steps, verdicts = _climb(task, known)
     document = {
         **identity(task),
+        "parameters": as_document(asked(task.driver.spec.modules, task.command_line)),
         "rungs": as_document(verdicts),
         "would": steps,
     }
@@ -43,6 +51,7 @@ def preview(task: Task) -> Outcome:
         ("driver", f"{task.name} {task.version}"),
         ("kernel", task.kernel.release),
         ("bundle", task.tag),
+        *parameter_rows(task),
     ]
     ladder = table(rows, header=("RUNG", "", "WHY"))
     text = "\n\n".join([table(head), ladder, "\n".join(f"would {line}" for line in steps)])

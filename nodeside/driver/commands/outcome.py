@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.errors import ExitCode
 from nodeside.spec.schema import camel_case
 from nodeside.table import table
@@ -44,6 +45,12 @@ def identity(task: Task) -> dict[str, Any]:
         "key": task.key,
         "tag": task.tag,
     }
+
+
+def parameter_rows(task: Task) -> list[tuple[str, str]]:
+    """Return the rows of a table with the parameters of the modules, if they have any."""
+    rows = [each.words for each in asked(task.driver.spec.modules, task.command_line)]
+    return [("parameters", "\n".join(rows))] if rows else []
 
 
 def would(task: Task, *lines: str) -> Outcome:

@@ -7,7 +7,8 @@ from typing import Any
 from nodeside.contract import LoadedRecord
 from nodeside.driver.bringup.observe import observe
 from nodeside.driver.commands import services
-from nodeside.driver.commands.outcome import Outcome, as_document, identity
+from nodeside.driver.commands.outcome import Outcome, as_document, identity, parameter_rows
+from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
@@ -36,6 +37,7 @@ def read_status(task: Task) -> Outcome:
         "loaded": {"proven": proof is not None, "why": why},
         "record": _record(observed.record) if observed.record else None,
         "modules": modules,
+        "parameters": as_document(asked(task.driver.spec.modules, task.command_line)),
         "cache": bundles,
         "userspace": _files(task),
         "services": services.rows(task, ready) if task.driver.spec.services else [],
@@ -80,6 +82,7 @@ def _text(task: Task, document: dict[str, Any]) -> str:
         ("loaded", document["loaded"]["why"]),
         ("bundle", f"{task.tag}{'' if task.tag in document['cache'] else ' (not in the cache)'}"),
     ]
+    head += parameter_rows(task)
     if document["userspace"]:
         head.append(("files", str(task.host.userspace / task.name / document["userspace"])))
     rows = [

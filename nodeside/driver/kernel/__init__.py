@@ -1,6 +1,7 @@
 """Loading modules into the kernel and unloading them.
 
     checks                checks before a load, for refusals that can be predicted
+    boot_parameters       parameters of driver.yaml and of the kernel's command line
     dependencies          whether something provides a module's symbols, and what loads first
     conflicts             in-tree drivers that hold the hardware: unbind, remove, restore
     firmware              firmware files in the kernel's search path

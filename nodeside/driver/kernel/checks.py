@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from nodeside.driver.kernel.dependencies import absent, is_certain, unprovided
-from nodeside.driver.kernel.errors import LOADING_DISABLED
+from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.module.elf import MACHINES
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.driver.module.parameters import wrong_parameters
+from nodeside.driver.module.parameters import wrong_parameters, wrong_values
 from nodeside.driver.module.signature import Certificate
 from nodeside.driver.module.symvers import KernelSymbol, compare
 from nodeside.driver.node.exports import NOTHING_READ, RunningExports
@@ -50,17 +50,20 @@ def check_before_load(
     exported: Mapping[str, KernelSymbol] = MappingProxyType({}),
     running: RunningExports = NOTHING_READ,
     certificate: Certificate | None = None,
+    boot: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> tuple[Refusal, ...]:
     """Return every reason not to load `modules`, which are in load order. Empty means none.
 
     `symbols` is the kernel's Module.symvers, if available; `exported` are the symbols of drivers
     that this one comes after; `running` is where the kernel has those that are in doubt (see
     `dependencies.doubtful_symbols`). `certificate` is the one that driver.yaml names; it identifies
-    the signer of a module.
+    the signer of a module. `boot` has the parameters of each module that only the kernel's command
+    line sets.
     """
     one_by_one: tuple[Callable[[ModuleFile, KernelFacts], Iterator[Refusal]], ...] = (
         _check_machine,
         lambda module, facts: _check_signature(module, facts, certificate),
+        _check_blacklist,
         _check_vermagic,
     )
     refusals = [*_check_allowed(modules, facts), *_check_names(modules, specs)]
@@ -79,7 +82,7 @@ def check_before_load(
         refusals += _check_symbols(
             [_importing(each, exported) for each in modules], facts, exported
         )
-    refusals += _check_parameters(modules, specs)
+    refusals += _check_parameters(modules, specs, boot)
     return tuple(refusals)
 
 
@@ -138,6 +141,17 @@ def _check_machine(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
             f"{module.path.name} is for {module.machine} ({module.elf_class}-bit), "
             f"this kernel runs on {machine}",
             "build or fetch the module for this architecture",
+        )
+
+
+def _check_blacklist(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
+    if module.name in facts.blacklist:
+        yield Refusal(
+            module.name,
+            "blacklist",
+            f"{module.name} cannot be loaded in this boot: the kernel's command line has it in "
+            "module_blacklist=",
+            NOT_BLACKLISTED,
         )
 
 
@@ -290,9 +304,22 @@ def _importing(module: ModuleFile, names: Container[str]) -> ModuleFile:
     return replace(module, imports=imports, weak_imports=weak)
 
 
-def _check_parameters(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iterator[Refusal]:
+def _check_parameters(
+    modules: Sequence[ModuleFile],
+    specs: Sequence[Module],
+    boot: Mapping[str, Mapping[str, str]],
+) -> Iterator[Refusal]:
+    """Check values and, of driver.yaml, names. Of the command line, the kernel ignores unknown."""
     files = {module.name: module for module in modules}
     for spec in specs:
-        if file := files.get(kernel_name(spec.name)):
+        name = kernel_name(spec.name)
+        if file := files.get(name):
             for message, hint in wrong_parameters(file, spec.parameters).values():
                 yield Refusal(file.name, "parameters", message, hint)
+            for message, _ in wrong_values(file, boot.get(name, {})).values():
+                yield Refusal(
+                    file.name,
+                    "parameters",
+                    f"{message}, on the kernel's command line",
+                    "correct it there and reboot, or set the parameter in driver.yaml, which wins",
+                )

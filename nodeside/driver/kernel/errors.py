@@ -19,6 +19,9 @@ from nodeside.shortlist import shortlist
 LOADING_DISABLED = (  # the hint if kernel.modules_disabled is 1
     "reboot; find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf"
 )
+NOT_BLACKLISTED = (  # the hint if the kernel's command line forbids the module
+    "remove it from module_blacklist= on the kernel's command line (/proc/cmdline), then reboot"
+)
 _LINES = 20  # kernel log lines shown in a message
 _NAMES = 6  # symbols shown in a message
 
@@ -91,13 +94,15 @@ class Circumstances:
     """The state of the node, for cases where errno and kernel log are ambiguous.
 
     `lockdown` is none, integrity or confidentiality. `loaded`: a module of that name is in the
-    kernel. `log_readable`: the kernel log could be read, so a missing line was never logged.
+    kernel. `blacklisted`: the kernel's command line forbids it. `log_readable`: the kernel log
+    could be read, so a missing line was never logged.
     """
 
     may_load: bool = True
     modules_disabled: bool = False
     lockdown: str = "none"
     loaded: bool = False
+    blacklisted: bool = False
     log_readable: bool = True
 
 
@@ -343,6 +348,12 @@ def _not_permitted(circumstances: Circumstances) -> Explanation:
             "NoPermission",
             "this process lacks the capability SYS_MODULE",
             "run as root, or give the container CAP_SYS_MODULE",
+        )
+    if circumstances.blacklisted:
+        return Explanation(
+            "Blacklisted",
+            "module_blacklist= on the kernel's command line forbids it",
+            NOT_BLACKLISTED,
         )
     if circumstances.lockdown != "none":
         return Explanation(

@@ -32,6 +32,7 @@ from nodeside.driver.kernel.errors import (
 )
 from nodeside.driver.module.compression import decompress
 from nodeside.driver.node.capabilities import Capability, effective
+from nodeside.driver.node.command_line import read_command_line
 from nodeside.driver.node.facts import lockdown_mode
 from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.intree import InTree, read_tree, real_path
@@ -117,7 +118,7 @@ class Loader:
             if path.suffix != ".ko":
                 plain = decompress(path, scratch / f"{name}.ko")
             try:
-                self.insert(plain, name=name)
+                self.insert(plain, read_command_line(self.host).of(name), name=name)
             except LoadFailed as exc:
                 if exc.reason != "Exists" or self.modules.state(name) is None:
                     raise
@@ -189,6 +190,7 @@ class Loader:
             modules_disabled=self._modules_disabled(),
             lockdown=lockdown_mode(lockdown) or "none",
             loaded=module in self.modules.rows(),
+            blacklisted=module in read_command_line(self.host).blacklist,
             log_readable=bool(excerpt.lines) or not excerpt.note,
         )
 

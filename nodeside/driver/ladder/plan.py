@@ -30,7 +30,8 @@ _NO_MODULES = "the driver has no modules"
 class WantedDriver:
     """The modules that should be in the kernel, and the rungs that may provide them.
 
-    `key` and `tag` identify the bundle for this kernel; `modules` are in load order.
+    `key` and `tag` identify the bundle for this kernel; `modules` are in load order. `boot` has the
+    parameters of each module that only the kernel's command line sets.
     """
 
     driver: str
@@ -44,6 +45,7 @@ class WantedDriver:
     upgrade: Upgrade = Upgrade.LIVE
     unload: UnloadPolicy = UnloadPolicy.WHEN_IDLE
     foreign: Foreign = Foreign.REPLACE
+    boot: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -227,23 +229,30 @@ def _mismatch(wanted: WantedDriver, observed: Observed, proof: Proof) -> str:
             return f"{name} loaded, but with another build-id ({state.build_id[:12] or 'none'})"
         if state.initstate != "live":
             return f"{name} is {state.initstate}, not live"
-        why = _parameter_mismatch(module, state, observed.record)
+        why = _parameter_mismatch(module, wanted.boot.get(name, {}), state, observed.record)
         if why:
             return why
     return ""
 
 
-def _parameter_mismatch(module: Module, state: LoadedState, record: LoadedRecord | None) -> str:
+def _parameter_mismatch(
+    module: Module, boot: Mapping[str, str], state: LoadedState, record: LoadedRecord | None
+) -> str:
     """Return the first parameter mismatch; "" if there is none.
 
-    loaded.json has the parameters that we loaded it with; sysfs can only contradict them.
+    loaded.json has the parameters that we loaded it with; sysfs can only contradict them. The
+    kernel's command line stays the same until a reboot. So what it asks for needs no proof, and a
+    module that was given it once is not loaded again for what it made of it.
     """
-    desired = dict(module.parameters)
+    desired = {**boot, **module.parameters}
     recorded = _recorded(kernel_name(module.name), state, record)
-    if recorded is not None and recorded != desired:
-        return f"{state.name} loaded with parameters {_words(recorded)}, wanted {_words(desired)}"
+    given = None if recorded is None else {**boot, **recorded}
+    if given is not None and given != desired:
+        return f"{state.name} loaded with parameters {_words(given)}, wanted {_words(desired)}"
     for key, value in desired.items():
         actual = state.parameters.get(key)
+        if key in boot and (actual is None or key in (recorded or {})):
+            continue
         if actual is None and recorded is None:
             return f"{state.name} was not loaded by nodeside, and {key} cannot be read back"
         if actual is not None and not _same_value(value, actual):

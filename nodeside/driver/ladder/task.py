@@ -6,6 +6,7 @@ that the driver container, a build Job and an engineer all get the same key.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from nodeside.driver.bundle.manifest import BundleManifest, Described
 from nodeside.driver.bundle.trust import distrust
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource
+from nodeside.driver.kernel.boot_parameters import added
 from nodeside.driver.ladder.exported_symbols import (
     NOTHING,
     ExportedSymbols,
@@ -23,7 +25,9 @@ from nodeside.driver.ladder.exported_symbols import (
 )
 from nodeside.driver.ladder.plan import WantedDriver
 from nodeside.driver.ladder.variants import build_for
+from nodeside.driver.node.command_line import NOTHING_SAID, CommandLine, read_command_line
 from nodeside.host import Host, Kernel
+from nodeside.modulenames import kernel_name
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load
 from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
@@ -71,7 +75,8 @@ class Task:
     """One driver to manage, with everything resolved.
 
     `source` is an absolute path. `variant` names the one of the build that the kernel gets, "" if
-    it gets none. `symbols` are those of the drivers that this one comes after.
+    it gets none. `symbols` are those of the drivers that this one comes after. `command_line` is
+    that of the running kernel, and says nothing if the task is about another one.
     """
 
     config: Config
@@ -86,6 +91,7 @@ class Task:
     tag: str
     variant: str = ""
     symbols: ExportedSymbols = NOTHING
+    command_line: CommandLine = NOTHING_SAID
 
     @property
     def name(self) -> str:
@@ -142,6 +148,12 @@ class Task:
         return distrust(self.trust, self.cache, self.name, described)
 
     @property
+    def parameters(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the parameters that each module gets, by the kernel's name for it."""
+        modules, line = self.driver.spec.modules, self.command_line
+        return {kernel_name(m.name): {**added(m, line), **m.parameters} for m in modules}
+
+    @property
     def wanted(self) -> WantedDriver:
         spec = self.driver.spec
         return WantedDriver(
@@ -150,6 +162,7 @@ class Task:
             key=self.key,
             tag=self.tag,
             modules=spec.modules,
+            boot={kernel_name(m.name): added(m, self.command_line) for m in spec.modules},
             prebuilt=bool(self.sources),
             toolkit=self.config.shared is not None,
             reuse=spec.reuse,
@@ -190,6 +203,9 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
         key=key,
         tag=store_tag(driver.spec.version, target, key),
         symbols=symbols,
+        command_line=read_command_line(config.host)
+        if target == config.host.kernel
+        else NOTHING_SAID,
     )
 
 

@@ -43,16 +43,32 @@ def find_parameter(module: ModuleFile, name: str) -> Parameter | None:
     return None
 
 
-def wrong_parameters(module: ModuleFile, desired: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the problems of the desired parameters: name → (message, hint)."""
+Problems = dict[str, tuple[str, str]]
+"""What is wrong with parameters: name → (message, hint)."""
+
+
+def wrong_parameters(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
+    """Return the problems of the desired parameters."""
+    return unknown_parameters(module, desired) | wrong_values(module, desired)
+
+
+def unknown_parameters(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
+    """Return the desired parameters that the module does not have."""
+    return {
+        name: (f"{module.name} has no parameter {name!r}", _hint(module, name))
+        for name in desired
+        if name not in ALWAYS_ALLOWED and find_parameter(module, name) is None
+    }
+
+
+def wrong_values(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
+    """Return the desired parameters whose value the kernel would not take."""
     wrong = {}
     for name, value in desired.items():
-        if name in ALWAYS_ALLOWED:
-            continue
-        parameter = find_parameter(module, name)
+        parameter = None if name in ALWAYS_ALLOWED else find_parameter(module, name)
         if parameter is None:
-            wrong[name] = (f"{module.name} has no parameter {name!r}", _hint(module, name))
-        elif problem := wrong_value(parameter.type, value, module.elf_class):
+            continue
+        if problem := wrong_value(parameter.type, value, module.elf_class):
             wrong[name] = (
                 f"parameter {name} of {module.name}: expected {problem}, got {value!r}",
                 parameter.description and f"{name}: {parameter.description}",

@@ -5,6 +5,7 @@
     holders, processes    what holds a module: modules, devices, processes, mounts
     intree                in-tree modules
     exports               where the running kernel has some symbols
+    command_line          what the kernel's command line says of modules
     facts, capabilities   what the kernel accepts; the capabilities of this process
     kernel_log            the kernel's messages since a mark
     node_lock, leases     node-wide locks; records that a reader cannot block

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside.driver.module.modulefile import parse_module
+from nodeside.driver.node.command_line import read_command_line
 from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import NodesideError
 from nodeside.host import Host, Kernel
@@ -30,7 +31,7 @@ class KernelFacts:
     `vermagic` comes from an in-tree module, "" if none could be read. `lockdown` is none,
     integrity, confidentiality or "". `loaded`, `available` (modprobe could load them) and `builtin`
     are module names with `_`. `enrolled` are the ids of the certificates in the kernel's keyrings;
-    None if they are not visible.
+    None if they are not visible. `blacklist` are the modules that the command line forbids.
     """
 
     kernel: Kernel
@@ -43,6 +44,7 @@ class KernelFacts:
     builtin: frozenset[str] = frozenset()
     enrolled: frozenset[str] | None = None
     modules_disabled: bool = False
+    blacklist: frozenset[str] = frozenset()
 
 
 def read_facts(host: Host) -> KernelFacts:
@@ -62,6 +64,7 @@ def read_facts(host: Host) -> KernelFacts:
         builtin=built_in_modules(tree),
         enrolled=enrolled_keys(proc_keys),
         modules_disabled=_text(host.proc / "sys/kernel/modules_disabled").strip() == "1",
+        blacklist=read_command_line(host).blacklist,
     )
 
 

@@ -182,6 +182,121 @@ def test_a_module_of_the_tree_with_another_name_is_loaded_for_its_symbol(node: F
     assert node.kernel.loads == ["renamed", "straw"]
 
 
+# --- the kernel's command line
+
+MODES = [{"name": "straw", "parameters": {"mode": "fast"}}]
+
+
+def said_at_boot(node: FakeNode, text: str) -> None:
+    write(node.host.proc / "cmdline", f"root=/dev/vda1 ro quiet {text}\n")
+
+
+def given(node: FakeNode, **spec: Any) -> tuple[str, ...]:
+    """The notes of a bring-up of a module with the parameters mode and depth."""
+    task = node.task(**spec)
+    node.put_bundle(task, {"straw": module_bytes("straw", parameters=["mode", "depth"])})
+    return node.bring_up(task).notes
+
+
+def test_the_command_line_sets_what_driver_yaml_does_not_and_both_are_told(node: FakeNode) -> None:
+    said_at_boot(node, 'straw.mode=slow "straw.depth=very deep" straw.wdith=3 other.mode=1')
+
+    notes = given(node, modules=MODES)
+
+    assert node.kernel.loads == ['straw depth="very deep" wdith=3 mode=fast']
+    assert notes == (
+        "straw: depth=very deep (the kernel's command line)",
+        "straw: wdith=3 (the kernel's command line)",
+        "straw: mode=fast (driver.yaml; the kernel's command line says slow)",
+        (
+            "straw has no parameter 'wdith', and ignores that of the kernel's command line; "
+            "did you mean depth? known parameters: depth, mode"
+        ),
+    )
+    assert node.record is not None
+    assert node.record.modules[0].parameters == {
+        "depth": "very deep",
+        "wdith": "3",
+        "mode": "fast",
+    }
+
+
+def test_a_module_with_parameters_of_the_command_line_stays_when_the_pod_starts_again(
+    node: FakeNode,
+) -> None:
+    said_at_boot(node, "straw.mode=slow straw.wdith=3")
+    given(node)
+    node.kernel.loads.clear()
+
+    assert node.bring_up(node.task()).source is Rung.LOADED
+    node.forget_cache()
+    assert node.bring_up(node.task()).source is Rung.LOADED
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
+
+
+def test_parameters_are_shown_with_who_asks_for_them(node: FakeNode) -> None:
+    said_at_boot(node, "straw.mode=slow straw.depth=9")
+    words = (
+        "straw: depth=9 (the kernel's command line)",
+        "straw: mode=fast (driver.yaml; the kernel's command line says slow)",
+    )
+    given(node, modules=MODES)
+
+    for verb in ("status", "plan", "doctor"):
+        output = node.run(verb).output
+        assert all(line in output for line in words), output
+    assert "do: leave out one of the two: driver.yaml wins" in node.run("doctor").output
+
+
+def test_a_module_of_the_tree_gets_its_parameters_of_the_command_line(node: FakeNode) -> None:
+    said_at_boot(node, "core.power=3")
+    tree = node.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", "kernel/core.ko:\n")
+    write_bytes(tree / "kernel/core.ko", module_bytes("core"))
+    task = node.task()
+    node.put_bundle(task, {"straw": module_bytes("straw", depends=["core"])})
+
+    node.bring_up(task)
+
+    assert node.kernel.loads == ["core power=3", "straw"]
+
+
+def test_a_value_of_the_command_line_that_the_kernel_would_refuse_is_named(node: FakeNode) -> None:
+    said_at_boot(node, "straw.depth=deep")
+    info = [("license", "GPL"), ("name", "straw"), ("vermagic", f"{RELEASE} SMP mod_unload ")]
+    info += [("parmtype", "depth:int")]
+    machine = 62 if node.host.kernel.architecture == "x86_64" else 183
+    task = node.task()
+    node.put_bundle(task, {"straw": ModuleWriter(machine=machine, info=info).write()})
+
+    with pytest.raises(Refused) as refused:
+        node.bring_up(task)
+
+    assert str(refused.value) == (
+        "straw: parameter depth of straw: expected an integer -2147483648 to 2147483647, got "
+        "'deep', on the kernel's command line"
+    )
+    assert refused.value.hint == (
+        "correct it there and reboot, or set the parameter in driver.yaml, which wins"
+    )
+
+
+def test_a_module_that_the_command_line_forbids_is_refused_and_the_place_named(
+    node: FakeNode,
+) -> None:
+    said_at_boot(node, "module_blacklist=pcspkr,straw")
+
+    with pytest.raises(
+        Refused, match="the kernel's command line has it in module_blacklist="
+    ) as no:
+        given(node)
+
+    assert no.value.hint == (
+        "remove it from module_blacklist= on the kernel's command line (/proc/cmdline), then reboot"
+    )
+    assert "the kernel's command line has straw in module_blacklist=" in node.run("doctor").output
+
+
 def test_a_parameter_change_alone_reloads_with_the_new_one(node: FakeNode) -> None:
     files = {"straw": module_bytes("straw", parameters=["mode"])}
     before = node.task(modules=[{"name": "straw", "parameters": {"mode": "slow"}}])

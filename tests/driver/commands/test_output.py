@@ -52,7 +52,7 @@ def test_nothing_is_announced_by_who_was_kept_out(
 
 
 def test_plans(node: FakeNode) -> None:
-    node.write_driver()
+    node.write_driver(modules=[{"name": "straw", "parameters": {"mode": "fast"}}])
     document = node.run("plan", "-o", "json").document
     assert document == node.run("run", "--dry-run", "-o", "json").document
     compare("plan", document)

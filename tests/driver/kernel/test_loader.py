@@ -210,6 +210,18 @@ def test_disabled_modules_are_the_reason_of_eperm(kernel: FakeKernel) -> None:
     assert refused(kernel, errno.EPERM).reason == "ModulesDisabled"
 
 
+def test_a_module_that_the_command_line_forbids_is_the_reason_of_eperm(kernel: FakeKernel) -> None:
+    """Also where the kernel's own line, `Module edu is blacklisted`, cannot be read."""
+    kernel.log_error = errno.EPERM
+    write(kernel.host.proc / "cmdline", "ro quiet module_blacklist=pcspkr,edu\n")
+
+    failure = refused(kernel, errno.EPERM)
+
+    assert failure.reason == "Blacklisted"
+    assert "module_blacklist= on the kernel's command line forbids it" in str(failure)
+    assert failure.hint.startswith("remove it from module_blacklist= on the kernel's command line")
+
+
 def test_a_missing_capability_is_the_reason_of_eperm(kernel: FakeKernel) -> None:
     write(kernel.host.proc / "self/status", "Name:\tpython3\nCapEff:\t0000000000000000\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,41 @@ def test_a_parameter_change_alone_is_noticed_from_the_record() -> None:
 def test_a_bool_given_as_1_reads_back_as_y_and_is_no_contradiction() -> None:
     known = Observed(in_kernel("b1", debug="Y"), record("b1", debug="1"), (manifest(),))
     assert climb(wanted(parameters={"debug": "1"}), known).action == Keep(manifest())
+
+
+# --- parameters of the kernel's command line
+
+
+def booted_with(**values: str) -> WantedDriver:
+    """`edu`, for which driver.yaml sets nothing, with these on the kernel's command line."""
+    return replace(wanted(), boot={"edu": values})
+
+
+def test_what_the_command_line_gave_a_module_once_is_not_given_again() -> None:
+    """Whatever the module made of it: the command line stays the same until a reboot."""
+    known = Observed(in_kernel(timeout="500"), record(timeout="777", colour="red"), (manifest(),))
+
+    assert climb(booted_with(timeout="777", colour="red"), known).action == Keep(manifest())
+
+
+def test_what_the_command_line_says_is_wanted_of_a_module_loaded_without_it() -> None:
+    """By an older nodeside, or by hand; what cannot be read back contradicts nothing."""
+    for loaded in (record(), None):
+        other = Observed(in_kernel(timeout="1000"), loaded, (manifest(),))
+        same = Observed(in_kernel(timeout="777"), loaded, (manifest(),))
+
+        why = why_not_loaded(booted_with(timeout="777"), other)
+        assert why == "edu has timeout=1000, wanted 777"
+        for line in ({"timeout": "777"}, {"unknown": "1"}):
+            assert climb(booted_with(**line), same).action == Keep(manifest())
+
+
+def test_what_driver_yaml_no_longer_sets_is_as_the_command_line_says() -> None:
+    known = Observed(in_kernel(timeout="5"), record(timeout="5"), (manifest(),))
+
+    assert why_not_loaded(booted_with(timeout="777"), known) == (
+        "edu loaded with parameters timeout=5, wanted timeout=777"
+    )
 
 
 def test_sysfs_contradicts_the_record_when_somebody_changed_a_parameter() -> None:

@@ -1,0 +1,74 @@
+"""Who asks for which parameter of a module: driver.yaml, or the kernel's command line.
+
+Pure. driver.yaml is the more specific of the two and wins, as the arguments of modprobe do; the
+command line adds what driver.yaml does not set. People are told of both: somebody wrote each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.parameters import unknown_parameters
+from nodeside.driver.node.command_line import CommandLine
+from nodeside.modulenames import kernel_name
+from nodeside.spec.model import Module
+
+DRIVER_YAML = "driver.yaml"
+COMMAND_LINE = "kernel command line"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A parameter that a module gets. `source` is who asks for it.
+
+    `overruled` is the value on the kernel's command line, if driver.yaml has another one.
+    """
+
+    module: str
+    name: str
+    value: str
+    source: str
+    overruled: str = ""
+
+    @property
+    def words(self) -> str:
+        text = f"{self.module}: {self.name}={self.value}"
+        if self.overruled:
+            return f"{text} (driver.yaml; the kernel's command line says {self.overruled})"
+        return f"{text} (the kernel's command line)" if self.source == COMMAND_LINE else text
+
+
+def asked(modules: Iterable[Module], line: CommandLine) -> tuple[Asked, ...]:
+    """Return all parameters of these modules, those of the command line first."""
+    return tuple(each for module in modules for each in _asked(module, line))
+
+
+def _asked(module: Module, line: CommandLine) -> Iterator[Asked]:
+    name, boot = kernel_name(module.name), line.of(module.name)
+    for key, value in added(module, line).items():
+        yield Asked(name, key, value, COMMAND_LINE)
+    for key, value in module.parameters.items():
+        other = boot.get(kernel_name(key), value)
+        yield Asked(name, key, value, DRIVER_YAML, other if other != value else "")
+
+
+def added(module: Module, line: CommandLine) -> dict[str, str]:
+    """Return the parameters that only the kernel's command line sets."""
+    own = {kernel_name(key) for key in module.parameters}
+    return {key: value for key, value in line.of(module.name).items() if key not in own}
+
+
+def boot_notes(
+    modules: Sequence[Module], line: CommandLine, files: Iterable[ModuleFile]
+) -> tuple[str, ...]:
+    """Return what a person should know of the command line when these modules are loaded."""
+    notes = [each.words for each in asked(modules, line) if each.source == COMMAND_LINE]
+    notes += [each.words for each in asked(modules, line) if each.overruled]
+    boot: Mapping[str, Mapping[str, str]] = {kernel_name(m.name): added(m, line) for m in modules}
+    for file in files:
+        for message, hint in unknown_parameters(file, boot.get(file.name, {})).values():
+            known = f"; {hint}" if file.parameters else ""
+            notes.append(f"{message}, and ignores that of the kernel's command line{known}")
+    return tuple(notes)
