@@ -9,6 +9,7 @@ from tests.chaos.attempts import BUG, attempt
 from tests.chaos.bundles import OUTSIDE
 from tests.chaos.histories import NAME as HISTORIES
 from tests.chaos.judging import Sight, faults, lies
+from tests.chaos.leaders import all_ran
 from tests.chaos.ledger import Ledger
 from tests.chaos.stores import NAME as STORES
 from tests.driver.fakes.odd_answers import Answer, OddServer
@@ -48,6 +49,21 @@ def test_a_node_where_all_is_right_has_no_fault() -> None:
 )
 def test_each_fault_of_a_node_is_found(found: dict[str, str], words: str) -> None:
     assert any(words in each for each in judged(sight(**found)))
+
+
+@pytest.mark.parametrize(
+    ("last", "all_of_them"),
+    [
+        ("10 passed in 1802.11s (0:30:02)", True),
+        ("9 passed, 1 skipped in 900.00s (0:15:00)", False),
+        ("10 skipped in 0.03s", False),
+        ("no tests ran in 0.03s", False),
+    ],
+)
+def test_killed_leaders_were_killed_only_if_no_test_was_skipped(
+    last: str, all_of_them: bool
+) -> None:
+    assert all_ran(f"..........\n{last}\n") is all_of_them
 
 
 def test_a_ready_file_without_its_module_is_a_lie_at_any_moment() -> None:
