@@ -194,7 +194,7 @@ def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
 @click.argument("module", type=click.Path(path_type=Path))
 @click.option(
     "--image",
-    default="registry.example.com/drivers/CHANGE:1.0.0",
+    default="registry.example.com/drivers/change-this:1.0.0",
     help="Pull spec of the driver image.",
 )
 def import_module(module: Path, image: str) -> None:

@@ -47,10 +47,15 @@ def preflight(
     """
     from cluster.cli import trial_build
     from cluster.cli.installed_settings import as_installed
+    from nodeside.errors import UsageError
     from nodeside.spec.fleet import Preflight
+    from nodeside.spec.patterns import PULL_SPEC
 
     if [bool(os_version), bool(kernel), bool(toolkit)].count(True) != 1:
         raise click.UsageError("say where: one of --os-version, --kernel and --toolkit")
+    if toolkit and not PULL_SPEC.fits(toolkit):
+        words = f"--toolkit {toolkit}: expected {PULL_SPEC.words}"
+        raise UsageError(words, hint=PULL_SPEC.remedy(toolkit))
     signal.signal(signal.SIGTERM, _interrupted)
     api, place = connection.open(), Preflight(os_version, kernel, toolkit)
     settings = as_installed(api, connection.settings())

@@ -46,6 +46,7 @@ from nodeside.contract import (
     state_label,
 )
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.spec.patterns import PULL_SPEC
 from nodeside.spec.schema import camel_case
 
 Document = dict[str, Any]
@@ -161,16 +162,9 @@ def check(installation: Installation) -> None:
             f"{installation.namespace!r} is no name of a namespace: expected lower case letters, "
             "digits and -, at most 63"
         )
-    if not installation.image or re.search(r"\s", installation.image):
-        raise NotInstallable(
-            f"{installation.image!r} is no pull spec of the controller's image",
-            hint="expected something like registry.example.com/nodeside/nodeside-cluster:1.0",
-        )
-    if re.search(r"\s", installation.agent_image):
-        raise NotInstallable(
-            f"{installation.agent_image!r} is no pull spec of the device agent's image",
-            hint="expected something like registry.example.com/nodeside/nodeside-agent:1.0",
-        )
+    _check_image(installation.image, "the controller's image", "nodeside-cluster")
+    if installation.agent_image:
+        _check_image(installation.agent_image, "the device agent's image", "nodeside-agent")
     for name in installation.pull_secrets:
         if not _SUBDOMAIN.fullmatch(name):
             raise NotInstallable(f"{name!r} is no name of a pull secret")
@@ -179,6 +173,13 @@ def check(installation: Installation) -> None:
             raise NotInstallable(f"{key}={value} is no label of a node")
     if installation.ca_config_map and not _SUBDOMAIN.fullmatch(installation.ca_config_map):
         raise NotInstallable(f"{installation.ca_config_map!r} is no name of a ConfigMap")
+
+
+def _check_image(image: str, what: str, name: str) -> None:
+    if not PULL_SPEC.fits(image):
+        expected = f"expected something like registry.example.com/nodeside/{name}:1.0"
+        hint = PULL_SPEC.remedy(image) or expected
+        raise NotInstallable(f"{image!r} is no pull spec of {what}", hint=hint)
 
 
 def values_of(installation: Installation) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from nodeside.spec.image_names import DIGEST, PLAIN, TAG
+
 _CONTROLLER: Final = "nodeside-cluster"
 _AGENT: Final = "nodeside-agent"
 _PULL_SPEC: Final = re.compile(
-    r"(?P<repository>[^\s@]+?)(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>\S+))?"
+    f"(?P<repository>{PLAIN.repository})(:(?P<tag>{TAG}))?(@(?P<digest>{DIGEST}))?"
 )
 
 

@@ -27,6 +27,7 @@ from nodeside.spec.schema import (
 )
 
 Schema = dict[str, Any]
+Scalar = Text | Integer | Number | Boolean | Choice
 
 
 def json_schema() -> Schema:
@@ -79,7 +80,7 @@ class JsonSchema:
                 return {"type": "object", **values, **self.keys(keys)}
         return self.scalar(shape)
 
-    def scalar(self, shape: Text | Integer | Number | Boolean | Choice) -> Schema:
+    def scalar(self, shape: Scalar) -> Schema:
         match shape:
             case Text(pattern, limit, or_number):
                 text = {"type": "string", **_pattern(pattern), "maxLength": limit}

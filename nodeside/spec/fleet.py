@@ -27,7 +27,7 @@ class Toolkit:
     image_template: str = item(
         "A pull spec with {kernel}, {osVersion} or {arch} in it.",
         default="",
-        pattern=patterns.PULL_SPEC,
+        pattern=patterns.TOOLKIT_TEMPLATE,
     )
     images: Mapping[str, str] = item(
         "Pull specs by kernel release.",

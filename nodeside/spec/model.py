@@ -281,7 +281,7 @@ class Prebuilt:
         "where a node looks first. If a cluster cannot pull the image, nodes build with "
         "`spec.image`.",
         default="",
-        pattern=patterns.PULL_SPEC,
+        pattern=patterns.PREBUILT_TEMPLATE,
     )
     trust: Trust = item("When a fetched bundle may be used.", default_factory=Trust)
     size_limit_mib: int = item(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodeside.contract import NodeDriverStatus
-from nodeside.spec.editor import JsonSchema, Schema
+from nodeside.spec.editor import JsonSchema, Scalar, Schema
 from nodeside.spec.model import Driver
 from nodeside.spec.rules import CLUSTER_RULES, rules_of
 from nodeside.spec.schema import Field, ListOf, Pattern, Section, Shape, Text, shape_of
@@ -54,6 +54,12 @@ class _OpenApi(JsonSchema):
             schema["x-kubernetes-validations"] = rules
         return schema
 
+    def scalar(self, shape: Scalar) -> Schema:
+        schema = super().scalar(shape)
+        if isinstance(shape, Text) and (rules := _remedies(shape.pattern)):
+            schema["x-kubernetes-validations"] = rules
+        return schema
+
     def keys(self, pattern: Pattern) -> Schema:
         if not pattern.regex:
             return {}
@@ -85,6 +91,14 @@ def _rules(kind: type[Any]) -> list[Schema]:
     pairs = [(rule.cel, rule.message) for rule in rules_of(kind) if rule.cel]
     pairs += [(rule.cel, rule.message) for rule in CLUSTER_RULES if rule.section is kind]
     return [{"rule": cel, "message": message} for cel, message in pairs]
+
+
+def _remedies(pattern: Pattern) -> list[Schema]:
+    """Return rules beside a pattern: the API server's message about one only quotes the regex."""
+    return [
+        {"rule": f"!self.matches({_cel_text(regex)})", "message": words}
+        for regex, words in pattern.refused
+    ]
 
 
 def _cel_text(text: str) -> str:

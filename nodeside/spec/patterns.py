@@ -6,12 +6,13 @@ which is any space of Unicode in Python and of ASCII in Go.
 
 from __future__ import annotations
 
+from nodeside.spec.image_names import PLAIN, Grammar
+from nodeside.spec.image_names import REMEDIES as IMAGE_REMEDIES
 from nodeside.spec.schema import Pattern
 
 # A path segment that is not `..`; `.` alone is allowed.
 _SEGMENT = r"([^/.\x00-\x1f][^/\x00-\x1f]*|\.([^/.\x00-\x1f][^/\x00-\x1f]*)?|\.\.[^/\x00-\x1f]+)"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-_HOST = r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?"
 
 DRIVER_NAME = Pattern(
     r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
@@ -56,8 +57,9 @@ METRIC_NAME = Pattern(
 )
 DRIVER_IN_SYSFS = Pattern(r"^[^/ \x00-\x1f]+$", "the name of a driver in /sys/bus/pci/drivers")
 REPOSITORY = Pattern(
-    rf"^{_HOST}(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",
+    rf"^{PLAIN.host}/{PLAIN.path}$",
     "an OCI repository without scheme, tag and digest: registry.example.com/team/edu",
+    IMAGE_REMEDIES,
 )
 HTTP_URL = Pattern(
     r"^https?://[^ \x00-\x1f?#/@\\]+(/[^ \x00-\x1f?#\\]*)?$",
@@ -73,7 +75,20 @@ KERNEL_VERSION = Pattern(
 )
 SHA256 = Pattern(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")
 PULL_SPEC = Pattern(
-    r"^[^ \x00-\x1f]+$", "a pull spec without white space: registry.example.com/team/image:tag"
+    PLAIN.pull_spec, "a pull spec such as registry.example.com/team/image:tag", IMAGE_REMEDIES
+)
+PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")  # what each kernel has of its own
+TOOLKIT_TEMPLATE = Pattern(
+    Grammar(PLACEHOLDERS).pull_spec,
+    "a pull spec such as registry.example.com/toolkit:{kernel}, where {kernel}, {osVersion} and "
+    "{arch} are the only braces",
+    IMAGE_REMEDIES,
+)
+PREBUILT_TEMPLATE = Pattern(
+    Grammar((*PLACEHOLDERS, "{version}")).pull_spec,
+    "a pull spec such as registry.example.com/team/image:{version}-{kernel}, where {kernel}, "
+    "{version}, {osVersion} and {arch} are the only braces",
+    IMAGE_REMEDIES,
 )
 IMAGE_STREAM = Pattern(
     r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",

@@ -140,7 +140,7 @@ class Reader:
                 path, f"expected at most {shape.max_length} characters, got {len(value)}"
             )
         if not shape.pattern.fits(value) or not _is_unicode(value):
-            return self.expected(shape.pattern.words, path, value)
+            return self.expected(shape.pattern.words, path, value, shape.pattern.remedy(value))
         return value
 
     def _quote(self, value: object, path: Path) -> str:

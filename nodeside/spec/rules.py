@@ -38,6 +38,7 @@ from nodeside.spec.model import (
     SysfsCheck,
     merged,
 )
+from nodeside.spec.patterns import PLACEHOLDERS
 from nodeside.spec.services import Hooks, ServiceReady
 
 S = TypeVar("S")
@@ -47,7 +48,6 @@ _LISTS = ("pci", "sysfs", "nodes")  # kinds of `discover` that are lists
 # Limits of resource.k8s.io/v1, and the names that the device agent uses itself.
 DRA_VALUE_LIMIT, DRA_NAME_LIMIT = 64, 32  # characters of an attribute of a ResourceSlice
 DRA_OWN = ("device", "resource", "vendor")
-PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")
 
 
 @dataclass(frozen=True)

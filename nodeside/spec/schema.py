@@ -30,14 +30,21 @@ class Pattern:
     """A regular expression, and the same in words for people.
 
     Python, Go (in Kubernetes) and editors match it against the whole text: no look-around, no named
-    groups. An empty one matches everything.
+    groups. An empty one matches everything. `refused` are regular expressions of texts that are
+    wrong in a way that has a remedy, with the remedy; editors do not have them.
     """
 
     regex: str
     words: str
+    refused: tuple[tuple[str, str], ...] = ()
 
     def fits(self, text: str) -> bool:
-        return not self.regex or re.fullmatch(self.regex, text) is not None
+        whole = not self.regex or re.fullmatch(self.regex, text) is not None
+        return whole and not self.remedy(text)
+
+    def remedy(self, text: str) -> str:
+        """Return what to do about a text that does not fit, "" if that is not known."""
+        return next((words for regex, words in self.refused if re.search(regex, text)), "")
 
 
 SOME_TEXT = Pattern(r"^[^\x00-\x08\x0b-\x1f\x7f]+$", "some text, without control characters")

@@ -25,6 +25,35 @@ def metrics(*metrics: dict[str, Any]) -> dict[str, Any]:
     return {"attributes": [{"name": f"a{n}", "path": f"a{n}", "metric": m} for n, m in each]}
 
 
+_SCHEME = "write it without https:// or another scheme"
+_LOWER = "repository names are lower case"
+_LONG = "the name before the tag has at most 255 characters"
+# Names that no container runtime would pull, with the remedy.
+WRONG_IMAGES: list[tuple[dict[str, Any], str]] = [
+    ({"image": "https://registry.example.com/edu:1.0.0"}, _SCHEME),
+    ({"image": "docker://registry.example.com/edu:1.0.0"}, _SCHEME),
+    ({"image": "registry.example.com/Drivers/edu:1.0.0"}, _LOWER),
+    ({"image": "EDU:1.0.0"}, _LOWER),
+    ({"image": "[::1]:5000/Edu"}, _LOWER),
+    ({"image": f"registry.example.com:5000/{'a' * 256}:1.0.0"}, _LONG),
+    ({"image": "registry.example.com/edu:1.0.0 "}, ""),
+    ({"image": "registry.example.com/edu:{version}"}, ""),
+    ({"image": "registry.example.com/edu:"}, ""),
+    ({"image": "registry.example.com/edu@sha256:94"}, ""),
+    ({"image": "registry.example.com//edu"}, ""),
+    ({"image": "registry.example.com/edu:" + "t" * 129}, ""),
+    ({"prebuilt": {"image": "http://registry.example.com/edu:{kernel}"}}, _SCHEME),
+    ({"prebuilt": {"image": "registry.example.com/Edu:{osVersion}-{kernel}"}}, _LOWER),
+    ({"prebuilt": {"image": "registry.example.com/edu:{kernel}-{kernal}"}}, ""),
+    ({"prebuilt": {"sources": [{"oci": "oci://registry.example.com/team/edu"}]}}, _SCHEME),
+    ({"prebuilt": {"sources": [{"oci": "registry.example.com/Team/edu"}]}}, _LOWER),
+    ({"toolkit": {"imageTemplate": "https://registry.example.com/toolkit:{kernel}"}}, _SCHEME),
+    ({"toolkit": {"imageTemplate": "registry.example.com/toolkit:${KERNEL_FULL_VERSION}"}}, ""),
+    ({"toolkit": {"images": {"6.1.0": "https://registry.example.com/toolkit"}}}, _SCHEME),
+    ({"toolkit": {"images": {"6.1.0": "registry.example.com/Toolkit:6.1.0"}}}, _LOWER),
+    ({"preflight": [{"toolkit": "https://registry.example.com/toolkit:6.1.0"}]}, _SCHEME),
+]
+
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"modules": []}, "$.spec: expected modules, devices or both"),
     (

@@ -161,7 +161,7 @@ spec:
         (
             {"image": ""},
             (
-                "$.spec.image: expected a pull spec without white space: registry.example.com/team/"
+                "$.spec.image: expected a pull spec such as registry.example.com/team/"
                 'image:tag, got ""'
             ),
         ),

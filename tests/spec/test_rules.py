@@ -11,7 +11,7 @@ from nodeside.errors import SpecError
 from nodeside.spec import parse
 from nodeside.spec.rules import CLUSTER_RULES, RULES, Rule
 from nodeside.spec.schema import shape_of
-from tests.spec.broken import BROKEN, SYSFS
+from tests.spec.broken import BROKEN, SYSFS, WRONG_IMAGES
 from tests.spec.documents import document
 
 
@@ -61,6 +61,46 @@ def test_a_repository_has_no_scheme_tag_or_digest(repository: str, good: bool) -
     else:
         with pytest.raises(SpecError, match="without scheme, tag and digest"):
             parse(value)
+
+
+@pytest.mark.parametrize(("spec", "remedy"), WRONG_IMAGES)
+def test_an_image_that_nobody_could_pull_is_refused_with_the_remedy(
+    spec: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(document(**spec))
+    [line] = str(caught.value).splitlines()
+    assert re.search(r": expected (a pull spec such as|an OCI repository) .*, got \"", line)
+    assert line.rpartition("; ")[2] == remedy if remedy else line.endswith(('"', "..."))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "edu",
+        "edu:1.0.0",
+        "localhost:5000/edu:RC1",
+        "Registry.Example.com/team/edu_x/a--b__c.d:V1.0_final",
+        "[fe80::1]:5000/edu",
+        f"registry.example.com/edu@sha256:{'0' * 64}",
+        f"registry.example.com:443/edu:1.0@sha512:{'a' * 128}",
+        f"{'a' * 255}:{'T' * 128}",
+    ],
+)
+def test_whatever_a_container_runtime_pulls_is_an_image(image: str) -> None:
+    assert parse(document(image=image)).spec.image == image
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "image"),
+    [
+        ("toolkit", "imageTemplate", "registry.example.com/{arch}/toolkit:{osVersion}"),
+        ("toolkit", "imageTemplate", "{arch}.example.com:5000/a-{arch}:x-{kernel}.{arch}"),
+        ("prebuilt", "image", "registry.example.com/edu:{version}-{kernel}-{osVersion}-{arch}"),
+    ],
+)
+def test_placeholders_may_stand_for_letters_anywhere(section: str, field: str, image: str) -> None:
+    assert image in str(parse(document(**{section: {field: image}})).spec)
 
 
 @pytest.mark.parametrize("expression", ["(?i)größe-x", "[a-\U0010ffff]", "(?i)[a-z]"])

@@ -38,6 +38,7 @@ from cluster.plan.stages.job_manifests import complete_job, job_problems
 from cluster.render.templates import StageInvalid
 from nodeside.contract import ADMITTED_VARIABLE, State, state_label
 from nodeside.spec import Driver
+from nodeside.spec.patterns import PULL_SPEC
 
 Document = dict[str, Any]
 
@@ -163,8 +164,22 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
         yield "serviceAccountName: expected a string"
     if account in (CONTROLLER, DEVICE_AGENT, settings.service_account):
         yield f"the service account {account} is nodeside's own; name another one"
+    yield from _image_problems(pod)
     if document["kind"] in _GATED and AFFINITY in affinity:
         yield "select nodes by nodeSelector: nodeside sets the required nodeAffinity itself"
+
+
+def _image_problems(pod: Mapping[str, Any]) -> Iterator[str]:
+    """Yields images that no container runtime would pull; the API server takes any text.
+
+    The text is not repeated: it may come from a Secret.
+    """
+    for container in (*pod.get("initContainers", ()), *pod.get("containers", ())):
+        image = container.get("image")
+        if isinstance(image, str) and not PULL_SPEC.fits(image):
+            remedy = PULL_SPEC.remedy(image)
+            words = f"image of container {container.get('name')}: expected {PULL_SPEC.words}"
+            yield f"{words}; {remedy}" if remedy else words
 
 
 def _part(document: Any, name: str) -> Any:

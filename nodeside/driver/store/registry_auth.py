@@ -18,11 +18,9 @@ from nodeside.driver.store.credentials import Credentials
 from nodeside.driver.store.transport import Transport
 from nodeside.errors import SpecError
 from nodeside.http.failures import shown
+from nodeside.spec import image_names
 
-_PATH = re.compile(
-    r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
-)
-_HOST = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
+_HOST, _PATH = re.compile(image_names.PLAIN.host), re.compile(image_names.PLAIN.path)
 _PARAMETER = re.compile(r'(?<![A-Za-z_])([A-Za-z_]{1,32})\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
 _CHALLENGE_LIMIT = 4096  # characters; real challenges have a few hundred
 _TOKEN_LIMIT = 1 << 18

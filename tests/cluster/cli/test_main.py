@@ -232,6 +232,17 @@ def test_a_wrong_command_line_is_exit_code_2() -> None:
     assert command("explain").exit_code == ExitCode.USAGE
 
 
+def test_a_toolkit_image_that_nobody_could_pull_is_refused_before_anything_is_tried() -> None:
+    done = command("preflight", "edu", "--toolkit", "https://registry.example.com/toolkit:6.1")
+
+    assert done.exit_code == ExitCode.USAGE
+    assert done.errors == (
+        "error: --toolkit https://registry.example.com/toolkit:6.1: expected a pull spec such as "
+        "registry.example.com/team/image:tag\n"
+        "hint: write it without https:// or another scheme\n"
+    )
+
+
 def test_resolve_looks_into_the_image_stream_of_the_cluster(tmp_path: Path) -> None:
     version = "418.94.202501221327-0"
     tag = {

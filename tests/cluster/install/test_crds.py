@@ -26,7 +26,7 @@ from tests.cluster.fakes.installed import install_crds
 from tests.cluster.fakes.statuses import full
 from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.controlplane import ControlPlane
-from tests.spec.broken import BROKEN
+from tests.spec.broken import BROKEN, WRONG_IMAGES
 from tests.spec.documents import document, drivers
 
 pytestmark = pytest.mark.cluster
@@ -124,6 +124,15 @@ def test_a_broken_rule_is_refused_in_the_words_of_the_parser(
         return
     assert answer.status == 422
     assert words.removesuffix(": dm_edu") in answer.message
+
+
+@pytest.mark.parametrize(("spec", "remedy"), WRONG_IMAGES)
+def test_an_image_that_nobody_could_pull_is_refused_with_the_remedy(
+    control_plane: ControlPlane, spec: dict[str, Any], remedy: str
+) -> None:
+    answer = try_out(control_plane, document(**{"image": IMAGE, **spec}))
+    assert answer.status == 422
+    assert (remedy or "in body should match") in answer.message
 
 
 def test_a_driver_without_an_image_is_refused_in_a_cluster(control_plane: ControlPlane) -> None:

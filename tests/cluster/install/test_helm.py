@@ -27,6 +27,7 @@ from cluster.install.manifests import (
     values_of,
 )
 from nodeside import __version__
+from nodeside.spec.image_names import DIGEST, PLAIN, TAG
 
 IMAGE = "registry.example.com:5000/nodeside-cluster:1.0"
 CHOSEN = Installation(
@@ -106,6 +107,17 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
     jsonschema.validate(values(Installation()), schema())
 
 
+def test_the_schema_has_the_grammar_of_the_spec() -> None:
+    image = {
+        "repository": {"type": "string", "pattern": f"^{PLAIN.repository}$"},
+        "tag": {"type": "string", "pattern": f"^({TAG})?$"},
+        "digest": {"type": "string", "pattern": f"^({DIGEST})?$"},
+    }
+    agent = {"repository": {"type": "string", "pattern": f"^({PLAIN.repository})?$"}}
+    assert schema()["properties"]["image"]["properties"] == image
+    assert schema()["properties"]["agentImage"]["properties"] == {**image, **agent}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -116,6 +128,9 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
         {"nodeSelector": {"a": True}},
         {"image": {"repository": ""}},
         {"agentImage": {"repository": "a b"}},
+        {"image": {"repository": "https://registry.example.com/nodeside-cluster"}},
+        {"image": {"repository": "registry.example.com/Nodeside/nodeside-cluster"}},
+        {"image": {"repository": "nodeside-cluster", "digest": "sha256:94"}},
         {"caConfigMap": "No Name"},
         {"opneshift": True},
     ],

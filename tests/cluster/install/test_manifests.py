@@ -284,6 +284,8 @@ def test_a_template_that_asks_for_an_unknown_value_is_an_error(
         (Installation(namespace="a" * 64), "is no name of a namespace: .* at most 63"),
         (Installation(image="a b"), "'a b' is no pull spec of the controller's image"),
         (Installation(image=""), "'' is no pull spec"),
+        (Installation(image="https://r.example.com/nodeside-cluster"), "is no pull spec of the co"),
+        (Installation(agent_image="r.example.com/Agent:1"), "is no pull spec of the device agent"),
         (Installation(agent_image="a b"), "'a b' is no pull spec of the device agent's image"),
         (Installation(pull_secrets=("pull", "")), "'' is no name of a pull secret"),
         (Installation(pull_secrets=("Pull",)), "'Pull' is no name of a pull secret"),

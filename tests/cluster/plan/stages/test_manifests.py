@@ -254,6 +254,10 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
             ),
             "DaemonSet x: select nodes by nodeSelector: nodeside sets the required nodeAffinity",
         ),
+        (
+            daemonset("x").replace("image: ", "image: https://"),
+            "team/image:tag; write it without https:// or another scheme",
+        ),
         (daemonset("x") + "---\n" + daemonset("x"), "DaemonSet x is defined twice"),
         (job("x", "often"), "Job x: annotation nodeside.io/run: expected once or perNode"),
         (job("x", "[]"), "expected once or perNode, found []"),
