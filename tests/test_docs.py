@@ -41,7 +41,7 @@ FOREIGN = {
     *(
         "--only",
         "--editable",
-        *("--all-tiers", "--pdb"),
+        *("--all-tiers", "--costs", "--pdb"),
         *("--minutes", "--outage", "--rounds", "--seed"),
         "--check",
         "--library-path",
