@@ -52,6 +52,14 @@ class Prometheus:
             time.sleep(0.05)
         return found
 
+    def until_some(self, expression: str) -> list[tuple[Labels, float]]:
+        """The results, as soon as there is one. A scrape that failed in between may hide it."""
+        deadline = time.monotonic() + self.patience
+        while not (found := self.query(expression)):
+            assert time.monotonic() < deadline, (expression, self._get("targets"))
+            time.sleep(0.05)
+        return found
+
     def alert(self, name: str) -> Mapping[str, Any]:
         """An alert that is pending or fires, when there is one, with its words."""
         deadline = time.monotonic() + self.patience

@@ -53,9 +53,7 @@ class Answers:
 
     def until_some(self, text: str) -> list[tuple[dict[str, str], float]]:
         """The series, as soon as there is one."""
-        expression = self.fill(text)
-        self.server.until(f"count({expression}) > bool 0")
-        return self.server.query(expression)
+        return self.server.until_some(self.fill(text))
 
     def until_none(self, text: str) -> None:
         self.server.until(self.fill(text), 0)
