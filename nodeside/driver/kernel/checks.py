@@ -68,7 +68,10 @@ def check_before_load(
     )
     refusals = [*_check_allowed(modules, facts), *_check_names(modules, specs)]
     refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
-    lacking = {m.name: unprovided(m, modules, symbols, exported, running) for m in modules}
+    lacking = {
+        m.name: unprovided(m, modules, facts, running, symbols=symbols, exported=exported)
+        for m in modules
+    }
     refusals += _check_dependencies(modules, facts, lacking)
     if symbols is not None:
         others = {**symbols, **exported}

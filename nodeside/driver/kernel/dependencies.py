@@ -14,6 +14,7 @@ from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.symvers import KernelSymbol, compare
 from nodeside.driver.node.exports import RunningExports
 from nodeside.driver.node.facts import KernelFacts
+from nodeside.modulenames import name_of_file
 
 Symbols = Mapping[str, KernelSymbol]
 _IMAGE = "vmlinux"
@@ -62,17 +63,33 @@ def is_certain(symbol: str, symbols: Symbols, running: RunningExports) -> bool:
 def unprovided(
     module: ModuleFile,
     modules: Sequence[ModuleFile],
+    facts: KernelFacts,
+    running: RunningExports,
+    *,
     symbols: Symbols | None,
     exported: Symbols,
-    running: RunningExports,
 ) -> tuple[str, ...]:
-    """Return the required symbols that certainly nothing exports."""
+    """Return the required symbols that certainly nothing exports.
+
+    A Module.symvers lists all modules of a kernel, those too whose package is not installed.
+    """
     ours = set(chain.from_iterable(each.exports for each in modules))
     lacking = [s for s in module.imports if s not in ours and s not in exported]
     lacking = [symbol for symbol in lacking if not running.has(symbol)]
-    if symbols is None:
-        return tuple(lacking) if running.complete else ()
-    return tuple(s for s in lacking if s not in symbols and is_certain(s, symbols, running))
+    if running.complete or (symbols is not None and not running.out_of_tree):
+        return tuple(s for s in lacking if not _is_offered(s, symbols or {}, facts, running))
+    return ()
+
+
+def _is_offered(symbol: str, symbols: Symbols, facts: KernelFacts, running: RunningExports) -> bool:
+    """Return whether the kernel's image or a module on this node may have a listed symbol."""
+    listed = symbols.get(symbol)
+    if listed is None:
+        return False
+    name = name_of_file(listed.module)
+    if name in facts.loaded | facts.available:
+        return not running.complete
+    return listed.module == _IMAGE or name in facts.builtin
 
 
 def in_tree_needs(

@@ -203,6 +203,35 @@ def test_dependency_that_is_nowhere_is_left_to_the_kernel_if_its_symbols_cannot_
     assert needy(None, RunningExports()) == []
 
 
+OF_ANOTHER_PACKAGE = "drivers/media/v4l2-core/v4l2-mem2mem"
+
+
+def listed(module: str) -> dict[str, KernelSymbol]:
+    """A Module.symvers that has the symbol in this module, as that of installed headers does."""
+    return {**PRINTK, "v4l2_m2m_init": KernelSymbol("v4l2_m2m_init", 0, module, "EXPORT_SYMBOL")}
+
+
+@pytest.mark.parametrize("running", [OF_THE_IMAGE, RunningExports()], ids=["complete", "nothing"])
+def test_list_of_the_kernel_does_not_stand_for_a_module_whose_package_is_missing(
+    running: RunningExports,
+) -> None:
+    assert needy(listed(OF_ANOTHER_PACKAGE), running) == [NOWHERE]
+    others = replace(running, out_of_tree=frozenset({"nvidia"}))
+    expected = [NOWHERE] if running.complete else []
+    assert needy(listed(OF_ANOTHER_PACKAGE), others) == expected
+
+
+@pytest.mark.parametrize("module", ["drivers/virtio/virtio", "lib/crc32c", "drivers/media/mc"])
+def test_list_of_the_kernel_stands_for_a_module_that_is_here(module: str) -> None:
+    """Loaded, built in, or in the tree, of which no list of symbols is known."""
+    assert needy(listed(module), RunningExports()) == []
+
+
+@pytest.mark.parametrize("module", ["vmlinux", "lib/crc32c"])
+def test_list_of_the_kernel_stands_for_its_image(module: str) -> None:
+    assert needy(listed(module), OF_THE_IMAGE) == []
+
+
 @pytest.mark.parametrize(
     "running",
     [
