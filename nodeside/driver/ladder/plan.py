@@ -244,7 +244,7 @@ def _parameter_mismatch(
     kernel's command line stays the same until a reboot. So what it asks for needs no proof, and a
     module that was given it once is not loaded again for what it made of it.
     """
-    desired = {**boot, **module.parameters}
+    desired = {**boot, **_by_kernel_name(module.parameters)}
     recorded = _recorded(kernel_name(module.name), state, record)
     given = None if recorded is None else {**boot, **recorded}
     if given is not None and given != desired:
@@ -263,8 +263,13 @@ def _parameter_mismatch(
 def _recorded(name: str, state: LoadedState, record: LoadedRecord | None) -> dict[str, str] | None:
     for module in record.modules if record else ():
         if module.name == name and module.build_id == state.build_id:
-            return dict(module.parameters)
+            return _by_kernel_name(module.parameters)
     return None
+
+
+def _by_kernel_name(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters by the names that sysfs and the command line have: `-` is `_`."""
+    return {kernel_name(name): value for name, value in parameters.items()}
 
 
 def _same_value(desired: str, actual: str) -> bool:

@@ -208,6 +208,19 @@ def test_what_driver_yaml_no_longer_sets_is_as_the_command_line_says() -> None:
     )
 
 
+def test_a_parameter_may_have_either_dash_wherever_it_is_named() -> None:
+    dashed = record(**{"time-out": "5"})
+    known = Observed(in_kernel(time_out="5"), dashed, (manifest(),))
+
+    assert climb(booted_with(time_out="5"), known).action == Keep(manifest())
+    for name in ("time-out", "time_out"):
+        assert climb(wanted(parameters={name: "5"}), known).action == Keep(manifest())
+    changed = Observed(in_kernel(time_out="7"), dashed, (manifest(),))
+    assert why_not_loaded(wanted(parameters={"time-out": "5"}), changed) == (
+        "edu has time_out=7, wanted 5"
+    )
+
+
 def test_sysfs_contradicts_the_record_when_somebody_changed_a_parameter() -> None:
     known = Observed(in_kernel("b1", depth="7"), record("b1", depth="0x10"), (manifest(),))
     why = why_not_loaded(wanted(parameters={"depth": "0x10"}), known)
