@@ -48,13 +48,16 @@ def is_certain(symbol: str, symbols: Symbols, running: RunningExports) -> bool:
     """Return whether the kernel's Module.symvers is right about a symbol.
 
     It is not if a loaded module that is not of the kernel's tree exports the symbol, perhaps in
-    place of one that is, or one that was added to the tree later. Its CRC is not known.
+    place of one that is, or one that was added to the tree later, or may export it. Its CRC is not
+    known.
     """
     listed = symbols.get(symbol)
     if listed is not None and listed.module == _IMAGE:
         return True
     if exporter := running.loaded.get(symbol):
         return listed is not None and exporter not in running.out_of_tree
+    if symbol in running.unclear:
+        return False
     if listed is None and symbol in running.in_tree:
         return False
     return running.complete or not running.out_of_tree
@@ -105,6 +108,6 @@ def in_tree_needs(
     instead = [
         running.in_tree[symbol]
         for symbol in module.imports
-        if symbol in running.in_tree and not (symbol in running.loaded or symbol in running.image)
+        if symbol in running.in_tree and not running.in_kernel(symbol)
     ]
     return tuple(name for name in dict.fromkeys([*named, *instead]) if name not in siblings)

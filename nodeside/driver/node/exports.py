@@ -6,15 +6,19 @@ before the load has the symbols of modules that somebody else loaded, so these a
     /proc/kallsyms                  image and loaded modules (kernel/kallsyms.c, s_show)
     /lib/modules/.../modules.symbols   modules of the kernel's tree, as depmod found them
 
-A module's symbol has a capital letter in kallsyms if it is exported. Addresses are not needed:
-kptr_restrict hides only them. Without CONFIG_KALLSYMS_ALL data is missing in the list, without
-CONFIG_KALLSYMS the list: then a symbol that is not found may still be there.
+A module's symbol has a capital letter in kallsyms if EXPORT_SYMBOL exports it. EXPORT_SYMBOL_GPL
+gives it a small one (kernel/module/kallsyms.c, is_exported). Both leave a label `__ksymtab_NAME` in
+the module's read-only data. Somebody else's module may be stripped of it: then NAME with a small
+letter may be exported or local.
+
+Addresses are not needed: kptr_restrict hides only them. Without CONFIG_KALLSYMS_ALL data is missing
+in the list, without CONFIG_KALLSYMS the list: then a symbol that is not found may still be there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodeside.driver.node.modules import KernelModules
@@ -23,6 +27,8 @@ from nodeside.modulenames import kernel_name
 
 _DATA = "init_task"  # data of every kernel's image; listed only with CONFIG_KALLSYMS_ALL
 _EXPORT = "symbol:"
+_LABEL = "__ksymtab_"  # of an export, include/linux/export-internal.h
+_UNDEFINED = "u"  # what a module imports: listed while its init function runs
 
 
 @dataclass(frozen=True)
@@ -31,17 +37,23 @@ class RunningExports:
 
     `loaded` maps a symbol to the loaded module that exports it, `in_tree` to the module of the
     kernel's tree that does, loaded or not. `image` are those of the kernel itself. `out_of_tree`
-    are the loaded modules of others. `complete`: a symbol that is nowhere here is nowhere.
+    are the loaded modules of others, and `unclear` are symbols that they have, exported or local.
+    `complete`: a symbol that is nowhere here is nowhere.
     """
 
     loaded: Mapping[str, str] = field(default_factory=dict)
     in_tree: Mapping[str, str] = field(default_factory=dict)
     image: frozenset[str] = frozenset()
     out_of_tree: frozenset[str] = frozenset()
+    unclear: frozenset[str] = frozenset()
     complete: bool = False
 
     def has(self, symbol: str) -> bool:
-        return symbol in self.loaded or symbol in self.image or symbol in self.in_tree
+        """Return whether something exports the symbol, or may."""
+        return self.in_kernel(symbol) or symbol in self.in_tree
+
+    def in_kernel(self, symbol: str) -> bool:
+        return symbol in self.loaded or symbol in self.image or symbol in self.unclear
 
 
 NOTHING_READ = RunningExports()
@@ -53,31 +65,52 @@ def read_exports(
     """Return where these symbols are now. Modules that are about to leave do not count."""
     tree = host.lib_modules(host.kernel.release)
     rows = KernelModules(host).rows().values()
-    loaded, image, has_data = {}, set(), False
-    for symbol, module in _exported(host.proc / "kallsyms"):
-        has_data = has_data or symbol == _DATA
-        if symbol not in symbols or module in leaving:
-            continue
-        if module:
-            loaded[symbol] = module
-        else:
-            image.add(symbol)
+    others = frozenset(r.name for r in rows if not r.in_tree and r.name not in leaving)
+    found = _in_kernel(host.proc / "kallsyms", symbols, leaving, others)
     tree_known = (tree / "modules.symbols").exists() or not (tree / "modules.dep").exists()
-    return RunningExports(
-        loaded=loaded,
+    return replace(
+        found,
         in_tree={s: m for s, m in _of_tree(tree) if s in symbols and m not in leaving},
-        image=frozenset(image),
-        out_of_tree=frozenset(r.name for r in rows if not r.in_tree and r.name not in leaving),
-        complete=has_data and tree_known,
+        complete=found.complete and tree_known,
     )
 
 
-def _exported(kallsyms: Path) -> Iterator[tuple[str, str]]:
-    """Yield the global symbols with their modules, "" for the kernel's image."""
+def _in_kernel(
+    kallsyms: Path,
+    symbols: Collection[str],
+    leaving: Collection[str],
+    others: frozenset[str],
+) -> RunningExports:
+    """Return what kallsyms tells. `others` are the modules that are not of the kernel's tree."""
+    loaded: dict[str, str] = {}
+    image, unclear, has_data = set(), set(), False
+    for letter, symbol, module in _listed(kallsyms):
+        has_data = has_data or symbol == _DATA
+        name = symbol.removeprefix(_LABEL) if module else symbol
+        if name not in symbols or module in leaving:
+            continue
+        exported = letter.isupper() or name != symbol
+        if exported and module:
+            loaded[name] = module
+        elif exported:
+            image.add(name)
+        elif module in others and letter != _UNDEFINED:
+            unclear.add(name)
+    return RunningExports(
+        loaded=loaded,
+        image=frozenset(image),
+        out_of_tree=others,
+        unclear=frozenset(unclear - loaded.keys()),
+        complete=has_data,
+    )
+
+
+def _listed(kallsyms: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield letters and symbols with their modules, "" for the kernel's image."""
     for line in _lines(kallsyms):
         words = line.split()
-        if len(words) >= 3 and words[1].isupper():
-            yield words[2], kernel_name(words[3].strip("[]")) if len(words) > 3 else ""
+        if len(words) >= 3:
+            yield words[1], words[2], kernel_name(words[3].strip("[]")) if len(words) > 3 else ""
 
 
 def _of_tree(tree: Path) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.kernel.checks import Refusal, check_before_load
+from nodeside.driver.kernel.dependencies import in_tree_needs
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.driver.module.signature import Certificate, Signature
 from nodeside.driver.module.symvers import KernelSymbol
@@ -238,8 +239,9 @@ def test_list_of_the_kernel_stands_for_its_image(module: str) -> None:
         replace(OF_THE_IMAGE, loaded={"v4l2_m2m_init": "nvidia"}),
         replace(OF_THE_IMAGE, in_tree={"v4l2_m2m_init": "v4l2_m2m_core"}),
         replace(OF_THE_IMAGE, image=frozenset({"printk", "v4l2_m2m_init"})),
+        replace(OF_THE_IMAGE, unclear=frozenset({"v4l2_m2m_init"})),
     ],
-    ids=["a loaded module", "a module of the tree", "the kernel's image"],
+    ids=["a loaded module", "a module of the tree", "the kernel's image", "perhaps a module"],
 )
 def test_dependency_that_is_nowhere_is_not_missed_if_another_has_its_symbol(
     running: RunningExports,
@@ -253,6 +255,17 @@ def test_symbol_of_a_loaded_module_is_not_missed_in_the_list_of_the_kernel() -> 
     )
 
     assert needy(PRINTK, loaded) == []
+
+
+def test_module_of_the_tree_is_not_loaded_for_a_symbol_that_the_kernel_may_have() -> None:
+    """The kernel refuses a module that exports what another one does."""
+    of_the_tree = replace(OF_THE_IMAGE, in_tree={"v4l2_m2m_init": "v4l2_m2m_core"})
+    unclear = replace(of_the_tree, unclear=frozenset({"v4l2_m2m_init"}))
+    loaded = replace(of_the_tree, loaded={"v4l2_m2m_init": "mlnx"})
+
+    assert in_tree_needs(MEM2MEM, [MEM2MEM], FACTS, of_the_tree) == ("videodev", "v4l2_m2m_core")
+    assert in_tree_needs(MEM2MEM, [MEM2MEM], FACTS, unclear) == ("videodev",)
+    assert in_tree_needs(MEM2MEM, [MEM2MEM], FACTS, loaded) == ("videodev",)
 
 
 def test_dependency_that_is_nowhere_is_not_missed_if_a_sibling_has_its_symbol() -> None:
@@ -283,6 +296,15 @@ def test_crc_of_a_module_that_was_replaced_by_one_of_others_is_left_to_the_kerne
     )
 
     assert check_before_load([REPLACED], [Module("edu")], FACTS, IN_TREE_CRC, running=running) == ()
+
+
+def test_symbol_that_a_module_of_others_may_export_is_left_to_the_kernel() -> None:
+    running = RunningExports(
+        unclear=frozenset({"ib_register"}), out_of_tree=frozenset({"ib_core"}), complete=True
+    )
+
+    for symbols in (IN_TREE_CRC, PRINTK):
+        assert check_before_load([REPLACED], [Module("edu")], FACTS, symbols, running=running) == ()
 
 
 def test_crc_of_a_loaded_module_of_the_kernel_is_the_one_in_its_list() -> None:

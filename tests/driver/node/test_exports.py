@@ -21,7 +21,16 @@ MODULES = """\
 0000000000000000 T frob_get\t[provider]
 0000000000000000 r __ksymtab_frob_get\t[provider]
 0000000000000000 t frob_put\t[provider]
+0000000000000000 r __kstrtab_frob_lock\t[provider]
+0000000000000000 r __kstrtabns_frob_lock\t[provider]
+0000000000000000 r __ksymtab_frob_lock\t[provider]
+0000000000000000 r __crc_frob_lock\t[provider]
+0000000000000000 t __pfx_frob_lock\t[provider]
+0000000000000000 t frob_lock\t[provider]
+0000000000000000 u frob_lock\t[straw]
+0000000000000000 u video_call\t[straw]
 0000000000000000 T ib_register\t[ib_core]
+0000000000000000 t nothing\t[ib_core]
 0000000000000000 T old_call\t[straw]
 0000000000000000 t ftrace_trampoline\t[__builtin__ftrace]
 """
@@ -30,7 +39,9 @@ OF_TREE = """\
 alias symbol:video_call videodev
 alias symbol:ib_register ib_core
 """
-ASKED = frozenset({"printk", "frob_get", "frob_put", "local_of_the_image", "video_call", "nothing"})
+ASKED = frozenset(
+    {"printk", "frob_get", "frob_lock", "local_of_the_image", "video_call", "nothing"}
+)
 
 
 @pytest.fixture
@@ -45,13 +56,23 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_only_what_is_exported_is_found_with_its_module(host: Host) -> None:
+    """frob_lock is an EXPORT_SYMBOL_GPL, so that its letter is a small one."""
     assert read_exports(host, ASKED) == RunningExports(
-        loaded={"frob_get": "provider"},
+        loaded={"frob_get": "provider", "frob_lock": "provider"},
         in_tree={"video_call": "videodev"},
         image=frozenset({"printk"}),
         out_of_tree=frozenset({"provider", "straw"}),
         complete=True,
     )
+
+
+def test_small_letter_without_a_label_in_a_module_of_others_may_be_an_export(host: Host) -> None:
+    found = read_exports(host, {"frob_put", "nothing"})
+
+    assert not found.loaded
+    assert found.unclear == {"frob_put"}
+    assert (found.has("frob_put"), found.has("nothing")) == (True, False)
+    assert read_exports(host, {"frob_put"}, {"provider"}).unclear == frozenset()
 
 
 def test_symbols_of_modules_that_leave_do_not_count(host: Host) -> None:
@@ -62,12 +83,14 @@ def test_symbols_of_modules_that_leave_do_not_count(host: Host) -> None:
 
 
 def test_list_without_data_does_not_tell_what_is_not_there(host: Host) -> None:
-    """A kernel without CONFIG_KALLSYMS_ALL lists functions only."""
-    write(host.proc / "kallsyms", IMAGE + MODULES)
+    """A kernel without CONFIG_KALLSYMS_ALL lists functions only, and so no label of an export."""
+    functions = [line for line in (IMAGE + MODULES).splitlines(True) if " r " not in line]
+    write(host.proc / "kallsyms", "".join(functions))
 
     found = read_exports(host, ASKED)
 
     assert found.loaded == {"frob_get": "provider"}
+    assert found.unclear == {"frob_lock"}
     assert not found.complete
 
 
