@@ -60,12 +60,23 @@ def added(module: Module, line: CommandLine) -> dict[str, str]:
     return {key: value for key, value in line.of(module.name).items() if key not in own}
 
 
+def _left_out(module: Module, line: CommandLine) -> Iterator[str]:
+    own = {kernel_name(key) for key in module.parameters}
+    for name, (words, why) in line.left_out_of(module.name).items():
+        if name not in own:
+            yield (
+                f"{kernel_name(module.name)}: the kernel's command line has {words}, which is left "
+                f"out: {why}"
+            )
+
+
 def boot_notes(
     modules: Sequence[Module], line: CommandLine, files: Iterable[ModuleFile]
 ) -> tuple[str, ...]:
     """Return what a person should know of the command line when these modules are loaded."""
     notes = [each.words for each in asked(modules, line) if each.source == COMMAND_LINE]
     notes += [each.words for each in asked(modules, line) if each.overruled]
+    notes += [note for module in modules for note in _left_out(module, line)]
     boot: Mapping[str, Mapping[str, str]] = {kernel_name(m.name): added(m, line) for m in modules}
     for file in files:
         for message, hint in unknown_parameters(file, boot.get(file.name, {})).values():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from nodeside.driver.kernel.errors import (
     explain,
 )
 from nodeside.driver.module.compression import decompress
+from nodeside.driver.module.parameters import unpassable
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.command_line import read_command_line
 from nodeside.driver.node.facts import lockdown_mode
@@ -118,10 +118,21 @@ class Loader:
             if path.suffix != ".ko":
                 plain = decompress(path, scratch / f"{name}.ko")
             try:
-                self.insert(plain, read_command_line(self.host).of(name), name=name)
+                self.insert(plain, self._said_at_boot(name), name=name)
             except LoadFailed as exc:
                 if exc.reason != "Exists" or self.modules.state(name) is None:
                     raise
+
+    def _said_at_boot(self, name: str) -> Mapping[str, str]:
+        line = read_command_line(self.host)
+        for words, why in line.left_out_of(name).values():
+            log.warning(
+                "a parameter of the kernel's command line is left out",
+                module=name,
+                parameter=words,
+                why=why,
+            )
+        return line.of(name)
 
     def _insert(self, fd: int, module: str, line: str) -> None:
         """Call finit_module once no module of that name is coming or going."""
@@ -290,9 +301,6 @@ def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
     )
 
 
-_PARAMETER = re.compile(r"^[A-Za-z0-9_.-]+$")
-
-
 def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
     """Format parameters for the kernel's parse_args() (kernel/params.c, lib/cmdline.c).
 
@@ -301,13 +309,12 @@ def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
     """
     words = []
     for name, value in parameters.items():
-        if not _PARAMETER.match(name) or '"' in value or "\0" in value:
+        if problem := unpassable(name, value):
             raise LoadFailed(
                 module,
                 Explanation(
                     "InvalidParameter",
-                    f"the parameter {name}={value!r} cannot be passed to the kernel: expected a "
-                    "name of letters, digits and _, and a value without double quotes and NUL",
+                    f"the parameter {name}={value!r} cannot be passed to the kernel: {problem}",
                 ),
             )
         plain = value.isascii() and not any(c.isspace() for c in value)

@@ -16,6 +16,7 @@ from nodeside.driver.module.modulefile import ModuleFile, Parameter
 # Handled by the module loader for every module: kernel/module/main.c, unknown_module_param_cb.
 ALWAYS_ALLOWED = frozenset({"dyndbg", "async_probe"})
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _BOOLEAN = re.compile(r"[yYnNtTfF01]|[oO][nNfF]")  # kstrtobool only looks at the first characters
 _INTEGER = re.compile(r"(?P<minus>-?)\+?(?:0[xX][0-9a-fA-F]+|[0-9]+)\n?$")
 _STRING_LIMIT = 1024  # param_set_charp
@@ -32,6 +33,16 @@ _BITS: dict[str, tuple[int, bool]] = {  # type → (bits, 0 for a machine word; 
     "ulong": (0, False),
     "ullong": (64, False),
 }
+
+
+def unpassable(name: str, value: str) -> str:
+    """Return what is expected of a parameter that no module can be given; "" if one can.
+
+    No quote can be escaped in the line that the kernel parses (lib/cmdline.c, next_arg).
+    """
+    if not _NAME.fullmatch(name):
+        return "expected a name of ASCII letters, digits and _"
+    return "expected a value without double quotes and NUL" if set('"\0') & set(value) else ""
 
 
 def find_parameter(module: ModuleFile, name: str) -> Parameter | None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nodeside import sysfs
+from nodeside.driver.module.parameters import unpassable
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 
@@ -25,20 +26,28 @@ _ALONE = "y"  # what a parameter without a value means: only a boolean may stand
 _ALONE_DYNDBG = "+p"  # lib/dynamic_debug.c, ddebug_dyndbg_module_param_cb
 
 
+LeftOut = Mapping[str, tuple[str, str]]
+"""Parameters that a module is not given: name → (the words on the command line, why)."""
+
+
 @dataclass(frozen=True)
 class CommandLine:
-    """`parameters` are those of each module; of a name that is there twice, the last value."""
+    """`parameters` are those of each module; of a name that is there twice, the last value.
+
+    `left_out` are those that no module can be given. The kernel ignores a name that no parameter
+    has, so they are no reason to refuse a module.
+    """
 
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
     blacklist: frozenset[str] = frozenset()
 
-    def of(self, module: str) -> dict[str, str]:
-        """Return the parameters of a module, without those that no module can be given.
+    def of(self, module: str) -> Mapping[str, str]:
+        """Return the parameters of a module."""
+        return self.parameters.get(kernel_name(module), {})
 
-        A quote inside a value cannot be passed on: see `loader.parameter_line`.
-        """
-        named = self.parameters.get(kernel_name(module), {})
-        return {name: value for name, value in named.items() if '"' not in value}
+    def left_out_of(self, module: str) -> LeftOut:
+        return self.left_out.get(kernel_name(module), {})
 
 
 NOTHING_SAID = CommandLine()
@@ -50,17 +59,31 @@ def read_command_line(host: Host) -> CommandLine:
 
 def parse_command_line(text: str) -> CommandLine:
     parameters: dict[str, dict[str, str]] = {}
+    left_out: dict[str, dict[str, tuple[str, str]]] = {}
     blacklist: frozenset[str] = frozenset()
     for word, value in _arguments(text.strip()):
         module, dot, name = word.partition(".")
         name = kernel_name(name)
         if dot and module and name:
-            alone = _ALONE_DYNDBG if name == "dyndbg" else _ALONE
             given = parameters.setdefault(kernel_name(module), {})
-            given[name] = alone if value is None else value
+            others = left_out.setdefault(kernel_name(module), {})
+            given.pop(name, None)
+            others.pop(name, None)
+            if problem := unpassable(name, value or ""):
+                others[name] = (_words(name, value), problem)
+            else:
+                given[name] = _alone(name) if value is None else value
         elif kernel_name(word) == _BLACKLIST:
             blacklist = frozenset((value or "").split(",")) - {""}
-    return CommandLine(parameters, blacklist)
+    return CommandLine(parameters, left_out, blacklist)
+
+
+def _alone(name: str) -> str:
+    return _ALONE_DYNDBG if name == "dyndbg" else _ALONE
+
+
+def _words(name: str, value: str | None) -> str:
+    return name if value is None else f"{name}={value}"
 
 
 def _arguments(text: str) -> Iterator[tuple[str, str | None]]:

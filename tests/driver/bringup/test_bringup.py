@@ -221,6 +221,27 @@ def test_the_command_line_sets_what_driver_yaml_does_not_and_both_are_told(node:
     }
 
 
+def test_what_no_module_can_be_given_stops_no_upgrade_and_is_told(node: FakeNode) -> None:
+    said_at_boot(node, 'straw.a:b=1 straw.depth=in"n er" straw.mode="s low" straw.x[0]')
+    node.fill()
+    node.upgrade()
+
+    notes = given(node)
+
+    assert node.kernel.loads[-1] == 'straw mode="s low"'
+    assert notes == (
+        "straw: mode=s low (the kernel's command line)",
+        *(
+            f"straw: the kernel's command line has {words}, which is left out: expected a {what}"
+            for words, what in (
+                ("a:b=1", "name of ASCII letters, digits and _"),
+                ('depth=in"n er"', "value without double quotes and NUL"),
+                ("x[0]", "name of ASCII letters, digits and _"),
+            )
+        ),
+    )
+
+
 def test_a_module_with_parameters_of_the_command_line_stays_when_the_pod_starts_again(
     node: FakeNode,
 ) -> None:
@@ -249,7 +270,7 @@ def test_parameters_are_shown_with_who_asks_for_them(node: FakeNode) -> None:
 
 
 def test_a_module_of_the_tree_gets_its_parameters_of_the_command_line(node: FakeNode) -> None:
-    said_at_boot(node, "core.power=3")
+    said_at_boot(node, "core.power=3 core.a:b=1")
     tree = node.host.lib_modules(RELEASE)
     write(tree / "modules.dep", "kernel/core.ko:\n")
     write_bytes(tree / "kernel/core.ko", module_bytes("core"))

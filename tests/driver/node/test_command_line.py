@@ -36,6 +36,34 @@ def test_parameters_of_a_module(text: str, parameters: dict[str, str]) -> None:
     assert parse_command_line(f"{BOOT} {text}\n").of("edu") == parameters
 
 
+NAME = "expected a name of ASCII letters, digits and _"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "why"),
+    [
+        ("edu.a:b=1", "a:b=1", NAME),
+        ("edu.foo[0]=1", "foo[0]=1", NAME),
+        ("edu.föö=1", "föö=1", NAME),
+        ("edu.p/x=1", "p/x=1", NAME),
+        ("edu.p/x", "p/x", NAME),
+        ('"edu.x"=1', 'x"=1', NAME),
+        ('edu.a=1 edu.a=in"n er"', 'a=in"n er"', "expected a value without double quotes and NUL"),
+    ],
+)
+def test_what_no_module_can_be_given_is_left_out_and_told(text: str, words: str, why: str) -> None:
+    line = parse_command_line(f"{BOOT} {text} edu.good=1")
+
+    assert line.of("edu") == {"good": "1"}
+    assert list(line.left_out_of("edu").values()) == [(words, why)]
+
+
+def test_only_the_last_of_a_name_is_left_out() -> None:
+    line = parse_command_line('edu.a=in"n er" edu.a=1')
+
+    assert (line.of("edu"), line.left_out_of("edu")) == ({"a": "1"}, {})
+
+
 def test_names_of_modules_may_have_either_dash() -> None:
     line = parse_command_line("snd-hda-intel.power_save=1 snd_hda_intel.model=generic")
 
