@@ -80,14 +80,22 @@ int frob_get(void)
 	return 1;
 }
 EXPORT_SYMBOL(frob_get);
-MODULE_DESCRIPTION("A module of the tests that exports frob_get()");
+int frob_put(void);
+int frob_put(void)
+{
+	return 1;
+}
+EXPORT_SYMBOL_GPL(frob_put);
+MODULE_DESCRIPTION("A module of the tests that exports frob_get() and frob_put()");
 MODULE_LICENSE("GPL");
 """
 _STAND_IN = {
     "Kbuild": "obj-m := standin.o consumer.o\n",
     "standin.c": _EXPORTS,
     "consumer.c": SmallModule(
-        "consumer", init="answer = frob_get() - 1;", declarations="int frob_get(void);"
+        "consumer",
+        init="answer = frob_get() - frob_put();",
+        declarations="int frob_get(void);\nint frob_put(void);",
     ).source,
     "provider/Kbuild": "obj-m := provider.o\n",
     "provider/provider.c": _EXPORTS,
@@ -159,7 +167,8 @@ class DriverImage:
     def stand_in(self, where: str, *modules: str) -> Path:
         """A driver whose consumer.ko is linked beside standin.ko, a stand-in for provider.ko.
 
-        So its `depends` names the stand-in; both export the symbol that it imports.
+        So its `depends` names the stand-in; both export the symbols that it imports, one of them
+        by EXPORT_SYMBOL_GPL.
         """
         spec = {"build": _STAND_IN_BUILD, "modules": [{"name": name} for name in modules]}
         return self.driver(where, "consumer", _STAND_IN, spec)
