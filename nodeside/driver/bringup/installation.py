@@ -70,9 +70,11 @@ class Refused(NodesideError):
 class Checked:
     """The desired modules of a bundle in load order, and every reason not to load them.
 
-    `needs` are the modules of the kernel's tree that each of them needs, by name.
+    `needs` are the modules of the kernel's tree that each of them needs, by name. `task` is the
+    task without those parameters of the command line that these modules cannot be given.
     """
 
+    task: Task
     files: tuple[ModuleFile, ...]
     refusals: tuple[Refusal, ...]
     needs: Mapping[str, tuple[str, ...]]
@@ -85,6 +87,7 @@ def check_bundle(task: Task, bundle: Bundle) -> Checked:
     """
     given = read_modules([bundle.module_path(name) for name in task.wanted.names])
     files = in_load_order(given)
+    task = replace(task, command_line=task.command_line.fitting(files))
     certificate = None
     if task.signing is not None:
         from nodeside.driver.module.signing import read_certificate
@@ -107,7 +110,7 @@ def check_bundle(task: Task, bundle: Bundle) -> Checked:
         boot=task.wanted.boot,
     )
     needs = {file.name: in_tree_needs(file, files, facts, running) for file in files}
-    return Checked(files, (*refusals, *check_build_ids(files)), needs)
+    return Checked(task, files, (*refusals, *check_build_ids(files)), needs)
 
 
 def _leaving(task: Task) -> frozenset[str]:
@@ -181,11 +184,11 @@ class Installation:
             checked = check_bundle(self.task, self.bundle)
             if checked.refusals:
                 raise _refused(checked.refusals)
-            spec, line = self.task.driver.spec, self.task.command_line
+            spec, line = self.task.driver.spec, checked.task.command_line
             for note in boot_notes(spec.modules, line, checked.files):
                 self.journal.note(note)
             insertions = self._insertions(checked)
-            record = self._record()
+            record = self._record(checked.task)
             self._check_firmware()
         decision = _may_replace(self.task, self.known)
         devices = tuple(item.address for item in pci_devices(self.task.host))
@@ -214,13 +217,13 @@ class Installation:
         write_loaded(self.task.host, record)
         return record, mark
 
-    def _record(self) -> LoadedRecord:
+    def _record(self, task: Task) -> LoadedRecord:
         """Return the record of the modules about to be loaded, as later processes must judge them.
 
         The kernel reports some splats only once per boot, so an earlier splat of these builds
         still counts, until one of them is another: that may be the one that was mended.
         """
-        fresh = record_of(self.task, self.bundle.manifest, self.rung)
+        fresh = record_of(task, self.bundle.manifest, self.rung)
         before = self.known.record
         splat = before.splat if before is not None and before.has_all_of(fresh.modules) else ""
         return replace(fresh, splat=splat)
@@ -387,7 +390,7 @@ class Installation:
                     yield bundle
 
     def _insertions(self, checked: Checked) -> tuple[Insertion, ...]:
-        parameters = self.task.parameters
+        parameters = checked.task.parameters
         return tuple(
             Insertion(
                 file.path,

@@ -30,6 +30,7 @@ from nodeside.driver.kernel.errors import (
     explain,
 )
 from nodeside.driver.module.compression import decompress
+from nodeside.driver.module.modulefile import parse_module
 from nodeside.driver.module.parameters import unpassable
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.command_line import read_command_line
@@ -118,13 +119,16 @@ class Loader:
             if path.suffix != ".ko":
                 plain = decompress(path, scratch / f"{name}.ko")
             try:
-                self.insert(plain, self._said_at_boot(name), name=name)
+                self.insert(plain, self._said_at_boot(name, plain), name=name)
             except LoadFailed as exc:
                 if exc.reason != "Exists" or self.modules.state(name) is None:
                     raise
 
-    def _said_at_boot(self, name: str) -> Mapping[str, str]:
+    def _said_at_boot(self, name: str, path: Path) -> Mapping[str, str]:
+        """Return the parameters of the kernel's command line for a module of the tree."""
         line = read_command_line(self.host)
+        if name in line.said:
+            line = line.fitting([parse_module(path)])
         for words, why in line.left_out_of(name).values():
             log.warning(
                 "a parameter of the kernel's command line is left out",

@@ -54,6 +54,16 @@ def find_parameter(module: ModuleFile, name: str) -> Parameter | None:
     return None
 
 
+def needs_value(module: ModuleFile, name: str) -> str:
+    """Return the declared type of a parameter whose name alone says nothing; "" if it does.
+
+    A name alone makes a boolean true. The kernel refuses that of others (kernel/params.c, parse_one
+    and KERNEL_PARAM_OPS_FL_NOARG). What the declaration does not tell is left to the module.
+    """
+    parameter = None if name in ALWAYS_ALLOWED else find_parameter(module, name)
+    return "" if parameter is None or parameter.type in _BOOLEANS else parameter.type
+
+
 Problems = dict[str, tuple[str, str]]
 """What is wrong with parameters: name → (message, hint)."""
 

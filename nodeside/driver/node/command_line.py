@@ -12,11 +12,12 @@ for a device that appears: nodeside loads none of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from nodeside import sysfs
-from nodeside.driver.module.parameters import unpassable
+from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.parameters import needs_value, unpassable
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 
@@ -32,22 +33,39 @@ LeftOut = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True)
 class CommandLine:
-    """`parameters` are those of each module; of a name that is there twice, the last value.
+    """`said` are the parameters of each module; of a name that is there twice, the last value.
 
-    `left_out` are those that no module can be given. The kernel ignores a name that no parameter
-    has, so they are no reason to refuse a module.
+    None stands for a name without a value. `files` are the modules whose parameters are known.
     """
 
-    parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    said: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     blacklist: frozenset[str] = frozenset()
+    files: Mapping[str, ModuleFile] = field(default_factory=dict)
 
-    def of(self, module: str) -> Mapping[str, str]:
-        """Return the parameters of a module."""
-        return self.parameters.get(kernel_name(module), {})
+    def of(self, module: str) -> dict[str, str]:
+        """Return the parameters of a module, without those that it cannot be given."""
+        name, left_out = kernel_name(module), self.left_out_of(module)
+        return {
+            key: _alone(key) if value is None else value
+            for key, value in self.said.get(name, {}).items()
+            if key not in left_out
+        }
 
     def left_out_of(self, module: str) -> LeftOut:
-        return self.left_out.get(kernel_name(module), {})
+        """Return what a module cannot be given.
+
+        That is no reason to refuse it: the kernel ignores a name that no parameter has.
+        """
+        name = kernel_name(module)
+        return {
+            key: (key if value is None else f"{key}={value}", why)
+            for key, value in self.said.get(name, {}).items()
+            if (why := _why_not(self.files.get(name), key, value))
+        }
+
+    def fitting(self, files: Iterable[ModuleFile]) -> CommandLine:
+        """Return what these modules can be given of it."""
+        return replace(self, files={file.name: file for file in files})
 
 
 NOTHING_SAID = CommandLine()
@@ -58,32 +76,28 @@ def read_command_line(host: Host) -> CommandLine:
 
 
 def parse_command_line(text: str) -> CommandLine:
-    parameters: dict[str, dict[str, str]] = {}
-    left_out: dict[str, dict[str, tuple[str, str]]] = {}
+    said: dict[str, dict[str, str | None]] = {}
     blacklist: frozenset[str] = frozenset()
     for word, value in _arguments(text.strip()):
         module, dot, name = word.partition(".")
-        name = kernel_name(name)
         if dot and module and name:
-            given = parameters.setdefault(kernel_name(module), {})
-            others = left_out.setdefault(kernel_name(module), {})
-            given.pop(name, None)
-            others.pop(name, None)
-            if problem := unpassable(name, value or ""):
-                others[name] = (_words(name, value), problem)
-            else:
-                given[name] = _alone(name) if value is None else value
+            said.setdefault(kernel_name(module), {})[kernel_name(name)] = value
         elif kernel_name(word) == _BLACKLIST:
             blacklist = frozenset((value or "").split(",")) - {""}
-    return CommandLine(parameters, left_out, blacklist)
+    return CommandLine(said, blacklist)
 
 
 def _alone(name: str) -> str:
     return _ALONE_DYNDBG if name == "dyndbg" else _ALONE
 
 
-def _words(name: str, value: str | None) -> str:
-    return name if value is None else f"{name}={value}"
+def _why_not(file: ModuleFile | None, name: str, value: str | None) -> str:
+    """Return why a module cannot be given a parameter; "" if it can."""
+    if value is not None:
+        return unpassable(name, value)
+    declared = needs_value(file, name) if file is not None else ""
+    needs = f"expected a value, since its type is {declared}" if declared else ""
+    return unpassable(name, "") or needs
 
 
 def _arguments(text: str) -> Iterator[tuple[str, str | None]]:

@@ -242,6 +242,36 @@ def test_what_no_module_can_be_given_stops_no_upgrade_and_is_told(node: FakeNode
     )
 
 
+def typed_module(node: FakeNode, *types: str) -> bytes:
+    """A module `straw` whose parameters are these: `name:type`."""
+    info = [("license", "GPL"), ("name", "straw"), ("vermagic", f"{RELEASE} SMP mod_unload ")]
+    info += [("parmtype", each) for each in types]
+    machine = 62 if node.host.kernel.architecture == "x86_64" else 183
+    return ModuleWriter(machine=machine, info=info, build_id=b"typed" * 4).write()
+
+
+def test_a_name_alone_is_for_booleans_and_left_out_for_others(node: FakeNode) -> None:
+    """With any other type, the kernel refuses the module."""
+    said_at_boot(node, "straw.on straw.depth straw.mode straw.sizes straw.unknown straw.dyndbg")
+    types = ("on:bool", "depth:int", "mode:charp", "sizes:array of int")
+    task = node.task()
+    node.put_bundle(task, {"straw": typed_module(node, *types)})
+
+    report = node.bring_up(task)
+
+    assert node.kernel.loads == ["straw on=y unknown=y dyndbg=+p"]
+    left = ("depth", "int"), ("mode", "charp"), ("sizes", "array of int")
+    for name, declared in left:
+        assert (
+            f"straw: the kernel's command line has {name}, which is left out: expected a value, "
+            f"since its type is {declared}"
+        ) in report.notes
+    assert node.record is not None
+    assert node.record.modules[0].parameters == {"on": "y", "unknown": "y", "dyndbg": "+p"}
+    assert node.bring_up(node.task()).source is Rung.LOADED
+    assert len(node.kernel.loads) == 1
+
+
 def test_a_module_with_parameters_of_the_command_line_stays_when_the_pod_starts_again(
     node: FakeNode,
 ) -> None:
@@ -270,10 +300,10 @@ def test_parameters_are_shown_with_who_asks_for_them(node: FakeNode) -> None:
 
 
 def test_a_module_of_the_tree_gets_its_parameters_of_the_command_line(node: FakeNode) -> None:
-    said_at_boot(node, "core.power=3 core.a:b=1")
+    said_at_boot(node, "core.power=3 core.a:b=1 core.colour")
     tree = node.host.lib_modules(RELEASE)
     write(tree / "modules.dep", "kernel/core.ko:\n")
-    write_bytes(tree / "kernel/core.ko", module_bytes("core"))
+    write_bytes(tree / "kernel/core.ko", module_bytes("core", parameters=["colour"]))
     task = node.task()
     node.put_bundle(task, {"straw": module_bytes("straw", depends=["core"])})
 
@@ -284,11 +314,8 @@ def test_a_module_of_the_tree_gets_its_parameters_of_the_command_line(node: Fake
 
 def test_a_value_of_the_command_line_that_the_kernel_would_refuse_is_named(node: FakeNode) -> None:
     said_at_boot(node, "straw.depth=deep")
-    info = [("license", "GPL"), ("name", "straw"), ("vermagic", f"{RELEASE} SMP mod_unload ")]
-    info += [("parmtype", "depth:int")]
-    machine = 62 if node.host.kernel.architecture == "x86_64" else 183
     task = node.task()
-    node.put_bundle(task, {"straw": ModuleWriter(machine=machine, info=info).write()})
+    node.put_bundle(task, {"straw": typed_module(node, "depth:int")})
 
     with pytest.raises(Refused) as refused:
         node.bring_up(task)
