@@ -1,4 +1,4 @@
-"""The main thread of the device agent: what is found goes to the plugins, which stay registered."""
+"""The loop of the device agent: what is found goes to the plugins, which stay registered."""
 
 from __future__ import annotations
 
@@ -60,17 +60,16 @@ def run(
     site: Site | None = None,
     metrics_port: int | None = None,
     needs_driver: bool = True,
+    news: News,
 ) -> None:
-    """Offer a driver's devices to a kubelet until SIGTERM or SIGINT.
+    """Offer a driver's devices to a kubelet until the `news` are None; see `stop_signals`.
 
     Labels of the node go to `sinks`. `state` is a directory where ids of devices are kept. Without
     a `site` nothing is offered to claims, and without a port there are no metrics. Unless it
     `needs_driver`, the ready file is not looked at. Raises SystemRefused if it cannot listen on the
     port, and OSError.
     """
-    news: News = SimpleQueue()
     with ExitStack() as stack:
-        stack.enter_context(_stop_signals(news))
         finder = Finder(driver, host, news, state=state, needs_driver=needs_driver)
         stack.callback(finder.close)
         agent = Agent(driver, host, kubelet, site)
@@ -185,14 +184,15 @@ def _metrics(
 
 
 @contextmanager
-def _stop_signals(news: News) -> Iterator[None]:
-    """SIGTERM and SIGINT are news."""
+def stop_signals() -> Iterator[News]:
+    """Yield news that are None with SIGTERM and SIGINT."""
+    news: News = SimpleQueue()
     handlers = {
         number: signal.signal(number, lambda *_: news.put(None))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        yield
+        yield news
     finally:
         for number, handler in handlers.items():
             with suppress(TypeError):  # a handler that Python did not set

@@ -152,7 +152,7 @@ def device_agent(
             raise NotInstalled(
                 f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
             )
-    from nodeside.device_agent.agent import Kubelet, run
+    from nodeside.device_agent.agent import Kubelet, run, stop_signals
     from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
     from nodeside.kube_api import Access
@@ -193,16 +193,18 @@ def device_agent(
             raise SpecError(mistake, hint="run it on a node, or in a pod that mounts the kubelet's")
     kubelet = Kubelet(kubelet_directory, pod_resources)
     features = Path(features_directory) if features_directory else None
-    run(
-        driver,
-        Host(host_root),
-        kubelet,
-        state=state,
-        site=site,
-        sinks=Sinks.of(driver.name, features, access, node_name),
-        metrics_port=metrics_port,
-        needs_driver=not without_driver,
-    )
+    with stop_signals() as news:
+        run(
+            driver,
+            Host(host_root),
+            kubelet,
+            state=state,
+            site=site,
+            sinks=Sinks.of(driver.name, features, access, node_name),
+            metrics_port=metrics_port,
+            needs_driver=not without_driver,
+            news=news,
+        )
 
 
 def _is_installed(package: str) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,16 +40,10 @@ BOTH = {"00:05.0": "Healthy", "00:06.0": "Healthy"}
 
 
 @dataclass
-class Agent:
-    """The process, and its log."""
+class Logged:
+    """What an agent says in its log."""
 
-    process: subprocess.Popen[str]
-    log: list[str] = field(default_factory=list)
-
-    def listen(self) -> None:
-        assert self.process.stderr is not None
-        with suppress(ValueError):  # it is closed, since the test has ended
-            self.log += self.process.stderr
+    log: list[str] = field(default_factory=list, kw_only=True)
 
     def metrics_port(self) -> int:
         return int(self.until_said(r"serving metrics.*port=(\d+)")[1])
@@ -61,15 +56,25 @@ class Agent:
         return found
 
 
+@dataclass
+class Agent(Logged):
+    """The process, and its log."""
+
+    process: subprocess.Popen[str]
+
+    def listen(self) -> None:
+        assert self.process.stderr is not None
+        with suppress(ValueError):  # it is closed, since the test has ended
+            self.log += self.process.stderr
+
+
 @contextmanager
 def agent(
     host: Host, kubelet: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Agent]:
     """With these options, and variables beside ours."""
-    command = [sys.executable, "-m", "nodeside", "device-agent", "--host-root", str(host.root)]
-    command += ["--state-directory", str(host.root / "state")]
     with subprocess.Popen(
-        [*command, "-f", str(host.root), "--kubelet-directory", str(kubelet), *options],
+        [sys.executable, "-m", "nodeside", *_words(host, kubelet), *options],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environment or {})},
@@ -83,6 +88,52 @@ def agent(
             raise
         finally:
             process.kill()
+
+
+@contextmanager
+def forked_agents(host: Host, kubelet: Path) -> Iterator[Callable[[], int]]:
+    """Yield what starts an agent and returns its pid.
+
+    Each is a fork of a process that has imported everything, which takes most of a start.
+    """
+    words = [sys.executable, "-m", "tests.device_agent.agent_process", *_words(host, kubelet)]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+
+        def start() -> int:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        try:
+            yield start
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _words(host: Host, kubelet: Path) -> list[str]:
+    words = ["device-agent", "--host-root", str(host.root), "-f", str(host.root)]
+    words += ["--state-directory", str(host.root / "state")]
+    return [*words, "--kubelet-directory", str(kubelet)]
+
+
+def _fork_agents(argv: list[str]) -> None:
+    """Start an agent for each line that is read."""
+    from nodeside.cli import main
+    from nodeside.device_agent import agent as _imported  # noqa: F401
+
+    sys.argv = ["nodeside", *argv]
+    for _ in sys.stdin:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who ends is forgotten
+        if pid := os.fork():
+            print(pid, flush=True)  # noqa: T201
+        else:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            main()
+            return
 
 
 def add_edu(host: Host, address: str, number: int) -> Path:
@@ -116,3 +167,7 @@ def kubelet_directory() -> Iterator[Path]:
     """The path of a socket is short, pytest's own directories are not."""
     with tempfile.TemporaryDirectory(prefix="kubelet-") as path:
         yield Path(path)
+
+
+if __name__ == "__main__":
+    _fork_agents(sys.argv[1:])

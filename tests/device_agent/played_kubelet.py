@@ -5,6 +5,9 @@ It is a process of its own: pytest forks, and one that uses grpcio must not.
 It does what Kubernetes does since 1.25 (pkg/kubelet/cm/devicemanager/plugin/v1beta1): in `Register`
 it calls the plugin back, then it watches it. Lines of JSON on stdin are calls, those on stdout what
 happens: `{"registered": resource}`, `{"list": {id: health}}`, `{"ended": resource}`, and answers.
+
+Its start costs half a second of a processor. So one process can be many kubelets, one after the
+other (`move`), of which none knows anything of those before it.
 """
 
 from __future__ import annotations
@@ -18,18 +21,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 LONG = 60.0  # seconds
+Kind = TypeVar("Kind", bound="PlayedKubelet")
 
 
 @dataclass
 class PlayedKubelet:
-    """The process, and what it has said so far."""
+    """The process, and what its kubelet has said so far."""
 
     process: subprocess.Popen[str]
     said: list[dict[str, Any]] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _moves: int = 0
+
+    def move(self, directory: Path, **how: Any) -> None:
+        """Be a new kubelet, that of `directory`, which has said nothing yet."""
+        self._moves += 1
+        self.begin(directory=str(directory), number=self._moves, **how)
+        self.until(lambda each: each.get("serving") == self._moves)
 
     def listen(self) -> None:
         """Keep what it says, in a thread."""
@@ -39,8 +50,11 @@ class PlayedKubelet:
         assert self.process.stdout is not None
         with suppress(ValueError):  # it is closed, since the test has ended
             for line in self.process.stdout:
+                said = json.loads(line)
                 with self._changed:
-                    self.said.append(json.loads(line))
+                    if "serving" in said:  # those before it say nothing any more
+                        self.said.clear()
+                    self.said.append(said)
                     self._changed.notify_all()
 
     def until(self, holds: Callable[[dict[str, Any]], bool], after: int = 0) -> dict[str, Any]:
@@ -76,19 +90,21 @@ class PlayedKubelet:
 
 @contextmanager
 def played_kubelet(directory: Path) -> Iterator[PlayedKubelet]:
-    """As a kubelet does: it removes the sockets that are there; its own stays if it is killed."""
-    for left in directory.glob("*.sock"):
-        left.unlink()
+    """A kubelet whose own socket stays if it is killed."""
+    with kubelet_process("tests.device_agent.played_kubelet", PlayedKubelet) as kubelet:
+        kubelet.move(directory)
+        yield kubelet
+
+
+@contextmanager
+def kubelet_process(module: str, kind: type[Kind]) -> Iterator[Kind]:
+    """A process that is no kubelet yet."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.device_agent.played_kubelet", str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        kubelet = PlayedKubelet(process)
+        kubelet = kind(process)
         kubelet.listen()
         try:
-            kubelet.until(lambda each: "serving" in each)
             yield kubelet
         finally:
             process.kill()
@@ -97,16 +113,65 @@ def played_kubelet(directory: Path) -> Iterator[PlayedKubelet]:
 # --- in its process -------------------------------------------------------------------------------
 
 
-class _Kubelet:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.channels: dict[str, Any] = {}
-        self.pods: Any = None
+class Voice:
+    """How a kubelet says what happens, until it ends."""
+
+    def __init__(self) -> None:
         self._saying = threading.Lock()
+        self._has_ended = False
 
     def say(self, **words: Any) -> None:
         with self._saying:
-            print(json.dumps(words), flush=True)  # noqa: T201
+            if not self._has_ended:
+                print(json.dumps(words), flush=True)  # noqa: T201
+
+    def fall_silent(self) -> None:
+        with self._saying:
+            self._has_ended = True
+
+
+class _Kubelet(Voice):
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.channels: dict[str, Any] = {}
+        self.pods: Any = None
+        self.server: Any = None
+
+    def start(self) -> None:
+        """As a kubelet does: it removes the sockets that are there."""
+        import grpc
+
+        from nodeside.device_agent import messages
+
+        for left in self.directory.glob("*.sock"):
+            left.unlink()
+        self.server = server = grpc.server(ThreadPoolExecutor(4))
+        handler: Any = grpc.unary_unary_rpc_method_handler(
+            self.register,
+            request_deserializer=messages.RegisterRequest.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+        lists: Any = grpc.unary_unary_rpc_method_handler(
+            lambda _request, _context: self.pods or messages.ListPodResourcesResponse(),
+            request_deserializer=messages.ListPodResourcesRequest.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+        handlers = grpc.method_handlers_generic_handler
+        server.add_generic_rpc_handlers(
+            [
+                handlers("v1beta1.Registration", {"Register": handler}),
+                handlers("v1.PodResourcesLister", {"List": lists}),  # a real one has another socket
+            ]
+        )
+        server.add_insecure_port(f"unix:{self.directory / 'kubelet.sock'}")
+        server.start()
+
+    def end(self) -> None:
+        self.fall_silent()
+        self.server.stop(None).wait()
+        for channel in list(self.channels.values()):
+            channel.close()
 
     def register(self, request: Any, context: Any) -> Any:
         import grpc
@@ -192,36 +257,21 @@ class _Kubelet:
         return MessageToDict(found, preserving_proto_field_name=True)["container_responses"]
 
 
-def _main(directory: Path) -> None:
-    import grpc
-
-    from nodeside.device_agent import messages
-
-    kubelet = _Kubelet(directory)
-    server = grpc.server(ThreadPoolExecutor(4))
-    handler: Any = grpc.unary_unary_rpc_method_handler(
-        kubelet.register,
-        request_deserializer=messages.RegisterRequest.FromString,
-        response_serializer=lambda message: message.SerializeToString(),
-    )
-    lists: Any = grpc.unary_unary_rpc_method_handler(
-        lambda _request, _context: kubelet.pods or messages.ListPodResourcesResponse(),
-        request_deserializer=messages.ListPodResourcesRequest.FromString,
-        response_serializer=lambda message: message.SerializeToString(),
-    )
-    handlers = grpc.method_handlers_generic_handler
-    server.add_generic_rpc_handlers(
-        [
-            handlers("v1beta1.Registration", {"Register": handler}),
-            handlers("v1.PodResourcesLister", {"List": lists}),  # a real one has another socket
-        ]
-    )
-    server.add_insecure_port(f"unix:{directory / 'kubelet.sock'}")
-    server.start()
-    kubelet.say(serving=True)
+def be_kubelets(kind: Callable[..., Any]) -> None:
+    """Be one for each `move`, as `kind` makes it of what the move says."""
+    kubelet: Any = None
     for line in sys.stdin:
-        kubelet.say(answer=kubelet.obey(json.loads(line)))
+        call = json.loads(line)
+        if "directory" not in call:
+            kubelet.say(answer=kubelet.obey(call))
+            continue
+        if kubelet is not None:
+            kubelet.end()
+        number = call.pop("number")
+        kubelet = kind(Path(call.pop("directory")), **call)
+        kubelet.start()
+        kubelet.say(serving=number)
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    be_kubelets(_Kubelet)

@@ -1,4 +1,7 @@
-"""`nodeside device-agent` as a process, with a kubelet that is played, over real sockets."""
+"""`nodeside device-agent` with a kubelet that is played, over real sockets.
+
+Where neither its command line nor its end is tried, the agent is a thread.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from nodeside import process
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready
-from tests.console import until
+from tests.console import nodeside, until
 from tests.device_agent.agent_process import (
     BOTH,
     agent,
+    forked_agents,
     kubelet_directory,
     node,
     write_driver,
 )
+from tests.device_agent.agent_thread import agent_thread
 from tests.device_agent.node import say_ready
 from tests.device_agent.played_kubelet import LONG, PlayedKubelet, played_kubelet
 
@@ -42,9 +47,9 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def kubelet(directory: Path) -> Iterator[PlayedKubelet]:
-    with played_kubelet(directory) as kubelet:
-        yield kubelet
+def kubelet(directory: Path, kubelets: PlayedKubelet) -> PlayedKubelet:
+    kubelets.move(directory)
+    return kubelets
 
 
 def test_a_container_gets_what_it_asked_for(
@@ -85,8 +90,7 @@ def test_a_scraper_is_told_of_devices_and_of_who_has_them(
     container = {"name": "main", "devices": [devices, other]}
     pod = {"name": "worker", "namespace": "default", "containers": [container]}
     kubelet.call(pods=[pod])
-    options = ("--metrics-port", "0", "--pod-resources", str(directory / "kubelet.sock"))
-    with agent(host, directory, *options) as process:
+    with agent_thread(host, directory, metrics_port=0) as process:
         kubelet.until_list(BOTH)
         port = process.metrics_port()
         text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=LONG).text
@@ -107,7 +111,7 @@ def test_what_happens_to_a_device_is_said_to_the_kubelet(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
     file = host.sys / "bus/pci/devices/0000:00:05.0/liveness"
-    with agent(host, directory):
+    with agent_thread(host, directory):
         kubelet.until_list(BOTH)
         file.write_text("dead\n")
         kubelet.until_list(BOTH | {"00:05.0": "Unhealthy"})
@@ -127,7 +131,7 @@ def test_what_happens_to_a_device_is_said_to_the_kubelet(
 def test_what_the_kubelet_asks_wrongly_is_refused_in_words(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
-    with agent(host, directory):
+    with agent_thread(host, directory):
         kubelet.until_list(BOTH)
         for wrong in ("00:07.0", "", "x" * 100_000, "00:05.0::0"):
             request = [{"devices_ids": [wrong]}]
@@ -141,7 +145,7 @@ def test_what_the_kubelet_asks_wrongly_is_refused_in_words(
 def test_streams_that_are_abandoned_do_not_use_up_its_threads(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
-    with agent(host, directory):
+    with agent_thread(host, directory):
         kubelet.until_list(BOTH)
         kubelet.call(resource="example.com/edu", streams=200)
         request = [{"devices_ids": ["00:05.0"]}]
@@ -152,12 +156,11 @@ def test_streams_that_are_abandoned_do_not_use_up_its_threads(
 
 
 def test_a_kubelet_that_restarts_finds_the_plugin_again(host: Host, directory: Path) -> None:
-    with agent(host, directory) as process:
+    with agent_thread(host, directory):
         for _ in range(3):  # the first one is later than the agent
             with played_kubelet(directory) as kubelet:
                 kubelet.until_registered("example.com/edu")
                 kubelet.until_list(BOTH)
-        assert process.process.poll() is None
 
 
 def test_an_agent_that_is_killed_while_it_gives_devices_is_followed_by_another(
@@ -165,16 +168,16 @@ def test_an_agent_that_is_killed_while_it_gives_devices_is_followed_by_another(
 ) -> None:
     both = {"resource": "example.com/edu", "allocate": [{"devices_ids": list(BOTH)}]}
     after = 0
-    for _ in range(30):
-        with agent(host, directory) as process:
+    with forked_agents(host, directory) as start:
+        for _ in range(30):
+            pid = start()
             kubelet.until_registered("example.com/edu", after)
             kubelet.until_list(BOTH, after)
             after = len(kubelet.said)
             kubelet.begin(**both)
-            process.process.kill()
-            process.process.wait()
-        kubelet.until(lambda each: "ended" in each, after)
-        kubelet.until(lambda each: "answer" in each, after)  # of a call that may have failed
+            os.kill(pid, signal.SIGKILL)
+            kubelet.until(lambda each: "ended" in each, after)
+            kubelet.until(lambda each: "answer" in each, after)  # of a call that may have failed
     assert len(list(directory.glob("nodeside-*.sock"))) == 1, "what was left was removed"
     with agent(host, directory):
         kubelet.until_list(BOTH, after)
@@ -218,7 +221,7 @@ def test_ten_thousand_shares_are_offered(
 ) -> None:
     units = {"resource": "example.com/unit", "discover": {"count": 160}, "shares": 64}
     write_driver(host, units)
-    with agent(host, directory):
+    with agent_thread(host, directory):
         found = kubelet.until(lambda each: "list" in each)
         assert len(found["list"]) == 160 * 64
         request = [{"devices_ids": list(found["list"])}]
@@ -233,6 +236,7 @@ def test_ten_thousand_shares_are_offered(
         ("no driver", 3, "driver.yaml"),
     ],
 )
+@pytest.mark.usefixtures("not_run")
 def test_what_is_wrong_is_said_at_once(
     host: Host, directory: Path, change: str, code: int, words: str
 ) -> None:
@@ -242,9 +246,9 @@ def test_what_is_wrong_is_said_at_once(
         directory.rmdir()
     if change == "no driver":
         (host.root / "driver.yaml").unlink()
-    with agent(host, directory) as process:
-        assert process.process.wait(LONG) == code
-        until(lambda: any(words in line for line in process.log))
+    done = nodeside("device-agent", "-f", host.root, "--kubelet-directory", directory)
+    assert done.code == code
+    assert words in done.error
 
 
 def test_a_package_that_is_missing_is_named(host: Host) -> None:
@@ -258,7 +262,7 @@ def test_a_package_that_is_missing_is_named(host: Host) -> None:
 
 
 def test_the_socket_is_one(host: Host, directory: Path, kubelet: PlayedKubelet) -> None:
-    with agent(host, directory):
+    with agent_thread(host, directory):
         kubelet.until_list(BOTH)
         (socket,) = directory.glob("nodeside-*.sock")
         assert stat.S_ISSOCK(socket.stat().st_mode)

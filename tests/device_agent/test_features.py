@@ -41,8 +41,9 @@ from nodeside.spec.devices import LABEL_LIMIT
 from tests.console import until
 from tests.device_agent import feature_files
 from tests.device_agent.agent_process import agent, kubelet_directory, node, write_driver
+from tests.device_agent.agent_thread import agent_thread
 from tests.device_agent.node import driver, say_ready
-from tests.device_agent.played_kubelet import LONG, played_kubelet
+from tests.device_agent.played_kubelet import LONG, PlayedKubelet
 from tests.driver.fakes.apiserver import ApiServer, Fault, make_certificates
 
 EDU: dict[str, Any] = {
@@ -440,7 +441,9 @@ def test_without_nfd_and_without_a_token_there_are_no_labels_which_is_said_once(
 # --- the agent -----------------------------------------------------------------------------------
 
 
-def test_the_agent_writes_a_feature_file_and_leaves_it_when_it_ends(tmp_path: Path) -> None:
+def test_the_agent_writes_a_feature_file_and_leaves_it_when_it_ends(
+    tmp_path: Path, kubelets: PlayedKubelet
+) -> None:
     host, features = node(tmp_path / "host"), tmp_path / "features.d"
     features.mkdir()
     for path in sorted(host.root.glob("sys/bus/pci/devices/*")):
@@ -448,24 +451,26 @@ def test_the_agent_writes_a_feature_file_and_leaves_it_when_it_ends(tmp_path: Pa
     write_driver(host, EDU)
     with (
         kubelet_directory() as directory,
-        played_kubelet(directory),
         agent(host, directory, "--features-directory", str(features)) as process,
     ):
+        kubelets.move(directory)
         until(lambda: feature_files.read(features, time.time()), "a feature file")
         process.process.terminate()
         assert process.process.wait(LONG) == 0
     assert feature_files.read(features, time.time()) == THREE
 
 
-def test_a_driver_that_asks_for_no_label_writes_none(tmp_path: Path) -> None:
+def test_a_driver_that_asks_for_no_label_writes_none(
+    tmp_path: Path, kubelets: PlayedKubelet
+) -> None:
     host, features = node(tmp_path / "host"), tmp_path / "features.d"
     features.mkdir()
     with (
         kubelet_directory() as directory,
-        played_kubelet(directory) as kubelet,
-        agent(host, directory, "--features-directory", str(features)),
+        agent_thread(host, directory, sinks=Sinks.of("edu", features, None, "")),
     ):
-        kubelet.until_registered("example.com/edu")
+        kubelets.move(directory)
+        kubelets.until_registered("example.com/edu")
     assert names(features) == []
 
 

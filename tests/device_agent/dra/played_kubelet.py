@@ -9,9 +9,6 @@ Lines of JSON on stdin are calls, those on stdout what happens.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.device_agent.dra.documents import UID
-from tests.device_agent.played_kubelet import PlayedKubelet
+from tests.device_agent.played_kubelet import (
+    PlayedKubelet,
+    Voice,
+    be_kubelets,
+    kubelet_process,
+)
 
 SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 REGISTRATION = "/pluginregistration.Registration"
@@ -42,37 +44,40 @@ class DraKubelet(PlayedKubelet):
 
 
 @contextmanager
-def dra_kubelet(registry: Path, *, refuses: str = "") -> Iterator[DraKubelet]:
-    """`refuses` is what it says to each driver instead of taking it."""
-    command = [sys.executable, "-m", "tests.device_agent.dra.played_kubelet", str(registry)]
-    with subprocess.Popen(
-        [*command, refuses], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        kubelet = DraKubelet(process)
-        kubelet.listen()
-        try:
-            yield kubelet
-        finally:
-            process.kill()
+def dra_kubelet_process() -> Iterator[DraKubelet]:
+    """A process that is no kubelet yet: `move(registry, refuses="")`.
+
+    `refuses` is what it says to each driver instead of taking it.
+    """
+    with kubelet_process("tests.device_agent.dra.played_kubelet", DraKubelet) as kubelet:
+        yield kubelet
 
 
 # --- in its process -------------------------------------------------------------------------------
 
 
-class _Kubelet:
-    def __init__(self, registry: Path, refuses: str) -> None:
+class _Kubelet(Voice):
+    def __init__(self, registry: Path, refuses: str = "") -> None:
+        super().__init__()
         self.registry, self.refuses = registry, refuses
         self.channel: Any = None
-        self._saying = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self.watch, daemon=True)
 
-    def say(self, **words: Any) -> None:
-        with self._saying:
-            print(json.dumps(words), flush=True)  # noqa: T201
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self.fall_silent()
+        self._ended.set()
+        self._thread.join()
+        if self.channel is not None:
+            self.channel.close()
 
     def watch(self) -> None:
         """See which sockets come and go; a real one is told by inotify."""
         known: dict[Path, tuple[int, int]] = {}
-        while True:
+        while not self._ended.wait(0.05):
             found = {
                 path: (status.st_ino, status.st_ctime_ns)
                 for path in self.registry.glob("*")
@@ -84,7 +89,6 @@ class _Kubelet:
             for path in known.keys() - found.keys():
                 self.say(gone=path.name)
             known = found
-            threading.Event().wait(0.05)
 
     def _register(self, path: Path) -> None:
         import grpc
@@ -101,6 +105,8 @@ class _Kubelet:
             assert info.type == "DRAPlugin"
             assert list(info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
             assert Path(info.endpoint).is_socket()  # it serves before it announces
+            if self.channel is not None:
+                self.channel.close()
             self.channel = grpc.insecure_channel(f"unix:{info.endpoint}")
             threading.Thread(target=self._watch_health, args=(self.channel,), daemon=True).start()
             status = messages.RegistrationStatus(
@@ -156,12 +162,5 @@ def _method(channel: Any, name: str, answer: Any) -> Any:
     )
 
 
-def _main(registry: Path, refuses: str) -> None:
-    kubelet = _Kubelet(registry, refuses)
-    threading.Thread(target=kubelet.watch, daemon=True).start()
-    for line in sys.stdin:
-        kubelet.say(answer=kubelet.obey(json.loads(line)))
-
-
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), sys.argv[2])
+    be_kubelets(_Kubelet)

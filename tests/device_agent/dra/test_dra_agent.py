@@ -1,12 +1,13 @@
-"""`nodeside device-agent` with `expose: dra`: real sockets, a played kubelet and API server."""
+"""`nodeside device-agent` with `expose: dra`: real sockets, a played kubelet and API server.
+
+Where neither its command line nor its end is tried, the agent is a thread.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -19,15 +20,19 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodeside.device_agent.dra.names import device_name
+from nodeside.device_agent.dra.site import Site
+from nodeside.device_agent.feature_sinks import Sinks
 from nodeside.host import Host
+from nodeside.kube_api import Access
 from nodeside.ready_file import clear_ready
-from tests.console import until
-from tests.device_agent.agent_process import EDU, Agent, add_edu, agent, node, write_driver
+from tests.console import nodeside, until
+from tests.device_agent.agent_process import EDU, Agent, Logged, add_edu, agent, node, write_driver
+from tests.device_agent.agent_thread import agent_thread
 from tests.device_agent.dra.documents import OTHER_UID, POOL, UID, claim, result
 from tests.device_agent.dra.played_api import DraApiServer, dra_api_server
-from tests.device_agent.dra.played_kubelet import DraKubelet, dra_kubelet
+from tests.device_agent.dra.played_kubelet import DraKubelet, dra_kubelet_process
 from tests.device_agent.node import say_ready
-from tests.device_agent.played_kubelet import LONG, played_kubelet
+from tests.device_agent.played_kubelet import LONG, PlayedKubelet
 from tests.driver.fakes.apiserver import Fault, make_certificates
 
 CLAIMED = {**EDU, "expose": "dra"}
@@ -60,7 +65,17 @@ class Place:
     def claims(self) -> Path:
         return self.host.root / "state" / "edu" / "claims"
 
-    def agent(self, *options: str) -> AbstractContextManager[Agent]:
+    def agent(self, **options: Any) -> AbstractContextManager[Logged]:
+        """The agent as a thread."""
+        access = Access.from_environment(self.server.environment())
+        assert access is not None
+        state = self.host.root / "state" / "edu"
+        site = Site(POOL.node, access, self.plugins, self.registry, state, self.cdi)
+        sinks = Sinks.of("edu", None, access, POOL.node)
+        options |= {"site": site, "state": state, "sinks": sinks}
+        return agent_thread(self.host, self.root / "device-plugins", **options)
+
+    def agent_process(self, *options: str) -> AbstractContextManager[Agent]:
         return agent(
             self.host,
             self.root / "device-plugins",
@@ -101,12 +116,12 @@ def place(tmp_path: Path, certificates: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def kubelet(place: Place) -> Iterator[DraKubelet]:
-    with dra_kubelet(place.registry) as kubelet:
-        yield kubelet
+def kubelet(place: Place, dra_kubelets: DraKubelet) -> DraKubelet:
+    dra_kubelets.move(place.registry)
+    return dra_kubelets
 
 
-def scraped(process: Agent) -> dict[tuple[str, ...], float]:
+def scraped(process: Logged) -> dict[tuple[str, ...], float]:
     """The agent's metrics, by name and the values of their labels, which are sorted by name."""
     text = requests.get(f"http://127.0.0.1:{process.metrics_port()}/metrics", timeout=LONG).text
     return {
@@ -116,13 +131,13 @@ def scraped(process: Agent) -> dict[tuple[str, ...], float]:
     }
 
 
-def said(process: Agent) -> str:
+def said(process: Logged) -> str:
     return "".join(process.log)
 
 
 def test_a_claim_is_prepared_and_unprepared(place: Place, kubelet: DraKubelet) -> None:
     place.allocate(SECOND, FIRST)
-    with place.agent() as process:
+    with place.agent_process() as process:
         kubelet.until_registered()
         place.server.until_published(FIRST, SECOND)
 
@@ -284,14 +299,14 @@ def test_a_claim_that_was_allocated_anew_gets_what_it_has_now(
 
 def test_what_is_prepared_survives_a_killed_agent(place: Place, kubelet: DraKubelet) -> None:
     place.allocate(FIRST)
-    with place.agent() as process:
+    with place.agent_process() as process:
         kubelet.until_registered()
         answer = kubelet.prepare("one")
         process.process.kill()
         process.process.wait()
     (place.cdi / f"nodeside.io-edu_{OTHER_UID}.json").write_text("half prepared")
     after = len(kubelet.said)
-    with place.agent():
+    with place.agent_process():
         kubelet.until_registered(after=after)
         assert kubelet.prepare("one") == answer
         assert [path.name for path in place.cdi.iterdir()] == [f"nodeside.io-edu_{UID}.json"]
@@ -359,14 +374,17 @@ def test_a_kubelet_that_starts_finds_the_driver_and_the_slices_it_wiped_come_bac
     with place.agent():
         kubelet.until_registered()
         place.server.until_published(FIRST, SECOND)
-        with dra_kubelet(place.registry) as another:
-            another.until_registered()
-            place.server.wipe()
-            place.server.until_published(FIRST, SECOND)
+        kubelet.move(place.registry)
+        kubelet.until_registered()
+        place.server.wipe()
+        place.server.until_published(FIRST, SECOND)
 
 
-def test_a_kubelet_that_does_not_take_the_driver_is_heard(place: Place) -> None:
-    with dra_kubelet(place.registry, refuses="odd versions") as kubelet, place.agent() as process:
+def test_a_kubelet_that_does_not_take_the_driver_is_heard(
+    place: Place, kubelet: DraKubelet
+) -> None:
+    kubelet.move(place.registry, refuses="odd versions")
+    with place.agent() as process:
         kubelet.until_registered()
         place.server.until_published(FIRST, SECOND)
     assert 'the kubelet does not take the driver driver=edu.nodeside.io why="odd versions"' in said(
@@ -383,9 +401,9 @@ def test_a_directory_that_cannot_be_used_is_named(place: Place, kubelet: DraKube
 
 
 def test_the_second_agent_waits_for_the_end_of_the_first(place: Place, kubelet: DraKubelet) -> None:
-    with place.agent() as first:
+    with place.agent_process() as first:
         kubelet.until_registered()
-        with place.agent() as second:
+        with place.agent_process() as second:
             second.until_said("another agent is the DRA driver here")
             after = len(kubelet.said)
             first.process.kill()
@@ -400,7 +418,7 @@ def test_an_api_server_without_dra_is_said_once_and_the_agent_goes_on(
         kubelet.until_registered()
         kubelet.prepare("one")
         process.until_said("the API server has no resource.k8s.io/v1")
-        assert process.process.poll() is None
+        assert "error" not in kubelet.unprepare(UID)[UID]
 
 
 def test_both_ways_beside_each_other(place: Place, kubelet: DraKubelet) -> None:
@@ -420,19 +438,18 @@ def test_both_ways_beside_each_other(place: Place, kubelet: DraKubelet) -> None:
         assert list(place.cdi.iterdir()) == []  # a unit gives nothing
 
 
-def test_a_scraper_is_told_which_pods_share_the_device_of_a_claim(place: Place) -> None:
+def test_a_scraper_is_told_which_pods_share_the_device_of_a_claim(
+    place: Place, kubelets: PlayedKubelet
+) -> None:
     results = [{"driver_name": POOL.driver, "device_name": FIRST}]
     results += [{"driver_name": "gpu.example.com", "device_name": SECOND}]
     container = {"name": "main", "dynamic_resources": [{"claim_resources": results}]}
     pods = [{"name": name, "namespace": "default", "containers": [container]} for name in "ab"]
     directory = place.root / "device-plugins"
-    options = ("--metrics-port", "0", "--pod-resources", str(directory / "kubelet.sock"))
-    with (
-        played_kubelet(directory) as kubelet,
-        dra_kubelet(place.registry) as claims,
-        place.agent(*options) as process,
-    ):
-        kubelet.call(pods=pods)
+    kubelets.move(directory)
+    kubelets.call(pods=pods)
+    with dra_kubelet_process() as claims, place.agent(metrics_port=0) as process:
+        claims.move(place.registry)
         claims.until_registered()
         place.allocate(FIRST)
         claims.prepare("one")
@@ -470,19 +487,21 @@ def test_ten_thousand_devices_are_published(place: Place, kubelet: DraKubelet) -
 
 def test_a_flood_of_claims_is_answered(place: Place, kubelet: DraKubelet) -> None:
     place.allocate(FIRST)
-    with place.agent() as process:
+    with place.agent():
         kubelet.until_registered()
         uids = [f"0b1c2d3e-4f50-6172-8394-{number:012x}" for number in range(5000)]
         answers = kubelet.unprepare(*uids)
         assert len(answers) == 5000
         assert sum("error" in each for each in answers.values()) == 5000 - 256
-        assert process.process.poll() is None
         assert "error" not in kubelet.prepare("one")[UID]
 
 
-def test_without_an_api_server_it_says_what_is_missing(place: Place) -> None:
-    argv = [sys.executable, "-m", "nodeside", "device-agent", "-f", str(place.host.root)]
-    argv += ["--kubelet-directory", str(place.root / "device-plugins")]
-    done = subprocess.run(argv, capture_output=True, text=True, env={}, check=False)
-    assert done.returncode == 3
-    assert "devices with expose: dra need the API server, and the name of this node" in done.stderr
+@pytest.mark.usefixtures("not_run")
+def test_without_an_api_server_it_says_what_is_missing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    directory = place.root / "device-plugins"
+    done = nodeside("device-agent", "-f", place.host.root, "--kubelet-directory", directory)
+    assert done.code == 3
+    assert "devices with expose: dra need the API server, and the name of this node" in done.error

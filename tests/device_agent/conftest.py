@@ -1,0 +1,30 @@
+"""The processes that play the kubelet: one for all tests, which it is another kubelet for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.device_agent.dra.played_kubelet import DraKubelet, dra_kubelet_process
+from tests.device_agent.played_kubelet import PlayedKubelet, kubelet_process
+
+
+@pytest.fixture(scope="session")
+def kubelets() -> Iterator[PlayedKubelet]:
+    """One that a test `move`s, and does not kill."""
+    with kubelet_process("tests.device_agent.played_kubelet", PlayedKubelet) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def dra_kubelets() -> Iterator[DraKubelet]:
+    """One that a test `move`s, and does not kill."""
+    with dra_kubelet_process() as process:
+        yield process
+
+
+@pytest.fixture
+def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is not to begin cannot: it would not end in the thread of a test."""
+    monkeypatch.setattr("nodeside.device_agent.agent.run", None)
