@@ -1,11 +1,12 @@
 """What holds for every test.
 
 Tiers: a test is of the tier its mark names (`vm`, `cluster`, `toolkit`, `registry`), else of the
-tier `unit`. At the end it is said what ran where, and which unit tests are slow. With
-`--all-tiers`, as in `make test`, a tier that did not run or a test that was skipped is a failure,
-since nothing passes by not being tried; and it is said what the run cost (tests/costs).
+tier `unit`. At the end it is said what ran where, and which unit tests are slow without the mark
+that leaves them out of `make unit`. With `--all-tiers`, as in `make test`, a tier that did not run
+or a test that was skipped is a failure, since nothing passes by not being tried; and it is said
+what the run cost (tests/costs).
 
-Hypothesis measures no times: a busy machine is no failure. A shell starts what it puts into the
+A shell starts what it puts into the
 background with SIGINT ignored, and children inherit that: it is undone, for the tests of Ctrl-C.
 """
 
@@ -15,7 +16,7 @@ import os
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import iter_modules
@@ -37,12 +38,9 @@ from tests.costs.record import (
     write,
 )
 from tests.lanes import Lanes, lane, niceness, turn
+from tests.tries import register_profiles
 
-# The same examples in each run: a change is judged by what it does. `make chaos` looks for new
-# ones, and so does `make test ARGS="--hypothesis-profile random"`.
-settings.register_profile("nodeside", deadline=None, derandomize=True)
-settings.register_profile("random", deadline=None)
-settings.load_profile("nodeside")
+register_profiles()
 
 # What helpers assert is shown as in a test.
 pytest.register_assert_rewrite(
@@ -61,7 +59,7 @@ _WHERE = {
     "vm": "real kernels in throwaway machines",
 }
 
-_SLOW = 1.0  # seconds of a processor: a unit test that uses more is named
+_SLOW = 1.0  # seconds of a processor: a unit test that uses more is to be marked
 
 
 def _last_costs(config: pytest.Config) -> dict[str, float]:
@@ -81,7 +79,7 @@ class Tiers:
         self.required = required
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: Counter[str] = Counter()  # by tier
-        self.processor: Counter[str] = Counter()  # seconds of a processor, by unit test
+        self.processor: Counter[str] = Counter()  # seconds of a processor, by unmarked unit test
         self.costs = Costs(time.time())
         self.last = _last_costs(config)
         self._meter = Meter()
@@ -89,13 +87,14 @@ class Tiers:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """By mark only: a directory may be called as a tier is, and hold tests of two.
 
-        The tier travels with the reports of the test, which may run in another process. The order
-        is that in which tests are given away.
+        The tier, and whether it is slow, travel with the reports of the test, which may run in
+        another process. The order is that in which tests are given away.
         """
         items.sort(key=lambda item: turn(item.nodeid, self.last))
         for item in items:
             marked = (name for name in _WHERE if item.get_closest_marker(name))
             item.user_properties.append(("tier", next(marked, "unit")))
+            item.user_properties.append(("slow", item.get_closest_marker("slow") is not None))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -111,7 +110,7 @@ class Tiers:
         self.seconds[tier] += int(report.duration * 1000)
         used = properties.get("used", {})
         self._add_costs(report, tier, used)
-        if tier == "unit":
+        if tier == "unit" and not properties["slow"]:
             self.processor[report.nodeid] += sum(used.values())
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[tier][report.outcome] += 1
@@ -160,13 +159,18 @@ class Tiers:
             words = ", ".join(f"{n} {outcome}" for outcome, n in sorted(count.items()))
             seconds = self.seconds[tier] / 1000
             terminalreporter.line(f"{tier:9} {words or 'not run':32} {seconds:7.1f} s  {where}")
-        for test, used in self.processor.most_common():
-            if used > _SLOW:
-                terminalreporter.line(f"slow: {used:.1f} CPU-seconds, a unit test: {test}")
+        self._name_slow(terminalreporter)
         if self.required:
             self._show_costs(terminalreporter)
         for reason in self.missing:
             terminalreporter.line(f"FAILED {reason}", red=True)
+
+    def _name_slow(self, terminalreporter: Any) -> None:
+        slow = [(test, used) for test, used in self.processor.most_common() if used > _SLOW]
+        for test, used in slow:
+            terminalreporter.line(f"slow: {used:.1f} CPU-seconds, a unit test: {test}")
+        if slow and settings.get_current_profile_name() == "quick":  # of `make unit`
+            terminalreporter.line("hint: make them cheaper, or mark them: @pytest.mark.slow")
 
     def _show_costs(self, terminalreporter: Any) -> None:
         terminalreporter.section("what it cost")
@@ -207,3 +211,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)  # of the processes of `make test`, which have no terminal
     required = bool(config.getoption("--all-tiers"))
     config.pluginmanager.register(Tiers(config, required=required), "tiers")
+
+
+@pytest.fixture
+def profile_kept() -> Iterator[None]:
+    """The profile of Hypothesis, whatever a test loads."""
+    before = settings.get_current_profile_name()
+    yield
+    settings.load_profile(before)

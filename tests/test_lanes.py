@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import settings
 
+from tests.conftest import Tiers
 from tests.lanes import AT_ONCE, CLUSTER, LAB, Lanes, lane, niceness, turn
 
 LAST = {f"tests/vm/test_{name}.py": 10.0 * name for name in range(30)}
@@ -99,3 +101,54 @@ def test_processes_share_the_files_of_machines_and_none_idles_at_the_end() -> No
     assert max(map(len, processes)) - min(map(len, processes)) <= 4
     lanes = [{lane(test) for test in each} for each in processes]
     assert sum(map(len, lanes)) == len(set().union(*lanes))
+
+
+class Said:
+    """A terminal, and the lines that begin with a word."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def section(self, title: str, **_: Any) -> None:
+        self.lines.append(title)
+
+    def line(self, text: str, **_: Any) -> None:
+        self.lines.append(text)
+
+    def of(self, *words: str) -> list[str]:
+        return [line for line in self.lines if line.startswith(words)]
+
+
+def ran(name: str, seconds: float, *, tier: str = "unit", slow: bool = False) -> pytest.TestReport:
+    """A test that used so many seconds of a processor."""
+    properties = [("tier", tier), ("slow", slow), ("used", {"python": seconds})]
+    report = SimpleNamespace(
+        nodeid=name, when="call", outcome="passed", failed=False, user_properties=properties
+    )
+    report.duration, report.start, report.stop = seconds, 0.0, seconds
+    return cast(pytest.TestReport, report)
+
+
+@pytest.mark.parametrize(
+    ("profile", "hints"),
+    [("quick", ["hint: make them cheaper, or mark them: @pytest.mark.slow"]), ("nodeside", [])],
+)
+def test_a_slow_unit_test_is_named_unless_it_is_marked_and_make_unit_says_what_to_do(
+    profile: str, hints: list[str], profile_kept: None
+) -> None:
+    settings.load_profile(profile)
+    tiers = Tiers(cast(pytest.Config, SimpleNamespace()), required=False)
+    tiers.pytest_runtest_logreport(ran("a.py::test_short", 0.9))
+    tiers.pytest_runtest_logreport(ran("a.py::test_long", 1.3))
+    tiers.pytest_runtest_logreport(ran("a.py::test_longer", 2.5))
+    tiers.pytest_runtest_logreport(ran("a.py::test_marked", 9.0, slow=True))
+    tiers.pytest_runtest_logreport(ran("a.py::test_boots", 99.0, tier="vm"))
+    said = Said()
+
+    tiers.pytest_terminal_summary(said)
+
+    assert said.of("slow", "hint") == [
+        "slow: 2.5 CPU-seconds, a unit test: a.py::test_longer",
+        "slow: 1.3 CPU-seconds, a unit test: a.py::test_long",
+        *hints,
+    ]

@@ -18,6 +18,8 @@ from nodeside.trial.report_files import as_page as trial_page
 from tests.cluster.fakes.reported import fleet, row, seen
 from tests.trial.runs import broken, ready
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 ERROR = "src/edu.c:120:9: error: implicit declaration of function 'a_function_of_later_kernels'"
 NODE = "a-node-with-a-long-name-in-a-cluster-of-many.compute.example.com"

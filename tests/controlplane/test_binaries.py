@@ -86,6 +86,7 @@ def test_a_program_of_another_version_is_built_instead(
     assert asked == [tool.name for tool in TOOLS]
 
 
+@pytest.mark.slow
 def test_the_build_says_what_it_does_and_leaves_only_whole_programs(
     empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_the_build_says_what_it_does_and_leaves_only_whole_programs(
     assert len(said) == 1
 
 
+@pytest.mark.slow
 def test_two_builders_build_once(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = fake_go(empty / "go")
     monkeypatch.setattr(module, "_find_go", lambda say: go)

@@ -52,6 +52,7 @@ def kubelet(directory: Path, kubelets: PlayedKubelet) -> PlayedKubelet:
     return kubelets
 
 
+@pytest.mark.slow
 def test_a_container_gets_what_it_asked_for(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
@@ -155,6 +156,7 @@ def test_streams_that_are_abandoned_do_not_use_up_its_threads(
         kubelet.until_list(BOTH | {"00:05.0": "Unhealthy"}, after)
 
 
+@pytest.mark.slow
 def test_a_kubelet_that_restarts_finds_the_plugin_again(host: Host, directory: Path) -> None:
     with agent_thread(host, directory):
         for _ in range(3):  # the first one is later than the agent
@@ -163,6 +165,7 @@ def test_a_kubelet_that_restarts_finds_the_plugin_again(host: Host, directory: P
                 kubelet.until_list(BOTH)
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_while_it_gives_devices_is_followed_by_another(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
@@ -185,6 +188,7 @@ def test_an_agent_that_is_killed_while_it_gives_devices_is_followed_by_another(
         assert given["envs"]["EDU_NODES"] == "/dev/edu0,/dev/edu1"
 
 
+@pytest.mark.slow
 def test_a_second_agent_waits_for_the_first(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
@@ -198,6 +202,7 @@ def test_a_second_agent_waits_for_the_first(
             kubelet.until_registered("example.com/edu", after)
 
 
+@pytest.mark.slow
 def test_what_reads_a_file_that_hangs_ends_with_the_agent(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:

@@ -441,6 +441,7 @@ def test_without_nfd_and_without_a_token_there_are_no_labels_which_is_said_once(
 # --- the agent -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_agent_writes_a_feature_file_and_leaves_it_when_it_ends(
     tmp_path: Path, kubelets: PlayedKubelet
 ) -> None:

@@ -352,9 +352,7 @@ def test_odd_headers_harm_nobody(service: Service, peers: Peers, headers: dict[s
     assert service.works()
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     frames=st.lists(
         st.tuples(st.integers(0, 12), st.integers(0, 255), st.integers(0, 5), st.binary()),
@@ -480,6 +478,7 @@ except CallFailed:
 """
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_long_does_not_keep_the_process_from_ending(directory: Path) -> None:
     argv = [sys.executable, "-c", ENDS, str(directory / "b.sock")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=LONG, check=True)

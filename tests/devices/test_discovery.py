@@ -118,6 +118,7 @@ def test_the_health_file_may_be_matched_by_an_expression(host: Host) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_text_that_an_expression_does_not_end_with_costs_its_own_device_only(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +373,7 @@ def test_an_attribute_of_a_mebibyte_is_cut(host: Host) -> None:
     assert device.attributes == {"name": "x" * 256}
 
 
+@pytest.mark.slow
 def test_thousands_of_matches_are_cut_and_said(host: Host) -> None:
     directory = host.sys / "devices" / "many"
     for number in range(5000):

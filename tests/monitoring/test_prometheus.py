@@ -12,6 +12,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cluster.controller.controller import Reconciled
 from cluster.controller.executor import Outcome
 from cluster.kube.transport import RequestCounts
@@ -36,6 +38,8 @@ from tests.monitoring.prometheus import (
     prometheus,
 )
 from tests.monitoring.rules import ALERTS
+
+pytestmark = pytest.mark.slow
 
 ON_NODE = {"driver": "edu", "node": "n1"}
 OFFERED = {**ON_NODE, "resource": EDU["resource"]}

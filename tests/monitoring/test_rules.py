@@ -120,6 +120,7 @@ def test_what_the_page_says_to_type_makes_the_rules_of_a_plain_prometheus(tmp_pa
     assert made == RULE["spec"]
 
 
+@pytest.mark.slow
 def test_promtool_finds_no_fault(tmp_path: Path) -> None:
     checked = process.run(
         [program("promtool"), "check", "rules", "--lint-fatal", write_rules(tmp_path)],

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,11 +17,12 @@ from nodeside.spec import Driver, dump, json_schema, load, node_parse, parse, to
 from nodeside.spec.document import read_text
 from nodeside.spec.yamltext import write_yaml
 from tests.spec.documents import document, drivers, yamlish
+from tests.tries import tries
 
 CORPUS = Path(__file__).with_name("corpus")
 
 SLOW = settings(
-    max_examples=25,
+    max_examples=tries(25),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -58,6 +60,7 @@ def test_any_bytes_are_a_driver_or_a_spec_error(tmp_path_factory: Any, data: byt
         load(path)
 
 
+@pytest.mark.slow
 def test_every_file_of_the_corpus_is_a_spec_error() -> None:
     files = sorted(CORPUS.glob("*.yaml"))
     assert len(files) > 10

@@ -75,6 +75,7 @@ def test_a_module_that_dkms_conf_announces_twice_is_taken_once(tmp_path: Path) -
     assert [item.name for item in found.modules] == ["main"]
 
 
+@pytest.mark.slow
 def test_modules_are_found_in_a_tree_too_deep_for_recursion(tmp_path: Path) -> None:
     deep = tmp_path / "deep"
     code = "import os\nfor _ in range({}): os.mkdir('d'); os.chdir('d')\nopen('straw.ko', 'w')"

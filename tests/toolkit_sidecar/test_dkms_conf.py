@@ -16,6 +16,7 @@ from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Watch
 from nodeside.toolkit_sidecar.dkms_conf import Values, evaluate, parse_dump
 from nodeside.toolkit_sidecar.failure import BuildFailed
+from tests.tries import tries
 
 SHELL = {
     "kernelver": "6.1.0-9-cloud-amd64",
@@ -163,7 +164,7 @@ _PLAIN = st.text(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 @given(st.dictionaries(st.integers(0, 40), _PLAIN, max_size=5))
 def test_any_value_comes_back_as_it_was_written(values: dict[int, str]) -> None:
     lines = [f"MAKE[{index}]={shlex.quote(value)}" for index, value in values.items()]
@@ -204,7 +205,7 @@ _HOSTILE = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(_HOSTILE)
 def test_no_file_does_more_than_fail(pieces: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory, suppress(BuildFailed):

@@ -207,6 +207,7 @@ def test_words_of_a_full_disk_do_not_make_an_error_of_the_compiler_another_one(
     assert not result.failure.retryable
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_a_build_cannot_open_the_log_or_the_memory_of_its_sidecar() -> None:
     said = process.run([sys.executable, "-c", _SAME_USER], timeout=LONG)
@@ -341,6 +342,7 @@ ko straw
 """
 
 
+@pytest.mark.slow
 def test_what_a_build_leaves_beside_its_output_is_removed(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", _BESIDE)
     with toolkit.sidecar() as sidecar:

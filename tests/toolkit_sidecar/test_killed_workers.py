@@ -7,6 +7,8 @@ import pytest
 from nodeside.contract import FailureKind
 from tests.toolkit_sidecar.faketoolkit import FakeToolkit, lives
 
+pytestmark = pytest.mark.slow
+
 _ONCE = "[ -e $HOME/../../once ] || {{ touch $HOME/../../once; {}; sleep 1000; }}\nko straw\n"
 # Without the mark, the group and the session of the build, and without its pipe.
 _SURVIVOR = """\

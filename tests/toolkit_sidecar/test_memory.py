@@ -38,6 +38,7 @@ def test_a_build_is_killed_before_anything_else_of_a_node(toolkit: FakeToolkit) 
     assert Path("/proc/self/oom_score_adj").read_text() != "1000\n", "of whoever started it"
 
 
+@pytest.mark.slow
 def test_a_build_that_has_its_container_killed_is_given_up_and_the_limit_named(
     limited: FakeToolkit,
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_compile_error_is_answered_with_its_first_error_and_the_command(
     assert str(toolkit.shared.build_log(request.id)) in result.hint
 
 
+@pytest.mark.slow
 def test_once_exits_with_the_code_of_the_answer(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "exit 2\n")
     toolkit.request()
@@ -92,6 +93,7 @@ def test_a_module_that_did_not_come_out_is_named_with_those_that_did(toolkit: Fa
     assert result.message == "the build produced no module named straw; it produced: hay, wood"
 
 
+@pytest.mark.slow
 def test_a_misspelt_module_is_told_apart_from_one_that_does_not_compile(
     toolkit: FakeToolkit,
 ) -> None:
@@ -257,6 +259,7 @@ def test_a_withdrawn_request_stops_its_build_and_leaves_nothing(toolkit: FakeToo
     assert not toolkit.shared.result_path(first.id).exists()
 
 
+@pytest.mark.slow
 def test_leftovers_without_a_request_are_removed_at_the_start(toolkit: FakeToolkit) -> None:
     old = f"{DIGEST[:12]}-7"
     (toolkit.shared.out_dir(old) / "build").mkdir(parents=True)
@@ -270,6 +273,7 @@ def test_leftovers_without_a_request_are_removed_at_the_start(toolkit: FakeToolk
     assert there == ["sidecar.json", "sidecar.lock", f"symvers-{KERNEL.release}"]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_sidecar_and_its_build(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "echo $$ >$HOME/pid; trap '' TERM; sleep 1000\n")
     request = toolkit.request()
@@ -297,6 +301,7 @@ def test_a_build_that_a_killed_sidecar_left_is_begun_again(toolkit: FakeToolkit)
     assert "attempt 2: a process of the previous attempt died" in result.notes
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_the_request_answered(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "echo $PPID >$HOME/pid; sleep 1000\n")
     request = toolkit.request()
@@ -308,6 +313,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_request_answered(toolkit: F
     assert result.message == "the worker process of the build died 5 times"
 
 
+@pytest.mark.slow
 def test_json_lines_carry_the_request_and_the_compilers_words(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "echo hello; ko straw\n")
     request = toolkit.request()

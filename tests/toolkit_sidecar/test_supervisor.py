@@ -65,6 +65,7 @@ def test_the_driver_sees_that_a_sidecar_lives(toolkit: FakeToolkit) -> None:
         assert toolkit.shared.sidecar_lives()
 
 
+@pytest.mark.slow
 def test_a_second_sidecar_is_refused_while_the_first_lives(toolkit: FakeToolkit) -> None:
     with toolkit.sidecar() as first:
         first.result(toolkit.request())
@@ -136,6 +137,7 @@ def test_what_a_build_plants_in_the_place_of_the_lock_keeps_no_sidecar_away(
     assert list(toolkit.shared.results.glob(".tmp-*")) == []
 
 
+@pytest.mark.slow
 def test_a_build_that_replaces_the_lock_does_not_hide_the_sidecar_for_long(
     toolkit: FakeToolkit,
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_directory_in_the_place_of_its_records_does_not_keep_a_sidecar_unknown
         assert toolkit.shared.symvers(KERNEL.release).is_file()
 
 
+@pytest.mark.slow
 def test_a_worker_that_a_realtime_signal_kills_is_replaced(toolkit: FakeToolkit) -> None:
     """Some of them have no name in Python."""
     once = "[ -e ../../../again ] || { touch ../../../again; kill -40 $PPID; sleep 9; }\n"

@@ -138,6 +138,7 @@ def test_the_check_for_noexec_writes_through_no_link(toolkit: FakeToolkit, tmp_p
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_check_shows_every_finding(toolkit: FakeToolkit) -> None:
     said = check(toolkit)
     assert said.exit_code == ExitCode.OK, said
@@ -145,6 +146,7 @@ def test_check_shows_every_finding(toolkit: FakeToolkit) -> None:
     assert "ok     kbuild tools: fixdep, modpost, objtool run here" in said.output
 
 
+@pytest.mark.slow
 def test_check_of_a_kernel_without_headers_names_those_that_are_there(toolkit: FakeToolkit) -> None:
     said = check(toolkit, "--kernel", "7.0.0", "--output", "json")
     assert said.exit_code == ExitCode.NO_HEADERS

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cluster.cache.cache import read_once, selections
 from cluster.model import parse
 from cluster.model.snapshot import Settings
@@ -17,6 +19,7 @@ def listed(*items: dict[str, Any]) -> Said:
     return Said(body=json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}))
 
 
+@pytest.mark.slow
 def test_one_look_reads_each_kind_once_and_knows_when_there_are_no_image_streams(
     tmp_path: Path,
 ) -> None:

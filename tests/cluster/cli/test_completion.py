@@ -27,6 +27,7 @@ def test_each_shell_gets_a_script(shell: str) -> None:
     assert "nodeside-cluster" in done.stdout
 
 
+@pytest.mark.slow
 def test_commands_and_options_are_completed_for_kubectl() -> None:
     *found, directive = completed("stat")
     assert [line.partition("\t")[0] for line in found] == ["status"]
@@ -63,5 +64,6 @@ def test_kubectl_finds_and_completes_its_plugin(control_plane: ControlPlane) -> 
         control_plane.do("DELETE", "/api/v1/nodes/to-complete")
 
 
+@pytest.mark.slow
 def test_names_are_no_completion_where_no_cluster_answers(tmp_path: Path) -> None:
     assert completed("explain", "--kubeconfig", str(tmp_path / "none"), "") == [":4"]

@@ -167,6 +167,7 @@ def spoken(path: Place) -> bool:
     return path[0] not in ("apiVersion", "kind", "status") and path[1:2] != ("managedFields",)
 
 
+@pytest.mark.slow
 def test_no_key_of_a_module_gets_lost() -> None:
     """Without it, something else is printed: a field, an object, or a sentence about it."""
     plugin, dra = yaml.safe_load(WHOLE), with_dra()
@@ -198,6 +199,7 @@ def test_a_key_that_nobody_foresaw_is_named_wherever_it_is() -> None:
     ) in converted(whole)
 
 
+@pytest.mark.slow
 def test_a_value_of_another_kind_is_not_lost() -> None:
     kinds: Iterator[object] = itertools.cycle(["x7", {"x7": None}, ["x7"], [{"x7": "x7"}]])
     whole = with_dra()
@@ -387,6 +389,7 @@ def test_what_is_no_module_is_refused(text: str, words: str) -> None:
         convert(text, "module.yaml", IMAGE)
 
 
+@pytest.mark.slow
 def test_the_command_prints_it(tmp_path: Path) -> None:
     file = tmp_path / "module.yaml"
     file.write_text(WHOLE)

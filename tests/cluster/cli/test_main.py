@@ -23,6 +23,8 @@ from tests import TOP
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer, kubeconfig
 
+pytestmark = pytest.mark.slow
+
 NOTHING = Said(404, json.dumps({"kind": "Status", "code": 404, "message": "not found"}))
 LONG = 60.0  # seconds: a deadline that only a broken test meets
 COMMANDS = ("run", "status", "explain", "resolve", "crds", "manifests", "install", "uninstall")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from cluster.controller.contention import Standoffs
 from cluster.kube.managed_fields import Overwrite
 from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
@@ -71,6 +73,7 @@ def test_a_hand_edit_is_put_back_at_once_and_told_with_who_made_it() -> None:
     assert played.degraded() == ""
 
 
+@pytest.mark.slow
 def test_a_program_that_edits_for_ever_is_answered_less_and_less_and_named() -> None:
     played = Played()
     played.create()
@@ -152,6 +155,7 @@ def policy(played: Model, text: str) -> list[Apply]:
     return [each for each in applies if each.document["metadata"]["name"] == name]
 
 
+@pytest.mark.slow
 def test_a_fight_over_the_policy_of_a_driver_is_slowed_down_and_told() -> None:
     model, standoffs, applies = Model(), Standoffs(), 0
     model.add(["n0"])

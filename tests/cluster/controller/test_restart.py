@@ -115,6 +115,7 @@ def test_what_is_read_of_the_cluster_is_what_was_applied_to_it(
     assert found.stages.pods == known.pods
 
 
+@pytest.mark.slow
 def test_a_second_controller_plans_nothing_and_publishes_no_event(
     cluster: Recording, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_second_controller_plans_nothing_and_publishes_no_event(
     assert stored.written == []
 
 
+@pytest.mark.slow
 def test_explain_names_no_next_step(cluster: Recording, tmp_path: Path) -> None:
     stored = StoredObjects([*cluster.documents(), lease("first")], absent=ABSENT)
     with ScriptedServer() as server:

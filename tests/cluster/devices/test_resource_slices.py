@@ -25,6 +25,7 @@ from nodeside.devices.discovery import FoundDevice
 from nodeside.kube_api import Access
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
+from tests.tries import tries
 
 pytestmark = pytest.mark.cluster
 
@@ -146,7 +147,7 @@ def test_slices_that_somebody_deletes_come_back(
     control_plane.wait_for(is_back, "the slice to come back")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     ids=st.lists(IDS, min_size=1, max_size=20, unique=True),
     attributes=st.dictionaries(

@@ -28,6 +28,7 @@ from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.controlplane import ControlPlane
 from tests.spec.broken import BROKEN, WRONG_IMAGES
 from tests.spec.documents import document, drivers
+from tests.tries import tries
 
 pytestmark = pytest.mark.cluster
 
@@ -37,7 +38,7 @@ TRY = "?dryRun=All&fieldValidation=Strict"
 IMAGE = "registry.example.com/drivers/edu:1.0"
 NOT_IN_CEL = ("expected a Python regular expression", "expected a regular expression in RE2 syntax")
 
-SLOW = settings(max_examples=150, suppress_health_check=list(HealthCheck), print_blob=True)
+SLOW = settings(max_examples=tries(150), suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

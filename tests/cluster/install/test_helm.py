@@ -98,6 +98,7 @@ def test_a_pull_spec_is_taken_apart(pull_spec: str, parts: tuple[str, str, str])
     jsonschema.validate(found, schema())
 
 
+@pytest.mark.slow
 def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
     known = schema()["properties"]
     assert {*known} - {"global"} == {*values(CHOSEN)}
@@ -144,6 +145,7 @@ def test_every_field_of_an_installation_is_a_question_of_the_chart() -> None:
     assert {*LATER} == {*values_of(Installation())} - {*constants()}
 
 
+@pytest.mark.slow
 def test_every_question_is_asked_with_a_value_that_exists() -> None:
     files = chart(Installation())
     text = "".join(files[name] for name in files if name.startswith("templates/"))

@@ -48,6 +48,7 @@ def arguments(text: str) -> list[str]:
     return [word for word in container["args"] if word.startswith("--agent-image")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [

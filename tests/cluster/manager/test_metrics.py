@@ -174,6 +174,7 @@ def test_requests_repeats_watches_and_answers_are_counted() -> None:
     assert told.value("nodeside_metrics_answers_total", code="200") == 2
 
 
+@pytest.mark.slow
 def test_an_answer_stays_small_in_a_large_cluster() -> None:
     made = Model()
     for pool in range(20):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ def test_a_kernel_with_a_long_name_makes_no_status_that_is_refused() -> None:
     assert odd["kernel"].endswith("x [cut]")
 
 
+@pytest.mark.slow
 def test_of_more_pools_than_a_status_has_rows_the_last_row_counts_the_rest() -> None:
     model = Model()
     for number in range(POOL_LIMIT + 44):

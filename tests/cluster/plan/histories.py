@@ -25,6 +25,7 @@ from cluster.model.names import before_label
 from cluster.model.snapshot import Node, NodeDriverObject, Snapshot
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.model import EDU, PCI, Model, serving
+from tests.tries import tries
 
 NODES = [f"n{number}" for number in range(8)]
 KERNELS = ["6.1.0-50-amd64", "6.1.0-51-amd64", "6.1.0-51-amd64+rt"]
@@ -365,11 +366,13 @@ def _toolkit_for(kernel: str) -> str:
     return str(EDU["toolkit"]["imageTemplate"]).replace("{kernel}", kernel.replace("+", "_"))
 
 
+LIFE = settings(
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
 def often(count: int) -> settings:
     """So many histories of forty steps each."""
-    return settings(
-        max_examples=count,
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
+    return settings(LIFE, max_examples=tries(count))

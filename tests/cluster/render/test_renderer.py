@@ -13,6 +13,8 @@ from cluster.model.stages import Rendered, Template
 from cluster.render import renderer as module
 from cluster.render.renderer import Renderer, RenderingDied, rendered
 
+pytestmark = pytest.mark.slow
+
 GOOD = "kind: {{ stage.name }}\n"
 ENDLESS = "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(64) }}"
 

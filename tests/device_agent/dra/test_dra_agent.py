@@ -135,6 +135,7 @@ def said(process: Logged) -> str:
     return "".join(process.log)
 
 
+@pytest.mark.slow
 def test_a_claim_is_prepared_and_unprepared(place: Place, kubelet: DraKubelet) -> None:
     place.allocate(SECOND, FIRST)
     with place.agent_process() as process:
@@ -297,6 +298,7 @@ def test_a_claim_that_was_allocated_anew_gets_what_it_has_now(
         assert '"one" not found' in kubelet.prepare("one")[UID]["error"]
 
 
+@pytest.mark.slow
 def test_what_is_prepared_survives_a_killed_agent(place: Place, kubelet: DraKubelet) -> None:
     place.allocate(FIRST)
     with place.agent_process() as process:
@@ -400,6 +402,7 @@ def test_a_directory_that_cannot_be_used_is_named(place: Place, kubelet: DraKube
         kubelet.until_registered()
 
 
+@pytest.mark.slow
 def test_the_second_agent_waits_for_the_end_of_the_first(place: Place, kubelet: DraKubelet) -> None:
     with place.agent_process() as first:
         kubelet.until_registered()
@@ -438,6 +441,7 @@ def test_both_ways_beside_each_other(place: Place, kubelet: DraKubelet) -> None:
         assert list(place.cdi.iterdir()) == []  # a unit gives nothing
 
 
+@pytest.mark.slow
 def test_a_scraper_is_told_which_pods_share_the_device_of_a_claim(
     place: Place, kubelets: PlayedKubelet
 ) -> None:

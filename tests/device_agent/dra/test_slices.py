@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nodeside.device_agent.dra.slices import MOST, PAGE, Document, Pool, device, typed, writes
 from tests.device_agent.dra.documents import POOL, carried_out, offered, plain
+from tests.tries import tries
 
 
 def names(stored: Sequence[Document]) -> list[list[str]]:
@@ -198,7 +199,7 @@ def test_ten_thousand_devices_are_79_slices_and_more_than_the_most_are_cut() -> 
     assert len(found) == MOST // PAGE
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(50))
 @given(
     looks=st.lists(st.sets(st.integers(0, 400), max_size=400).map(sorted), min_size=1, max_size=5)
 )

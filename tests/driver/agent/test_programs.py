@@ -127,6 +127,7 @@ UP = ["load", "afterLoad", "first starts", "second starts", "validate"]
 DOWN = ["second ends", "first ends"]
 
 
+@pytest.mark.slow
 def test_all_comes_in_order_and_goes_in_reverse_but_the_modules_stay(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -142,6 +143,7 @@ def test_all_comes_in_order_and_goes_in_reverse_but_the_modules_stay(scene: Scen
     assert node.told[-1].source is Rung.LOADED
 
 
+@pytest.mark.slow
 def test_without_its_services_a_driver_is_not_ready(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -157,6 +159,7 @@ def test_without_its_services_a_driver_is_not_ready(scene: Scene) -> None:
     assert read_ready(node.host, "straw", BOOT_ID) is None
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_makes_the_driver_not_ready_and_comes_back(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -171,6 +174,7 @@ def test_one_that_is_killed_makes_the_driver_not_ready_and_comes_back(scene: Sce
     assert scene.happened == [*UP, "first starts", "validate", "second starts", "validate", *DOWN]
 
 
+@pytest.mark.slow
 def test_a_new_version_stops_services_before_it_unloads(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -215,6 +219,7 @@ def test_a_hook_that_fails_after_the_load_takes_the_modules_out_again(scene: Sce
     assert node.record is None
 
 
+@pytest.mark.slow
 def test_a_new_version_whose_hook_fails_gives_way_to_the_one_before_and_is_not_repeated(
     scene: Scene,
 ) -> None:
@@ -318,6 +323,7 @@ def test_a_service_that_holds_a_module_is_stopped(scene: Scene) -> None:
         assert scene.happened == [*UP, "beforeUnload", *DOWN]
 
 
+@pytest.mark.slow
 def test_services_come_back_if_the_kernel_then_keeps_the_modules(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -338,6 +344,7 @@ def test_services_come_back_if_the_kernel_then_keeps_the_modules(scene: Scene) -
     assert node.told[-1].version == "2.0"
 
 
+@pytest.mark.slow
 def test_an_unload_that_is_in_vain_is_not_tried_again_at_once(scene: Scene) -> None:
     """A reference that nothing shows, as that of an open dma-buf."""
     node = scene.node
@@ -356,6 +363,7 @@ def test_an_unload_that_is_in_vain_is_not_tried_again_at_once(scene: Scene) -> N
         assert scene.happened == []
 
 
+@pytest.mark.slow
 def test_services_come_back_with_the_modules_of_before(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -396,6 +404,7 @@ def test_a_hook_of_an_unload_that_failed_runs_at_the_next_one(scene: Scene) -> N
     assert scene.happened.count("before") == 2
 
 
+@pytest.mark.slow
 def test_a_service_that_is_no_longer_wanted_is_in_nobodys_way(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -441,6 +450,7 @@ def test_commands_show_and_stop_them(scene: Scene) -> None:
         assert [row["state"] for row in rows] == ["not running"] * 2
 
 
+@pytest.mark.slow
 def test_an_expression_that_takes_too_long_is_named_and_no_service_started_anew(
     scene: Scene,
 ) -> None:

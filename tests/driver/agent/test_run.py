@@ -584,6 +584,7 @@ def test_a_replacement_that_worked_once_is_tried_again(
     assert node.states[-1] is State.READY
 
 
+@pytest.mark.slow
 def test_uevents_of_a_load_that_fails_for_good_are_heeded_ever_less_often(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,6 +597,7 @@ def test_uevents_of_a_load_that_fails_for_good_are_heeded_ever_less_often(
     assert node.kernel.unloads == ["straw"] * 9
 
 
+@pytest.mark.slow
 def test_a_poll_makes_nobody_deafer_and_an_edit_is_heeded_at_once(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -635,6 +637,7 @@ def test_a_stuck_module_is_waited_for_once_and_then_takes_a_reboot(
     assert told == [*stuck, "reboot-required", "ready", *stuck], "after it has settled, again"
 
 
+@pytest.mark.slow
 def test_a_driver_that_wakes_itself_looks_a_few_times_only(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -746,6 +749,7 @@ def test_what_a_build_delivered_and_cannot_be_read_is_not_built_again_at_every_p
 # --- a real process --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_process_and_leaves_the_module_alone(node: FakeNode) -> None:
     """What runs here is the real thing; it finds the right module loaded."""
     node.fill()
@@ -760,6 +764,7 @@ def test_sigterm_ends_the_process_and_leaves_the_module_alone(node: FakeNode) ->
     assert read_ready(node.host, "straw", BOOT_ID) is not None
 
 
+@pytest.mark.slow
 def test_sigkill_leaves_nothing_that_keeps_the_next_one_out(node: FakeNode) -> None:
     node.fill()
     for _ in range(2):
@@ -770,6 +775,7 @@ def test_sigkill_leaves_nothing_that_keeps_the_next_one_out(node: FakeNode) -> N
     assert done.code == 0, done.errors
 
 
+@pytest.mark.slow
 def test_a_failed_driver_keeps_a_real_process_alive_until_it_is_stopped(node: FakeNode) -> None:
     node.write_driver()
     with console_run(node) as child:
@@ -780,6 +786,7 @@ def test_a_failed_driver_keeps_a_real_process_alive_until_it_is_stopped(node: Fa
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_once_in_a_real_process_exits_with_the_code_and_prints_the_report(node: FakeNode) -> None:
     node.write_driver()
     done = console.run(*node.command("run", "--once", "--output", "json"))
@@ -790,6 +797,7 @@ def test_once_in_a_real_process_exits_with_the_code_and_prints_the_report(node: 
     assert "Traceback" not in done.errors
 
 
+@pytest.mark.slow
 def test_the_log_in_json_has_one_object_a_line_but_for_the_marker(node: FakeNode) -> None:
     node.fill()
     done = console.run(*node.command("run", "--once", "--log-format", "json"))

@@ -691,6 +691,7 @@ def test_a_load_that_a_killed_driver_began_is_waited_for(node: FakeNode) -> None
     assert node.told[0].message == "straw is coming; waiting until that ends"
 
 
+@pytest.mark.slow
 def test_bundles_of_the_last_versions_stay_for_the_way_back(node: FakeNode) -> None:
     for number in range(1, 6):
         node.source(f"obj-m := straw.o  # {number}\n")

@@ -206,6 +206,7 @@ def signing(pair: Pair) -> dict[str, str]:
     return {"key": str(pair.key), "certificate": str(pair.certificate)}
 
 
+@pytest.mark.slow
 def test_with_a_key_configured_an_unsigned_bundle_is_never_loaded(
     node: FakeNode, pair: Pair
 ) -> None:
@@ -234,6 +235,7 @@ def test_with_a_key_configured_a_fetched_bundle_must_be_signed_by_it(
     assert node.cache.lookup(task.tag, task.key, "straw") is None
 
 
+@pytest.mark.slow
 def test_a_bundle_signed_by_the_configured_key_is_loaded(node: FakeNode, pair: Pair) -> None:
     task = node.task(signing=signing(pair))
     plain = write_bytes(node.directory / "straw.ko", module_bytes("straw"))

@@ -221,6 +221,7 @@ def test_a_module_that_went_and_has_no_file_any_more_is_named(
     assert node.record.version == "1.0", "core of 1.0 is loaded"
 
 
+@pytest.mark.slow
 def test_a_certificate_that_goes_during_the_unload_fails_nothing(node: FakeNode) -> None:
     node.write_driver()
     certificate = node.image / "trust.pem"

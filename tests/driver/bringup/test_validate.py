@@ -181,6 +181,7 @@ def test_an_attribute_without_end_is_read_as_far_as_one_may_be_long(kernel: Fake
     assert only(kernel, Validate(sysfs=(SysfsCheck(path="class/edu/memory", matches="^x+$"),))).ok
 
 
+@pytest.mark.slow
 def test_every_attribute_that_is_found_must_pass(kernel: FakeKernel) -> None:
     for device, value in (("edu0", "live"), ("edu1", "dead")):
         write(kernel.host.sys / f"class/edu/{device}/state", value)

@@ -114,6 +114,7 @@ def test_the_signature_comes_next_and_is_read_with_it(tmp_path: Path) -> None:
     assert (again.directory / "manifest.json.p7s").read_bytes() == described.signature
 
 
+@pytest.mark.slow
 def test_many_small_files_cost_the_disk_nothing_before_they_are_accepted(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

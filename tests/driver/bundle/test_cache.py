@@ -342,6 +342,7 @@ def die_while_writing(cache: Cache, number: int) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_cache_holds_the_old_bundle_or_the_new_one_or_none(
     cache: Cache,
 ) -> None:
@@ -379,6 +380,7 @@ for number in range(25):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_do_not_harm_each_other(cache: Cache) -> None:
     writers = [
         process.start(

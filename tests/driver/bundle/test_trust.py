@@ -76,6 +76,7 @@ def trusting(pair: Pair) -> Trust:
 # --- the signature of a manifest -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_manifest_verifies_with_the_certificate_of_its_key_only(acme: Pair, other: Pair) -> None:
     signature = sign_manifest(b"{}\n", acme.key, acme.certificate)
 
@@ -174,6 +175,7 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
         yield Shelf(request.param, tmp_path / "shelf", server)
 
 
+@pytest.mark.slow
 def test_a_signed_bundle_is_served_and_its_signature_stays_with_it(
     shelf: Shelf, acme: Pair, tmp_path: Path
 ) -> None:
@@ -202,6 +204,7 @@ def test_an_old_signed_module_in_a_forged_manifest_is_no_new_version(
     assert "the manifest is not signed; expected a signature by Acme" in outcome.why
 
 
+@pytest.mark.slow
 def test_the_signature_of_another_manifest_is_none(
     shelf: Shelf, acme: Pair, tmp_path: Path
 ) -> None:
@@ -216,6 +219,7 @@ def test_the_signature_of_another_manifest_is_none(
     assert "the manifest was changed after it was signed" in outcome.why
 
 
+@pytest.mark.slow
 def test_a_manifest_signed_by_somebody_else_is_refused(
     shelf: Shelf, acme: Pair, other: Pair, tmp_path: Path
 ) -> None:
@@ -248,6 +252,7 @@ def test_a_store_that_nobody_trusts_cannot_call_an_old_module_the_new_one(
     assert not verdict(trusting(acme))
 
 
+@pytest.mark.slow
 def test_a_registry_may_not_change_the_signature_between_annotation_and_archive(
     acme: Pair, other: Pair, tmp_path: Path
 ) -> None:

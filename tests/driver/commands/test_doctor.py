@@ -182,6 +182,7 @@ def test_a_lock_of_a_sidecar_that_is_no_file_is_a_row_and_no_end(
     assert row["found"].startswith("could not be checked: ")
 
 
+@pytest.mark.slow
 def test_this_machines_own_toolkit_is_asked_by_the_sidecars_own_check(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from tests.driver.fakes.node import module_bytes
 from tests.driver.fakes.pages import compare
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit
 
+pytestmark = pytest.mark.slow
+
 COMING = Kernel("6.1.0-10-cloud-amd64", "#1 SMP Debian 6.1.38-1 (2023-07-14)", "x86_64")
 
 

@@ -149,6 +149,7 @@ def test_publishing(node: FakeNode, tmp_path: Path) -> None:
     compare("publish", first, again)
 
 
+@pytest.mark.slow
 def test_the_doctor(node: FakeNode) -> None:
     node.write_driver()
     compare("doctor", node.run("doctor", "-o", "json").document)

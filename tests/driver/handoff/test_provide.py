@@ -62,6 +62,7 @@ def start(root: Path, python: Path, *arguments: str) -> process.Completed:
     return process.run([*argv, "-I", "-S", "-B", *arguments], timeout=LONG, cwd=root)
 
 
+@pytest.mark.slow
 def test_the_program_runs_on_the_packed_python(tmp_path: Path, python: Path) -> None:
     (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
     said = start(tmp_path, python, str(tmp_path / "toolkit.pyz"), "run", "--help")
@@ -81,6 +82,7 @@ def test_the_packed_python_is_small_and_has_no_sources(python: Path) -> None:
     assert not list(python.rglob("libcrypto*"))
 
 
+@pytest.mark.slow
 def test_every_part_of_the_standard_library_that_was_packed_can_be_imported(python: Path) -> None:
     library = next(python.glob("lib*/python3.*"))
     names = {path.name.partition(".")[0] for path in library.iterdir()} - {"lib-dynload"}
@@ -159,6 +161,7 @@ def test_the_loaders_listing_is_read() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_shared_directory_is_ready_for_a_sidecar(
     tmp_path: Path, python: Path, host: Host
 ) -> None:

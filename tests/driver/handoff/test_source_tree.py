@@ -246,6 +246,7 @@ def test_what_driver_yaml_excludes_changes_no_key(tmp_path: Path) -> None:
     assert node.task().key != before.key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["none", "symbolic", "hard", "to it from outside"])
 def test_the_key_that_signs_is_no_source_by_whatever_name(tmp_path: Path, link: str) -> None:
     """By default, `source.path` is the directory of driver.yaml, and so that of the key."""
@@ -273,6 +274,7 @@ def test_the_key_that_signs_is_no_source_by_whatever_name(tmp_path: Path, link: 
     assert task.source_digest == without
 
 
+@pytest.mark.slow
 def test_a_new_key_that_signs_makes_no_new_source(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     make_certificate(node.image / "key.pem", node.image / "cert.pem")

@@ -58,6 +58,7 @@ def with_nine_signatures() -> bytes:
     return module_bytes("straw") + 9 * signature
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_modules_becomes_a_bundle(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_more_modules_than_a_bundle_may_have_are_refused(node: FakeNode) -> None
         assemble(node, {"straw": module_bytes("straw")} | many)
 
 
+@pytest.mark.slow
 def test_signatures_without_end_are_refused_and_not_built_again(
     node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ def test_signatures_without_end_are_refused_and_not_built_again(
         refuse_repetition(shared, rungs.request_of(task))
 
 
+@pytest.mark.slow
 def test_a_key_of_another_certificate_is_refused_before_anything_is_built(
     node: FakeNode, tmp_path: Path
 ) -> None:

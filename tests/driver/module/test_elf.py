@@ -110,6 +110,7 @@ def test_symbols_that_share_one_long_name_are_refused() -> None:
         list(elf.symbols(()))
 
 
+@pytest.mark.slow
 def test_symbols_without_end_are_refused_even_with_short_names() -> None:
     undefined = struct.pack("<IBBHQQ", 1, 16, 0, 0, 0, 0)
     elf = read(with_symbols(undefined * 300_000, b"\0a\0"))

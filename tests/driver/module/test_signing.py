@@ -53,6 +53,7 @@ def module(tmp_path: Path) -> Path:
     return Path(shutil.copy(SPECIMEN, tmp_path / "specimen.ko"))
 
 
+@pytest.mark.slow
 def test_signed_module_verifies_and_says_who_signed_it(module: Path, acme: Pair) -> None:
     module.chmod(0o640)
     sign(module, acme.key, acme.certificate, "sha512")
@@ -77,6 +78,7 @@ def test_signing_does_not_change_what_the_module_is(module: Path, acme: Pair) ->
     assert after.sha256 != before.sha256
 
 
+@pytest.mark.slow
 def test_signing_again_replaces_the_signature(module: Path, acme: Pair, other: Pair) -> None:
     sign(module, other.key, other.certificate, "sha256")
     size = module.stat().st_size
@@ -90,6 +92,7 @@ def test_signing_again_replaces_the_signature(module: Path, acme: Pair, other: P
     verify(module, acme.certificate)
 
 
+@pytest.mark.slow
 def test_der_certificate_is_as_good_as_pem(module: Path, acme: Pair, tmp_path: Path) -> None:
     der = tmp_path / "certificate.der"
     run(["openssl", "x509", "-in", acme.certificate, "-outform", "DER", "-out", der], timeout=10)
@@ -152,6 +155,7 @@ def test_signature_by_another_key_names_both(module: Path, acme: Pair, other: Pa
         verify(module, acme.certificate)
 
 
+@pytest.mark.slow
 def test_forged_certificate_with_the_same_names_does_not_verify(
     module: Path, acme: Pair, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_damaged_list_of_the_node_is_warned_about_and_blocks_nothing(
     assert "a symbol list cannot be used" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "compress"), COMPRESSORS)
 def test_a_compressed_list_does_not_expand_without_limit(
     suffix: str,

@@ -182,6 +182,7 @@ def test_what_a_process_makes_endless_takes_no_memory(kernel: FakeKernel) -> Non
     assert run_in_child(look, 60, limits=limits) == b"vpoll"
 
 
+@pytest.mark.slow
 def test_endless_open_files_take_no_memory(kernel: FakeKernel) -> None:
     """A process may have a billion of them, where a container runtime sets no limit."""
     process = add_process(kernel.host, 5, "app", ("/dev/null",))

@@ -56,6 +56,7 @@ def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_they_start_in_order_and_stop_in_reverse(services: Services, tmp_path: Path) -> None:
     wanted = [daemon(tmp_path, "first"), daemon(tmp_path, "second")]
     services.bring_up(DRIVER, wanted)
@@ -74,6 +75,7 @@ def test_they_start_in_order_and_stop_in_reverse(services: Services, tmp_path: P
     assert not services.are_ready(wanted)
 
 
+@pytest.mark.slow
 def test_one_that_ends_is_said_with_its_last_lines_and_starts_again_later(tmp_path: Path) -> None:
     now, fifo = 1000.0, tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -184,6 +186,7 @@ def test_one_without_a_sign_is_ready_if_it_still_runs_after_a_second(services: S
     assert services.status == (ServiceStatus("monitor", True),)
 
 
+@pytest.mark.slow
 def test_a_socket_is_ready_once_it_accepts(
     services: Services, hurried: Hurried, tmp_path: Path
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_file_of_an_earlier_start_does_not_count(services: Services, tmp_path:
         services.bring_up(DRIVER, [wanted])
 
 
+@pytest.mark.slow
 def test_what_is_wanted_otherwise_is_started_anew(services: Services, tmp_path: Path) -> None:
     services.bring_up(DRIVER, [daemon(tmp_path, "first"), daemon(tmp_path, "second")])
     changed = replace(daemon(tmp_path, "second"), environment={"A": "1"})

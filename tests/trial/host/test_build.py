@@ -29,6 +29,7 @@ DRIVER = parse(
 )
 
 
+@pytest.mark.slow
 def test_nothing_of_a_vendors_directory_is_run_to_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

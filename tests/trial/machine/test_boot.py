@@ -56,6 +56,7 @@ def boots(machine: Machine, *script: str) -> Sequence[str]:
     return place.read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_a_boot_that_the_emulator_broke_is_tried_again(machine: Machine) -> None:
     assert boots(machine, STALE, STALE, "boots", "unused") == ["unused"]
 
@@ -64,6 +65,7 @@ def test_a_boot_in_which_the_emulator_crashed_is_tried_again(machine: Machine) -
     assert boots(machine, "crashes", "boots", "unused") == ["unused"]
 
 
+@pytest.mark.slow
 def test_three_boots_are_enough(machine: Machine) -> None:
     with pytest.raises(TrialError, match=r"(?s)did not boot.*int3"):
         boots(machine, STALE, STALE, STALE, "boots")

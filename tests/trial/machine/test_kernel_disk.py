@@ -13,6 +13,8 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.trial.debian.local_archive import BOOKWORM, SID, Files, LocalArchive
 from tests.trial.machine.images import debugfs
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "6.1.0-47-cloud-amd64", "7.2.13+deb14-cloud-amd64"
 BUILT_IN = "kernel/lib/crc16.ko\n"
 

@@ -22,6 +22,7 @@ from tests.cluster.fakes.stagedriver import daemonset
 from tests.cluster.fakes.stagejobs import job
 from tests.console import nodeside
 from tests.images import containerfile
+from tests.tries import tries
 
 VALUES: dict[str, Any] = {
     "driver": {"name": "edu", "version": "1.0.0", "image": EDU["image"]},
@@ -349,7 +350,7 @@ def test_aliases_that_give_more_than_fits_into_memory_are_refused() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([daemonset("plugin"), job()]))
     [(_, whole)] = documents("one", {"ds.yaml": text}, VALUES)

@@ -109,6 +109,7 @@ def test_a_wait_has_a_deadline_and_the_process_goes_on(link: Link) -> None:
     assert child.wait(10).exit_code == 0
 
 
+@pytest.mark.slow
 def test_large_output_arrives_whole(link: Link) -> None:
     done = start(link, "head", "-c", "3000000", "/dev/zero").wait(30)
 

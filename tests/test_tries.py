@@ -1,0 +1,28 @@
+"""How many examples are tried, by profile."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from tests.tries import tries
+
+pytestmark = pytest.mark.usefixtures("profile_kept")
+
+
+def test_the_quick_profile_tries_a_tenth_and_the_random_one_more_than_all() -> None:
+    tried = {}
+    for profile in ("quick", "nodeside", "random"):
+        settings.load_profile(profile)
+        tried[profile] = (tries(3), tries(60), settings().max_examples)
+
+    assert tried == {"quick": (1, 6, 10), "nodeside": (3, 60, 100), "random": (7, 150, 250)}
+
+
+def test_only_the_random_profile_tries_others_in_each_run() -> None:
+    derandomized = {}
+    for profile in ("quick", "nodeside", "random"):
+        settings.load_profile(profile)
+        derandomized[profile] = settings().derandomize
+
+    assert derandomized == {"quick": True, "nodeside": True, "random": False}
