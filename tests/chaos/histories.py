@@ -16,7 +16,7 @@ from hypothesis.stateful import RULE_MARKER, RuleBasedStateMachine, run_state_ma
 
 from tests.chaos.ledger import Ledger
 from tests.cluster.plan.evicting_histories import Emptied
-from tests.cluster.plan.histories import History, Liars, OnReboot, often
+from tests.cluster.plan.histories import LIFE, History, Liars, OnReboot
 from tests.cluster.plan.staged_histories import Staged, StagedWithJobs
 from tests.cluster.plan.unreliable_histories import Unreliable
 
@@ -31,7 +31,7 @@ _KINDS: tuple[type[RuleBasedStateMachine], ...] = (
     Staged,
     StagedWithJobs,
 )
-_NEW_ONES = settings(often(BATCH), database=None, derandomize=False)
+_NEW_ONES = settings(LIFE, database=None, derandomize=False)
 _SHOWN = 4000  # characters of what failed
 
 
@@ -41,7 +41,7 @@ def live_often(ledger: Ledger, count: int) -> None:
         lived: Counter[str] = Counter()
         seeded = seed(turn.fate.randrange(1 << 32))(_counted(kind, lived))
         try:
-            run_state_machine_as_test(seeded, settings=_NEW_ONES)
+            run_state_machine_as_test(seeded, settings=settings(_NEW_ONES, max_examples=BATCH))
         except Exception:
             turn.finding(f"{kind.__name__}: {traceback.format_exc()[-_SHOWN:]}")
         turn.outcome(f"{kind.__name__} x {BATCH}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -18,7 +18,7 @@ from cluster.model.states import Progress
 from cluster.plan.build_jobs import builds
 from cluster.plan.context.context import DriverContext
 from nodeside.buildjob import BuildVerdict
-from tests.cluster.plan.histories import ASSIGNED, History
+from tests.cluster.plan.histories import ASSIGNED, History, often
 
 STORE = {"oci": "registry.example.com/bundles/edu", "publish": True}
 _VERDICT = st.sampled_from(
@@ -97,9 +97,4 @@ class BuiltOnce(History):
 
 
 TestBuiltOnce = BuiltOnce.TestCase
-TestBuiltOnce.settings = settings(
-    max_examples=60,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+TestBuiltOnce.settings = settings(often(24), stateful_step_count=30)

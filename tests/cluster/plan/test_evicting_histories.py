@@ -6,4 +6,4 @@ from tests.cluster.plan.evicting_histories import Emptied
 from tests.cluster.plan.histories import often
 
 TestEmptied = Emptied.TestCase
-TestEmptied.settings = often(30)
+TestEmptied.settings = often(12)

@@ -6,6 +6,6 @@ from tests.cluster.plan.histories import often
 from tests.cluster.plan.staged_histories import Staged, StagedWithJobs
 
 TestStaged = Staged.TestCase
-TestStaged.settings = often(30)
+TestStaged.settings = often(12)
 TestStagedWithJobs = StagedWithJobs.TestCase
-TestStagedWithJobs.settings = often(30)
+TestStagedWithJobs.settings = often(12)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -21,6 +20,7 @@ from cluster.plan.rollout.unload import SLOW
 from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.model import PCI, Model
+from tests.cluster.plan.histories import often
 
 NODES = [f"n{number}" for number in range(4)]
 SELECTOR = "example.com/edu"
@@ -239,12 +239,7 @@ class Departures(RuleBasedStateMachine):
 
 
 TestDepartures = Departures.TestCase
-TestDepartures.settings = settings(
-    max_examples=100,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+TestDepartures.settings = often(40)
 
 
 def test_an_unload_pod_is_slow_at_the_very_moment_that_was_announced() -> None:
