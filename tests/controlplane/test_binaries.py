@@ -12,6 +12,7 @@ from nodeside.errors import SystemRefused
 from tests.controlplane import binaries as module
 from tests.controlplane.binaries import MODULE, TOOLS, binaries, cache_directory, fits, versions
 from tests.controlplane.fakego import fake_go, program
+from tests.costs.cold import built_since
 
 SAYS = {
     "etcd": "etcd Version: 3.6.8\nGit SHA: not provided",
@@ -102,6 +103,8 @@ def test_the_build_says_what_it_does_and_leaves_only_whole_programs(
     assert not (cache_directory() / module.digest() / ".tmp-bin").exists()
     binaries(said.append)
     assert len(said) == 1
+    [built] = built_since(0.0, [cache_directory()])
+    assert built.what == ", ".join(tool.name for tool in TOOLS)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from nodeside.trial.host.container import OWN_PROCESSES
 from nodeside.trial.machine.guest import syscalls as sc
 from nodeside.trial.machine.guest.container import bind, mount_devices
 from nodeside.trial.workshop import Workshop
+from tests.costs.cold import building
 
 PACKAGES = ("python3", "python3-venv", "make", "ca-certificates")
 TOP = Path(__file__).parents[2]
@@ -96,7 +97,8 @@ def _set_up(workshop: Workshop) -> Path:
         cache = Path.home() / ".cache" / "pip"
         cache.mkdir(parents=True, exist_ok=True)
         machine = FreshMachine(root, {cache: "/root/.cache/pip"})
-        machine.run("scripts/setup", "test", timeout=_SETUP_SECONDS)
+        with building(workshop.cache.directory, "a fresh machine: scripts/setup test"):
+            machine.run("scripts/setup", "test", timeout=_SETUP_SECONDS)
         (root / CHECKOUT[1:] / ".venv").rename(directory / "venv")
 
     name = f"{base.parent.name}-{digest_of(''.join(recipe))}"

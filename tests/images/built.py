@@ -16,6 +16,7 @@ from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.host.container import ENVIRONMENT
 from tests import TOP
+from tests.costs.cold import building
 
 BUILD = TOP / "images" / "build"
 DRIVER = "localhost/nodeside-driver"
@@ -34,6 +35,7 @@ class Engine:
     """buildah with a storage of its own, which keeps what was built."""
 
     directory: Path
+    cache: Path  # in which it is told what was built
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -56,6 +58,12 @@ class Engine:
     def build(self, *words: str, **more: str) -> None:
         self.run(BUILD, *words, **more)
 
+    def _make(self, *words: str, **more: str) -> None:
+        """Build what is kept, and write down that it was not there."""
+        foreign = f" for {more['ARCH']}" if "ARCH" in more else ""
+        with building(self.cache, f"images/build {' '.join(words)}{foreign}"):
+            self.build(*words, **more)
+
     def build_all(self) -> None:
         """Debian by mmdebstrap once; the rest only if what it is built of has changed."""
         content, last = _content(), self.directory / "built"
@@ -64,8 +72,8 @@ class Engine:
         last.unlink(missing_ok=True)  # a build that is killed leaves new images beside old ones
         for suite in ("bookworm", "trixie"):
             if not self.image_id(f"debian:{suite}"):
-                self.build("base", suite)
-        self.build("all")
+                self._make("base", suite)
+        self._make("all")
         self.run("buildah", "rmi", "--prune", "--force")  # those of before
         last.write_text(content)
 
@@ -73,7 +81,7 @@ class Engine:
         """The toolkit image of a kernel; built if it is not there. A tag may not have a +."""
         tag = f"localhost/nodeside-toolkit:{kernel.replace('+', '_')}"
         if not self.image_id(tag):
-            self.build("toolkit", kernel, tag, **_arch(architecture))
+            self._make("toolkit", kernel, tag, **_arch(architecture))
         return tag
 
     def edu(self, architecture: Architecture) -> str:
@@ -82,8 +90,8 @@ class Engine:
         content, last = _content(), self.directory / f"built-{architecture.name}"
         if not last.exists() or last.read_text() != content:
             last.unlink(missing_ok=True)  # as above
-            self.build("driver", base, **_arch(architecture))
-            self.build("edu", tag, BASE=base, **_arch(architecture))
+            self._make("driver", base, **_arch(architecture))
+            self._make("edu", tag, BASE=base, **_arch(architecture))
             last.write_text(content)
         return tag
 
@@ -160,4 +168,4 @@ def engine(cache: TrialCache) -> Iterator[Engine]:
             '[storage]\ndriver = "overlay"\n'
             f'graphroot = "{directory}/storage"\nrunroot = "{directory}/run"\n'
         )
-        yield Engine(directory)
+        yield Engine(directory, cache.directory)
