@@ -7,18 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from nodeside.trial.workshop import Workshop
+from tests import TOP
 from tests.fresh.machine import FreshMachine, fresh_machine
+from tests.fresh.programs import COMMANDS, TESTS, started_by_name
 
 pytestmark = pytest.mark.toolkit
 
 _SECONDS = 1800.0  # for what takes two minutes on a machine that has nothing else to do
 _TIERS = "not vm and not toolkit and not cluster"  # as CONTRIBUTING.md has it
-# What starts programs that setup installed. That all the rest can be imported is seen.
-_PROGRAMS = [
-    *("tests/bench", "tests/driver/bundle", "tests/driver/module", "tests/driver/store"),
-    *("tests/helm", "tests/images", "tests/monitoring", "tests/toolkit_sidecar", "tests/trial"),
-    *("tests/test_cli.py", "tests/test_handoff.py", "tests/test_process.py"),
-]
+_BROKEN = 'for words; do $words >/dev/null || echo "$words"; done'
+_MISSING = 'for name; do command -v "$name" >/dev/null || echo "$name"; done'
 _PYTEST = (".venv/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", _TIERS)
 
 
@@ -36,11 +34,28 @@ def test_where_everything_is_there_setup_does_nothing_and_says_nothing(
     assert (again.output, again.errors) == ("", "")
 
 
-def test_the_tests_of_installed_programs_pass_there_and_none_is_skipped(
+def test_all_that_the_tests_import_is_there(machine: FreshMachine) -> None:
+    """Not rewritten: each file is compiled once, and none of them runs."""
+    machine.run(*_PYTEST, "--collect-only", "--assert=plain", timeout=_SECONDS)
+
+
+def test_each_program_that_setup_installed_is_started_by_a_test_that_passes(
     machine: FreshMachine,
 ) -> None:
-    machine.run(*_PYTEST, "--collect-only", timeout=_SECONDS)
-    done = machine.run(*_PYTEST, *_PROGRAMS, timeout=_SECONDS, check=False)
+    done = machine.run(*_PYTEST, *sorted(set(TESTS.values())), timeout=_SECONDS, check=False)
 
     assert done.exit_code == 0, done.output[-20000:] + done.errors
     assert " skipped" not in done.output, done.output[-20000:]
+
+
+def test_what_no_such_test_starts_is_there_with_its_libraries(machine: FreshMachine) -> None:
+    done = machine.run("sh", "-c", _BROKEN, "sh", *COMMANDS.values(), timeout=_SECONDS)
+
+    assert done.output == ""
+
+
+def test_no_test_starts_a_program_that_is_not_there(machine: FreshMachine) -> None:
+    """As far as it is named: what a tool or a script starts is not seen."""
+    done = machine.run("sh", "-c", _MISSING, "sh", *started_by_name(TOP), timeout=_SECONDS)
+
+    assert done.output == ""
