@@ -194,15 +194,22 @@ def _makefiles(directory: Path, end: str = "") -> list[str]:
 
 
 def _words_included(text: str) -> list[str]:
-    return [word for found in _INCLUDE.finditer(text) for word in found[1].split()]
+    """Return the words of all `include`, each once."""
+    words = (word for found in _INCLUDE.finditer(text) for word in found[1].split())
+    return list(dict.fromkeys(words))
 
 
 def _included(directory: Path, word: str) -> Path | None:
-    """Return the file that a word of an `include` names plainly, if it is in this directory."""
+    """Return the file that a word of an `include` names plainly, if it is in this directory.
+
+    A circle of links is in it, and no file: Path.resolve() of Python 3.11 and 3.12 raises for one.
+    """
     plain = _INCLUDED.fullmatch(word)
-    file = directory / plain[1] if plain else directory
-    inside = plain and file.resolve().is_relative_to(directory.resolve())
-    return file if inside else None
+    if plain is None:
+        return None
+    file = directory / plain[1]
+    real = Path(os.path.realpath(file))
+    return file if real.is_relative_to(os.path.realpath(directory)) else None
 
 
 def _of_dkms_conf(conf: Path) -> dict[str, Any]:

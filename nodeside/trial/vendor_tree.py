@@ -44,8 +44,8 @@ def copy(source: Path, target: Path, *, leave_out: Collection[str] = ()) -> None
 
 def require_inside(path: Path) -> Path:
     """Return the real path of a file. Raises TargetError if it is outside of its directory."""
-    real = path.resolve()
-    if not real.is_relative_to(path.parent.resolve()):
+    real = Path(os.path.realpath(path))  # of a circle of links too
+    if not real.is_relative_to(os.path.realpath(path.parent)):
         raise TargetError(
             f"{path} is a link to {real}, outside of its directory",
             hint=f"copy the file: cp {real} {path.parent}",

@@ -227,3 +227,13 @@ def test_no_file_outside_of_a_source_is_read_for_its_list(tmp_path: Path) -> Non
     for name in ("../outside.mk", "up/outside.mk", f"{tmp_path}/outside.mk"):
         (tmp_path / "source" / "Makefile").write_text(f"include {name}\n")
         assert bare_driver(tmp_path / "source") is None
+
+
+def test_a_circle_of_links_is_no_list(tmp_path: Path) -> None:
+    (tmp_path / "loop.mk").symlink_to("loop.mk")
+    for name in ("Makefile", "Kbuild"):
+        (tmp_path / name).write_text("include loop.mk loop.mk/more.mk\n")
+        assert bare_driver(tmp_path) is None
+
+    (tmp_path / "Kbuild").write_text("include loop.mk\nobj-m := chip.o\n")
+    assert modules(tmp_path) == ["chip"]

@@ -7,6 +7,7 @@ vendor's image. The original is never changed.
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -130,7 +131,7 @@ def _with_paths_inside(driver: Driver, document: Path) -> Driver:
 
     def inside(field: str, path: str) -> str:
         with disk_errors(directory):
-            real = (directory / path).resolve()
+            real = Path(os.path.realpath(directory / path))  # of a circle of links too
         if not real.is_relative_to(directory):
             raise SpecError(
                 f"{document}: $.spec.{field}: {in_brief(path)} leads out of {directory}; a trial "

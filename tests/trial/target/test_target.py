@@ -286,6 +286,14 @@ def test_a_missing_source_is_said_with_its_place(vendor: Path, tmp_path: Path) -
         prepare(vendor, tmp_path / "image")
 
 
+def test_a_source_that_is_a_circle_of_links_is_none(vendor: Path, tmp_path: Path) -> None:
+    (vendor / "loop").symlink_to("loop")
+    (vendor / "driver.yaml").write_text(DRIVER.format(source="loop"))
+
+    with pytest.raises(SpecError, match=r"\$\.spec\.source\.path: expected a directory"):
+        prepare(vendor, tmp_path / "image")
+
+
 def test_a_directory_without_a_driver_is_refused(tmp_path: Path) -> None:
     (tmp_path / "papers").mkdir()
     with pytest.raises(TargetError, match="papers has no kernel module to build") as caught:
