@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from nodeside.errors import UsageError
+from nodeside.shortlist import shortlist
 from nodeside.spec.bare_source import TEMPLATE, listed_directories, lists_modules, source_text
 
 DEEPEST = 4  # directories below the source in which a Kbuild or Makefile is looked for
+_LISTED = 10  # directories in a message
 _FILES = 5000  # of a directory in which a device table is looked for
-_DEVICE_TABLE = re.compile(r"^\s*MODULE_DEVICE_TABLE\s*\(", re.MULTILINE)
+_DEVICE_TABLE = re.compile(r"^[ \t]*MODULE_DEVICE_TABLE\s*\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,14 @@ class Candidate:
     directory: str
     configured: bool = False
 
-    def is_below(self, other: Candidate) -> bool:
-        here, above = Path(self.directory), Path(other.directory)
-        return here != above and here.is_relative_to(above)
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return Path(self.directory).parts
+
+
+def listed(candidates: Iterable[Candidate]) -> str:
+    """Return the directories in words; a tree of backports has hundreds."""
+    return shortlist((each.directory for each in candidates), _LISTED)
 
 
 def candidates_of(tree: Path) -> tuple[Candidate, ...]:
@@ -56,10 +63,9 @@ def candidate_named(tree: Path, directory: str) -> Candidate:
         if each.directory == plain:
             return each
     if plain.startswith(("/", "..")) or not lists_modules(tree / plain):
-        names = ", ".join(each.directory for each in candidates) or "none"
         raise UsageError(
             f"--directory {directory}: expected a directory of the source whose Kbuild or Makefile "
-            f"lists modules; these do: {names}"
+            f"lists modules; these do: {listed(candidates) or 'none'}"
         )
     return Candidate(plain)
 
@@ -68,17 +74,28 @@ def likeliest(tree: Path, candidates: Sequence[Candidate]) -> tuple[Candidate | 
     """Return the candidate to build and why, in words; None if nothing speaks for one of them."""
     if len(candidates) == 1:
         return candidates[0], "the only directory with obj-m"
-    names = ", ".join(each.directory for each in candidates)
-    highest = [each for each in candidates if not any(map(each.is_below, candidates))]
+    names = listed(candidates)
+    highest = _highest(candidates)
     if len(highest) == 1:
         return highest[0], f"above the other directories with obj-m: {names}"
     tables = [each for each in highest if _has_device_table(tree / each.directory)]
     if len(tables) == 1:
         return tables[0], f"alone has a MODULE_DEVICE_TABLE, of those with obj-m: {names}"
-    depths = [len(Path(each.directory).parts) for each in highest]
+    depths = [len(each.parts) for each in highest]
     if not tables and depths and depths.count(min(depths)) == 1:
         return highest[depths.index(min(depths))], f"the highest of those with obj-m: {names}"
     return None, f"several directories have obj-m: {names}"
+
+
+def _highest(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return those that are below no other."""
+    parts = [each.parts for each in candidates]
+    there = {*parts}
+    return [
+        each
+        for each, own in zip(candidates, parts, strict=True)
+        if not any(own[:depth] in there for depth in range(len(own)))
+    ]
 
 
 def _directories(tree: Path) -> Iterator[Path]:

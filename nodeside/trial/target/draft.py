@@ -32,12 +32,15 @@ from nodeside.trial.target.candidates import (
     candidate_named,
     candidates_of,
     likeliest,
+    listed,
 )
 from nodeside.trial.target.dkms_tree import Evaluator, describe
 
 Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 
 _CONFIGURED = './configure && make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/{} modules'
+
+_COMMANDS = 3  # in a hint, which is one line
 
 
 @dataclass(frozen=True)
@@ -165,11 +168,12 @@ def _guess_of_build(settings: BuildSettings, why: str, chosen: Candidate | None)
 def _undecided(source: Path, candidates: Sequence[Candidate]) -> TargetError:
     name = source.resolve().name
     init = f"nodeside init {shlex.quote(str(source))} --directory"
-    commands = [f"{init} {shlex.quote(each.directory)}" for each in candidates]
+    commands = [f"{init} {shlex.quote(each.directory)}" for each in candidates[:_COMMANDS]]
+    more = ", or another" if len(candidates) > _COMMANDS else ""
     return TargetError(
         f"{name} has several drivers, and nothing in it speaks for one of them: kbuild finds "
-        f"modules in {', '.join(each.directory for each in candidates)}",
-        hint="say which one is meant: " + ", or ".join(commands),
+        f"modules in {listed(candidates)}",
+        hint="say which one is meant: " + ", or ".join(commands) + more,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -14,6 +14,8 @@ from nodeside.errors import ExitCode, UsageError
 from nodeside.spec import load
 from nodeside.spec.yamltext import write_yaml
 from nodeside.trial.errors import TargetError
+from nodeside.trial.target import candidates
+from nodeside.trial.target.candidates import Candidate, likeliest
 from nodeside.trial.target.dkms_tree import Evaluated
 from nodeside.trial.target.draft import Draft, draft_of
 
@@ -147,6 +149,64 @@ def test_two_drivers_without_a_reason_are_left_to_the_user(
     found = draft(toolkit, directory="./linux/main/")
     assert (found.build.directory, found.guesses) == ("linux/main", {})
     assert found.candidates == ("linux/a_small", "linux/main")
+
+
+def test_of_a_tree_of_backports_some_directories_are_named(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    names = [f"d{number:03}" for number in range(12)]
+    for name in names:
+        put(tmp_path, f"{name}/Makefile", "obj-m += some.o\n")
+
+    with pytest.raises(TargetError) as caught:
+        draft(Toolkit())
+
+    some = ", ".join(names[:10])
+    assert str(caught.value).endswith(f"kbuild finds modules in {some} and 2 more")
+    assert caught.value.hint == (
+        "say which one is meant: nodeside init board --directory d000, or "
+        "nodeside init board --directory d001, or nodeside init board --directory d002, or another"
+    )
+    with pytest.raises(UsageError, match=f"these do: {some} and 2 more$"):
+        draft(Toolkit(), directory="none")
+    put(tmp_path, "d011/d.c", TABLE)
+    found = draft(Toolkit(kbuild("d011")))
+    assert found.guesses["build"].endswith(f"of those with obj-m: {some} and 2 more")
+    assert found.candidates == tuple(names)
+
+
+def test_many_directories_are_not_each_compared_with_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 took two seconds, and 800 a minute."""
+    made = 0
+
+    class Counted(PurePosixPath):
+        def __new__(cls, *args: str) -> Counted:
+            nonlocal made
+            made += 1
+            return super().__new__(cls, *args)
+
+    monkeypatch.setattr(candidates, "Path", Counted)
+    every = [Candidate(f"drivers/net/d{number}") for number in range(100)]
+    every += [Candidate(f"{each.directory}/deep") for each in every]
+
+    chosen, why = likeliest(tmp_path, every)
+
+    assert chosen is None
+    assert why.endswith("drivers/net/d9 and 190 more")
+    assert made < 10 * len(every)
+
+
+def test_blank_lines_of_a_source_are_read_in_a_moment(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    for name in ("a", "b"):
+        put(tmp_path, f"{name}/Makefile", f"obj-m += {name}.o\n")
+    put(tmp_path, "a/a.c", "\n" * 800_000)
+    put(tmp_path, "b/b.c", f"\n\t {TABLE}")
+
+    assert draft(Toolkit(kbuild("b"))).build.directory == "b"
 
 
 def test_of_two_drivers_the_one_with_a_device_table_is_taken(
