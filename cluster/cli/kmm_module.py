@@ -142,13 +142,14 @@ class _Import:
 
     def _modules(self) -> _Field:
         modules: list[dict[str, Any]] = [{"name": name} for name in self.module_names]
+        comments: list[str] = []
         for module in modules:
             if self.own and kernel_name(module["name"]) == kernel_name(self.own):
-                given = [each.partition("=") for each in self.modprobe.part("parameters").texts()]
-                if given:
-                    module["parameters"] = {key: value if eq else "1" for key, eq, value in given}
+                values, comments = _values(self.modprobe.part("parameters").texts())
+                if values:
+                    module["parameters"] = values
         if modules:
-            return _Field("modules", modules)
+            return _Field("modules", modules, comments)
         if self.container:
             return _Field("modules", modules, ["the Module names none: name them, in load order"])
         none = "none: the driver is the kernel's own, so `devices` have to be named"
@@ -211,6 +212,26 @@ class _Import:
                 f"spec.imageRepoSecret: copy {secret} to nodeside's namespace, then "
                 f"nodeside-cluster install --pull-secret {secret}"
             )
+
+
+def _values(parameters: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the values of module parameters by name, and comments about what gets lost.
+
+    The kernel sets a parameter as often as it is given, each time anew; a `-` and a `_` are the
+    same to it (parse_args in kernel/params.c).
+    """
+    given: dict[str, dict[str, str]] = {}
+    comments = []
+    for each in parameters:
+        key, equals, value = each.partition("=")
+        earlier = given.setdefault(kernel_name(key), {})
+        for name, old in earlier.items():
+            comments.append(
+                f"parameter {name}={old} is given again as {each}, and has the last value"
+            )
+        earlier.clear()
+        earlier[key] = value if equals else "1"
+    return {name: value for each in given.values() for name, value in each.items()}, comments
 
 
 def _build_comments(build: Part, kernels: str) -> Iterator[str]:

@@ -348,6 +348,23 @@ def test_parameters_go_to_the_module_that_they_are_for() -> None:
     assert '.modprobe.parameters (["debug=1", "fast"]): of which module' in converted(module)
 
 
+def test_a_parameter_that_is_given_twice_is_named() -> None:
+    module = yaml.safe_load(WHOLE)
+    modprobe = module["spec"]["moduleLoader"]["container"]["modprobe"]
+    modprobe["parameters"] = ["port-map=1", "b", "port_map=2", "c=3", "port_map=4"]
+
+    text = converted(module)
+
+    assert read_text(parts(text)[0]).spec.modules[-1].parameters == {
+        "port_map": "4",
+        "b": "1",
+        "c": "3",
+    }
+    for old, new in (("port-map=1", "port_map=2"), ("port_map=2", "port_map=4")):
+        said = f"  # parameter {old} is given again as {new}, and has the last value\n"
+        assert said in text
+
+
 def test_a_version_that_none_may_have_is_named() -> None:
     module = yaml.safe_load(WHOLE)
     module["spec"]["moduleLoader"]["container"]["version"] = "two words"
