@@ -22,6 +22,7 @@ from nodeside.files import disk_errors
 
 _ROOT = 0
 _NOBODY = 65534
+_ACL = "system.posix_acl_access"
 _LINKS = 40  # on one path, as the kernel's limit
 
 
@@ -142,13 +143,13 @@ def _walk(path: Path) -> OwnedDirectory:
                 entry = os.open(names[-1], os.O_PATH | os.O_NOFOLLOW, dir_fd=here)
             except FileNotFoundError:
                 break
-            name, found, parent = names.pop(), os.fstat(entry), os.fstat(here)
-            others |= _owner_in_sticky(parent, found, at / name)
+            name, found = names.pop(), os.fstat(entry)
+            others |= _owner_of_entry(here, found, at / name)
             if stat.S_ISLNK(found.st_mode):
                 target = Path(os.readlink("", dir_fd=entry))
                 os.close(entry)
                 links += 1
-                _require_followed(parent, at / name, target, links)
+                _require_followed(here, at / name, target, links)
                 names += [part for part in reversed(target.parts) if part != "/"]
                 if target.is_absolute():
                     here, at = _replace(here, os.open("/", os.O_PATH | os.O_DIRECTORY)), Path("/")
@@ -170,24 +171,45 @@ def _owner_who_may_change(directory: int, at: Path) -> dict[int, Path]:
     return {owner: at} if owner != _ROOT else {}
 
 
-def _owner_in_sticky(parent: os.stat_result, entry: os.stat_result, at: Path) -> dict[int, Path]:
-    """Return the owner of an entry of a directory such as /tmp, who may rename it."""
-    mine = _others_write(parent) and entry.st_uid != _ROOT
-    return {entry.st_uid: at} if mine else {}
+def _owner_of_entry(directory: int, entry: os.stat_result, at: Path) -> dict[int, Path]:
+    """Return the owner of an entry of a directory such as /tmp, who may rename it.
+
+    A link that is not root's tells by itself that its owner could write in the directory.
+    """
+    mine = stat.S_ISLNK(entry.st_mode) or _others_write(directory)
+    return {entry.st_uid: at} if mine and entry.st_uid != _ROOT else {}
 
 
-def _others_write(found: os.stat_result) -> bool:
+def _others_write(directory: int) -> bool:
     """Return whether others than root can put something in a directory of root.
 
-    Whom the owner of any other directory lets write there is up to that owner.
+    Whom the owner of any other directory lets write there is up to that owner. With an ACL, the
+    bits of the group are the most that any user or group of the ACL may do (acl(5)).
     """
-    by_group = found.st_mode & stat.S_IWGRP and found.st_gid != _ROOT
-    return found.st_uid == _ROOT and bool(by_group or found.st_mode & stat.S_IWOTH)
+    found = os.fstat(directory)
+    if found.st_uid != _ROOT:
+        return False
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    by_group = found.st_mode & stat.S_IWGRP
+    return bool(by_group) and (found.st_gid != _ROOT or _has_acl(directory))
+
+
+def _has_acl(directory: int) -> bool:
+    """Return whether a directory may have an ACL: only a file system without any is known not to.
+
+    The descriptor is of O_PATH, so it has to be named.
+    """
+    try:
+        os.getxattr(f"/proc/self/fd/{directory}", _ACL)
+    except OSError as error:
+        return error.errno not in (errno.ENODATA, errno.ENOTSUP)
+    return True
 
 
 def _require_nobody_renames(directory: int, at: Path) -> None:
     found = os.fstat(directory)
-    if os.geteuid() == _ROOT and _others_write(found) and not found.st_mode & stat.S_ISVTX:
+    if os.geteuid() == _ROOT and _others_write(directory) and not found.st_mode & stat.S_ISVTX:
         raise UsageError(
             f"{at} is {_described(found)}: others can rename what is in it, and choose where root "
             "writes",
@@ -195,12 +217,12 @@ def _require_nobody_renames(directory: int, at: Path) -> None:
         )
 
 
-def _require_followed(parent: os.stat_result, link: Path, target: Path, links: int) -> None:
+def _require_followed(parent: int, link: Path, target: Path, links: int) -> None:
     if links > _LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(link))
     if os.geteuid() == _ROOT and _others_write(parent):
         raise UsageError(
-            f"{link} is a symbolic link to {target}, in a directory where every user may put one",
+            f"{link} is a symbolic link to {target}, in a directory where other users may put one",
             hint="name the directory that you mean, without the link",
         )
 

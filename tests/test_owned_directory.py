@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,47 @@ def test_a_directory_of_root_where_others_can_rename_is_refused(
 
     shared.chmod(mode | 0o1000)
     assert owner_of(inside) == 0
+
+
+def give_rights(path: Path, user: int) -> None:
+    """setfacl -m u:USER:rwx (include/uapi/linux/posix_acl_xattr.h)."""
+    undefined, owner, named, group, mask, other = 0xFFFFFFFF, 0x01, 0x02, 0x04, 0x10, 0x20
+    entries = [(owner, 7, undefined), (named, 7, user), (group, 5, undefined)]
+    entries += [(mask, 7, undefined), (other, 5, undefined)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *each) for each in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", acl)
+    except OSError as error:
+        pytest.fail(f"{path} is on a file system without ACLs, which this test needs: {error}")
+
+
+def test_a_directory_of_root_where_an_acl_lets_somebody_write_is_shared(tmp_path: Path) -> None:
+    shared = directory(tmp_path / "shared")
+    victim = directory(tmp_path / "victim", mode=0o700)
+    give_rights(shared, SOMEBODY)
+    assert shared.stat().st_mode & 0o777 == 0o775
+
+    assert f"{shared} is a directory of root, group 0, with mode 775" in str(refusal_of(shared))
+
+    shared.chmod(0o1775)
+    assert owner_of(shared) == 0
+    (shared / "link").symlink_to(victim)
+    assert "in a directory where other users may put one" in str(refusal_of(shared / "link"))
+    shared.chmod(0o755)  # the mask: nobody else may write
+    assert owner_of(shared / "link") == 0
+
+
+def test_a_link_of_somebody_in_a_directory_of_root_is_not_followed_to_roots(
+    tmp_path: Path,
+) -> None:
+    """However it came there: its owner could write in the directory at that time."""
+    place, victim = directory(tmp_path / "place"), directory(tmp_path / "victim", mode=0o700)
+    (place / "link").symlink_to(victim)
+    os.chown(place / "link", SOMEBODY, SOMEBODY, follow_symlinks=False)
+
+    refused = str(refusal_of(place / "link"))
+
+    assert f"directory of root through {place / 'link'}, which is of user {SOMEBODY}" in refused
 
 
 def test_what_appears_meanwhile_is_used_only_if_it_is_ours(sticky: Path, tmp_path: Path) -> None:
