@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import shlex
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,9 +137,11 @@ def _walk(path: Path) -> OwnedDirectory:
     names = list(reversed(path.absolute().parts))
     here, at, links = os.open(names.pop(), os.O_PATH | os.O_DIRECTORY), Path("/"), 0
     others: dict[int, Path] = {}
+    shared: list[Path] = []
     try:
         while names:
-            others |= _owner_who_may_change(here, at)
+            shared += [at] if _others_rename(here) else []
+            others |= _owner_unless_root(here, at)
             try:
                 entry = os.open(names[-1], os.O_PATH | os.O_NOFOLLOW, dir_fd=here)
             except FileNotFoundError:
@@ -146,6 +149,7 @@ def _walk(path: Path) -> OwnedDirectory:
             name, found = names.pop(), os.fstat(entry)
             others |= _owner_of_entry(here, found, at / name)
             if stat.S_ISLNK(found.st_mode):
+                _require_not_shared(shared)
                 target = Path(os.readlink("", dir_fd=entry))
                 os.close(entry)
                 links += 1
@@ -157,16 +161,17 @@ def _walk(path: Path) -> OwnedDirectory:
             here, at = _replace(here, entry), at / name
             if not stat.S_ISDIR(found.st_mode):
                 raise UsageError(f"{at} is a file: expected a directory")
-        _require_nobody_renames(here, at)
+        else:
+            shared += [at] if _others_rename(here) else []
+        _require_not_shared(shared)
         return OwnedDirectory(path, here, os.fstat(here).st_uid, tuple(reversed(names)), others)
     except BaseException:
         os.close(here)
         raise
 
 
-def _owner_who_may_change(directory: int, at: Path) -> dict[int, Path]:
-    """Return the owner of a directory, who may put another entry in it, unless that is root."""
-    _require_nobody_renames(directory, at)
+def _owner_unless_root(directory: int, at: Path) -> dict[int, Path]:
+    """Return the owner of a directory, who may put another entry in it."""
     owner = os.fstat(directory).st_uid
     return {owner: at} if owner != _ROOT else {}
 
@@ -207,14 +212,23 @@ def _has_acl(directory: int) -> bool:
     return True
 
 
-def _require_nobody_renames(directory: int, at: Path) -> None:
-    found = os.fstat(directory)
-    if os.geteuid() == _ROOT and _others_write(directory) and not found.st_mode & stat.S_ISVTX:
-        raise UsageError(
-            f"{at} is {_described(found)}: others can rename what is in it, and choose where root "
-            "writes",
-            hint=f"let only the owner of an entry rename it: chmod +t {at}",
-        )
+def _others_rename(directory: int) -> bool:
+    """Return whether others may rename what is not theirs in a directory of root."""
+    sticky = os.fstat(directory).st_mode & stat.S_ISVTX
+    return os.geteuid() == _ROOT and not sticky and _others_write(directory)
+
+
+def _require_not_shared(shared: Sequence[Path]) -> None:
+    """Raise UsageError for directories of root where others rename: the outermost, with a command
+    for all. In a container all of a path may have mode 0777."""
+    if not shared:
+        return
+    every = " ".join(shlex.quote(str(each)) for each in dict.fromkeys(shared))
+    raise UsageError(
+        f"{shared[0]} is {_described(shared[0].stat())}: others can rename what is in it, and "
+        "choose where root writes",
+        hint=f"let only the owner of an entry rename it: chmod +t {every}",
+    )
 
 
 def _require_followed(parent: int, link: Path, target: Path, links: int) -> None:

@@ -121,6 +121,26 @@ def test_a_directory_of_root_where_others_can_rename_is_refused(
     assert owner_of(inside) == 0
 
 
+def test_all_directories_of_a_checkout_with_mode_777_are_mended_by_one_command(
+    tmp_path: Path,
+) -> None:
+    """As a container of GitLab's runner has them, which clones with umask 0."""
+    builds = directory(tmp_path / "builds", mode=0o777)
+    checkout = directory(builds / "my board", mode=0o777)
+    out = directory(checkout / "out", mode=0o777)
+    (checkout / "link").symlink_to(out)
+
+    refused = refusal_of(out / "new")
+
+    assert str(refused).startswith(f"{builds} is a directory of root, group 0, with mode 777: ")
+    said = "let only the owner of an entry rename it: chmod +t"
+    assert refused.hint == f"{said} {builds} '{checkout}' '{out}'"
+    assert refusal_of(checkout / "link").hint == f"{said} {builds} '{checkout}'"
+    for each in (builds, checkout, out):
+        each.chmod(0o1777)
+    assert owner_of(out / "new") == 0
+
+
 def give_rights(path: Path, user: int) -> None:
     """setfacl -m u:USER:rwx (include/uapi/linux/posix_acl_xattr.h)."""
     undefined, owner, named, group, mask, other = 0xFFFFFFFF, 0x01, 0x02, 0x04, 0x10, 0x20
