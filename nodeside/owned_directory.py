@@ -14,7 +14,7 @@ import pwd
 import shlex
 import stat
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,10 +123,32 @@ def group_of(user: int) -> int:
 
 def user_name(user: int) -> str:
     """Return the name of a user in words."""
+    if not _is_mapped(user):
+        return "a user whom this user namespace does not have"
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return f"user {user}"
+
+
+def cannot_become(user: int, error: OSError) -> SystemRefused:
+    """Return the error of a root without capabilities, or in a user namespace."""
+    return SystemRefused(
+        f"root cannot write with the rights of the directory's owner, {user_name(user)}: "
+        f"{error.strerror}",
+        hint="run it as the owner of the directory, outside of a user namespace; or as root with "
+        "CAP_SETUID and CAP_SETGID",
+    )
+
+
+def _is_mapped(user: int) -> bool:
+    """Return whether a user namespace has a user (user_namespaces(7)): others appear as nobody."""
+    rows = (map(int, line.split()) for line in _uid_map().splitlines())
+    return any(first <= user < first + count for first, _, count in rows)
+
+
+def _uid_map() -> str:
+    return Path("/proc/self/uid_map").read_text(encoding="ascii")
 
 
 # --- the walk ---------------------------------------------------------------------------------
@@ -268,13 +290,15 @@ def _rights_of(user: int) -> Iterator[None]:
     if user == _ROOT:
         yield
         return
-    groups, group = os.getgroups(), os.getegid()
-    os.setgroups([])
-    os.setegid(group_of(user))
-    os.seteuid(user)
-    try:
+    with ExitStack() as restored:
+        try:
+            for call, wanted, ours in (
+                (os.setgroups, [], os.getgroups()),
+                (os.setegid, group_of(user), os.getegid()),
+                (os.seteuid, user, _ROOT),
+            ):
+                call(wanted)
+                restored.callback(call, ours)
+        except OSError as error:
+            raise cannot_become(user, error) from None
         yield
-    finally:
-        os.seteuid(_ROOT)
-        os.setegid(group)
-        os.setgroups(groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeside import owned_directory
 from nodeside.errors import SystemRefused, UsageError
 from nodeside.owned_directory import as_owner_of, opened_directory, require_trusted
 
@@ -219,6 +221,47 @@ def test_what_is_done_as_the_owner_is_the_owners(sticky: Path, tmp_path: Path) -
     assert not list(home.iterdir())
     written = sticky / "moved" / "new" / "file"
     assert written.stat().st_uid == written.parent.stat().st_uid == SOMEBODY
+
+
+@pytest.mark.parametrize("step", ["setgroups", "setegid", "seteuid"])
+def test_root_that_cannot_become_the_owner_says_so_and_stays_root(
+    sticky: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Root without capabilities gets EPERM, and one of a user namespace EINVAL."""
+    home = directory(sticky / "home", SOMEBODY)
+    before = (os.getgroups(), os.getegid(), os.geteuid())
+    real = getattr(os, step)
+
+    def refuse(wanted: object) -> None:
+        if wanted in ([], SOMEBODY, 65534):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        real(wanted)
+
+    monkeypatch.setattr(os, step, refuse)
+    with pytest.raises(SystemRefused) as caught, as_owner_of(home):
+        pass
+
+    assert str(caught.value) == (
+        f"root cannot write with the rights of the directory's owner, user {SOMEBODY}: "
+        "Operation not permitted"
+    )
+    assert caught.value.hint.startswith("run it as the owner of the directory, outside of a user")
+    assert (os.getgroups(), os.getegid(), os.geteuid()) == before
+
+
+def test_nobody_of_a_user_namespace_is_no_user(
+    sticky: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `unshare --map-root-user` maps them: the owner of all other files appears as nobody."""
+    ours = directory(directory(sticky / "home", 65534) / "ours")
+    monkeypatch.setattr(owned_directory, "_uid_map", lambda: "         0       1000          1\n")
+
+    refused = str(refusal_of(ours))
+
+    assert refused.endswith(
+        "which is of a user whom this user namespace does not have, who can put another in its "
+        "place"
+    )
 
 
 def test_a_directory_is_trusted_if_root_or_who_called_sudo_has_it(

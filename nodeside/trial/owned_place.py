@@ -21,7 +21,7 @@ from typing import IO
 
 from nodeside.child import run_in_child
 from nodeside.files import disk_errors, publish_bytes
-from nodeside.owned_directory import OwnedDirectory, group_of, opened_directory
+from nodeside.owned_directory import OwnedDirectory, cannot_become, group_of, opened_directory
 
 _SECONDS = 600.0
 _UNPACKED = ".nodeside-unpacked"
@@ -111,6 +111,9 @@ def _become(user: int) -> None:
     """Take the rights of a user, for good. Root stays root in directories of its own."""
     if os.geteuid() != 0 or user == 0:
         return
-    os.setgroups([])
-    os.setgid(group_of(user))
-    os.setuid(user)
+    try:
+        os.setgroups([])
+        os.setgid(group_of(user))
+        os.setuid(user)
+    except OSError as error:
+        raise cannot_become(user, error) from None
