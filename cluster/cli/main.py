@@ -248,8 +248,6 @@ def report(*, connection: Connection, driver: str, output: Path | None) -> None:
     page = fleet_report.report(connection.open(), connection.namespace, driver)
     if output is None or str(output) == "-":
         click.echo(page)
-    elif str(output.parent) in ("/dev", "/dev/fd"):  # what is there stays what it is
-        output.write_text(page)
     else:
         write_file(output, page)
         click.echo(f"written: {output}", err=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Collection, Mapping
@@ -25,6 +26,7 @@ from nodeside.owned_directory import as_owner_of
 _MARK = "# Made by nodeside-cluster"
 _MARKED = f"{_MARK} {__version__}: to change it, make it again.\n"
 _ABANDONED = 600.0  # seconds after which the directory of another call is a leftover
+_STREAMS = ("/dev", "/dev/fd", "/dev/pts", "/proc/self/fd", "/proc/thread-self/fd")
 _HINT = "name a directory that does not exist yet: --output DIRECTORY"
 
 
@@ -52,14 +54,28 @@ def write_directory(
 def write_file(path: Path, text: str) -> None:
     """Write a file by rename. A link is replaced, and nothing is written to where it leads.
 
+    A pipe or a device stays what it is, and what the names in _STREAMS lead to is written to.
+
     Raises NotOurs, SystemRefused, NoSpace, UsageError.
     """
-    with as_owner_of(path.parent) as here:
-        file = here / path.name
-        if os.path.lexists(file) and not (file.is_symlink() or file.is_file()):
-            raise NotOurs(f"{path} exists and is not a file", hint="name a file, or - for stdout")
+    if str(path.parent) in _STREAMS:
         with disk_errors(path):
+            _write_stream(os.open(path, os.O_WRONLY | os.O_TRUNC), text)
+        return
+    with as_owner_of(path.parent) as here, disk_errors(path):
+        file = here / path.name
+        mode = file.lstat().st_mode if os.path.lexists(file) else stat.S_IFREG
+        if stat.S_ISDIR(mode):
+            raise NotOurs(f"{path} exists and is not a file", hint="name a file, or - for stdout")
+        if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
             publish_bytes(file, text.encode())
+        else:
+            _write_stream(os.open(file, os.O_WRONLY | os.O_NOFOLLOW), text)
+
+
+def _write_stream(descriptor: int, text: str) -> None:
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
 
 
 def _write_all(here: Path, place: Path, files: Mapping[str, str]) -> None:

@@ -216,6 +216,32 @@ def test_a_file_takes_the_place_of_a_link_and_of_no_directory(tmp_path: Path) ->
     assert (tmp_path / "page.html").read_text() == "page"
 
 
+def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    end = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    write_file(tmp_path / "pipe", "page")
+
+    assert os.read(end, 100) == b"page"
+    assert (tmp_path / "pipe").is_fifo()
+    os.close(end)
+
+
+@pytest.mark.parametrize("place", ["/proc/self/fd", "/proc/thread-self/fd", "/dev/fd"])
+def test_what_a_descriptor_leads_to_is_written_to(place: str) -> None:
+    reader, writer = os.pipe()
+
+    write_file(Path(place, str(writer)), "page")
+    write_file(Path("/dev/null"), "page")
+
+    assert os.read(reader, 100) == b"page"
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(SystemRefused, match="No such file or directory: /dev/fd/99999"):
+        write_file(Path("/dev/fd/99999"), "page")
+    os.close(reader)
+    os.close(writer)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory away")
 def test_root_writes_as_the_owner_of_the_directory(tmp_path: Path) -> None:
     """Else who owns it could put a link in the place of what root writes to next."""
