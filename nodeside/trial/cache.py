@@ -1,6 +1,7 @@
 """The trial's cache, outside the checkout: things that are expensive to make and reusable.
 
-    <cache>/                $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE; all of it ours
+    <cache>/                $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE; all of it ours;
+                            /var/cache/nodeside/trial for root if ~/.cache is another user's
       lock                  shared while a trial runs, exclusive while the cache is removed; stays
       consoles/             console output of the latest machines
       <kind>/<name>/        one complete entry; it appears by rename
@@ -26,6 +27,7 @@ from nodeside.owned_directory import require_trusted
 from nodeside.trial.errors import TrialError
 
 MIB = 1 << 20
+_ROOTS = Path("/var/cache/nodeside/trial")
 _LOCK = "lock"
 _REMOVING = 120.0  # seconds; removing the largest caches takes ten
 _MAKING = 7200.0  # seconds; a root file system over a slow connection may take half an hour
@@ -43,8 +45,25 @@ def default_directory() -> Path:
     """Return the directory of the cache, from the environment or the default."""
     if directory := os.environ.get("NODESIDE_TRIAL_CACHE"):
         return Path(directory).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base).absolute() / "nodeside" / "trial"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base).absolute() / "nodeside" / "trial"
+    return _ROOTS if refusal_of_home() else _at_home()
+
+
+def refusal_of_home() -> str:
+    """Return why root does not use the cache at home, "" if it may.
+
+    In a container of a CI job, HOME may be another user's.
+    """
+    try:
+        _require_trusted(_at_home())
+    except NodesideError as error:
+        return str(error)
+    return ""
+
+
+def _at_home() -> Path:
+    return Path.home().absolute() / ".cache" / "nodeside" / "trial"
 
 
 class TrialCache:

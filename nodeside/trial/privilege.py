@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nodeside.owned_directory import require_trusted
-from nodeside.trial.cache import default_directory
+from nodeside.trial.cache import default_directory, refusal_of_home
 from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.errors import TrialError
 from nodeside.trial.progress import Progress
@@ -26,6 +26,9 @@ def become_root() -> None:
     if os.geteuid() == 0:
         hint = "name a directory of root, or one such as /tmp: TMPDIR"
         require_trusted(Path(tempfile.gettempdir()), "the directory of temporary files", hint)
+        named = os.environ.get("NODESIDE_TRIAL_CACHE") or os.environ.get("XDG_CACHE_HOME")
+        if not named and (why := refusal_of_home()):
+            Progress().say(f"{why}; using {default_directory()}")
         return
     sudo = shutil.which("sudo")
     if sudo is None:

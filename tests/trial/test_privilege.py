@@ -11,6 +11,7 @@ import pytest
 
 from nodeside.errors import UsageError
 from nodeside.trial import privilege
+from nodeside.trial.cache import TrialCache, default_directory
 from nodeside.trial.debian.archive import proxy_environment
 
 
@@ -60,3 +61,28 @@ def test_temporary_files_of_root_are_not_below_a_directory_of_somebody(
 
     monkeypatch.setenv("SUDO_UID", "12345")
     privilege.become_root()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory away")
+def test_root_with_the_home_of_somebody_has_a_cache_of_its_own_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container job of GitHub, whose HOME is the runner's."""
+    for name in ("SUDO_UID", "NODESIDE_TRIAL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    privilege.become_root()
+    assert default_directory() == tmp_path / ".cache" / "nodeside" / "trial"
+    assert not capsys.readouterr().err
+
+    os.chown(tmp_path, 12345, 12345)
+    privilege.become_root()
+    assert default_directory() == Path("/var/cache/nodeside/trial")
+    said = "belongs to user 12345, not to root; using /var/cache/nodeside/trial"
+    assert capsys.readouterr().err.count(said) == 1
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    privilege.become_root()
+    assert not capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"the trial's cache: .* belongs to user 12345"):
+        TrialCache().__enter__()
