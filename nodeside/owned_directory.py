@@ -292,13 +292,13 @@ def _rights_of(user: int) -> Iterator[None]:
         return
     with ExitStack() as restored:
         try:
-            for call, wanted, ours in (
-                (os.setgroups, [], os.getgroups()),
-                (os.setegid, group_of(user), os.getegid()),
-                (os.seteuid, user, _ROOT),
-            ):
-                call(wanted)
-                restored.callback(call, ours)
+            groups, group = os.getgroups(), os.getegid()
+            os.setgroups([])
+            restored.callback(os.setgroups, groups)
+            os.setegid(group_of(user))
+            restored.callback(os.setegid, group)
+            os.seteuid(user)
+            restored.callback(os.seteuid, _ROOT)
         except OSError as error:
             raise cannot_become(user, error) from None
         yield
