@@ -10,6 +10,9 @@ ON_ONE_NODE := --every-chapter tests/lab/test_story.py tests/lab/test_dra.py tes
 
 UNIT := not (vm or toolkit or cluster or registry or slow)
 
+# What else `make test` does only in part.
+IN_FULL := --every-chapter -m 'long and not vm' tests/driver tests/cluster
+
 .PHONY: help try test unit images control-plane lab lab-down lab-story chaos bench lint clean
 
 help:
@@ -58,6 +61,7 @@ lab-story:
 	@scripts/setup test
 	@$(AS_ROOT) .venv/bin/python -m pytest $(STORY) $(ARGS)
 	@$(if $(NODESIDE_LAB_KUBECONFIG),,$(AS_ROOT) .venv/bin/python -m pytest $(ON_ONE_NODE) $(ARGS))
+	@$(if $(NODESIDE_LAB_KUBECONFIG)$(ARGS),,$(AS_ROOT) .venv/bin/python -m pytest $(IN_FULL))
 
 chaos:
 	@scripts/setup test

@@ -92,11 +92,19 @@ class Tiers:
         The tier, and whether it is slow, travel with the reports of the test, which may run in
         another process. The order is that in which tests are given away.
         """
+        self._leave_out_long(items)
         items.sort(key=lambda item: turn(item.nodeid, self.last))
         for item in items:
             marked = (name for name in _WHERE if item.get_closest_marker(name))
             item.user_properties.append(("tier", next(marked, "unit")))
             item.user_properties.append(("slow", item.get_closest_marker("slow") is not None))
+
+    def _leave_out_long(self, items: list[pytest.Item]) -> None:
+        """`make test` has to end in half an hour."""
+        if not self.config.getoption("--every-chapter"):
+            long = [item for item in items if item.get_closest_marker("long")]
+            self.config.hook.pytest_deselected(items=long)
+            items[:] = [item for item in items if item not in long]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -201,6 +209,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-tiers", action="store_true", help="fail if a tier does not run or a test is skipped"
     )
+    parser.addoption("--every-chapter", action="store_true", help="also what is marked `long`")
     parser.addoption("--costs", metavar="FILE", help="where --all-tiers writes what the run cost")
 
 

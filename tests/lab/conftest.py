@@ -26,15 +26,8 @@ from tests.lab.tour import PASSED, Chapter, Record, Setting
 IN_THE_LAB = ("test_story.py", "test_dra.py", "test_stack.py")  # the first one has to build
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What needs no lab comes first, since there is one lab at a time.
-
-    `make test` leaves out chapters that are marked `long`: it has to end in half an hour.
-    """
-    if not config.getoption("--every-chapter"):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs no lab comes first, since there is one lab at a time."""
     here = [
         number for number, item in enumerate(items) if Path(__file__).parent in item.path.parents
     ]
@@ -49,7 +42,6 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outage", default=600.0, type=float, help="seconds of an outage in a lab")
-    parser.addoption("--every-chapter", action="store_true", help="also those that are long")
     parser.addoption("--tour", help="the page that gets the figures of each chapter of the story")
 
 
