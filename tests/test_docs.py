@@ -41,7 +41,7 @@ FOREIGN = {
     *(
         "--only",
         "--editable",
-        *("--all-tiers", "--costs", "--pdb"),
+        *("--all-tiers", "--costs", "--hypothesis-profile", "--pdb"),
         *("--minutes", "--outage", "--rounds", "--seed"),
         "--check",
         "--library-path",
