@@ -90,9 +90,17 @@ def test_output_reaches_the_caller(ends: tuple[Link, socket.socket]) -> None:
     data = base64.b64encode(b"hi\n").decode()
     theirs.sendall(row("hello", id=0, boot_id="b"))
     assert link.hello(LONG)["boot_id"] == "b"
-    theirs.sendall(row("started", pid=2) + row("output", data=data) + row("exit", code=3))
+
+    def answer() -> None:
+        """What comes before it was asked for is nobody's."""
+        theirs.recv(4096)
+        theirs.sendall(row("started", pid=2) + row("output", data=data) + row("exit", code=3))
+
+    answering = threading.Thread(target=answer, daemon=True)
+    answering.start()
     process.begin(env={}, cwd="/", pty=False, container=None, join=None)
     done = process.wait(LONG)
+    answering.join(LONG)
     assert (done.exit_code, done.output) == (3, "hi\n")
 
 
