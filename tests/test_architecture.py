@@ -152,6 +152,7 @@ def test_importing_the_spec_imports_nothing_heavy() -> None:
     assert heavy & set(said.split()) == set()
 
 
+@pytest.mark.slow
 def test_the_layers_are_kept() -> None:
     tool = Path(sys.executable).with_name("lint-imports")
     try:

@@ -125,6 +125,7 @@ def test_memory_has_a_limit_and_the_parent_has_not() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
+@pytest.mark.slow
 def test_processor_time_has_a_limit() -> None:
     def spin() -> None:
         while True:

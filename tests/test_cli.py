@@ -146,6 +146,7 @@ def test_a_bug_shows_its_traceback() -> None:
         raise ZeroDivisionError
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_bug() -> None:
     script = f"{sys.executable} -m nodeside spec json-schema | head -c 10"
     done = process.run(["bash", "-c", script], timeout=console.LONG)
@@ -153,6 +154,7 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
     assert "Exception ignored" not in done.errors
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_had_enough_is_no_bug() -> None:
     done = printing_to("r, w = os.pipe(); os.close(r); os.dup2(w, 1)")
 

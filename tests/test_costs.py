@@ -72,6 +72,7 @@ def test_descendants_are_found_through_parents_that_have_ended_and_that_live() -
     assert [exit_.pid for exit_ in found] == [11, 10, 31]
 
 
+@pytest.mark.slow
 def test_the_kernel_says_what_a_program_used_that_this_process_started() -> None:
     meter = Meter()
     busy = "import os\nwhile sum(os.times()[:2]) < 0.3: pass"

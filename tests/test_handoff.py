@@ -27,6 +27,8 @@ from nodeside.shared import SharedDir
 from tests.driver.fakes.node import module_bytes
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit, SidecarProcess, until
 
+pytestmark = pytest.mark.slow
+
 # What vendor code does: it waits for the test to let it go on, then there is a module.
 _WAITS = """\
 echo building

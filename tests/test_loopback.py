@@ -91,6 +91,7 @@ def test_a_client_that_resets_its_connection_is_no_news(
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_any_other_exception_of_a_server_fails_the_test(tmp_path: Path) -> None:
     test = tmp_path / "test_faulty.py"
     test.write_text(_FAULTY)

@@ -63,6 +63,7 @@ def deep(directory: Path) -> None:
     os.close(here)
 
 
+@pytest.mark.slow
 def test_a_deep_tree_is_removed_whoever_made_it(parent: Path) -> None:
     planted = parent / "nodeside-scratch-test-planted"
     planted.mkdir()

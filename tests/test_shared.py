@@ -111,6 +111,7 @@ def test_the_sidecars_lock_says_whether_it_lives_and_only_one_holds_it(shared: S
     assert not shared.sidecar_lives()
 
 
+@pytest.mark.slow
 def test_asking_whether_a_sidecar_lives_never_keeps_one_from_starting(shared: SharedDir) -> None:
     shared.lock.touch()
     ask = (

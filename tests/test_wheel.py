@@ -13,6 +13,8 @@ import pytest
 
 from nodeside import process
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parents[1]
 _SECONDS = 600.0
 _SOURCES = ("nodeside", "cluster", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")

@@ -79,6 +79,7 @@ def test_who_comes_back_gets_the_id_it_had_unless_another_has_it_now() -> None:
     assert ids.of(PORTS[:2]) == {PORTS[0]: "3a:00.0-2", PORTS[1]: "3a:00.0"}
 
 
+@pytest.mark.slow
 def test_a_driver_that_counts_on_at_each_load_changes_no_id_and_fills_no_memory() -> None:
     ids = DeviceIds()
     for number in range(5000):

@@ -227,6 +227,7 @@ def test_publish_without_a_bundle_says_how_to_make_one(node: FakeNode, tmp_path:
     assert f"hint: nodeside driver build -f {node.driver_file}" in done.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["load", "run", "unload", "fetch"])
 def test_who_may_not_write_to_the_node_is_told_what_to_do(
     node: FakeNode, tmp_path: Path, verb: str
@@ -300,6 +301,7 @@ def test_no_secret_is_in_the_log(node: FakeNode, tmp_path: Path) -> None:
 # --- interruptions ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_130_and_no_traceback(node: FakeNode) -> None:
     """A check that takes long, and a person who does not wait for it."""
     node.fill()
@@ -316,6 +318,7 @@ def test_ctrl_c_is_130_and_no_traceback(node: FakeNode) -> None:
     assert b"Traceback" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_a_local_build_that_is_ended_leaves_nothing_running(
     node: FakeNode, tmp_path: Path, number: signal.Signals
@@ -337,6 +340,7 @@ def test_a_local_build_that_is_ended_leaves_nothing_running(
         assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_local_build_without_headers_says_so(node: FakeNode) -> None:
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
     write(node.root / "proc/sys/kernel/random/boot_id", boot_id)

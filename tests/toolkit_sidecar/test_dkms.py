@@ -205,6 +205,7 @@ def test_a_directory_that_cannot_be_made_is_no_bug_of_ours(toolkit: FakeToolkit)
     assert result.message.startswith("File exists: ")
 
 
+@pytest.mark.slow
 def test_a_wanted_name_that_only_the_file_has_is_explained(toolkit: FakeToolkit) -> None:
     tree(toolkit)
     result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("hay-new",)))

@@ -217,6 +217,7 @@ def test_with_a_key_configured_an_unsigned_bundle_is_never_loaded(
     assert node.kernel.loads == []
 
 
+@pytest.mark.slow
 def test_with_a_key_configured_a_fetched_bundle_must_be_signed_by_it(
     node: FakeNode, pair: Pair, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_signed_module_verifies_and_says_who_signed_it(module: Path, acme: Pair)
     assert [path.name for path in module.parent.iterdir()] == ["specimen.ko"]
 
 
+@pytest.mark.slow
 def test_signing_does_not_change_what_the_module_is(module: Path, acme: Pair) -> None:
     before = read_module(module)
     sign(module, acme.key, acme.certificate)
