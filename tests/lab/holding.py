@@ -1,8 +1,8 @@
 """What the cluster and its nodes say when a wait has met its deadline: who held what, and where.
 
 `waited` is what every wait of the lab goes through. The deadline's error then ends with each pod as
-the API server has it; and for pods that are being deleted or not ready, with what the node's
-containerd and kubelet say of them, and which processes of the node hang in the kernel.
+the API server has it; and for pods that are being deleted or not ready, with their processes on the
+node, what its kubelet says of them, and which processes of the node hang in the kernel.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.controlplane.api_server import Answer
 
 _SECONDS = 120.0  # for a question to a node that may be why it took so long
 _LINES = 30
+_OF_KUBELET = 10  # lines about a pod; a probe that fails has one every two seconds
 _OWNERS = "/apis/apps/v1/replicasets"
 # In the kernel, and deaf to signals: with the function that they wait in.
 _STUCK = """
@@ -23,6 +24,16 @@ for each in /proc/[0-9]*; do
   state=$(sed -n 's/^State:[[:space:]]*//p' $each/status 2>/dev/null)
   case $state in [DZ]*) echo "${each#/proc/} $state $(cat $each/comm) in $(cat $each/wchan)";; esac
 done
+true
+"""
+# By their control group, which has the uid of the pod, with _ where systemd makes it.
+_PROCESSES = """
+for each in /proc/[0-9]*; do
+  if tr _ - <$each/cgroup 2>/dev/null | grep -q "$1"; then
+    state=$(sed -n 's/^State:[[:space:]]*//p' $each/status)
+    echo "${each#/proc/} $state $(cat $each/comm) in $(cat $each/wchan)"
+  fi
+done 2>/dev/null
 true
 """
 
@@ -144,22 +155,13 @@ def _containers(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _said_of(node: Node, pod: Mapping[str, Any]) -> Iterator[str]:
-    """What containerd and the kubelet know of a pod."""
+    """What runs of a pod, and what the kubelet says of it."""
     meta = pod["metadata"]
     title = f"{meta['namespace']}/{meta['name']}"
-    ids = [
-        each["containerID"].rpartition("//")[2]
-        for key in ("initContainerStatuses", "containerStatuses")
-        for each in pod["status"].get(key, ())
-        if each.get("containerID")
-    ]
-    known = ("ctr", "--namespace", "k8s.io", "containers", "list")
-    by_label = (*known, f'labels."io.kubernetes.pod.uid"=={meta["uid"]}')
-    yield from _asked(node, f"containers of {title}", *by_label)
-    tasks = _asked(node, "tasks", "ctr", "--namespace", "k8s.io", "tasks", "list")
-    yield from (line for line in tasks if not ids or any(each[:13] in line for each in ids))
+    uid = str(meta["uid"])
+    yield from _asked(node, f"processes of {title}", "sh", "-c", _PROCESSES, "sh", uid)
     journal = ("journalctl", "--no-pager", "--unit=kubelet", "--output=short-iso")
-    words = (f"--grep={meta['uid']}|{meta['name']}", f"--lines={_LINES}")
+    words = (f"--grep={uid}|{meta['name']}", f"--lines={_OF_KUBELET}")
     yield from _asked(node, f"kubelet about {title}", *journal, *words)
 
 
