@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests import TOP
 from tests.chaos.__main__ import NODE, run
 from tests.chaos.attempts import BUG, attempt
 from tests.chaos.bundles import OUTSIDE
 from tests.chaos.histories import NAME as HISTORIES
 from tests.chaos.judging import Sight, faults, lies
-from tests.chaos.leaders import all_ran
+from tests.chaos.leaders import KILLS, TESTS, all_ran
 from tests.chaos.ledger import Ledger
 from tests.chaos.stores import NAME as STORES
 from tests.driver.fakes.odd_answers import Answer, OddServer
@@ -64,6 +65,12 @@ def test_killed_leaders_were_killed_only_if_no_test_was_skipped(
     last: str, all_of_them: bool
 ) -> None:
     assert all_ran(f"..........\n{last}\n") is all_of_them
+
+
+def test_the_test_that_kills_a_leader_as_often_as_a_round_does_is_there() -> None:
+    path, _, name = TESTS[0].removesuffix(f"[{KILLS}]").partition("::")
+
+    assert f"\ndef {name}(" in (TOP / path).read_text()
 
 
 def test_a_ready_file_without_its_module_is_a_lie_at_any_moment() -> None:

@@ -26,6 +26,8 @@ _WAIT = 120.0  # seconds
 _REQUEST = 30.0  # seconds
 _KUBECTL = 60.0  # seconds
 _LOOK = 0.05  # seconds between two looks whether something is so
+_SOON = 2.0  # seconds; who has waited longer looks less often: a look costs both ends
+_LATER = 0.2  # seconds between two looks then
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,12 @@ class ApiServer(ABC):
     def wait_for(self, holds: Callable[[], object], what: str, *, timeout: float = 0.0) -> None:
         """Look again and again until something is so."""
         timeout = timeout or self._patience
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
         while not holds():
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > timeout:
                 raise DeadlinePassed(f"waited {timeout:g} s for {what}")
-            time.sleep(_LOOK)
+            time.sleep(_LOOK if waited < _SOON else _LATER)
 
     def _session(self, token: str = "") -> requests.Session:
         if token not in self._sessions:

@@ -33,6 +33,8 @@ class Replica:
     port: int
     log: Path
     metrics_port: int
+    _lines: list[dict[str, Any]] = field(default_factory=list)
+    _read: int = 0  # bytes of the log
 
     def terminate(self) -> int:
         """As the kubelet ends it; the exit code."""
@@ -59,8 +61,14 @@ class Replica:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        text = self.log.read_text(errors="replace")
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        """All that it has logged. Who waits asks often, so each line is read once."""
+        with self.log.open("rb") as log:
+            log.seek(self._read)
+            whole, end, _ = log.read().rpartition(b"\n")
+        self._read += len(whole + end)
+        new = whole.decode(errors="replace").split("\n")
+        self._lines += [json.loads(line) for line in new if line.startswith("{")]
+        return self._lines
 
     def said(self, message: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if message in line["message"]]

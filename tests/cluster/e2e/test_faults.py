@@ -49,10 +49,15 @@ class Rollouts:
         return version, mark
 
     def until(self, version: str, expected: dict[str, Any]) -> None:
-        """The end state is reached; what is missing of it is shown."""
+        """The end state is reached; what is missing of it is shown.
+
+        It takes six requests to see all of it, so the Driver is asked first.
+        """
         found: dict[str, Any] = {}
 
         def reached() -> bool:
+            if not self.scene.has_settled():
+                return False
             found.update(end_state(self.scene, version))
             return found == expected
 
@@ -60,7 +65,8 @@ class Rollouts:
             self.scene.control_plane.wait_for(reached, "the end state")
         except DeadlinePassed:
             print(self.controller.last_words)  # noqa: T201
-            assert found == expected
+            assert end_state(self.scene, version) == expected
+            raise
 
     @property
     def audit(self) -> Audit:
