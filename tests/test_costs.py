@@ -84,6 +84,25 @@ def test_the_kernel_says_what_a_program_used_that_this_process_started() -> None
     assert sum(meter.take().values()) < 0.25  # once only
 
 
+class _Full:
+    """Messages that the socket could not hold."""
+
+    lost = True
+
+    def read(self) -> list[Exit]:
+        return []
+
+
+@pytest.mark.slow
+def test_what_the_kernel_said_in_vain_is_that_of_unknown_programs() -> None:
+    meter = Meter(_Full())
+    busy = "import os\nwhile sum(os.times()[:2]) < 0.3: pass"
+
+    subprocess.run([sys.executable, "-c", busy], check=True)
+
+    assert meter.take()[UNKNOWN] >= 0.25
+
+
 def test_the_costs_of_a_run_are_read_as_they_were_written(tmp_path: Path) -> None:
     costs = run(("tests/a.py", "unit", 2.0, {PYTHON: 1.5}))
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 PYTHON, MACHINES, COMPILERS, KUBERNETES, OTHERS, UNKNOWN = KINDS = (
     "python",
@@ -46,7 +47,7 @@ _NAMES = (
     (KUBERNETES, re.compile(r"kube|etcd|kwok|helm|containerd|k8s")),
 )
 
-_MOST = 32 << 20  # bytes that may wait to be read: some twenty thousand messages
+_MOST = 128 << 20  # bytes that may wait to be read: a hundred thousand messages, an hour's
 _LARGEST = 1 << 16  # bytes of one message
 _ANSWER = 10.0  # seconds for an answer of the kernel
 
@@ -68,6 +69,14 @@ class Exit:
     seconds: float
 
 
+class Exits(Protocol):
+    """Where a meter hears what has ended."""
+
+    lost: bool
+
+    def read(self) -> list[Exit]: ...
+
+
 class Taskstats:
     """The kernel's messages about threads that end, on all processors. Raises OSError."""
 
@@ -81,6 +90,7 @@ class Taskstats:
     _TIMES = struct.Struct("=QQ")  # ac_utime, ac_stime, in microseconds
 
     def __init__(self) -> None:
+        self.lost = False
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16)  # NETLINK_GENERIC
         try:
             self._socket.bind((0, 0))
@@ -110,7 +120,8 @@ class Taskstats:
         return answer
 
     def read(self) -> list[Exit]:
-        """All that has ended since the last call. What the socket could not hold is lost."""
+        """All that has ended since the last call; `lost`, if the socket could not hold it all."""
+        self.lost = False
         exits: list[Exit] = []
         while True:
             try:
@@ -120,6 +131,7 @@ class Taskstats:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
+                self.lost = True
                 continue
             exits += self._exits(message[self._HEADERS :])
 
@@ -177,11 +189,11 @@ def descendants(root: int, exits: Sequence[Exit], parent_of: ParentOf = read_par
 class Meter:
     """What this process and its descendants used, by kind. Without root: `python` and `unknown`."""
 
-    def __init__(self) -> None:
+    def __init__(self, exits: Exits | None = None) -> None:
         self._own, self._children = _own(), _children()
-        self._exits: Taskstats | None = None
+        self._exits = exits
         with suppress(OSError):
-            self._exits = Taskstats()
+            self._exits = exits or Taskstats()
 
     def take(self) -> dict[str, float]:
         """Seconds of a processor since the last call. A program counts when it has ended."""
@@ -191,8 +203,12 @@ class Meter:
         if self._exits is None:
             used[UNKNOWN] += children - self._children
         else:
-            for exit_ in descendants(os.getpid(), self._exits.read()):
+            heard = descendants(os.getpid(), self._exits.read())
+            for exit_ in heard:
                 used[kind_of(exit_.name)] += exit_.seconds
+            if self._exits.lost:
+                missing = children - self._children - sum(exit_.seconds for exit_ in heard)
+                used[UNKNOWN] += max(0.0, missing)
         self._own, self._children = own, children
         return dict(used)
 
