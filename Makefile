@@ -18,7 +18,7 @@ IN_FULL := --every-chapter -m 'long and not vm' tests/driver tests/cluster
 help:
 	@echo 'make try            boot a throwaway machine and try examples/edu in it'
 	@echo 'make test           run all tests of every tier'
-	@echo 'make unit           run what can be shown in a minute (ARGS="-k registry")'
+	@echo 'make unit           run what takes one to three minutes (ARGS="-k registry")'
 	@echo 'make images         build the images for a cluster (ARGS="--push registry.example.com/nodeside")'
 	@echo 'make control-plane  start a real Kubernetes control plane on loopback, until Ctrl-C'
 	@echo 'make lab            start a real cluster: two nodes in QEMU with a device, until Ctrl-C'
