@@ -19,12 +19,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from nodeside.errors import NodesideError, NoHeaders
 from nodeside.host import Kernel
 from nodeside.records import decode, encode
+from nodeside.values import frozen
 
 MESSAGE_LIMIT = 4096  # bytes of a termination message; a kubelet keeps no more
 _TEXT_LIMIT = 1000  # characters of each text in the message
@@ -43,7 +44,7 @@ _FORMS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolkitKernel:
     """Headers in a toolkit image. `version` is "" if the headers do not contain it."""
 
@@ -52,7 +53,7 @@ class ToolkitKernel:
     signature_hash: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolkitKernels:
     """`results/kernels.json`: the kernels whose headers are in a toolkit image."""
 
@@ -61,7 +62,7 @@ class ToolkitKernels:
     protocol: int = _PROTOCOL
 
 
-@dataclass(frozen=True)
+@frozen
 class BuildOrder:
     """`order.json`: the build to run. `request` is "" if the store already has the bundle.
 
@@ -90,7 +91,7 @@ class BuildVerdict(Enum):
     BROKEN = "broken"  # the build could not run, which says nothing about the driver
 
 
-@dataclass(frozen=True)
+@frozen
 class BuildOutcome:
     """A build Job's report to the controller, in the termination message of a container."""
 

@@ -21,11 +21,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SystemRefused
 from nodeside.process import in_words
+from nodeside.values import frozen
 
 _HEAD = struct.Struct("=cQ")  # kind of the answer, and its size in bytes
 _RETURNED, _REFUSED, _ERRNO, _RAISED = b"R", b"E", b"O", b"X"
@@ -36,7 +36,7 @@ _reading: set[int] = set()  # process ids of children that only read and are wai
 _GRACE = 5  # seconds of processor time between SIGXCPU and SIGKILL
 
 
-@dataclass(frozen=True)
+@frozen
 class Limits:
     """Resource limits of a child: `memory` in bytes beyond the memory this process has mapped,
     `processor` time in seconds, and the size of its `answer` in bytes."""

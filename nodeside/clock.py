@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Clock:
     """A clock: `now` returns monotonic seconds; `sleep` waits for a number of seconds."""
 

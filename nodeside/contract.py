@@ -13,11 +13,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
+from nodeside.values import frozen
 
 API_GROUP = "nodeside.io"
 API_VERSION = f"{API_GROUP}/v1alpha1"
@@ -128,7 +129,7 @@ class BuildKind(Enum):
     COMMAND = "command"
 
 
-@dataclass(frozen=True)
+@frozen
 class BuildSettings:
     """Everything apart from source and kernel that determines the result of a build.
 
@@ -259,7 +260,7 @@ _FAILURE_EXIT: dict[FailureKind, ExitCode] = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class BuildRequest:
     """A build request of the driver to the sidecar: `requests/<id>.json`.
 
@@ -278,7 +279,7 @@ class BuildRequest:
     protocol: int = PROTOCOL
 
 
-@dataclass(frozen=True)
+@frozen
 class BuiltModule:
     """A module that the build produced. `file` is relative to `out/<request id>/`.
 
@@ -293,7 +294,7 @@ class BuiltModule:
     built_as: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Toolchain:
     """The toolchain of the sidecar; recorded in the bundle's manifest."""
 
@@ -304,7 +305,7 @@ class Toolchain:
     jobs: int = 1
 
 
-@dataclass(frozen=True)
+@frozen
 class BuildResult:
     """The sidecar's answer: `results/<id>.json`. Always written, even on failure.
 
@@ -331,7 +332,7 @@ class BuildResult:
     protocol: int = PROTOCOL
 
 
-@dataclass(frozen=True)
+@frozen
 class SidecarRecord:
     """The sidecar in the toolkit container: `results/sidecar.json`, valid while it holds its lock.
 
@@ -348,7 +349,7 @@ class SidecarRecord:
 # --- the state on the node -------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadedModule:
     """A module that we loaded. `parameters` are as requested: sysfs cannot show them all."""
 
@@ -365,7 +366,7 @@ class HooksRun(Enum):
     BEFORE_UNLOAD = "beforeUnload"
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadedRecord:
     """`/run/nodeside-locks/<driver>.loaded.json`: the modules nodeside loaded, in load order.
 
@@ -404,7 +405,7 @@ class LoadedRecord:
         return bool(asked) and ours.issuperset(asked)
 
 
-@dataclass(frozen=True)
+@frozen
 class ServiceStatus:
     """A service of a driver; `restarts` are those by the driver container's current process.
 
@@ -417,7 +418,7 @@ class ServiceStatus:
     message: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeDriverStatus:
     """The status of a NodeDriver object; also what `nodeside driver status` prints.
 

@@ -9,15 +9,15 @@ Stdlib only: the toolkit sidecar uses this module too.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.errors import SystemRefused
+from nodeside.values import frozen
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Kernel:
     """One build of a kernel.
 
@@ -30,7 +30,7 @@ class Kernel:
     architecture: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Host:
     """Paths of the node. `root` is `/`, `/host` in a pod, or a temporary directory in tests."""
 

@@ -8,11 +8,11 @@ Stdlib only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from string import Template
 
 from nodeside.log import escaped
+from nodeside.values import frozen
 
 _GOOD, _BAD, _NUMBER, _LONG = "good", "bad", "n", "e"
 
@@ -62,7 +62,7 @@ $body
 """)
 
 
-@dataclass(frozen=True)
+@frozen
 class Cell:
     """A cell of a table. `kind` is a class above; the words say the same as its color."""
 
@@ -86,7 +86,7 @@ def long(text: str) -> Cell:
     return Cell(text, _LONG)
 
 
-@dataclass(frozen=True)
+@frozen
 class Bar:
     """A row of a picture: a label, and the parts of its bar as (name, length)."""
 

@@ -14,7 +14,7 @@ import json
 import string
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from nodeside.api_status import (
     words_of,
 )
 from nodeside.errors import SystemRefused
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     import requests
@@ -43,7 +44,7 @@ _ANSWER = 1 << 20  # bytes
 _PIECE = 1 << 14  # bytes
 
 
-@dataclass(frozen=True)
+@frozen
 class Call:
     """One request. `verb` and `resource` use the terms of RBAC rules."""
 
@@ -62,7 +63,7 @@ class Call:
         return f'{self.verb} {self.resource} "{self.name}"'
 
 
-@dataclass(frozen=True)
+@frozen
 class Caller:
     """Who asks, as its errors name it: `<container> container`, `<container> pod`.
 
@@ -76,7 +77,7 @@ class Caller:
     meaning: Callable[[Call, int], tuple[str, str] | None] = lambda *_: None
 
 
-@dataclass(frozen=True)
+@frozen
 class Access:
     """The URL of the API server, and the directory with `token` and `ca.crt`."""
 
@@ -115,7 +116,7 @@ class Access:
         return token
 
 
-@dataclass(frozen=True)
+@frozen
 class Response:
     """An HTTP response: status, JSON body (empty if none), Retry-After in seconds."""
 

@@ -5,14 +5,14 @@ Validation, conflict checks and the holders of a module need to know what a driv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import sysfs
 from nodeside.host import Host
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class PciDevice:
     """A PCI device. `driver` is the bound driver, `module` the driver's module; "" if none."""
 

@@ -19,12 +19,12 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SystemRefused
+from nodeside.values import frozen
 
 # The names from subprocess that callers of `start` need, so that they do not import it.
 Child = subprocess.Popen[bytes]
@@ -44,7 +44,7 @@ _GRACE = 0.5  # seconds to read the last output of processes that a command left
 _REAP = 5.0  # seconds to wait for a killed command; one that is stuck in the kernel does not end
 
 
-@dataclass(frozen=True)
+@frozen
 class Completed:
     """A finished command. `output` is stdout, `errors` stderr (empty if merged into stdout)."""
 

@@ -10,15 +10,16 @@ restarting its container does not help a failed driver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from nodeside.contract import Rung
 from nodeside.host import Host
 from nodeside.node_records import read_record, remove_record, write_record
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class ReadyRecord:
     """The `ready` file: this driver works on this kernel in this boot.
 

@@ -48,13 +48,13 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.buildjob import BuildOrder, ToolkitKernels
 from nodeside.contract import BuildRequest, BuildResult, SidecarRecord
 from nodeside.files import disk_errors, open_untrusted
 from nodeside.records import RECORD_LIMIT, decode, encode, publish, read_untrusted
+from nodeside.values import frozen
 
 REQUEST_ID = re.compile(r"^(?P<key>[0-9a-f]{12})-(?P<attempt>[1-9][0-9]{0,5})$")
 
@@ -64,7 +64,7 @@ def request_id(key: str, attempt: int) -> str:
     return f"{key[:12]}-{attempt}"
 
 
-@dataclass(frozen=True)
+@frozen
 class SharedDir:
     """The paths and records of the protocol, without policy.
 

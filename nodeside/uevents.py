@@ -7,13 +7,13 @@ only the host's network namespace; events from the kernel reach an ordinary pod 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from nodeside import log
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Uevent:
     """A kernel event, such as `remove` `module` `edu`, or `unbind` `pci` `0000:00:04.0`."""
 

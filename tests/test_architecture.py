@@ -41,6 +41,7 @@ COMMON = (
     "shared",
     "shortlist",
     "timestamps",
+    "values",
 )
 SIDECAR = tuple(
     f"toolkit_sidecar.{module.name}"

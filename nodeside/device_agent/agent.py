@@ -22,6 +22,7 @@ from nodeside.device_agent.registration import Registration
 from nodeside.devices.discovery import FoundDevices
 from nodeside.host import Host
 from nodeside.spec import Driver
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.device_agent.dra.agent import DraAgent
@@ -41,7 +42,7 @@ class _Resource:
     registration: Registration
 
 
-@dataclass(frozen=True)
+@frozen
 class Kubelet:
     """Where the kubelet of this node is reached: the directory of its device plugins, and the
     socket of its pod resources API."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.identity import in_order
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Give
+from nodeside.values import frozen
 
 
 class UnknownDevice(NodesideError):
@@ -28,7 +28,7 @@ class DeviceUnhealthy(NodesideError):
     reason = "DeviceUnhealthy"
 
 
-@dataclass(frozen=True)
+@frozen
 class Given:
     """What a container gets: paths of device nodes, the same outside, and variables."""
 

@@ -14,6 +14,7 @@ from itertools import islice
 from nodeside import log
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.spec.devices import Attribute
+from nodeside.values import frozen
 
 MOST = 1 << 16  # devices that are listed: the kubelet takes messages of 4 MiB
 GONE_FOR = 300.0  # seconds that a device which is gone is still listed
@@ -21,7 +22,7 @@ MOST_MISSING = 256  # devices that are remembered after that
 ASK_AGAIN = 30.0  # seconds after which the kubelet is asked again whether a container has it
 
 
-@dataclass(frozen=True)
+@frozen
 class Offered:
     """A device as the kubelet knows it, or one share of it. `id` is the kubelet's."""
 
@@ -29,7 +30,7 @@ class Offered:
     device: FoundDevice
 
 
-@dataclass(frozen=True)
+@frozen
 class Known:
     """What the last look has shown.
 
@@ -42,7 +43,7 @@ class Known:
     is_ready: bool = True
 
 
-@dataclass(frozen=True)
+@frozen
 class Sight:
     """What the agent knows of a resource at a scrape; the counts are since its start."""
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from nodeside import log
@@ -26,11 +26,12 @@ from nodeside.records import (
     publish,
     read_untrusted,
 )
+from nodeside.values import frozen
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Record:
     resource: str
     boot_id: str

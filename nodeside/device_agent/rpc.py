@@ -25,6 +25,7 @@ from grpclib.exceptions import GRPCError
 from nodeside import log
 from nodeside.device_agent.connections import SMALL, WORDS, LimitedChannel, LimitedServer
 from nodeside.errors import NodesideError
+from nodeside.values import frozen
 
 RESEND: Final = 30.0  # seconds after which a feed is sent again, which repairs what was forgotten
 LARGEST: Final = 4 << 20  # bytes of a message that is received; grpc-go takes as much unless told
@@ -47,7 +48,7 @@ class CallFailed(NodesideError):
     reason = "CallFailed"
 
 
-@dataclass(frozen=True)
+@frozen
 class Unary:
     """A method: `handler` takes a message of the class `request` and returns the answer.
 

@@ -24,6 +24,7 @@ from nodeside.errors import DeadlinePassed, NodesideError, SpecError
 from nodeside.host import Host
 from nodeside.pci import PciDevice, pci_devices
 from nodeside.spec.devices import Device, Discover
+from nodeside.values import frozen
 
 MOST = 4096  # devices of a resource
 PATIENCE = 30.0  # seconds for reading all files of the devices of a resource
@@ -33,7 +34,7 @@ _FILE = 4096  # characters that are read of a file; sysfs has no longer texts
 _TEXT = 256  # characters that are kept
 
 
-@dataclass(frozen=True)
+@frozen
 class FoundDevice:
     """A device of a node.
 
@@ -56,7 +57,7 @@ class FoundDevice:
         return not self.why
 
 
-@dataclass(frozen=True)
+@frozen
 class FoundDevices:
     """The devices of one resource, ordered by id; `notes` are for people who miss one.
 
@@ -69,7 +70,7 @@ class FoundDevices:
     is_ready: bool = True
 
 
-@dataclass(frozen=True)
+@frozen
 class _Place:
     """Where a device is in sysfs, resolved (None: nowhere), the node that matched, and what is
     wrong already."""

@@ -10,8 +10,9 @@ Python, Go (in Kubernetes) and editors match these, as those of patterns.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from nodeside.values import frozen
 
 NAME_LIMIT: Final = 255  # characters of a name: host, port and path
 TAG: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
@@ -34,7 +35,7 @@ _TOO_LONG = (
 REMEDIES: Final = (_SCHEME, _UPPER_CASE, _TOO_LONG)
 
 
-@dataclass(frozen=True)
+@frozen
 class Grammar:
     """The parts of a name. `placeholders`, such as `{kernel}`, may stand for some letters."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from nodeside.errors import SpecError
+from nodeside.values import frozen
 
 Path = tuple[str | int, ...]
 
@@ -20,7 +21,7 @@ _SHOWN_TEXT = 80  # characters shown of a wrong value
 _PLAIN_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 
 
-@dataclass(frozen=True)
+@frozen
 class Mistake:
     """One mistake at a path of the document."""
 
@@ -32,7 +33,7 @@ class Mistake:
         return f"{in_words(self.path)}: {self.message}" + (f"; {self.hint}" if self.hint else "")
 
 
-@dataclass(frozen=True)
+@frozen
 class Document:
     """A document as plain values, with their positions in the text.
 

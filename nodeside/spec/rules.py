@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from nodeside.contract import BuildKind
@@ -40,6 +39,7 @@ from nodeside.spec.model import (
 )
 from nodeside.spec.patterns import PLACEHOLDERS
 from nodeside.spec.services import Hooks, ServiceReady
+from nodeside.values import frozen
 
 S = TypeVar("S")
 
@@ -50,7 +50,7 @@ DRA_VALUE_LIMIT, DRA_NAME_LIMIT = 64, 32  # characters of an attribute of a Reso
 DRA_OWN = ("device", "resource", "vendor")
 
 
-@dataclass(frozen=True)
+@frozen
 class Rule(Generic[S]):
     """One rule. The predicate reads `fields`; if there is only one, the mistake is reported there.
 
@@ -569,7 +569,7 @@ RULES: tuple[Rule[Any], ...] = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterRule:
     """A rule that only the API server checks: a file on a laptop need not follow it."""
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from nodeside.contract import REPORT_ITEMS, REPORT_TEXT
+from nodeside.values import frozen
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ TEXT_LIMIT = 1024  # characters of a text, unless its field says otherwise
 LIST_LIMIT = 64  # entries of a list or mapping, unless its field says otherwise
 
 
-@dataclass(frozen=True)
+@frozen
 class Pattern:
     """A regular expression, and the same in words for people.
 
@@ -52,7 +53,7 @@ ANY_TEXT = Pattern(r"^[^\x00-\x08\x0b-\x1f\x7f]*$", "text without control charac
 ANYTHING = Pattern("", "any text")
 
 
-@dataclass(frozen=True)
+@frozen
 class Item:
     """The attributes of a field except its name, its type and its default.
 
@@ -101,36 +102,36 @@ def item(
 @dataclass_transform(frozen_default=True, field_specifiers=(item,))
 def section(kind: type[T]) -> type[T]:
     """Make a frozen dataclass for a mapping of the document; its docstring is its description."""
-    return dataclass(frozen=True)(kind)
+    return frozen(kind)
 
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Text:
     pattern: Pattern
     max_length: int
     or_number: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Integer:
     minimum: int | None
     maximum: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Number:
     """A number such as seconds; only in a node's report, never in driver.yaml."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Boolean:
     pass
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """One of the values of an enum."""
 
@@ -141,14 +142,14 @@ class Choice:
         return tuple(str(member.value) for member in self.kind)
 
 
-@dataclass(frozen=True)
+@frozen
 class ListOf:
     entry: Shape
     min_items: int
     max_items: int
 
 
-@dataclass(frozen=True)
+@frozen
 class MapOf:
     """A mapping with free keys."""
 
@@ -157,7 +158,7 @@ class MapOf:
     max_items: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Section:
     """A mapping with fixed fields. `kind` is the dataclass that it is read into."""
 
@@ -175,7 +176,7 @@ class Section:
 Shape = Text | Integer | Number | Boolean | Choice | ListOf | MapOf | Section
 
 
-@dataclass(frozen=True)
+@frozen
 class Field:
     """A field of a section. `default` is a value, or None if `required`."""
 

@@ -13,7 +13,6 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
@@ -22,6 +21,7 @@ from nodeside.files import UntrustedFile, disk_errors, open_untrusted
 from nodeside.modulenames import kernel_name
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
+from nodeside.values import frozen
 
 MODULE_LIMIT = 1 << 30  # bytes of one module with its debug information
 MODULES_LIMIT = 2000  # modules of one driver; the largest real one has about 80
@@ -31,7 +31,7 @@ _SIGNATURE = b"~Module signature appended~\n"
 _NAME = re.compile(rb"\0name=(\w{1,63})\0")
 
 
-@dataclass(frozen=True)
+@frozen
 class Collected:
     """The collected modules, and notes for the user."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
@@ -16,6 +15,7 @@ from nodeside.contract import BuildSettings, FailureKind
 from nodeside.toolkit_sidecar.descendants import enclosure
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
+from nodeside.values import frozen
 
 _TIMEOUT = 20.0  # seconds for a compiler to print its version
 _LONGEST = 500  # characters of a version; a longer text would take long to search
@@ -26,7 +26,7 @@ _CC_ARGUMENT = re.compile(r"^CC=(?P<name>.+)$")
 _SHOW_CC = "include .kernelvariables\nshow:\n\t@echo $(CC)\n"
 
 
-@dataclass(frozen=True)
+@frozen
 class Compiler:
     """A compiler. `text` is the first line of `--version`.
 

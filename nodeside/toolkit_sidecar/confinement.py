@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from nodeside import process
@@ -22,6 +22,7 @@ from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.jobs import count_tasks
+from nodeside.values import frozen
 
 LEAST_FREE = 8 << 20  # bytes; below this a build is stopped, so that its result can be written
 # A kubelet evicts pods from a disk with less free than this, by default, but never a driver pod,
@@ -39,7 +40,7 @@ _PIECE = 64 << 10  # bytes read from the build at once
 _DRAIN = 16  # pieces still read after the build's end; a survivor may write endlessly
 
 
-@dataclass(frozen=True)
+@frozen
 class Step:
     """One command of a build, and how to repeat it by hand.
 

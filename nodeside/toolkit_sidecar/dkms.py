@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.contract import FailureKind
@@ -20,6 +19,7 @@ from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
 from nodeside.toolkit_sidecar.recipe import Product, Recipe, Workplace, inside, llvm, patch_steps
+from nodeside.values import frozen
 
 _PATH_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+~:-]{0,99}$")
 _MODULE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$")
@@ -30,7 +30,7 @@ _NOTHING_IS_INSTALLED = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """A dkms.conf interpreted for one kernel. `make` is shell text, "" for dkms's default."""
 

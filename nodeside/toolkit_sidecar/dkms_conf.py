@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.contract import FailureKind
@@ -25,6 +24,7 @@ from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
+from nodeside.values import frozen
 
 VARIABLES = (
     *("PACKAGE_NAME", "PACKAGE_VERSION", "BUILT_MODULE_NAME", "BUILT_MODULE_LOCATION"),
@@ -96,7 +96,7 @@ _ns_print >"$_ns_dump"
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class Values:
     """The variables of a dkms.conf, each as index to value in order of the index."""
 

@@ -12,9 +12,9 @@ tools that they can do without.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from nodeside.toolkit_sidecar.remedies import MISSING, remedy
+from nodeside.values import frozen
 
 # A line without any of these is skipped: a build may print a million lines, and `in` is fast.
 _LOOKED_AT = (
@@ -39,7 +39,7 @@ _USED_AT = re.compile(rf"^(?P<place>(?!{_HEADERS})[^\s:]+:\d+):\d+: note: in exp
 _CLOCK = re.compile(r"has modification time .* in the future|Clock skew detected")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Line:
     number: int
     text: str

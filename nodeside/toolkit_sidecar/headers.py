@@ -11,19 +11,20 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from nodeside.buildjob import ToolkitKernel
 from nodeside.contract import FailureKind
 from nodeside.host import Kernel
 from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.values import frozen
 
 _DEFINE = re.compile(r'^#define (UTS_RELEASE|UTS_VERSION) "(.*)"$', re.MULTILINE)
 _SETTING = re.compile(r"^(CONFIG_\w+)=(.*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@frozen
 class Headers:
     """A kernel build directory. `version` is "" if the headers do not carry it."""
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from nodeside.values import frozen
 
 # A compiler that works on a large kernel file peaks at about 300 MiB (gcc 12 on amdgpu's display
 # code); modpost and the linker add to that once. Half a GiB per job leaves room for the page cache.
@@ -22,7 +23,7 @@ MEMORY_PER_JOB = 512 << 20
 _V1_UNLIMITED = 1 << 60
 
 
-@dataclass(frozen=True)
+@frozen
 class Limits:
     """The limits of a cgroup: CPUs (1.5 is one and a half) and bytes of memory; None: no limit."""
 

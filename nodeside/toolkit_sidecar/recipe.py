@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from nodeside import process
@@ -17,9 +17,10 @@ from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
 from nodeside.toolkit_sidecar.uname import path_with_uname
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Product:
     """A module that a dkms.conf announces.
 
@@ -32,7 +33,7 @@ class Product:
     strip: bool = True
 
 
-@dataclass(frozen=True)
+@frozen
 class Recipe:
     """The steps of a build, run `before` and `after` its modules are collected.
 
@@ -47,7 +48,7 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Workplace:
     """The inputs of one build: its request, its directory, and its tools.
 

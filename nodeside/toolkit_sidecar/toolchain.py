@@ -23,6 +23,7 @@ from nodeside.toolkit_sidecar.compiler import Compiler, check_compiler, kernels_
 from nodeside.toolkit_sidecar.confinement import disk_full, free_bytes
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers, find_headers
+from nodeside.values import frozen
 
 LEAST_SPACE = 64 << 20  # bytes free before a build begins, in addition to what the source needs
 _GROWTH = 3  # objects with debug information are several times as large as their source
@@ -50,7 +51,7 @@ class Bench:
         return self.headers
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """The outcome of one check, for a person."""
 

@@ -9,13 +9,13 @@ emulation (`emulation`).
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.errors import UsageError
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Architecture:
     """One architecture. `kernel_words` are for every kernel of it, `emulated_words` under TCG."""
 

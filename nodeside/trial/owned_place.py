@@ -14,7 +14,6 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -22,12 +21,13 @@ from typing import IO
 from nodeside.child import run_in_child
 from nodeside.files import disk_errors, publish_bytes
 from nodeside.owned_directory import OwnedDirectory, cannot_become, group_of, opened_directory
+from nodeside.values import frozen
 
 _SECONDS = 600.0
 _UNPACKED = ".nodeside-unpacked"
 
 
-@dataclass(frozen=True)
+@frozen
 class OwnedPlace:
     """`path` is as the user wrote it, `found` what was there of it at first."""
 

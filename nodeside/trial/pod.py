@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from nodeside.trial.progress import Progress
 from nodeside.trial.report import read_devices, read_report
 from nodeside.trial.target.target import Target
 from nodeside.trial.workshop import Node
+from nodeside.values import frozen
 
 _PROVIDE_SECONDS = 300.0
 _DEVICES_SECONDS = 900.0  # 16 resources, each of which may hang for half a minute
@@ -48,7 +49,7 @@ _CRASH_LINES = 60  # of the console, from the first splat on
 _CRASH_SITE = re.compile(r"(?:\bRIP: \w+:|\bpc : )(\S+ \[\w+\])")
 
 
-@dataclass(frozen=True)
+@frozen
 class Consumed:
     """A command that used the driver, or that the user requested. Of a long output, the end."""
 
@@ -57,7 +58,7 @@ class Consumed:
     output: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """One boot. `report` is the node side's own, empty if the node side ended without one.
 
@@ -97,7 +98,7 @@ class Run:
         return self.exit_code or int(ExitCode.VALIDATION_FAILED if failed else ExitCode.OK)
 
 
-@dataclass(frozen=True)
+@frozen
 class BootOptions:
     """The boot options of the command line."""
 
@@ -164,7 +165,7 @@ def _power_off(machine: Machine) -> None:
             raise
 
 
-@dataclass(frozen=True)
+@frozen
 class _Pod:
     """The pod of one boot: init container, toolkit container, driver container, consumers."""
 

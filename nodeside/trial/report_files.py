@@ -10,7 +10,6 @@ What a driver, a build or a kernel printed is data in all of them: escaped, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from nodeside.errors import ExitCode
@@ -32,13 +31,14 @@ from nodeside.log import escaped
 from nodeside.trial.owned_place import OwnedPlace
 from nodeside.trial.pod import Run
 from nodeside.trial.result import as_json, first_error, stage_seconds, stages_of
+from nodeside.values import frozen
 
 _SHOWN = 2000  # lines of a log on the page, from its end
 # Of each stage; they differ in lightness too, and the legend names them.
 _COLORS = ("#8c510a", "#d8b365", "#5ab4ac", "#01665e", "#7b3294", "#c2a5cf", "#888888")
 
 
-@dataclass(frozen=True)
+@frozen
 class Case:
     """A test case of JUnit. `problem` is empty if it passed, `skipped` why it did not run."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from nodeside.contract import API_VERSION, BuildKind
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
@@ -20,6 +19,7 @@ from nodeside.spec.schema import LIST_LIMIT
 from nodeside.spec.yamltext import write_yaml
 from nodeside.trial.owned_place import OwnedPlace
 from nodeside.trial.target.draft import Draft
+from nodeside.values import frozen
 
 SCHEMA = "driver.schema.json"
 # What is not part of the source: a change of it must not change the key of a bundle. driver.yaml
@@ -66,7 +66,7 @@ driver.schema.json
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class Hardware:
     """PCI ids (vendor, device) that the modules say they are for, and other buses with a count.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +24,10 @@ from nodeside.trial.target import dependencies
 from nodeside.trial.target.target import Target, exists, prepare
 from nodeside.trial.watch import require_triable, watch
 from nodeside.trial.workshop import Workshop
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class TryOptions:
     """The command line of `nodeside try`.
 
@@ -134,7 +135,7 @@ _FOR_A_SHELL = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Session:
     options: TryOptions
     workshop: Workshop

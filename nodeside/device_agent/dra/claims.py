@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nodeside.contract import API_GROUP
@@ -16,6 +15,7 @@ from nodeside.device_agent.allocation import Given
 from nodeside.device_agent.dra.slices import part
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Mount
+from nodeside.values import frozen
 
 CDI_VERSION = "0.5.0"  # the first in which a device's name may begin with a digit
 UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # apis/resource/validation
@@ -29,7 +29,7 @@ class ClaimUnfit(NodesideError):
     reason = "ClaimUnfit"
 
 
-@dataclass(frozen=True)
+@frozen
 class Allotted:
     """A device that a request of a claim was allocated. Raises ClaimUnfit for odd names."""
 
@@ -42,7 +42,7 @@ class Allotted:
                 raise ClaimUnfit(f"{name[:64]!r} is no DNS label")
 
 
-@dataclass(frozen=True)
+@frozen
 class Claim:
     """A ResourceClaim, and what it was allocated of our devices in this node's pool."""
 
@@ -60,7 +60,7 @@ class Claim:
         return found
 
 
-@dataclass(frozen=True)
+@frozen
 class Edits:
     """What a container gets for a request."""
 

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ from nodeside.device_agent.inventory import Offered
 from nodeside.device_agent.rpc import Feed, Services, Unary
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Device, Mount
+from nodeside.values import frozen
 
 # What a kubelet since 1.34, and since 1.36, looks for: kubelet/pkg/apis/dra/v1/types.go
 VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
@@ -48,7 +48,7 @@ _ENDS = "this agent is about to end"
 _RETRY = 30.0  # seconds until CDI files that could not be written are tried again
 
 
-@dataclass(frozen=True)
+@frozen
 class _Device:
     """A device that can be allotted."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.contract import dra_driver
 from nodeside.kube_api import Access
+from nodeside.values import frozen
 
 _LONGEST = 107  # characters of a socket's path: unix(7)
 
 
-@dataclass(frozen=True)
+@frozen
 class Site:
     """The kubelet's directories `plugins` and `registry` for a driver, and what it keeps.
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
 from nodeside.device_agent.inventory import Offered
+from nodeside.values import frozen
 
 API = "resource.k8s.io/v1"
 PAGE = 128  # devices of a slice
@@ -35,7 +35,7 @@ _SEMVER = re.compile(
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Pool:
     """The pool of a DRA driver on a node, and the uid of the Node, which owns the slices."""
 
@@ -44,7 +44,7 @@ class Pool:
     node_uid: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Write:
     """What to do to a slice: "create", "update" or "delete"; `document` is the whole slice."""
 

@@ -42,6 +42,7 @@ from nodeside.driver.services.services import ServiceFailed, Services
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
 from nodeside.host import Host
 from nodeside.ready_file import clear_ready, ready_path
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.driver.agent.watch import Watch
@@ -97,7 +98,7 @@ def stopped_at_the_end(services: Services, host: Host) -> Iterator[None]:
         services.stop()
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
 

@@ -17,7 +17,6 @@ import select
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from nodeside.clock import Clock
 from nodeside.modulenames import kernel_name
 from nodeside.shortlist import shortlist
 from nodeside.uevents import Uevent, Uevents, open_uevents
+from nodeside.values import frozen
 
 POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes
 POLL_WITHOUT_UEVENTS = 30.0
@@ -51,7 +51,7 @@ class Why(Enum):
     PATIENCE = "patience"
 
 
-@dataclass(frozen=True)
+@frozen
 class Reason:
     """A reason to look again. `detail` is for the log: the signal, the file, or the events."""
 

@@ -23,9 +23,10 @@ from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.announce import documents
 from nodeside.driver.announce.api import Api
 from nodeside.driver.announce.documents import occasion
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Pace:
     """Delays before sending and before retries, in seconds.
 

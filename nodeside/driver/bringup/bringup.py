@@ -7,7 +7,7 @@ This file holds the control flow. `plan.py` makes the decisions, `rungs.py` look
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
@@ -51,6 +51,7 @@ from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_
 from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.ready_file import clear_ready
 from nodeside.records import encode
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
@@ -298,7 +299,7 @@ def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
     return done
 
 
-@dataclass(frozen=True)
+@frozen
 class _Files:
     """A version of the files for the host, which is there."""
 

@@ -10,7 +10,7 @@ unloaded restores them, and the conflicting drivers too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
@@ -54,6 +54,7 @@ from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
 from nodeside.pci import pci_devices
 from nodeside.spec.model import UnloadPolicy, Upgrade
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
@@ -66,7 +67,7 @@ class Refused(NodesideError):
     reason = "RefusedBeforeLoad"
 
 
-@dataclass(frozen=True)
+@frozen
 class Checked:
     """The desired modules of a bundle in load order, and every reason not to load them.
 
@@ -155,7 +156,7 @@ def stays_until_reboot(task: Task) -> bool:
     return spec.unload.policy is UnloadPolicy.NEVER or spec.upgrade is Upgrade.ON_REBOOT
 
 
-@dataclass(frozen=True)
+@frozen
 class Installation:
     """The installation of one bundle. `known` is the observation made before it.
 

@@ -17,12 +17,13 @@ from nodeside.contract import NodeDriverStatus, Rung, ServiceStatus, State
 from nodeside.driver.ladder.plan import Verdict
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.driver.services.services import Services
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     """The outcome of a run. `stages` maps each stage to its duration in seconds, in run order."""
 

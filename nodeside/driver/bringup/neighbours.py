@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from nodeside import log
@@ -36,6 +36,7 @@ from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.host import Host
 from nodeside.node_records import read_record, remove_record, write_record
 from nodeside.ready_file import read_ready, ready_path
+from nodeside.values import frozen
 
 _PATIENCE = 90.0  # seconds for followers to stop their services and to unload
 _AWAY = 20.0  # seconds that a container takes to start again
@@ -51,7 +52,7 @@ class WaitsForDriver(NodesideError):
     retryable = True
 
 
-@dataclass(frozen=True)
+@frozen
 class LeavingRecord:
     """`<driver>.leaving.json`: a driver is about to unload its modules."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from nodeside import process, sysfs
 from nodeside.clock import Clock
@@ -22,6 +22,7 @@ from nodeside.host import Host
 from nodeside.pci import pci_devices
 from nodeside.search import search
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
+from nodeside.values import frozen
 
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
 _LONGEST_PAUSE = 0.5
@@ -30,7 +31,7 @@ _PCI, _UNBOUND, _ABSENT = "PCI ", "without a driver", "no such device on this no
 _LOG, _NO_SPLAT = "kernel log", "no splat since the load"
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckResult:
     """One row: the check, the expected and the observed value, and the seconds since the start."""
 
@@ -44,7 +45,7 @@ class CheckResult:
 Look = Callable[[], CheckResult]
 
 
-@dataclass(frozen=True)
+@frozen
 class Validation:
     """The table of all checks, in the order of driver.yaml."""
 
@@ -98,7 +99,7 @@ def _hint(validation: Validation) -> str:
     return "; ".join(hints)
 
 
-@dataclass(frozen=True)
+@frozen
 class Scene:
     """The inputs of a validation: the node, the kernel log, and the mark from before the load.
 

@@ -15,7 +15,6 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +39,7 @@ from nodeside.driver.bundle.manifest import (
     parse,
 )
 from nodeside.files import disk_errors
+from nodeside.values import frozen
 
 _PACKED_CHUNK = 1 << 15  # packed bytes per read; zlib copies the unconsumed rest for each header
 _BLOCK = 512
@@ -163,7 +163,7 @@ def open_archive(archive: Path, size_limit: int, what: str) -> BufferedReader:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Entry:
     name: str
     size: int

@@ -20,7 +20,6 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
@@ -45,13 +44,14 @@ from nodeside.files import (
     sync_directory,
 )
 from nodeside.modulenames import kernel_name
+from nodeside.values import frozen
 
 CHUNK = 1 << 20  # bytes read at a time
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.p7s"  # RFC 8551's name for a detached signature
 
 
-@dataclass(frozen=True)
+@frozen
 class Bundle:
     """A bundle on disk. Its creator must have compared the files with the manifest.
 

@@ -25,7 +25,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from nodeside import log
@@ -37,6 +37,7 @@ from nodeside.driver.bundle.manifest import BundleError, BundleManifest, Describ
 from nodeside.errors import Locked, NodesideError, SystemRefused
 from nodeside.filelock import take_lock
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
+from nodeside.values import frozen
 
 _DAMAGED_PREFIX = ".damaged-"
 _BUILT_PREFIX = ".built-"
@@ -44,7 +45,7 @@ _LOCK = ".lock"
 _LOCK_TIMEOUT = 60.0  # seconds; a lock is held for one verification, about 1 s per GiB
 
 
-@dataclass(frozen=True)
+@frozen
 class CachedManifest:
     """The manifest of a cached bundle, unverified and therefore without a path to its files."""
 
@@ -52,7 +53,7 @@ class CachedManifest:
     manifest: BundleManifest
 
 
-@dataclass(frozen=True)
+@frozen
 class Cache:
     """The bundles below `root`. Several processes may use it at once."""
 

@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from nodeside.contract import BuildSettings, Toolchain
@@ -22,6 +22,7 @@ from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Kernel
 from nodeside.modulenames import kernel_name
 from nodeside.records import MalformedRecord, decode, encode
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.driver.module.modulefile import ModuleFile
@@ -48,7 +49,7 @@ class BundleError(NodesideError):
     reason = "BadBundle"
 
 
-@dataclass(frozen=True)
+@frozen
 class BundleModule:
     """One module of a bundle. `name` has `_`, never `-`; `file` is relative to the bundle.
 
@@ -72,7 +73,7 @@ class BundleModule:
     signer: str
 
 
-@dataclass(frozen=True)
+@frozen
 class BundleFile:
     """A file listed in the manifest. `file` is relative to the bundle."""
 
@@ -81,7 +82,7 @@ class BundleFile:
     size: int
 
 
-@dataclass(frozen=True)
+@frozen
 class BundleManifest:
     """The content of `manifest.json`. `modules` is in load order; `created` is UTC (RFC 3339).
 
@@ -106,7 +107,7 @@ class BundleManifest:
             yield BundleFile(module.file, module.sha256, module.size)
 
 
-@dataclass(frozen=True)
+@frozen
 class Described:
     """A manifest as stored: its exact bytes and its detached signature (CMS in DER, b"" if none).
 

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from nodeside.driver.node.syscalls import KernelSyscalls
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Kernel
 from nodeside.table import table
+from nodeside.values import frozen
 
 _LITTLE_SPACE = 512 << 20  # bytes; the build tree of a large driver
 _CHECK_TIMEOUT = 60.0
@@ -47,7 +47,7 @@ class Level(Enum):
 _MARKS = {Level.OK: "ok", Level.WARN: "warn", Level.BAD: "BAD"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """One question and its answer; `todo` says what to do if the level is not `ok`."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from nodeside import log
@@ -37,6 +37,7 @@ from nodeside.errors import NodesideError, UsageError
 from nodeside.files import disk_errors
 from nodeside.host import Kernel
 from nodeside.shared import SharedDir
+from nodeside.values import frozen
 
 
 class StepMissing(NodesideError):
@@ -45,7 +46,7 @@ class StepMissing(NodesideError):
     reason = "StepMissing"
 
 
-@dataclass(frozen=True)
+@frozen
 class OrderOptions:
     """What an order asks for. The kernel is selected by release, by variant, or as the only one.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,13 @@ from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.errors import ExitCode
 from nodeside.spec.schema import camel_case
 from nodeside.table import table
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.driver.ladder.task import Task
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """A result. `rows` are (what, value) for the table; `--output json` prints `document`."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from nodeside import log
 from nodeside.clock import Clock
@@ -31,6 +30,7 @@ from nodeside.driver.ladder.exported_symbols import clear_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, Locked, NodesideError
+from nodeside.values import frozen
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 _LOCK_LOOK = 10.0  # seconds, after which a pod logs the holder of the lock and keeps waiting
@@ -78,7 +78,7 @@ def unload_when_idle(task: Task) -> Outcome:
         return _Patience(task, journal, announcer, watch).unload()
 
 
-@dataclass(frozen=True)
+@frozen
 class _Patience:
     """One wait until a driver is unloaded."""
 

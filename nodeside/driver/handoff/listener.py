@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Patience:
     """Timeouts in seconds for a sidecar.
 
@@ -18,7 +20,7 @@ class Patience:
     come_back: float = 360.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Listener:
     """The caller's callbacks and options, the same for every rung of the ladder.
 

@@ -25,13 +25,13 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
 from nodeside.driver.handoff.zipapp import compiled
 from nodeside.errors import SystemRefused
 from nodeside.files import disk_errors
+from nodeside.values import frozen
 
 _TIMEOUT = 60.0  # seconds for the interpreter or the loader to answer
 _FACTS = (
@@ -122,7 +122,7 @@ _PT_INTERP = 3
 _NO_DOCSTRINGS = 2  # an idle sidecar is 1 MiB smaller without the standard library's docstrings
 
 
-@dataclass(frozen=True)
+@frozen
 class Interpreter:
     """The paths and version that an interpreter reports."""
 

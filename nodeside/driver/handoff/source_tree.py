@@ -16,7 +16,6 @@ import posixpath
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NoReturn
@@ -24,6 +23,7 @@ from typing import NoReturn
 from nodeside.contract import STORE_TAG
 from nodeside.errors import SpecError
 from nodeside.files import TEMPORARY_PREFIX
+from nodeside.values import frozen
 
 # Descriptions of a driver that may lie next to its source. The parts of them that affect the build
 # are already in the key.
@@ -41,7 +41,7 @@ _CMD = re.compile(r"(?:saved)?cmd_(?P<target>\S+) :=(?P<command>[^\n]*)")
 _CMD_SOURCE = re.compile(r"^source_\S+ := (\S+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@frozen
 class NotSource:
     """The exclusions for one driver on one machine.
 

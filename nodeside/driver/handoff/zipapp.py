@@ -30,6 +30,7 @@ COMMON = (
     "process",
     "records",
     "shared",
+    "values",
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"import sys\n\nfrom nodeside.toolkit_sidecar.cli import main\n\nsys.exit(main())\n"

@@ -7,19 +7,19 @@ command line adds what driver.yaml does not set. People are told of both: somebo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import unknown_parameters
 from nodeside.driver.node.command_line import CommandLine
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import Module
+from nodeside.values import frozen
 
 DRIVER_YAML = "driver.yaml"
 COMMAND_LINE = "kernel command line"
 
 
-@dataclass(frozen=True)
+@frozen
 class Asked:
     """A parameter that a module gets. `source` is who asks for it.
 

@@ -10,7 +10,7 @@ the kernel would have raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from nodeside.driver.kernel.dependencies import absent, is_certain, unprovided
@@ -25,13 +25,14 @@ from nodeside.driver.node.facts import KernelFacts
 from nodeside.modulenames import kernel_name, name_of_file
 from nodeside.shortlist import shortlist
 from nodeside.spec.model import Module
+from nodeside.values import frozen
 
 _LOCKED_DOWN = ("integrity", "confidentiality")
 _NAMED_SYMBOLS = 5  # symbols named in one message
 _FAMILIES = {"i386": "i686", "i486": "i686", "i586": "i686", "armv6l": "armv7l", "armv8l": "armv7l"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Refusal:
     """A reason not to load a module. `check` is the stable name of the check that found it."""
 

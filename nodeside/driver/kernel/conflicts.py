@@ -8,7 +8,6 @@ other modules that use one of them are reported and left alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from nodeside import log, sysfs
 from nodeside.driver.kernel.errors import InUse, RebootRequired
@@ -28,6 +27,7 @@ from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.modulenames import kernel_name
 from nodeside.pci import PciDevice, pci_devices
 from nodeside.spec.model import Conflicts
+from nodeside.values import frozen
 
 
 class ConflictBuiltIn(NodesideError):
@@ -37,7 +37,7 @@ class ConflictBuiltIn(NodesideError):
     reason = "ConflictBuiltIn"
 
 
-@dataclass(frozen=True)
+@frozen
 class ClearPlan:
     """The devices to unbind, then the modules to remove."""
 
@@ -51,7 +51,7 @@ class ClearPlan:
         return (*lines, *(f"remove the module {name}" for name in self.remove.order))
 
 
-@dataclass(frozen=True)
+@frozen
 class Cleared:
     """The completed actions: devices unbound, with their previous drivers, and modules removed."""
 

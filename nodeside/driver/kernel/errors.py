@@ -10,11 +10,11 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nodeside.driver.node.kernel_log import Excerpt, splats
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.shortlist import shortlist
+from nodeside.values import frozen
 
 LOADING_DISABLED = (  # the hint if kernel.modules_disabled is 1
     "reboot; find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf"
@@ -80,7 +80,7 @@ class UnloadFailed(CannotUnload):
     reason = "UnloadFailed"
 
 
-@dataclass(frozen=True)
+@frozen
 class Explanation:
     """The cause of a refusal: a CamelCase word, a clause that follows the errno, a hint."""
 
@@ -89,7 +89,7 @@ class Explanation:
     hint: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Circumstances:
     """The state of the node, for cases where errno and kernel log are ambiguous.
 
@@ -106,7 +106,7 @@ class Circumstances:
     log_readable: bool = True
 
 
-@dataclass(frozen=True)
+@frozen
 class _Rule:
     """A row of the table. It matches if the errno is listed and the log contains the pattern.
 

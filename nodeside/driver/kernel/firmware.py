@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 
 from nodeside import log, sysfs
@@ -37,6 +37,7 @@ from nodeside.files import (
 from nodeside.host import Host
 from nodeside.leases import read_own
 from nodeside.records import publish
+from nodeside.values import frozen
 
 _LOCK_SECONDS = 10.0
 _FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB
@@ -52,7 +53,7 @@ class FirmwareRefused(NodesideError):
     reason = "FirmwareRefused"
 
 
-@dataclass(frozen=True)
+@frozen
 class FirmwareDirectory:
     """The node's firmware files, and the record of which driver needs which file."""
 

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from nodeside import log, sysfs
@@ -44,12 +44,13 @@ from nodeside.errors import DeadlinePassed, SystemRefused
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 from nodeside.scratch import scratch_directory
+from nodeside.values import frozen
 
 _PAUSE = 0.05  # seconds between attempts
 _INIT_REFUSALS = 2  # attempts after which EBUSY without a module of that name comes from init()
 
 
-@dataclass(frozen=True)
+@frozen
 class Deadlines:
     """Limits in seconds. `init` and `exit` bound the module's own functions.
 
@@ -63,7 +64,7 @@ class Deadlines:
     idle: float = 2.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Loader:
     """A loader for the kernel of `host`, which must be the running kernel."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.kernel.loader import Loader, stuck_error
 from nodeside.errors import Bug, NodesideError
+from nodeside.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Insertion:
     """A module to load. `needs` are in-tree modules that must be loaded first.
 
@@ -24,7 +25,7 @@ class Insertion:
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class RollBack:
     """The result of a rollback. `problems` has a message for each failure."""
 

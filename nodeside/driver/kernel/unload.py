@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
@@ -17,6 +16,7 @@ from nodeside.driver.kernel.loader import Loader, in_use_error, stuck_error
 from nodeside.driver.node.holders import who_holds
 from nodeside.driver.node.modules import LoadedState
 from nodeside.modulenames import kernel_name
+from nodeside.values import frozen
 
 _PAUSE = 0.05  # seconds between checks of a module that is still held
 
@@ -40,7 +40,7 @@ class Obstacle(Enum):
         assert_never(self)
 
 
-@dataclass(frozen=True)
+@frozen
 class Blocked:
     """A module that cannot be unloaded; `by` are the modules that need it, if any."""
 
@@ -49,7 +49,7 @@ class Blocked:
     by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Leaving:
     """The modules `names` that have to go.
 
@@ -66,7 +66,7 @@ def leaving(wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable
     return Leaving(tuple(names), frozenset(record.devices if record else ()))
 
 
-@dataclass(frozen=True)
+@frozen
 class UnloadPlan:
     """An unload plan. `order` is leaf first. Unless `blocked` is empty, nothing may be removed."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.driver.bundle.manifest import BundleManifest
@@ -23,13 +22,14 @@ from nodeside.errors import UsageError
 from nodeside.files import disk_errors, open_untrusted, publish_bytes
 from nodeside.host import Host, Kernel
 from nodeside.spec.model import Driver
+from nodeside.values import frozen
 
 _LIMIT = 8 << 20  # bytes; a whole kernel's list has about 1.5 MiB
 _NO_CRC = "0x00000000"
 _SYMBOL = re.compile(r"[A-Za-z_.$][\w.$]*", re.ASCII)  # anything else would spoil the whole list
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportedSymbols:
     """What other drivers export: `text` is a Module.symvers, `digest` is "" if it is empty."""
 

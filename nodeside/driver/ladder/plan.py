@@ -9,7 +9,7 @@ purely, what to do about modules that are in the kernel already. Policy is decid
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, assert_never
 
@@ -18,6 +18,7 @@ from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from nodeside.driver.node.modules import LoadedState
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _NO_MODULES = "the driver has no modules"
 
 
-@dataclass(frozen=True)
+@frozen
 class WantedDriver:
     """The modules that should be in the kernel, and the rungs that may provide them.
 
@@ -52,7 +53,7 @@ class WantedDriver:
         return tuple(kernel_name(module.name) for module in self.modules)
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """The result of a look at one rung: a bundle and its origin, or None and the reason."""
 
@@ -60,7 +61,7 @@ class Finding:
     bundle: Bundle | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Observed:
     """The observations so far.
 
@@ -81,7 +82,7 @@ class Observed:
         return replace(self, findings={**self.findings, rung: finding})
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """Whether a rung served, and the reason as text for the table."""
 
@@ -90,7 +91,7 @@ class Verdict:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class NoModules:
     """The proof of a driver that has no modules: nothing has to be in the kernel."""
 
@@ -102,21 +103,21 @@ Proof = BundleManifest | LoadedRecord | NoModules
 """A source of the right modules' build-ids, their only reliable identity."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Keep:
     """The right modules are loaded: change nothing."""
 
     proof: Proof
 
 
-@dataclass(frozen=True)
+@frozen
 class Look:
     """Look at this rung next (for `built`: build)."""
 
     rung: Rung
 
 
-@dataclass(frozen=True)
+@frozen
 class Use:
     """Check this bundle and load it."""
 
@@ -124,7 +125,7 @@ class Use:
     bundle: Bundle
 
 
-@dataclass(frozen=True)
+@frozen
 class GiveUp:
     """No rung is left."""
 
@@ -132,7 +133,7 @@ class GiveUp:
 Action = Keep | Look | Use | GiveUp
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     verdicts: tuple[Verdict, ...]
     action: Action

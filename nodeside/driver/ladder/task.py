@@ -7,7 +7,7 @@ that the driver container, a build Job and an engineer all get the same key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
@@ -32,13 +32,14 @@ from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load
 from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
 from nodeside.spec.policy import node_policy
+from nodeside.values import frozen
 
 # The bundle directory of a driver image that was made for one kernel. It is outside of the source
 # tree, because it would change the tree's digest.
 OWN_BUNDLES = PrebuiltSource(directory="/prebuilt")
 
 
-@dataclass(frozen=True)
+@frozen
 class Config:
     """The environment of a command; every field has a flag and an environment variable.
 
@@ -70,7 +71,7 @@ class Config:
         return (self.driver_file.parent / relative).absolute()
 
 
-@dataclass(frozen=True)
+@frozen
 class Task:
     """One driver to manage, with everything resolved.
 

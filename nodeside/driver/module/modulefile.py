@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from nodeside import log
@@ -32,6 +32,7 @@ from nodeside.driver.module.signature import Signature, describe, find_appended
 from nodeside.errors import DeadlinePassed
 from nodeside.modulenames import kernel_name, name_of_file
 from nodeside.records import MalformedRecord, decode, encode
+from nodeside.values import frozen
 
 # The largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB; an .xz file
 # may take 128 MiB for its dictionary. All modules of a driver, 1 GiB at most, are hashed in
@@ -50,7 +51,7 @@ _CRC, _EXPORT, _PARAM = "__crc_", "__ksymtab_", "__param_str_"
 _IGNORED = ("_GLOBAL_OFFSET_TABLE_",)
 
 
-@dataclass(frozen=True)
+@frozen
 class Parameter:
     """A module parameter. `type` is as in modinfo ("bool", "array of int"); "" if unknown."""
 
@@ -59,7 +60,7 @@ class Parameter:
     description: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class ModuleFile:
     """The metadata of a module file.
 

@@ -13,10 +13,11 @@ import binascii
 import hashlib
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import IO
 
 from nodeside.driver.module.elf import NotAModule
+from nodeside.values import frozen
 
 MARKER = b"~Module signature appended~\n"
 TRAILER = struct.Struct(">BBBBB3xI")  # algo, hash, id_type, signer_len, key_id_len, sig_len
@@ -42,7 +43,7 @@ _HASHES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Signature:
     """The signer of a module, as claimed by the signature itself.
 
@@ -57,7 +58,7 @@ class Signature:
     by_key_id: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Certificate:
     """An X.509 certificate. `serial` and `subject_key_id` are in lower-case hex, "" if absent."""
 
@@ -88,7 +89,7 @@ class Certificate:
         return signature.key_id == self.serial and signature.signer == self.issuer
 
 
-@dataclass(frozen=True)
+@frozen
 class Appended:
     """The parts of a signed module; the module itself is the first `content` bytes."""
 

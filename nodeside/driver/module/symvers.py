@@ -22,7 +22,6 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +32,7 @@ from nodeside.files import open_untrusted
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 from nodeside.shared import SharedDir
+from nodeside.values import frozen
 
 _SYMBOL = r"[A-Za-z_.$][\w.$]*"
 _PLACE = r"[^\t\n]+"
@@ -76,7 +76,7 @@ class KernelSymbol(NamedTuple):
     namespace: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Mismatch:
     """A symbol that makes a kernel refuse a module. `why` is a clause: "has CRC …, not …"."""
 

@@ -13,13 +13,14 @@ for a device that appears: nodeside loads none of these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from nodeside import sysfs
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import needs_value, unpassable
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.values import frozen
 
 _END = "--"
 _BLACKLIST = "module_blacklist"
@@ -31,7 +32,7 @@ LeftOut = Mapping[str, tuple[str, str]]
 """Parameters that a module is not given: name → (the words on the command line, why)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class CommandLine:
     """`said` are the parameters of each module; of a name that is there twice, the last value.
 

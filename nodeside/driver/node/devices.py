@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import sysfs
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.values import frozen
 
 _KINDS = {"char": "c", "block": "b"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """A character or block device; `node` is its name below /dev, `path` its directory in sysfs."""
 

@@ -18,12 +18,13 @@ in the list, without CONFIG_KALLSYMS the list: then a symbol that is not found m
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from nodeside.driver.node.modules import KernelModules
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.values import frozen
 
 _DATA = "init_task"  # data of every kernel's image; listed only with CONFIG_KALLSYMS_ALL
 _EXPORT = "symbol:"
@@ -31,7 +32,7 @@ _LABEL = "__ksymtab_"  # of an export, include/linux/export-internal.h
 _UNDEFINED = "u"  # what a module imports: listed while its init function runs
 
 
-@dataclass(frozen=True)
+@frozen
 class RunningExports:
     """Where the running kernel has some symbols.
 

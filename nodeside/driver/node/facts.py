@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import NodesideError
 from nodeside.host import Host, Kernel
 from nodeside.modulenames import name_of_file
+from nodeside.values import frozen
 
 _TRIED_FOR_VERMAGIC = 5  # in-tree modules tried before giving up
 _DEP_LIMIT = 64 << 20  # bytes of modules.dep; a distribution's has about 1 MiB
@@ -24,7 +24,7 @@ _KEYRING = re.compile(r"\skeyring\s+\.builtin_trusted_keys:")
 _KEY = re.compile(r"\sasymmetri\S*\s+.*: ([0-9a-f]{2,}): X509\.")
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelFacts:
     """The properties of a running kernel that matter to a module.
 

@@ -7,8 +7,6 @@ reports references that remain unexplained.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nodeside import sysfs
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.devices import Device, devices_of
@@ -17,11 +15,12 @@ from nodeside.driver.node.processes import Process, look_for
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 from nodeside.shortlist import shortlist
+from nodeside.values import frozen
 
 _NAMED = 3  # processes, mounts or modules that a sentence names
 
 
-@dataclass(frozen=True)
+@frozen
 class Holding:
     """The holders of a module.
 

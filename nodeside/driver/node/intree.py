@@ -8,7 +8,6 @@ cannot read modules that a newer kernel's package compresses. Softdeps and every
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import sysfs
@@ -16,6 +15,7 @@ from nodeside.driver.module.load_order import dependencies_first
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name, name_of_file
+from nodeside.values import frozen
 
 
 class NotInTree(NodesideError):
@@ -25,7 +25,7 @@ class NotInTree(NodesideError):
     reason = "NotInTree"
 
 
-@dataclass(frozen=True)
+@frozen
 class InTree:
     """The module tree of one kernel release.
 

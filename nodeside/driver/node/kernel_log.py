@@ -19,13 +19,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from nodeside.driver.node.syscalls import Syscalls
 from nodeside.host import Host
 from nodeside.log import escaped
+from nodeside.values import frozen
 
 _KERNEL = 8  # lower priorities have the facility `kern`: facility * 8 + level, syslog(3)
 _MARK_LINES = 8  # enough for a unique match if printk.time=0 and lines repeat
@@ -33,7 +33,7 @@ _KMSG_RECORD = 8192  # bytes; one read(2) of /dev/kmsg returns one record, at mo
 _KMSG_RECORDS = 200_000  # a limit if the log grows faster than it is read
 
 
-@dataclass(frozen=True)
+@frozen
 class Mark:
     """A position in the kernel log: the last lines before it, or why they were unreadable."""
 
@@ -41,7 +41,7 @@ class Mark:
     unreadable: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Excerpt:
     """The lines after a mark. `note` reports a problem: log unreadable, mark lost."""
 
@@ -49,7 +49,7 @@ class Excerpt:
     note: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelLog:
     """The log of the running kernel."""
 

@@ -7,7 +7,7 @@ reads are repeated. Formats: print_unload_info() and m_show() in kernel/module/p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from nodeside import sysfs
@@ -16,13 +16,14 @@ from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.values import frozen
 
 _ATTEMPTS = 5  # a module that keeps coming and going is reported as last seen
 
 _INITSTATE = {"Live": "live", "Loading": "coming", "Unloading": "going"}
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadedState:
     """A module in the kernel.
 
@@ -47,7 +48,7 @@ class LoadedState:
         return "O" not in self.taint
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelModules:
     """The modules of a host's kernel."""
 

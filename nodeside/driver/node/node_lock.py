@@ -25,7 +25,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import log
@@ -35,12 +34,13 @@ from nodeside.filelock import take_lock
 from nodeside.files import disk_errors
 from nodeside.host import Host
 from nodeside.records import decode, encode, read_untrusted
+from nodeside.values import frozen
 
 _AGAIN = 0.02  # seconds between two attempts
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True)
+@frozen
 class Holder:
     """The holder of a lock, as written into the lock file. `pod` is the holder's host name."""
 

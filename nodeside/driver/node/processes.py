@@ -20,7 +20,6 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import log, sysfs
@@ -30,6 +29,7 @@ from nodeside.host import Host
 from nodeside.log import escaped
 from nodeside.modulenames import kernel_name
 from nodeside.records import decode, encode
+from nodeside.values import frozen
 
 _SECONDS = 10.0  # inspecting every process of a node takes less than one
 _PROCESSOR_LIMITS = (10, 10)  # seconds, for a child that is left behind
@@ -40,7 +40,7 @@ _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
 
-@dataclass(frozen=True)
+@frozen
 class Process:
     """A process that has `files` open files (or mappings), such as `path`.
 
@@ -56,7 +56,7 @@ class Process:
     container: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Users:
     """The processes found, and the number of processes whose open files are not readable."""
 
@@ -64,7 +64,7 @@ class Users:
     unseen: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Search:
     """The users and mounts found; `problem` is the reason if the search failed, else ""."""
 

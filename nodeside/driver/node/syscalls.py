@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nodeside.child import ChildDied, run_in_child
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
+from nodeside.values import frozen
 
 _READ_ALL = 3  # SYSLOG_ACTION_READ_ALL, syslog(2)
 _SIZE_BUFFER = 10  # SYSLOG_ACTION_SIZE_BUFFER
@@ -49,7 +49,7 @@ class Syscalls(Protocol):
         """Return the whole kernel log buffer, one `<priority>[time] text` per line."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Numbers:
     init_module: int
     delete_module: int

@@ -9,11 +9,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nodeside.clock import Clock
 from nodeside.host import Host
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     from psutil import Process  # imported late: only where there are services
@@ -24,7 +24,7 @@ _AFTER_KILL = 5.0  # seconds; a process that is stuck in the kernel does not end
 _ENVIRONMENT = 1 << 20  # bytes that are read of one
 
 
-@dataclass(frozen=True)
+@frozen
 class Running:
     """The processes of a service; `memory` is in bytes, `processor` in seconds.
 

@@ -13,7 +13,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.contract import store_tag
@@ -22,6 +21,7 @@ from nodeside.driver.bundle.manifest import BundleError, Described, same_modules
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.files import TEMPORARY_PREFIX
 from nodeside.host import Kernel
+from nodeside.values import frozen
 
 _CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")
 
@@ -50,7 +50,7 @@ class FetchError(NodesideError):
         self.after = after
 
 
-@dataclass(frozen=True)
+@frozen
 class FetchOptions:
     """Options for access to a store. Times are in seconds, sizes in bytes.
 
@@ -69,7 +69,7 @@ class FetchOptions:
     backoff: float = 0.5
 
 
-@dataclass(frozen=True)
+@frozen
 class WantedBundle:
     """The requested bundle. Any other bundle is refused, even under the same tag."""
 
@@ -83,7 +83,7 @@ class WantedBundle:
         return store_tag(self.version, self.kernel, self.key)
 
 
-@dataclass(frozen=True)
+@frozen
 class Fetched:
     """A bundle that was fetched completely."""
 
@@ -91,14 +91,14 @@ class Fetched:
     description: str
 
 
-@dataclass(frozen=True)
+@frozen
 class NotThere:
     """A response that the source does not have the bundle."""
 
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Published:
     """The result of a publish: the bundle is in the store under `tag`.
 

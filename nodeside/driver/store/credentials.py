@@ -12,18 +12,19 @@ import base64
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from nodeside.driver.store.base import FetchError
 from nodeside.files import UntrustedFile, open_untrusted
+from nodeside.values import frozen
 
 _LIMIT = 1 << 20
 _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
-@dataclass(frozen=True)
+@frozen
 class Credentials:
     """A user and a password, or an identity token that replaces both."""
 

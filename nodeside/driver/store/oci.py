@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -50,6 +49,7 @@ from nodeside.driver.store.registry_auth import RegistryAuthorization, parse_rep
 from nodeside.driver.store.transport import ServedStore, Transport
 from nodeside.files import disk_errors
 from nodeside.scratch import scratch_directory
+from nodeside.values import frozen
 
 ARTIFACT_TYPE = "application/vnd.nodeside.bundle.v1"
 CONFIG_TYPE = "application/vnd.nodeside.bundle.config.v1+json"
@@ -61,7 +61,7 @@ _IMAGE_LIMIT = 4 << 20  # bytes; registries allow no larger manifest
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Blob:
     """A descriptor of an image manifest."""
 
@@ -73,7 +73,7 @@ class _Blob:
         return self.digest.removeprefix("sha256:")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Image:
     config: _Blob
     layer: _Blob

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from nodeside.driver.store.addresses import origin
@@ -19,6 +18,7 @@ from nodeside.driver.store.transport import Transport
 from nodeside.errors import SpecError
 from nodeside.http.failures import shown
 from nodeside.spec import image_names
+from nodeside.values import frozen
 
 _HOST, _PATH = re.compile(image_names.PLAIN.host), re.compile(image_names.PLAIN.path)
 _PARAMETER = re.compile(r'(?<![A-Za-z_])([A-Za-z_]{1,32})\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
@@ -27,7 +27,7 @@ _TOKEN_LIMIT = 1 << 18
 _CLIENT = "nodeside"
 
 
-@dataclass(frozen=True)
+@frozen
 class Repository:
     """A registry's host (with its port) and the path of a repository on it."""
 

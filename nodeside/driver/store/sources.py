@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from nodeside.driver.store.base import (
 )
 from nodeside.errors import Bug, NodesideError, NoSpace, SpecError, SystemRefused
 from nodeside.spec.model import PrebuiltSource, Trust
+from nodeside.values import frozen
 
 _WORDS_LIMIT = 1000  # characters of the message from one source; part of it is text from the store
 
@@ -62,7 +62,7 @@ class Answer(Enum):
     REFUSED = "refused"  # it delivered an unacceptable bundle
 
 
-@dataclass(frozen=True)
+@frozen
 class SourceResult:
     """The result from one source, with a message for the table."""
 
@@ -75,7 +75,7 @@ class SourceResult:
         return f"{self.where}: {self.message}"
 
 
-@dataclass(frozen=True)
+@frozen
 class FetchOutcome:
     """The result of a fetch. `description` is the origin of the bundle and why it is trusted."""
 
@@ -94,7 +94,7 @@ class FetchOutcome:
         return "; ".join(str(result) for result in self.results) or "no sources"
 
 
-@dataclass(frozen=True)
+@frozen
 class ManifestOutcome:
     """The manifest of the wanted bundle, None if no source has it, and the result per source."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
@@ -27,6 +26,7 @@ from nodeside.driver.store.http_errors import exchange_error, network_errors, st
 from nodeside.errors import SystemRefused
 from nodeside.files import disk_errors
 from nodeside.http.failures import shown
+from nodeside.values import frozen
 
 if TYPE_CHECKING:
     import requests
@@ -52,7 +52,7 @@ class Authorization(Protocol):
         """Process a WWW-Authenticate header; return whether a retry makes sense."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Reply:
     """A response with its complete body."""
 

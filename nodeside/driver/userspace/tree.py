@@ -13,11 +13,11 @@ import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.files import disk_errors
+from nodeside.values import frozen
 
 _CHUNK = 1 << 20
 _CAPABILITIES = "security.capability"  # capabilities(7)
@@ -31,7 +31,7 @@ class UserspaceRefused(NodesideError):
     reason = "UserspaceRefused"
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """A directory, a file or a link. `path` is absolute, in the image; `status` is lstat's."""
 
@@ -51,7 +51,7 @@ class Entry:
         return stat.S_IMODE(self.status.st_mode)
 
 
-@dataclass(frozen=True)
+@frozen
 class Tree:
     """What is copied: paths of an image whose root is `root`. `is_trusted`: privileges are kept."""
 

@@ -16,7 +16,6 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
@@ -24,6 +23,7 @@ from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache, digest_of
 from nodeside.trial.errors import ArchiveError
 from nodeside.trial.progress import Progress
+from nodeside.values import frozen
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 DEFAULT_SUITE = "bookworm"  # if the host is not Debian; the release that the tests run on
@@ -40,7 +40,7 @@ def proxy_environment() -> dict[str, str]:
 _OTHER_COMPONENTS = ("contrib", "non-free")
 
 
-@dataclass(frozen=True)
+@frozen
 class Sources:
     """The sources of packages in one-line format, and the suite for mmdebstrap."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.debian.version import DebianVersion
 from nodeside.trial.errors import UnknownKernel
+from nodeside.values import frozen
 
 # Up to Linux 6.18 linux-image has the kernel, its modules and their lists in it. Since 6.19 these
 # are linux-binary, linux-modules and linux-base. Each has a version in its name, unlike the tools
@@ -24,7 +24,7 @@ _PART = re.compile(r"linux-(base|binary|headers|kbuild|modules)-\d")
 _COMPILER = re.compile(r"(?P<package>gcc-\d+)(-for-host)?")
 
 
-@dataclass(frozen=True)
+@frozen
 class AvailableKernel:
     """A kernel of the archive. `headers` is "" if the archive has none."""
 
@@ -73,7 +73,7 @@ def from_names(
     return tuple(sorted(kernels, key=lambda kernel: kernel.sort_key))
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelPackages:
     """What to unpack for a kernel, and the package of the compiler that its headers require."""
 

@@ -16,7 +16,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from nodeside.toolkit_sidecar.headers import find_any_build
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
+from nodeside.values import frozen
 
 _LOOK = 120.0  # seconds to find out whether a bundle is there
 _KEPT = 50  # bundles of earlier trials
@@ -42,7 +42,7 @@ BY_HAND = "to repeat it, in the toolkit container:"  # as `nodeside driver build
 _COMMAND = "from nodeside.cli import main; main()"
 
 
-@dataclass(frozen=True)
+@frozen
 class HostBuild:
     """The outcome of a build on the host. `cache` is a node's cache that holds the bundle.
 

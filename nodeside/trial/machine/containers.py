@@ -8,7 +8,9 @@ host. The toolkit container has nothing: an ordinary user, no capability, no net
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from nodeside.values import frozen
 
 TOOLKIT_UID = 65532
 
@@ -26,7 +28,7 @@ EDITED_IMAGE = "/var/lib/pod/driver-image"  # a copy of it that can be edited
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True)
+@frozen
 class ContainerSpec:
     """One kind of container.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
@@ -23,11 +22,12 @@ from nodeside.trial.debian.kernels import AvailableKernel, packages_of
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine import busybox, disks, initramfs
 from nodeside.trial.progress import Progress
+from nodeside.values import frozen
 
 RECIPE = 1  # increase it when kernel disks are made differently
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelDisk:
     """A bootable kernel. `compiler` is the Debian package that its headers require."""
 
@@ -70,7 +70,7 @@ def make(
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Maker:
     kernel: AvailableKernel
     archive: Archive

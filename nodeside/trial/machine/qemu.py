@@ -11,7 +11,6 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
@@ -23,6 +22,7 @@ from nodeside.trial.cache import TrialCache
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine.guest import PORT
 from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.values import frozen
 
 _PROBE_SECONDS = 6.0  # with a working KVM, a kernel prints its first line in a fraction of that
 # The last two lines save another tenth: by default, Debian's kernels clear every page and call
@@ -40,7 +40,7 @@ _OF_QEMU_MIB = 4096
 _EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60")
 
 
-@dataclass(frozen=True)
+@frozen
 class MachineSettings:
     """The hardware of a machine, and the extra words for its kernel's command line.
 
@@ -57,7 +57,7 @@ class MachineSettings:
     descriptors: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class MachineFiles:
     """The files a machine runs on. Only the node disk is written."""
 

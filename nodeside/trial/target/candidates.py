@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from nodeside.errors import UsageError
 from nodeside.shortlist import shortlist
 from nodeside.spec.bare_source import TEMPLATE, listed_directories, lists_modules, source_text
+from nodeside.values import frozen
 
 DEEPEST = 4  # directories below the source in which a Kbuild or Makefile is looked for
 _LISTED = 10  # directories in a message
@@ -23,7 +23,7 @@ _FILES = 5000  # of a directory in which a device table is looked for
 _DEVICE_TABLE = re.compile(r"^[ \t]*MODULE_DEVICE_TABLE\s*\(", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@frozen
 class Candidate:
     """A directory whose Kbuild or Makefile lists modules; `configured` if a configure makes it."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from nodeside.trial.target.candidates import (
     listed,
 )
 from nodeside.trial.target.dkms_tree import Evaluator, describe
+from nodeside.values import frozen
 
 Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 
@@ -43,7 +44,7 @@ _CONFIGURED = './configure && make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/{} modules
 _COMMANDS = 3  # in a hint, which is one line
 
 
-@dataclass(frozen=True)
+@frozen
 class Draft:
     """A driver.yaml in the making.
 

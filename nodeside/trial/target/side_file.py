@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from nodeside.spec.mistakes import Mistake, in_brief, refuse
 from nodeside.spec.mistakes import Path as Place
 from nodeside.spec.yamltext import read_yaml
 from nodeside.trial.vendor_tree import require_inside
+from nodeside.values import frozen
 
 SIDE_FILE = "trial.yaml"
 _SIZE_LIMIT = 256 << 10
@@ -45,7 +45,7 @@ _TEXT_KEYS = frozenset({"id", "bus", "addr", "port", "mac", "serial", "guid", "u
 _TEXT = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
-@dataclass(frozen=True)
+@frozen
 class Extras:
     """The content of a trial.yaml: QEMU devices, and argvs of consumers for the ready driver."""
 

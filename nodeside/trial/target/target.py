@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from nodeside.errors import SpecError
@@ -28,6 +28,7 @@ from nodeside.trial.target import dkms_tree
 from nodeside.trial.target.dkms_tree import Evaluator
 from nodeside.trial.target.draft import Builder, draft_of
 from nodeside.trial.target.side_file import NO_EXTRAS, SIDE_FILE, Extras, read_side_file
+from nodeside.values import frozen
 
 _DKMS = "-dkms"
 _MAY_BE = (
@@ -37,7 +38,7 @@ _MAY_BE = (
 LEFT_OUT = (".git", "__pycache__", SIDE_FILE)
 
 
-@dataclass(frozen=True)
+@frozen
 class Target:
     """A driver to try. `image` is the directory that becomes /driver-image."""
 
