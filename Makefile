@@ -12,6 +12,7 @@ UNIT := not (vm or toolkit or cluster or registry or slow)
 
 # What else `make test` does only in part.
 IN_FULL := --every-chapter -m 'long and not vm' tests/driver tests/cluster
+PACKAGES := --every-chapter tests/vm/test_dkms_packages.py
 
 .PHONY: help try test unit images control-plane lab lab-down lab-story chaos bench lint clean
 
@@ -62,6 +63,7 @@ lab-story:
 	@$(AS_ROOT) .venv/bin/python -m pytest $(STORY) $(ARGS)
 	@$(if $(NODESIDE_LAB_KUBECONFIG),,$(AS_ROOT) .venv/bin/python -m pytest $(ON_ONE_NODE) $(ARGS))
 	@$(if $(NODESIDE_LAB_KUBECONFIG)$(ARGS),,$(AS_ROOT) .venv/bin/python -m pytest $(IN_FULL))
+	@$(if $(NODESIDE_LAB_KUBECONFIG)$(ARGS),,$(AS_ROOT) .venv/bin/python -m pytest $(PACKAGES))
 
 chaos:
 	@scripts/setup test

@@ -1,4 +1,8 @@
-"""Debian's dkms packages, unmodified, whichever the archive has today."""
+"""Debian's dkms packages, unmodified, whichever the archive has today.
+
+`make test` builds those of few source files; `make lab-story` also those of more, and
+`python -m tests.vm.dkms_table` all.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.target.draft import Draft
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, EXCLUDED
-from tests.vm.dkms_packages import DkmsPackages, Outcome, package_names
+from tests.vm.dkms_packages import LARGE, SMALL, DkmsPackages, Outcome, package_names
 from tests.vm.dkms_table import as_text, merged
 
 pytestmark = pytest.mark.vm
@@ -44,9 +48,10 @@ def packages(
 
 
 @pytest.fixture(scope="module")
-def outcomes(packages: DkmsPackages) -> Mapping[str, Outcome]:
-    """All packages of the archive but those that take minutes to build."""
-    built = list(packages.build(package_names(packages.workshop.archive)))
+def outcomes(packages: DkmsPackages, request: pytest.FixtureRequest) -> Mapping[str, Outcome]:
+    """All packages of the archive but those that take long to build."""
+    largest = LARGE if request.config.getoption("--every-chapter") else SMALL
+    built = list(packages.build(package_names(packages.workshop.archive), largest=largest))
     return {outcome.package: outcome for outcome in merged(built, packages.load(built))}
 
 
@@ -140,7 +145,7 @@ def test_a_kernel_that_a_package_excludes_is_named_with_the_rule(
 ) -> None:
     packages = DkmsPackages(workshop, newest, tmp_path_factory.mktemp("dkms") / "cloud")
     names = sorted(set(EXCLUDED) & set(package_names(workshop.archive)))
-    excluded = list(packages.build(names))
+    excluded = list(packages.build(names, largest=LARGE))
     assert excluded, "the archive has none of the packages that exclude a cloud kernel"
     for outcome in excluded:
         assert outcome.code == ExitCode.EXCLUDED, outcome.message
