@@ -154,5 +154,5 @@ def test_some_histories_of_a_cluster_hold_what_is_promised(
 @pytest.mark.vm
 def test_a_short_run_against_a_node_finds_nothing() -> None:
     ledger = Ledger(SEED, say=lambda _: None)
-    run(ledger, NODE, rounds=2)
+    run(ledger, NODE, rounds=1)
     assert not ledger.findings, ledger.report()
