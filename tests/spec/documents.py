@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from nodeside.contract import API_VERSION
@@ -26,6 +27,8 @@ from nodeside.spec.schema import (
     Text,
     shape_of,
 )
+
+_TRIES: Final = 6  # of one part of a driver; more make drivers larger than Hypothesis takes
 
 SMALLEST: dict[str, Any] = {"version": "1.0", "modules": [{"name": "edu"}]}
 
@@ -62,9 +65,18 @@ def yamlish() -> st.SearchStrategy[Any]:
 
 def _section(shape: Section) -> st.SearchStrategy[Any]:
     values = {field.name: _field(field) for field in shape.fields}
-    made = st.builds(shape.kind, **values)
-    rules = rules_of(shape.kind)
-    return made.filter(lambda value: all(rule.holds(value) for rule in rules)) if rules else made
+    made, rules = st.builds(shape.kind, **values), rules_of(shape.kind)
+
+    @st.composite
+    def keeping(draw: st.DrawFn) -> Any:
+        """One that keeps all rules: `filter` gives a whole driver up after three tries of it."""
+        for _ in range(_TRIES):
+            value = draw(made)
+            if all(rule.holds(value) for rule in rules):
+                return value
+        return reject()
+
+    return keeping() if rules else made
 
 
 def _field(field: Field) -> st.SearchStrategy[Any]:
