@@ -22,6 +22,8 @@ def drifted(desired: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
 
 def holds(desired: Any, actual: Any) -> bool:
     """Return whether `actual` contains all of `desired`; a missing value equals an empty one."""
+    if desired == actual:  # most parts of most objects are, and Python sees that at once
+        return True
     if isinstance(desired, dict):
         return isinstance(actual, Mapping) and all(
             holds(value, actual[key]) if key in actual else _is_empty(value)
@@ -33,7 +35,7 @@ def holds(desired: Any, actual: Any) -> bool:
             and len(actual) == len(desired)
             and all(holds(ours, theirs) for ours, theirs in zip(desired, actual, strict=True))
         )
-    return bool(desired == actual) or _same_amount(desired, actual)
+    return _same_amount(desired, actual)
 
 
 def _is_empty(value: Any) -> bool:
