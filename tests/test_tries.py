@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from tests.tries import tries
+from tests.tries import is_tried, tries
 
 pytestmark = pytest.mark.usefixtures("profile_kept")
 
@@ -26,3 +26,13 @@ def test_only_the_random_profile_tries_others_in_each_run() -> None:
         derandomized[profile] = settings().derandomize
 
     assert derandomized == {"quick": True, "nodeside": True, "random": False}
+
+
+def test_of_many_checks_of_one_kind_the_quick_profile_makes_each_tenth_and_others_all() -> None:
+    tried = {}
+    for profile in ("quick", "nodeside", "random"):
+        settings.load_profile(profile)
+        tried[profile] = [number for number in range(1, 31) if is_tried(number)]
+
+    assert tried["quick"] == [10, 20, 30]
+    assert tried["nodeside"] == tried["random"] == [*range(1, 31)]

@@ -28,3 +28,8 @@ def register_profiles() -> None:
 def tries(count: int) -> int:
     """So many examples in `make test`, and as many more or less in the other profiles."""
     return max(1, count * settings().max_examples // _USUAL)
+
+
+def is_tried(number: int) -> bool:
+    """Whether this one of many checks of one kind is made: all in `make test`, or each tenth."""
+    return number % max(1, _USUAL // settings().max_examples) == 0

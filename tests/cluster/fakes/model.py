@@ -57,6 +57,7 @@ from cluster.render.templates import StageInvalid, documents
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name
 from nodeside.spec.fleet import DEVICES_STAGE
+from tests.tries import is_tried
 
 KERNEL = "6.1.0-50-amd64"
 OS_IMAGE = "Debian GNU/Linux 12 (bookworm)"
@@ -151,6 +152,7 @@ class Model:
     rolled_out: set[str] = field(default_factory=set)
     uids: int = 0
     planner: Planner = field(default_factory=Planner)
+    plans: int = 0  # so many were made
 
     @property
     def snapshot(self) -> Snapshot:
@@ -291,9 +293,13 @@ class Model:
     def plan(self, now: float = 0.0, seen: Snapshot | None = None) -> Plan:
         """One that remembers earlier looks plans the same; it may want to look again too early.
 
-        `seen` is what is known of the cluster if that is not what there is."""
+        `seen` is what is known of the cluster if that is not what there is.
+        """
         snapshot = seen or self.snapshot
-        made, again = plan(snapshot, now), self.planner(snapshot, now)
+        again, self.plans = self.planner(snapshot, now), self.plans + 1
+        if not is_tried(self.plans):
+            return again
+        made = plan(snapshot, now)
         waits = [math.inf if each.again_in is None else each.again_in for each in (again, made)]
         assert waits[0] <= waits[1]
         assert replace(again, again_in=None) == replace(made, again_in=None)
