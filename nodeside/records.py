@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -69,7 +70,7 @@ def decode(kind: type[T], data: Mapping[str, Any], *, where: str = "record") -> 
 
     Raises MalformedRecord with the field, the expected type and the actual value.
     """
-    hints = get_type_hints(kind)
+    hints = _hints(cast("Any", kind))
     values: dict[str, Any] = {}
     for item in fields(cast("Any", kind)):
         if item.name in data:
@@ -78,6 +79,12 @@ def decode(kind: type[T], data: Mapping[str, Any], *, where: str = "record") -> 
         elif item.default is MISSING and item.default_factory is MISSING:
             raise MalformedRecord(f"{where}: the field {item.name!r} is missing")
     return kind(**values)
+
+
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    """Return the types of the fields of a dataclass: a bundle's manifest has many of one kind."""
+    return get_type_hints(kind)
 
 
 def _encode(value: Any) -> Any:
