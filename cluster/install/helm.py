@@ -13,6 +13,7 @@ refuses a second release because the first one owns the roles. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from cluster.install.crds import crds
@@ -63,8 +64,14 @@ def chart(defaults: Installation) -> dict[str, str]:
         "templates/_helpers.tpl": file_text("helm/_helpers.tpl"),
         "templates/NOTES.txt": file_text("helm/NOTES.txt"),
     }
-    files |= {f"crds/{crd['metadata']['name']}.yaml": to_yaml([crd]) for crd in crds()}
+    files |= _definitions()
     return files | {f"templates/{name}.yaml": _template(name) for name in TEMPLATES}
+
+
+@cache
+def _definitions() -> Mapping[str, str]:
+    """Return the files that no option changes."""
+    return {f"crds/{crd['metadata']['name']}.yaml": to_yaml([crd]) for crd in crds()}
 
 
 def _template(name: str) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -47,8 +48,20 @@ def values(installation: Installation) -> dict[str, Any]:
     return found
 
 
+@cache
+def chosen() -> dict[str, Any]:
+    """The values of the chart where everything is chosen."""
+    return values(CHOSEN)
+
+
+@cache
+def usual_chart() -> Mapping[str, str]:
+    """The files of the chart if nothing is chosen."""
+    return chart(Installation())
+
+
 def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(chart(Installation())["values.schema.json"])
+    found: dict[str, Any] = json.loads(usual_chart()["values.schema.json"])
     return found
 
 
@@ -56,14 +69,14 @@ def schema() -> dict[str, Any]:
 
 
 def test_the_version_of_the_chart_is_the_packages_as_helm_wants_it() -> None:
-    about = yaml.safe_load(chart(Installation())["Chart.yaml"])
+    about = yaml.safe_load(usual_chart()["Chart.yaml"])
     assert about["version"] == about["appVersion"] == __version__
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?", about["version"])
     assert about["kubeVersion"] == ">=1.30.0-0"
 
 
 def test_what_is_chosen_is_the_default_values_of_the_chart() -> None:
-    found = values(CHOSEN)
+    found = chosen()
     assert found["image"] == {
         "repository": "registry.example.com:5000/nodeside-cluster",
         "tag": "1.0",
@@ -101,10 +114,10 @@ def test_a_pull_spec_is_taken_apart(pull_spec: str, parts: tuple[str, str, str])
 @pytest.mark.slow
 def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
     known = schema()["properties"]
-    assert {*known} - {"global"} == {*values(CHOSEN)}
+    assert {*known} - {"global"} == {*chosen()}
     for image in ("image", "agentImage"):
-        assert {*known[image]["properties"]} == {*values(CHOSEN)[image]}
-    jsonschema.validate(values(CHOSEN), schema())
+        assert {*known[image]["properties"]} == {*chosen()[image]}
+    jsonschema.validate(chosen(), schema())
     jsonschema.validate(values(Installation()), schema())
 
 
@@ -138,7 +151,7 @@ def test_the_schema_has_the_grammar_of_the_spec() -> None:
 )
 def test_a_wrong_value_is_refused_by_the_schema(wrong: Mapping[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**values(CHOSEN), **wrong}, schema())
+        jsonschema.validate({**chosen(), **wrong}, schema())
 
 
 def test_every_field_of_an_installation_is_a_question_of_the_chart() -> None:
@@ -147,10 +160,10 @@ def test_every_field_of_an_installation_is_a_question_of_the_chart() -> None:
 
 @pytest.mark.slow
 def test_every_question_is_asked_with_a_value_that_exists() -> None:
-    files = chart(Installation())
+    files = usual_chart()
     text = "".join(files[name] for name in files if name.startswith("templates/"))
     for path in re.findall(r"\.Values\.([A-Za-z.]+)", text):
-        found: Any = values(CHOSEN)
+        found: Any = chosen()
         for key in path.split("."):
             assert key in found, path
             found = found[key]
