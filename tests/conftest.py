@@ -12,6 +12,7 @@ background with SIGINT ignored, and children inherit that: it is undone, for the
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -98,6 +99,16 @@ class Tiers:
             marked = (name for name in _WHERE if item.get_closest_marker(name))
             item.user_properties.append(("tier", next(marked, "unit")))
             item.user_properties.append(("slow", item.get_closest_marker("slow") is not None))
+
+    def pytest_collection_finish(self) -> None:
+        """Collecting is no cost of the first test. What it made stays until the end.
+
+        So Python need not look through it again and again for garbage, and a child that is forked
+        shares it.
+        """
+        gc.collect()
+        gc.freeze()
+        self._meter.take()
 
     def _leave_out_long(self, items: list[pytest.Item]) -> None:
         """`make test` has to end in half an hour."""
