@@ -110,6 +110,7 @@ def test_rounds_that_do_not_say_what_happened_are_a_finding() -> None:
     assert whats(ledger) == ["no round says whether its disturbance happened"]
 
 
+@pytest.mark.slow
 def test_hostile_stores_and_bundles_find_nothing_and_the_honest_ones_are_taken() -> None:
     ledger = Ledger(SEED, say=lambda _: None)
     for name in (STORES, OUTSIDE):
@@ -141,6 +142,7 @@ def test_a_run_in_which_no_honest_store_is_taken_is_a_finding(
     assert found in whats(ledger)
 
 
+@pytest.mark.slow
 def test_some_histories_of_a_cluster_hold_what_is_promised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

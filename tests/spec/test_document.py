@@ -256,7 +256,7 @@ def test_many_mistakes_are_counted_not_listed() -> None:
                 "aliases followed"
             ),
         ),
-        ("[" * 5000, "driver.yaml: nested too deeply"),
+        ("[\n" * 5000, "driver.yaml: nested too deeply"),
         (" " * 300_000, "driver.yaml: larger than 256 KiB: not a driver.yaml"),
     ],
 )

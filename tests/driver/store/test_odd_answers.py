@@ -26,9 +26,10 @@ from tests.driver.fakes.odd_answers import (
     right_directory,
     right_registry,
 )
+from tests.tries import tries
 
 SEED = 20261122
-COUNT = 60  # of mutated conversations for each kind of store
+COUNT = 60  # of mutated conversations for each kind of store; `make unit`: a tenth
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +109,7 @@ def test_whatever_a_store_says_ends_in_the_right_bundle_or_in_words(
     assert served.bundle is not None, served.why
     served.bundle.directory.rename(tmp_path / "served")
 
-    for name, answers in mutated(SEED, COUNT, conversation):
+    for name, answers in mutated(SEED, tries(COUNT), conversation):
         for outcome in asked_both_ways(server, answers, WANTED, into, sources=[source]):
             assert str(outcome.results[0]).isprintable(), name
             assert "a bug in nodeside" not in str(outcome.results[0]), name
@@ -124,7 +125,7 @@ def test_a_hostile_bundle_is_the_right_one_or_refused(
 ) -> None:
     """The envelope is right; what is in it was changed by whoever can write to the store."""
     cache = Cache(tmp_path / "cache")
-    for hostile in hostile_bundles(SEED, COUNT, bundle):
+    for hostile in hostile_bundles(SEED, tries(COUNT), bundle):
         for source, answers in zip(
             server.sources, (hostile.directory, hostile.registry), strict=True
         ):
