@@ -4,10 +4,11 @@ Tiers: a test is of the tier its mark names (`vm`, `cluster`, `toolkit`, `regist
 tier `unit`. At the end it is said what ran where, and which unit tests are slow without the mark
 that leaves them out of `make unit`. With `--all-tiers`, as in `make test`, a tier that did not run
 or a test that was skipped is a failure, since nothing passes by not being tried; and it is said
-what the run cost (tests/costs).
+what the run cost (tests/costs). Before the first test it is measured how long deadlines are
+(tests/patience.py).
 
-A shell starts what it puts into the
-background with SIGINT ignored, and children inherit that: it is undone, for the tests of Ctrl-C.
+A shell starts what it puts into the background with SIGINT ignored, and children
+inherit that: it is undone, for the tests of Ctrl-C.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tests.costs.record import (
     write,
 )
 from tests.lanes import Lanes, lane, niceness, turn
+from tests.patience import measured
 from tests.tries import register_profiles
 
 register_profiles()
@@ -180,6 +182,7 @@ class Tiers:
             words = ", ".join(f"{n} {outcome}" for outcome, n in sorted(count.items()))
             seconds = self.seconds[tier] / 1000
             terminalreporter.line(f"{tier:9} {words or 'not run':32} {seconds:7.1f} s  {where}")
+        terminalreporter.line(str(measured()))
         self._name_slow(terminalreporter)
         if self.required:
             self._show_costs(terminalreporter)
@@ -235,6 +238,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("COLUMNS", None)  # of the processes of `make test`, which have no terminal
+    measured()  # before the processes start that run the tests: it is in their environment
     required = bool(config.getoption("--all-tiers"))
     config.pluginmanager.register(Tiers(config, required=required), "tiers")
 

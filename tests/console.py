@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from nodeside import cli, process
+from tests.patience import patience
 
-LONG = 120.0  # seconds: a deadline that only a broken test meets
+LONG = patience(120.0)  # seconds: a deadline that only a broken test meets
 _LOOK = 0.01  # seconds between two looks
 
 

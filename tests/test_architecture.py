@@ -17,9 +17,10 @@ import nodeside.toolkit_sidecar
 from nodeside import process
 from nodeside.driver.handoff.zipapp import program
 from nodeside.errors import NodesideError
+from tests.patience import patience
 
 ROOT = Path(__file__).parents[1]
-LONG = 120.0  # seconds: a deadline that only a broken test meets
+LONG = patience(120.0)  # seconds: a deadline that only a broken test meets
 
 COMMON = (
     "backoff",

@@ -18,8 +18,9 @@ from nodeside.child import ChildDied, ChildRaised, Limits, NoProcess, run_in_chi
 from nodeside.driver.module.elf import MalformedElf
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 from tests import TOP
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 LIMITS = Limits(memory=64 << 20, processor=2, answer=1 << 20)
 
 

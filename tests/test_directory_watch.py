@@ -13,8 +13,9 @@ import pytest
 from nodeside import directory_watch
 from nodeside.directory_watch import DirectoryWatch
 from nodeside.records import publish
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a wait that only a broken test sees the end of
+LONG = patience(60.0)  # seconds: a wait that only a broken test sees the end of
 
 
 @pytest.fixture

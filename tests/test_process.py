@@ -14,8 +14,9 @@ import pytest
 from nodeside import process
 from nodeside.errors import ExitCode, SystemRefused
 from nodeside.process import ToolError, ToolMissing, ToolTimeout, WrapperFailed, run
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 
 
 def ends(pid: int) -> bool:

@@ -9,13 +9,14 @@ from nodeside.errors import DeadlinePassed
 from nodeside.trial.machine.machine import GuestProcess
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.nodes import ACTS, VERSIONS, Act, Target
+from tests.patience import patience
 from tests.vm.pod import Pod
 
 NAME = "SIGKILL"
 HAD_ENDED = "had ended"
 KILLS = 3  # in a round, each while what the one before broke is mended
 _LATER = 1.15  # a kill may also come when the act has just ended
-_LONGEST = 300.0  # seconds that the survivors take to their end
+_LONGEST = patience(300.0)  # seconds that the survivors take to their end
 _IDLE, _BUILDING = 0.3, 0.7  # the part of the kills that meet the sidecar
 _FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then
 

@@ -11,6 +11,7 @@ import sys
 from nodeside import process
 from tests.chaos.ledger import Ledger
 from tests.cluster.e2e.faults import SEED
+from tests.patience import patience
 
 NAME = "killed leaders"
 KILLS = 50  # in a round
@@ -19,7 +20,7 @@ TESTS = (
     f"tests/cluster/e2e/test_kills.py::{_KILLED}[{KILLS}]",
     "tests/cluster/e2e/test_faults.py",
 )
-_SECONDS = 3600.0
+_SECONDS = patience(3600.0)
 _SHOWN = 4000  # characters of what failed
 
 

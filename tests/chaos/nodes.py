@@ -27,6 +27,7 @@ from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.workshop import Node, Workshop
 from tests.chaos.judging import faults, lies, look
 from tests.chaos.ledger import Round
+from tests.patience import patience
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import CACHE, Pod
 from tests.vm.variants import DriverImage, SmallModule
@@ -34,7 +35,7 @@ from tests.vm.variants import DriverImage, SmallModule
 VERSIONS = {"one": "1.0", "two": "2.0", "large": "3.0", "stored": "1.0"}
 PUBLISHED = "/var/lib/nodeside/published"  # on the node; a store that `publish` writes
 _LARGE = 16 << 20  # bytes
-_ACT = 300.0  # seconds; nothing that is tried here may take longer, in emulation
+_ACT = patience(300.0)  # seconds; nothing that is tried here may take longer, in emulation
 _BUILDS = "for step in 1 2 3 4 5; do sleep 1; done"
 _SPEAKS = 'pr_info("tiny: {}\\n");'
 

@@ -19,6 +19,7 @@ from nodeside.trial.workshop import Node, Workshop
 from tests import daemon
 from tests.chaos.kills import HAD_ENDED, kill_all, kill_one
 from tests.chaos.ledger import Ledger, Round
+from tests.patience import patience
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import Pod, Running
 from tests.vm.variants import DriverImage
@@ -30,7 +31,7 @@ _EDU, _PEER = ("edu", "other"), "edu-peer"
 _COMPUTE = "int edu_compute(u32 n, u32 *result)"
 _OTHER = "int edu_compute(u64 n, u32 *result)"
 _LONG = 90.0  # seconds; a round that takes longer is told about, without being a finding
-_LONGEST = 300.0  # seconds until both are ready again
+_LONGEST = patience(300.0)  # seconds until both are ready again
 _LINES = 30  # of what a container said last, in a finding
 _MOMENT = 12.0  # seconds; what is begun takes about so long
 _FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then

@@ -17,11 +17,12 @@ from nodeside.trial.machine.containers import DRIVER, TOOLKIT
 from nodeside.trial.machine.machine import GuestProcess
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.nodes import VERSIONS, Target
+from tests.patience import patience
 from tests.vm.pod import CACHE, SHARED
 
 NAME = "shortage"
 _DRIVERS = ("one", "two", "large", "stored")
-_LONGEST = 300.0  # seconds; longer than any deadline that is met here
+_LONGEST = patience(300.0)  # seconds; longer than any deadline that is met here
 _LOOP = "/run/chaos"  # a tmpfs too small for the disk image in it
 _BUG = (ExitCode.BUG, ExitCode.USAGE)
 

@@ -16,10 +16,11 @@ from tests.controlplane.binaries import binaries
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 from tests.controlplane.stages import LINGER
+from tests.patience import patience
 
 pytestmark = pytest.mark.cluster
 
-LONG = 180.0  # seconds: a deadline that only a broken test meets
+LONG = patience(180.0)  # seconds: a deadline that only a broken test meets
 TOP = Path(__file__).parents[2]
 
 

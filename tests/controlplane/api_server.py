@@ -17,14 +17,15 @@ import requests
 
 from nodeside import process
 from nodeside.errors import DeadlinePassed
+from tests.patience import patience
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-_WAIT = 120.0  # seconds
-_REQUEST = 30.0  # seconds
-_KUBECTL = 60.0  # seconds
+_WAIT = patience(120.0)  # seconds
+_REQUEST = patience(30.0)  # seconds
+_KUBECTL = patience(60.0)  # seconds
 _LOOK = 0.05  # seconds between two looks whether something is so
 _SOON = 2.0  # seconds; who has waited longer looks less often: a look costs both ends
 _LATER = 0.2  # seconds between two looks then

@@ -33,11 +33,12 @@ from typing import IO
 from nodeside import process
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
 from tests.costs.cold import building
+from tests.patience import patience
 
 MODULE = Path(__file__).parent  # where go.mod is
 
-_BUILD = 3600.0  # seconds, with a cold cache on a slow machine; 5 minutes are usual
-_FETCH = 900.0  # seconds for Go itself, or KWOK's module
+_BUILD = patience(3600.0)  # seconds, with a cold cache on a slow machine; 5 minutes are usual
+_FETCH = patience(900.0)  # seconds for Go itself, or KWOK's module
 _ASK = 20.0  # seconds for a program to say its version
 _EVERY = 10.0  # seconds between two words of progress
 _LOOK = 0.2  # seconds between two tries to take the lock

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
+from tests.patience import patience
 
-_OPENSSL = 30.0  # seconds
+_OPENSSL = patience(30.0)  # seconds
 _DAYS = "30"
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _LOOPBACK = "127.0.0.1"

@@ -30,10 +30,11 @@ from tests.controlplane.certificates import (
     write_kubeconfigs,
 )
 from tests.controlplane.components import LOOPBACK, Component, Place
+from tests.patience import patience
 
-_START = 120.0  # seconds for one program to become ready; 4 are usual
-_STOP = 20.0  # seconds for one program to end by itself
-_REQUEST = 30.0  # seconds
+_START = patience(120.0)  # seconds for one program to become ready; 4 are usual
+_STOP = patience(20.0)  # seconds for one program to end by itself
+_REQUEST = patience(30.0)  # seconds
 
 
 @dataclass

@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-LONG = 60.0  # seconds
+from tests.patience import patience
+
+LONG = patience(60.0)  # seconds
 Kind = TypeVar("Kind", bound="PlayedKubelet")
 
 

@@ -19,8 +19,9 @@ from nodeside.host import Host
 from nodeside.ready_file import clear_ready
 from tests.device_agent.node import driver, say_ready
 from tests.driver.fakes.kernel import add_pci_device, link, write
+from tests.patience import patience
 
-LONG = 60.0  # seconds
+LONG = patience(60.0)  # seconds
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234", "device": "11e8"}]}}
 UNITS = {"resource": "example.com/unit", "discover": {"count": 2}}
 

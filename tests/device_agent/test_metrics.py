@@ -20,8 +20,9 @@ from nodeside.host import Host
 from nodeside.ready_file import ready_path
 from nodeside.spec.devices import Attribute, Metric, MetricType
 from tests.device_agent.node import STAGES, driver, say_ready
+from tests.patience import patience
 
-LONG = 60.0  # seconds
+LONG = patience(60.0)  # seconds
 EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
 ATTRIBUTES = (
     Attribute("heat", "heat", Metric("edu_heat_celsius")),

@@ -22,8 +22,9 @@ from nodeside.device_agent import connections, messages, rpc
 from nodeside.device_agent.rpc import CallFailed, Feed, Refused, Server, Unary, call
 from tests.console import until
 from tests.device_agent.agent_process import kubelet_directory
+from tests.patience import patience
 
-LONG = 60.0  # seconds
+LONG = patience(60.0)  # seconds
 REQUEST, ANSWER = messages.AllocateRequest, messages.AllocateResponse
 METHOD = "/test.Service/Unary"
 

@@ -20,11 +20,12 @@ from tests.controlplane.binaries import (
     outside,
     versions,
 )
+from tests.patience import patience
 
 MODULE = Path(__file__).parent  # where go.mod is
 HELM = Tool("helm", "helm.sh/helm/v4/cmd/helm", "helm.sh/helm/v4", ("version", "--short"))
 
-_DEADLINE = 120.0  # seconds for one command; `install --wait` takes a few
+_DEADLINE = patience(120.0)  # seconds for one command; `install --wait` takes a few
 
 
 def helm_program(say: Say = lambda _: None) -> Path:

@@ -17,6 +17,7 @@ from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.host.container import ENVIRONMENT
 from tests import TOP
 from tests.costs.cold import building
+from tests.patience import patience
 
 BUILD = TOP / "images" / "build"
 DRIVER = "localhost/nodeside-driver"
@@ -25,7 +26,7 @@ AGENT = "localhost/nodeside-agent"
 EDU = "localhost/edu:1.0.0"
 EPOCH = "1700000000"  # seconds; the time of all files
 
-_LONG, _SHORT = 3600.0, 30.0  # seconds
+_LONG, _SHORT = patience(3600.0), patience(30.0)  # seconds
 _SOURCES = ("images", "nodeside", "cluster", "examples/edu")
 _NEEDS_MIB = 4096
 

@@ -28,11 +28,12 @@ from tests.images.built import (
     entries,
     unpacked_size,
 )
+from tests.patience import patience
 
 pytestmark = pytest.mark.toolkit
 
 _MB = 1_000_000
-_SECONDS = 120.0
+_SECONDS = patience(120.0)
 _IMPORT_ALL = (
     "import importlib, pkgutil, {0}; "
     "names = [each.name for each in pkgutil.walk_packages({0}.__path__, '{0}.')]; "

@@ -18,8 +18,9 @@ from nodeside.trial.workshop import Workshop
 from tests.lab import network
 from tests.lab.commands import ask, serving
 from tests.lab.lab import KERNEL, Lab, end_lab, only_lab, two_kernels
+from tests.patience import patience
 
-_DOWN = 120.0  # seconds
+_DOWN = patience(120.0)  # seconds
 _LOOK = 0.2  # seconds
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 

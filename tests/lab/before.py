@@ -15,13 +15,14 @@ from tests import TOP
 from tests.controlplane.controlplane import ControlPlane
 from tests.images.built import Engine
 from tests.node.configuration import REGISTRY
+from tests.patience import patience
 
 COMMIT = "28f0b615f0db2e49b610fd220efd90247160d6ac"  # the newest release, when there is one
 DRIVER = "localhost/nodeside-driver:before"
 CONTROLLER_IMAGE = f"{REGISTRY}/nodeside/nodeside-cluster:before"
 
 _CONTROLLER = "localhost/nodeside-cluster:before"
-_SHORT, _LONG = 120.0, 1800.0  # seconds
+_SHORT, _LONG = patience(120.0), patience(1800.0)  # seconds
 
 
 @dataclass(frozen=True)

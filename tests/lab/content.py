@@ -30,6 +30,7 @@ from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.registry import registry
 from tests.images.built import AGENT, CONTROLLER, EDU, Engine, engine
 from tests.node.configuration import REGISTRY, SANDBOX
+from tests.patience import patience
 
 CONTROLLER_IMAGE = f"{REGISTRY}/nodeside/nodeside-cluster:{nodeside.__version__}"
 AGENT_IMAGE = f"{REGISTRY}/nodeside/nodeside-agent:{nodeside.__version__}"
@@ -38,7 +39,7 @@ EDU_IMAGE = f"{REGISTRY}/drivers/edu:1.0.0"
 _PAUSE = "localhost/pause"
 _FREE_MIB = 6144  # for what a node pulls later; sparse
 _NEEDS_MIB = 4096
-_START, _PULL = 60.0, 600.0  # seconds
+_START, _PULL = patience(60.0), patience(600.0)  # seconds
 _LOOK = 0.05  # seconds
 _CONTAINERFILE = """\
 FROM scratch

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from nodeside.errors import DeadlinePassed, NodesideError
 from nodeside.process import Completed
 from tests.controlplane.api_server import Answer
+from tests.patience import patience
 
-_SECONDS = 120.0  # for a question to a node that may be why it took so long
+_SECONDS = patience(120.0)  # for a question to a node that may be why it took so long
 _LINES = 30
 _OF_KUBELET = 10  # lines about a pod; a probe that fails has one every two seconds
 _OWNERS = "/apis/apps/v1/replicasets"

@@ -45,6 +45,7 @@ from tests.node.configuration import REGISTRY
 from tests.node.disk import make_disk
 from tests.node.machine import Computer
 from tests.node.programs import node_programs
+from tests.patience import patience
 from tests.vm.earlier import earlier_kernels
 
 KERNEL = "cloud-amd64"  # it boots fastest
@@ -52,8 +53,8 @@ DEVICES = ("edu", "edu")
 STATE = Path("/run/nodeside-lab")
 _LOCK = STATE / "lock"
 _REGISTRY_PORT = 5000
-_COMMAND = 120.0  # seconds
-_LEADS = 900.0  # seconds; Python starts in emulated machines that start everything else, too
+_COMMAND = patience(120.0)  # seconds
+_LEADS = patience(900.0)  # seconds; Python starts in machines that start all else, too
 
 
 @dataclass(frozen=True)

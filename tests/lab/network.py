@@ -22,13 +22,14 @@ from pathlib import Path
 from nodeside import process
 from nodeside.errors import SystemRefused
 from tests.node.machine import Cable
+from tests.patience import patience
 
 HOST = "10.93.0.1"
 MOST_NODES = 8  # each node has routes to the pods of so many
 _NAME = "nodeside-lab"  # of the namespace, and of the host's end of the veth
 _BRIDGE = "lab"
 _PEER = "host"  # the other end, in the namespace
-_TIMEOUT = 30.0  # seconds
+_TIMEOUT = patience(30.0)  # seconds
 _NAMESPACES = Path("/run/netns")  # ip-netns(8)
 _HINT = "the lab needs root and the kernel's bridge, veth and tun: modprobe bridge veth tun"
 

@@ -22,9 +22,10 @@ from tests.lab.network import Network
 from tests.lab.system import os_release
 from tests.node.configuration import NodeAddresses, of_this_boot
 from tests.node.machine import Computer
+from tests.patience import patience
 
-_MOMENT, _LINES = 1800.0, 1800.0  # seconds
-_READY = 900.0  # seconds; an emulated machine beside others that boot
+_MOMENT = _LINES = patience(1800.0)  # seconds
+_READY = patience(900.0)  # seconds; an emulated machine beside others that boot
 
 
 @dataclass

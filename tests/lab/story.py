@@ -32,9 +32,10 @@ from tests.lab.lab import Lab
 from tests.lab.node import LabNode
 from tests.lab.tour import Wait
 from tests.node.configuration import REGISTRY, SANDBOX
+from tests.patience import patience
 from tests.vm.hostbuilds import HostBuilds
 
-LONG = 1800.0  # seconds; a module is compiled in several emulated machines
+LONG = patience(1800.0)  # seconds; a module is compiled in several emulated machines
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 _CONSUMER = """\
 import os, sys, time

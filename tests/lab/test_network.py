@@ -14,10 +14,11 @@ from nodeside import process
 from nodeside.errors import Locked
 from tests.lab.lab import only_lab
 from tests.lab.network import HOST, Network, address, pods, routes
+from tests.patience import patience
 
 pytestmark = pytest.mark.vm
 
-_TIMEOUT = 60.0  # seconds
+_TIMEOUT = patience(60.0)  # seconds
 _HOLDS_A_LAB = """\
 from tests.lab.lab import only_lab
 from tests.lab.network import Network

@@ -24,8 +24,9 @@ from nodeside import process
 from tests.device_agent.agent_process import EDU
 from tests.device_agent.node import driver
 from tests.monitoring.rules import SCRAPE, program, write_rules
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 Job = dict[str, Any]
 Labels = dict[str, str]
 OPERATOR = "operator"

@@ -22,9 +22,10 @@ from nodeside.trial.machine.payload import compile_package
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.workshop import Workshop
 from tests.node import qmp
+from tests.patience import patience
 
-_COMMAND = 600.0  # seconds
-_SHUT_DOWN = 300.0  # seconds; systemd gives each service 90
+_COMMAND = patience(600.0)  # seconds
+_SHUT_DOWN = patience(300.0)  # seconds; systemd gives each service 90
 _MEMORY_MIB = 2048
 # Emulated processors wait for each other, and idle ones cost: a second one makes nothing faster.
 _CPUS, _EMULATED_CPUS = 2, 1

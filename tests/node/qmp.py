@@ -10,7 +10,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 60.0  # for an answer
+from tests.patience import patience
+
+_SECONDS = patience(60.0)  # for an answer
 
 
 def ask(path: Path, command: str, **arguments: Any) -> Any:

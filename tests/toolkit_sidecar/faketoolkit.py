@@ -24,6 +24,7 @@ from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSetting
 from nodeside.files import UntrustedFile
 from nodeside.host import Kernel
 from nodeside.shared import SharedDir
+from tests.patience import patience
 
 KERNEL = Kernel(
     "6.1.0-9-cloud-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.27-1 (2023-05-08)", "x86_64"
@@ -31,7 +32,7 @@ KERNEL = Kernel(
 BOOT_ID = "6c3f5c2e-0f4e-4f6e-9a34-000000000001"
 DIGEST = "ab" * 32
 T = TypeVar("T")
-LONG = 120.0  # seconds: a deadline that only a broken test meets, however busy the machine is
+LONG = patience(120.0)  # seconds: a deadline that only a broken test meets
 
 CONFIG = """\
 CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0"

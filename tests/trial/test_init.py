@@ -17,10 +17,11 @@ from nodeside.process import Completed
 from nodeside.spec import load
 from nodeside.spec.pci import PciId
 from nodeside.trial.scaffold import FILES
+from tests.patience import patience
 
 pytestmark = pytest.mark.toolkit
 
-SECONDS = 1800.0
+SECONDS = patience(1800.0)
 EDU = Path(__file__).parents[2] / "examples" / "edu" / "src"
 SOMEBODY = 12345
 

@@ -18,11 +18,12 @@ from nodeside.process import Completed
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine.containers import TOOLKIT, ContainerSpec
 from nodeside.trial.machine.machine import GuestProcess, Machine
+from tests.patience import patience
 from tests.vm.warm import WarmDriver
 
 # Seconds for what takes a minute in an emulated machine, a compile: only what hangs takes longer,
 # however busy the host is.
-LONG = 900.0
+LONG = patience(900.0)
 _SIDECAR = {"NODESIDE_SIDECAR_TIMEOUT": "600"}
 _SHARED = Path("/shared")
 _HOLD = "import signal, sys; kept = open(sys.argv[1]); print('held', flush=True); signal.pause()"

@@ -19,6 +19,7 @@ from nodeside.errors import ExitCode
 from nodeside.process import Completed
 from nodeside.trial.architecture import ARM64
 from nodeside.trial.workshop import Workshop
+from tests.patience import patience
 from tests.vm.conftest import switched_on
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import Pod, whys
@@ -27,7 +28,7 @@ from tests.vm.warm import WarmDriver
 
 pytestmark = pytest.mark.vm
 
-SECONDS = 7200.0
+SECONDS = patience(7200.0)
 CODE = "from nodeside.__main__ import main; main()"
 
 

@@ -17,12 +17,13 @@ import pytest
 
 from nodeside.errors import ExitCode
 from nodeside.trial.machine.kernel_disk import KernelDisk
+from tests.patience import patience
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.variants import EDU, variant
 
 pytestmark = pytest.mark.vm
 
-LONG = 600.0
+LONG = patience(600.0)
 QUICK = {"kind": "command", "command": ["sh", "-eu", "build.sh"]}
 PROMPT = "trial:/driver-image# "
 ESCAPES = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")

@@ -15,11 +15,12 @@ from nodeside.trial.machine.containers import DRIVER, TOOLKIT, TOOLKIT_UID
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Node, Workshop
+from tests.patience import patience
 from tests.toolkit_sidecar.faketoolkit import LONG, until
 
 pytestmark = pytest.mark.vm
 
-SECONDS = 600.0
+SECONDS = patience(600.0)
 
 
 @pytest.fixture(scope="module")

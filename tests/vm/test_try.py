@@ -23,11 +23,12 @@ from nodeside.trial.cache import default_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import daemon
+from tests.patience import patience
 from tests.vm.variants import EDU, PEER, variant
 
 pytestmark = pytest.mark.vm
 
-SECONDS = 1800.0
+SECONDS = patience(1800.0)
 CODE = "from nodeside.__main__ import main; main()"
 
 # It crashes a cloud kernel, and does not compile for a new one.

@@ -15,11 +15,12 @@ import pytest
 
 from nodeside.errors import ExitCode
 from nodeside.trial.machine.kernel_disk import KernelDisk
+from tests.patience import patience
 from tests.vm.variants import EDU, variant
 
 pytestmark = pytest.mark.vm
 
-LONG = 900.0
+LONG = patience(900.0)
 WAITS = "waiting for a change"
 
 

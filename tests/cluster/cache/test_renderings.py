@@ -9,8 +9,9 @@ from cluster.cache.renderings import Renderings
 from cluster.model.stages import Rendered, Template
 from cluster.render.renderer import RenderingDied
 from tests.cluster.fakes.clock import Clock
+from tests.patience import patience
 
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 ONE, TWO = (Template(name, (), "{}") for name in ("one", "two"))
 
 

@@ -16,8 +16,9 @@ from cluster.model.stages import LogSight, LogWanted
 from nodeside.spec.expressions import EXPECTED
 from tests.cluster.fakes.clock import Clock
 from tests.cluster.fakes.scripted import Said, ScriptedServer
+from tests.patience import patience
 
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 WANTED = LogWanted("uid-1", "plugin-1", "main", r"registered \d+", 60)
 
 

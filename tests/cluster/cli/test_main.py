@@ -22,11 +22,12 @@ from nodeside.errors import ExitCode
 from tests import TOP
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer, kubeconfig
+from tests.patience import patience
 
 pytestmark = pytest.mark.slow
 
 NOTHING = Said(404, json.dumps({"kind": "Status", "code": 404, "message": "not found"}))
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 COMMANDS = ("run", "status", "explain", "resolve", "crds", "manifests", "install", "uninstall")
 
 

@@ -34,6 +34,7 @@ from tests.cluster.fakes.driverpods import identity
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.stages import LINGER
+from tests.patience import patience
 
 Outcome = Callable[[str, str], State]  # of a node and a driver version
 Unload = Callable[
@@ -41,10 +42,10 @@ Unload = Callable[
 ]  # of a node: gone (WAITING), held (UNLOADING), or not to be unloaded
 Document = Mapping[str, Any]
 
-_LOCK = 30.0  # seconds to wait for the pod of before
-_TELL = 30.0  # seconds to tell the cluster
+_LOCK = patience(30.0)  # seconds to wait for the pod of before
+_TELL = patience(30.0)  # seconds to tell the cluster
 _AGAIN = 1.0  # seconds, after which what failed is tried again
-_OFF = 60.0  # seconds for the pods of a node to end what they are doing
+_OFF = patience(60.0)  # seconds for the pods of a node to end what they are doing
 _QUICK = Pace(settle=0.0, first_retry=0.1, longest_retry=1.0, refused_retry=0.5)
 
 

@@ -12,9 +12,10 @@ from cluster.model.names import NAMESPACE
 from nodeside import process
 from tests.controlplane.api_server import Answer
 from tests.controlplane.controlplane import ControlPlane
+from tests.patience import patience
 
 HOME = "people"  # the namespace of the accounts that play persons
-_COMMAND = 60.0  # seconds
+_COMMAND = patience(60.0)  # seconds
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import set_image_stream
 from tests.controlplane.nodes import Nodes
+from tests.patience import patience
 
 EDU = Path("examples/edu/driver.yaml")
 HARDWARE = {"feature.node.kubernetes.io/pci-1234.present": "true"}
 OLD = ("5.14.0-427.el9.x86_64", "418.94.202501221327-0")
 NEW = ("5.14.0-503.el9.x86_64", "419.96.202507011200-0")
-_COMMAND = 60.0  # seconds
+_COMMAND = patience(60.0)  # seconds
 _ROLES = (
     f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{CONTROLLER}",
     f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{CONTROLLER}",

@@ -18,6 +18,7 @@ from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import REVISIONS, Scene
 from tests.cluster.e2e.upgrade import System, Upgrade
 from tests.cluster.e2e.watching import Watching
+from tests.patience import patience
 
 pytestmark = pytest.mark.cluster
 
@@ -31,8 +32,8 @@ EACH = (8, pytest.param(20, marks=pytest.mark.long))  # nodes of a pool
 TERMINATING = 2.0  # seconds that a pod takes to end
 DEAF = 0.5  # seconds of these in which it has not heard of it, and acts when it is woken
 BRING_UP = 0.1  # seconds that a pod acts
-ALL_BACK = 600.0  # seconds for a pool to be rebooted; 30 are usual
-LONG = 60.0  # seconds in which a node must have its pod; the goal is 5 on a machine of its own
+ALL_BACK = patience(600.0)  # seconds for a pool to be rebooted; 30 are usual
+LONG = patience(60.0)  # seconds until a node has its pod; the goal is 5 on a machine of its own
 
 
 @pytest.mark.parametrize("each", EACH)

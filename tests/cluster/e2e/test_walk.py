@@ -21,11 +21,12 @@ from cluster.kube.resources import DAEMON_SETS, NODES, Resource
 from cluster.model.names import NAMESPACE
 from nodeside import process
 from tests.cluster.e2e.walk import Shell, Step, steps
+from tests.patience import patience
 
 pytestmark = pytest.mark.cluster
 
 TOP = Path(__file__).parents[3]
-LONG = 180.0  # seconds: a deadline that only a broken test meets
+LONG = patience(180.0)  # seconds: a deadline that only a broken test meets
 AGAIN = 0.2  # seconds between two looks
 MAKE, *WALK = steps((TOP / "docs/cluster.md").read_text(), "A walk on a control plane of your own")
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from cluster.model.names import OSTREE_LABEL
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import Scene
+from tests.patience import patience
 
 System = tuple[str, str]  # kernel release, OSTREE_VERSION
 
 _DOWN = 0.5  # seconds that a node is down; 30 in real life
 _LABELS = 1.0  # seconds until Node Feature Discovery has looked again; 60 in real life
-_END = 600.0  # seconds for what is under way to end
+_END = patience(600.0)  # seconds for what is under way to end
 
 
 @dataclass

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
+from tests.patience import patience
 
-_COMMAND = 120.0  # seconds
+_COMMAND = patience(120.0)  # seconds
 _MARK = "--- done "
 _CUT = "…"
 # A look changes nothing: it may be repeated until it shows what is to be seen.

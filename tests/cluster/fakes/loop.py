@@ -13,8 +13,9 @@ from cluster.kube.reflector import WatchHealth
 from cluster.model.actions import Plan
 from cluster.model.snapshot import Snapshot
 from tests.cluster.fakes.model import Model
+from tests.patience import patience
 
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 
 
 QUICK = LoopTimings(

@@ -7,11 +7,12 @@ from typing import Any
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Snapshot
 from tests.cluster.fakes.model import document
+from tests.patience import patience
 
 STAGES = [{"name": "first", "manifests": "one"}]
 
 
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 
 
 def snapshot(**spec: Any) -> Snapshot:

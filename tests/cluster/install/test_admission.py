@@ -27,12 +27,13 @@ from tests.cluster.fakes.driverpods import Identity, identity, make_pod
 from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
+from tests.patience import patience
 
 pytestmark = pytest.mark.cluster
 
 OURS, OTHER = "admission-1.example.com", "admission-2.example.com"
 STATE = "nodeside.io/edu.state"
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 LYING_STATE = "nodeside.io/lying.state"
 READY = NodeDriverStatus(
     driver="edu",

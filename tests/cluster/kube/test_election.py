@@ -13,8 +13,9 @@ import pytest
 
 from cluster.kube.election import Election, Leadership, LeaseTimings, LostLead
 from cluster.kube.errors import Conflict, NotFound, Unreachable
+from tests.patience import patience
 
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 QUICK = LeaseTimings(lease=1.0, work=0.6, renew=0.1, request=0.2, retry=0.05)
 
 

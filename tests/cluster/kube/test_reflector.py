@@ -16,8 +16,9 @@ from cluster.kube.listing import Page
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import IMAGE_STREAMS, NODES
 from tests.cluster.fakes.scripted import Said, ScriptedServer, event, gone, page
+from tests.patience import patience
 
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 
 
 @dataclass(frozen=True)

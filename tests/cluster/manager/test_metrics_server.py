@@ -19,8 +19,9 @@ from cluster.manager.metrics_auth import Verdict
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.tls import Serving, self_signed
 from nodeside.errors import SystemRefused
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 HOST = "127.0.0.1"
 Judge = Callable[[str, str], Verdict]
 

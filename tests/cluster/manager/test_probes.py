@@ -14,8 +14,9 @@ from cluster.controller.pacing import Heartbeat
 from cluster.kube.reflector import WatchHealth
 from cluster.manager.probes import HealthServer, Report, alive, ready
 from nodeside.http_server import Server
+from tests.patience import patience
 
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 
 
 def test_ready_means_that_every_kind_was_listed() -> None:

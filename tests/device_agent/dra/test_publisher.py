@@ -11,8 +11,9 @@ from nodeside.api_status import KubernetesError
 from nodeside.device_agent.dra.publisher import Publication, Publisher
 from nodeside.device_agent.dra.slices import Document, Write
 from tests.device_agent.dra.documents import POOL, carried_out, plain
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 
 
 class PlayedSlices:

@@ -26,8 +26,9 @@ from nodeside.ready_file import ReadyRecord, read_ready, ready_path, write_ready
 from tests.console import until
 from tests.driver.fakes.kernel import add_device, add_process, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 
 
 class Scene:

@@ -22,11 +22,12 @@ from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.registry import registry
+from tests.patience import patience
 
 pytestmark = pytest.mark.toolkit
 
 EDU = Path("examples/edu")
-_STEP = 300.0  # seconds that only a broken step takes
+_STEP = patience(300.0)  # seconds that only a broken step takes
 
 
 class RealSteps:

@@ -18,11 +18,12 @@ import pytest
 
 from nodeside import process
 from tests.driver.fakes.webserver import Handler
+from tests.patience import patience
 
 USER, PASSWORD = "vendor", "open sesame"
 _BCRYPT = "$2b$04$HVEDsI85shHAyucrmSow8evrvrp.5PugKASbSnzdGV6MtmjcAApJm"  # of PASSWORD
 _LISTENING = re.compile(rb"listening on ([\d.]+:\d+)")
-_START_TIMEOUT = 30.0
+_START_TIMEOUT = patience(30.0)
 
 
 @contextmanager

@@ -16,11 +16,12 @@ from nodeside.trial.debian.root_filesystems import RootFileSystems
 from nodeside.trial.host.container import ENVIRONMENT, OWN_PROCESSES, entrance
 from nodeside.trial.progress import Progress
 from tests import TOP
+from tests.patience import patience
 
 pytestmark = pytest.mark.toolkit
 
 SUITE = "forky"  # Debian 14, whose Python is 3.14 or later
-LONG = 300.0  # seconds: a deadline that only a broken test meets
+LONG = patience(300.0)  # seconds: a deadline that only a broken test meets
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,10 @@ from nodeside.driver.handoff.provide import command, provide
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
 from nodeside.shared import SharedDir
+from tests.patience import patience
 from tests.toolkit_sidecar.faketoolkit import until
 
-LONG = 120.0  # seconds: a deadline that only a broken test meets
+LONG = patience(120.0)  # seconds: a deadline that only a broken test meets
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 SIZE_LIMIT = 25 << 20  # bytes of the packed Python
 IDLE_LIMIT_KIB = 13 << 10  # PSS of a sidecar that waits

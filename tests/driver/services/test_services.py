@@ -22,8 +22,9 @@ from nodeside.errors import ExitCode
 from nodeside.host import Host
 from tests.console import until
 from tests.driver.services.programs import DRIVER, daemon, kept, service, told
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 
 
 @dataclass

@@ -24,12 +24,13 @@ from cluster.plan.nodes.consumers import by_node, consumes, demand_of, evicts
 from nodeside.spec.document import parse
 from nodeside.spec.fleet import Evict as Policy
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer
+from tests.patience import patience
 from tests.spec.documents import document
 
 GPU = Policy(resources=("example.com/edu",))
 LABELLED = Policy(selector={"uses": "edu", "tier": "batch"})
 BOTH = demand_of(GPU) | demand_of(LABELLED)
-LONG = 30.0  # seconds: a deadline that only a broken test meets
+LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 
 
 def limit() -> dict[str, float]:

@@ -13,8 +13,9 @@ from cluster.plan.builds.toolkit_image import CurrentImage, Link, resolve
 from nodeside.spec.fleet import Toolkit
 from tests.cluster.fakes.model import KERNEL, Model, document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer
+from tests.patience import patience
 
-LONG = 60.0  # seconds: a deadline that only a broken test meets
+LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 STREAM = "openshift/driver-toolkit"
 OS, COMING_OS = "418.94.202501221327-0", "418.94.202503102036-0"
 RHCOS = f"Red Hat Enterprise Linux CoreOS {OS}"
