@@ -5,7 +5,7 @@ tier `unit`. At the end it is said what ran where, and which unit tests are slow
 that leaves them out of `make unit`. With `--all-tiers`, as in `make test`, a tier that did not run
 or a test that was skipped is a failure, since nothing passes by not being tried; and it is said
 what the run cost (tests/costs). Before the first test it is measured how long deadlines are
-(tests/patience.py).
+(tests/patience.py), and looked at whether there is room (tests/room.py).
 
 A shell starts what it puts into the background with SIGINT ignored, and children
 inherit that: it is undone, for the tests of Ctrl-C.
@@ -30,6 +30,7 @@ from xdist.remote import Producer
 
 from nodeside.trial.cache import default_directory
 from tests.costs.cold import as_table, built_since
+from tests.costs.memory import Watch
 from tests.costs.meter import Meter
 from tests.costs.record import (
     Costs,
@@ -88,6 +89,9 @@ class Tiers:
         self.costs = Costs(time.time())
         self.last = _last_costs(config)
         self._meter = Meter()
+        self._memory = Watch()
+        if required and not hasattr(config, "workerinput"):
+            self._memory.begin()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """By mark only: a directory may be called as a tier is, and hold tests of two.
@@ -205,7 +209,10 @@ class Tiers:
             terminalreporter.write(f"{text}\n\n")
         caches = (cache_directory(), default_directory())
         terminalreporter.write(f"{as_table(built_since(self.costs.began, caches))}\n\n")
+        peak = self._memory.end()
+        terminalreporter.line(str(peak))
         path = Path(self.config.getoption("--costs") or default_path())
+        self.costs.memory = peak.total
         self.costs.commit = commit_of(Path(__file__).parent)
         write(path, self.costs)
         terminalreporter.line(f"written to {path}; compare two: python -m tests.costs OLD NEW")
@@ -241,6 +248,9 @@ def pytest_configure(config: pytest.Config) -> None:
     measured()  # before the processes start that run the tests: it is in their environment
     required = bool(config.getoption("--all-tiers"))
     config.pluginmanager.register(Tiers(config, required=required), "tiers")
+    from tests.room import Room  # late: what it imports is to be rewritten
+
+    config.pluginmanager.register(Room(config), "room")
 
 
 @pytest.fixture

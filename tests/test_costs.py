@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.costs.cold import as_table, building, built_since
+from tests.costs.memory import Peak, Watch, held_by
 from tests.costs.meter import (
     COMPILERS,
     KUBERNETES,
@@ -192,3 +194,44 @@ def test_a_run_that_found_everything_in_the_caches_says_so(tmp_path: Path) -> No
     assert as_table(built_since(0.0, (tmp_path, tmp_path / "none"))) == (
         "nothing was built anew: programs and images were in the caches"
     )
+
+
+def played(proc: Path, pid: int, parent: int, name: str, *, mib: int) -> None:
+    """A process in a /proc, with so much memory of its own and as much that others have, too."""
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0\n")
+    pages = (mib << 20) // os.sysconf("SC_PAGE_SIZE")
+    (proc / str(pid) / "statm").write_text(f"{9 * pages} {2 * pages} {pages} 1 0 1 0\n")
+
+
+def test_a_run_holds_what_its_processes_have_of_their_own(tmp_path: Path) -> None:
+    played(tmp_path, 7, 1, "python", mib=100)
+    played(tmp_path, 8, 7, "a (b) c", mib=10)
+    played(tmp_path, 9, 8, "qemu-system-x86", mib=1536)
+    played(tmp_path, 10, 1, "python", mib=1000)
+    (tmp_path / "11").mkdir()  # it has ended
+
+    assert held_by(7, tmp_path) == {PYTHON: 100 << 20, OTHERS: 10 << 20, MACHINES: 1536 << 20}
+    assert held_by(12, tmp_path) == {}
+
+
+def test_the_most_that_a_run_held_is_kept_and_named_if_it_is_much(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    for gib in (1, 7, 2):
+        played(tmp_path, os.getpid(), 1, "qemu", mib=gib << 10)
+        watch.look()
+        shutil.rmtree(tmp_path / str(os.getpid()))
+
+    assert watch.end().total == 7 << 30
+    assert str(watch.peak).startswith("more than 6 GiB: 7.0 GiB of memory at most, after 0 s")
+    assert str(Peak({PYTHON: 2 << 30, MACHINES: 3 << 30}, 61.4)) == (
+        "5.0 GiB of memory at most, after 61 s: machines 3.0, python 2.0"
+    )
+
+
+def test_a_run_is_watched_until_it_ends() -> None:
+    watch = Watch()
+    watch.begin()
+
+    assert watch.end().total > 10 << 20, "this process at least"
+    assert watch.end() == watch.peak

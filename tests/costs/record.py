@@ -60,6 +60,7 @@ class Costs:
 
     began: float
     commit: str = ""
+    memory: int = 0  # bytes at most: tests/costs/memory.py
     files: list[File] = field(default_factory=list)
     lanes: list[Lane] = field(default_factory=list)
 
