@@ -246,7 +246,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("COLUMNS", None)  # of the processes of `make test`, which have no terminal
     measured()  # before the processes start that run the tests: it is in their environment
-    required = bool(config.getoption("--all-tiers"))
+    required = config.getoption("--all-tiers") and not config.getoption("collectonly")
     config.pluginmanager.register(Tiers(config, required=required), "tiers")
     from tests.room import Room  # late: what it imports is to be rewritten
 

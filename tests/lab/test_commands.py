@@ -18,6 +18,7 @@ from tests.lab import commands
 from tests.lab import lab as lab_module
 from tests.lab.commands import ask, serving
 from tests.lab.lab import Lab
+from tests.recipes import follow, recipe
 
 
 @dataclass
@@ -128,3 +129,20 @@ def test_without_a_lab_the_command_says_how_to_start_one(
     with pytest.raises(UsageError, match="no lab runs on this machine") as caught:
         ask("list")
     assert caught.value.hint == "make lab"
+
+
+# Where no lab runs, whatever others run on this machine: it would be ended.
+_ELSEWHERE = """\
+unshare --mount --net sh -euc '
+  mount -t tmpfs tmpfs /run
+  mount -t sysfs sysfs /sys
+  exec "$@"
+' sh"""
+
+
+@pytest.mark.vm
+def test_lab_down_without_a_lab_has_nothing_to_do(tmp_path: Path) -> None:
+    [line] = recipe("lab-down")
+    done = follow(f"{_ELSEWHERE} {line}", env={"TMPDIR": str(tmp_path)})
+
+    assert (done.exit_code, done.output, done.errors) == (0, "", "")
