@@ -22,7 +22,7 @@ NAME = "NODESIDE_TESTS_PATIENCE"  # the factor, and of what it was made: see Mea
 MOST = 5.0  # the factor; what takes longer than that has to be given a quieter machine
 
 _PIECES = 50
-_USUAL = 0.002  # seconds of a quiet ordinary processor for a piece
+_USUAL = 0.0015  # seconds of a quiet ordinary processor for a piece
 _ENOUGH = 0.4  # seconds, after which the pieces that were done are enough
 
 

@@ -92,7 +92,7 @@ def _set_up(workshop: Workshop) -> Path:
     def fill(directory: Path) -> None:
         workshop.progress.say("setting up a fresh machine: once, two minutes")
         root = directory / "root"
-        process.run(["cp", "-a", base, root], timeout=600)
+        process.run(["cp", "-a", base, root], timeout=patience(600))
         _tell_apt(root, workshop.archive)
         _copy_checkout(root / CHECKOUT[1:])
         cache = Path.home() / ".cache" / "pip"

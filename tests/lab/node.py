@@ -25,6 +25,7 @@ from tests.node.machine import Computer
 from tests.patience import patience
 
 _MOMENT = _LINES = patience(1800.0)  # seconds
+_COMMAND = patience(600.0)  # seconds
 _READY = patience(900.0)  # seconds; an emulated machine beside others that boot
 
 
@@ -104,7 +105,7 @@ class LabNode:
         self.computer.cut_power()
         os.close(self.computer.cable.descriptor)
 
-    def run(self, *argv: str, check: bool = True, timeout: float = 600.0) -> Completed:
+    def run(self, *argv: str, check: bool = True, timeout: float = _COMMAND) -> Completed:
         """A command on the node, as its administrator."""
         return self.computer.run(*argv, check=check, timeout=timeout)
 
