@@ -204,7 +204,7 @@ class Node:
             kernel=self.kernel,
             node=self.directory / "node.qcow2",
             payload=self.directory / "payload.ext4",
-            serial=_console(self.workshop.cache, f"{self.directory.name}-{self._boots}"),
+            serial=console_file(self.workshop.cache, f"{self.directory.name}-{self._boots}"),
         )
         return Machine(settings, files, allow_splats=allow_splats)
 
@@ -220,7 +220,7 @@ class Node:
         )
 
 
-def _console(cache: TrialCache, name: str) -> Path:
+def console_file(cache: TrialCache, name: str) -> Path:
     """Return the console file of a boot, which outlives the trial. Only the latest are kept."""
     directory = cache.directory / "consoles"
     directory.mkdir(parents=True, exist_ok=True)

@@ -30,10 +30,10 @@ def ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> None:
     )  # fmt: skip
 
 
-def overlay(base: Path, image: Path) -> None:
-    """Make a qcow2 image that reads from `base` and stores all writes itself."""
+def overlay(base: Path, image: Path, *, kind: str = "raw") -> None:
+    """Make a qcow2 image that reads from `base`, of that kind, and stores all writes itself."""
     process.run(
-        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base.resolve(), image],
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", kind, "-b", base.resolve(), image],
         timeout=60,
     )
 

@@ -84,6 +84,14 @@ class Link:
         self.tell(op, talk, **fields)
         return talk
 
+    def adopt(self, id: int, *, on_data: OnData | None = None) -> Conversation:
+        """Go on with what another host's end began. New ids come after this one."""
+        talk = Conversation(id, on_data=on_data)
+        with self._lock:
+            self._last = max(self._last, id)
+            self._conversations[id] = talk
+        return talk
+
     def tell(self, op: str, about: Conversation, **fields: object) -> None:
         """Send a request about an existing id."""
         line = (json.dumps({"op": op, "id": about.id, **fields}) + "\n").encode()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from nodeside import process
 from nodeside.driver.node.kernel_log import splats
@@ -128,6 +128,11 @@ class GuestProcess:
         told = self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
         self.pid = int(told["pid"])
 
+    def go_on(self, before: GuestProcess) -> None:
+        """Be the process that was begun as `before`, over another connection."""
+        self._talk = self._link.adopt(before.id, on_data=self._take)
+        self.pid = before.pid
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal. As PID 1 of its container, the process may ignore all but SIGKILL."""
         self._link.tell("signal", self._conversation, signal=int(number))
@@ -193,7 +198,7 @@ class Machine:
         self._running: _Running | None = None
         self._exit_code = 0  # of the last QEMU that has ended
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> Self:
         for boots_left in reversed(range(_BOOTS)):
             try:
                 self._boot()
@@ -235,6 +240,10 @@ class Machine:
                 hint=f"the whole console: {self.files.serial}",
             )
 
+    def first_words(self) -> str:
+        """Return the boot ID, once the agent talks to us. One that is resumed does so otherwise."""
+        return str(self._link.hello(_BOOT_SECONDS)["boot_id"])
+
     # --- commands
 
     def start(
@@ -267,6 +276,12 @@ class Machine:
             container=None if spec is None or join is not None else asdict(spec),
             join=None if join is None else join.id,
         )
+        return child
+
+    def adopt(self, before: GuestProcess, *, on_line: OnLine | None = None) -> GuestProcess:
+        """Return a process that runs since before the machine was saved, if it was resumed."""
+        child = GuestProcess(self._link, before.argv, on_line, None)
+        child.go_on(before)
         return child
 
     def run(
@@ -357,7 +372,7 @@ class Machine:
 
     def _await_boot(self) -> None:
         try:
-            self.boot_id = str(self._link.hello(_BOOT_SECONDS)["boot_id"])
+            self.boot_id = self.first_words()
         except MachineLost as exc:
             raise TrialError(
                 f"the machine did not boot{self._why_lost()}",
