@@ -7,8 +7,9 @@ machine is built on this host, in the toolkit's root file system, once per sessi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,7 @@ from nodeside.trial.workshop import Workshop
 from tests.vm.earlier import earlier_kernels
 from tests.vm.hostbuilds import HostBuilds, headers_of
 from tests.vm.pod import Pod
+from tests.vm.resumed import Resumed, SavedMachine
 from tests.vm.variants import EDU, DriverImage
 from tests.vm.warm import WarmDriver
 
@@ -120,10 +122,30 @@ def switched_on(
         yield machine
 
 
+@pytest.fixture(scope="session")
+def saved(workshop: Workshop, newest: KernelDisk) -> Iterator[SavedMachine]:
+    with SavedMachine(workshop, newest) as saved:
+        yield saved
+
+
+Resume = Callable[..., AbstractContextManager[Machine]]
+
+
+@pytest.fixture(scope="session")
+def resume(workshop: Workshop, newest: KernelDisk, saved: SavedMachine) -> Resume:
+    """`switched_on` with the newest kernel, for tests to which the boot means nothing.
+
+    In emulation the machine is resumed where another one was saved.
+    """
+    if workshop.accelerator_for(newest) == "tcg":
+        return saved.resumed
+    return partial(switched_on, workshop, newest)
+
+
 @pytest.fixture(scope="module")
 def warm(machine: Machine) -> WarmDriver:
     """Where the commands of a file's pods run; it ends with the machine."""
-    return WarmDriver(machine)
+    return machine.warm if isinstance(machine, Resumed) else WarmDriver(machine)
 
 
 @pytest.fixture

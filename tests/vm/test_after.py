@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import Give, switched_on
+from tests.vm.conftest import Give, Resume
 from tests.vm.pod import Pod, Running, held_open
 from tests.vm.variants import DriverImage
 
@@ -22,11 +20,11 @@ _OTHER = "int edu_compute(u64 n, u32 *result)"  # another signature has another 
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.edu("edu")
     image.edu("other", {"version": "1.1.0"}, {_COMPUTE: _OTHER})
     image.peer("edu-peer")
-    with switched_on(workshop, newest, image) as machine:
+    with resume(image) as machine:
         yield machine
 
 

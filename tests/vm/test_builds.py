@@ -12,8 +12,7 @@ import pytest
 
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import switched_on
+from tests.vm.conftest import Resume
 from tests.vm.pod import BARE_TOOLKIT, LONG, Pod, whys
 from tests.vm.variants import DriverImage, SmallModule
 
@@ -30,12 +29,12 @@ BUILD_EXCLUSIVE_KERNEL="^2\\.6\\."
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.small("broken", SmallModule("broken", init="no_such_function();"))
     image.small("plain", SmallModule("plain")).joinpath("driver.yaml").unlink()
     ancient = SmallModule("ancient")
     image.driver("ancient", "ancient", {"ancient.c": ancient.source, "dkms.conf": _DKMS_CONF}, {})
-    with switched_on(workshop, newest, image, devices=()) as machine:
+    with resume(image, devices=()) as machine:
         yield machine
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import Give, Kernels, switched_on
+from tests.vm.conftest import Give, Kernels, Resume
 from tests.vm.forgeries import forged
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import CACHE, SHARED, Pod, whys
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.vm
 
 @pytest.fixture(scope="module")
 def machine(
-    workshop: Workshop, kernels: Kernels, image: DriverImage, host_builds: HostBuilds
+    resume: Resume, kernels: Kernels, image: DriverImage, host_builds: HostBuilds
 ) -> Iterator[Machine]:
     image.edu("edu")
     store = image.directory / "store"
@@ -30,7 +29,7 @@ def machine(
     host_builds.publish(image.directory / "prebuilt", kernels.newest, str(store))
     tiny = image.small("tiny", SmallModule("tiny"))
     image.instant("instant", host_builds(tiny, kernels.newest).module_path("tiny"))
-    with switched_on(workshop, kernels.newest, image) as machine:
+    with resume(image) as machine:
         yield machine
 
 

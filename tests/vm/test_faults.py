@@ -13,7 +13,7 @@ import pytest
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import switched_on
+from tests.vm.conftest import Resume
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import CACHE, LONG, SHARED, Pod, Running
 from tests.vm.variants import DriverImage, SmallModule
@@ -35,8 +35,8 @@ def drivers(newest: KernelDisk, image: DriverImage, host_builds: HostBuilds) -> 
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, drivers: DriverImage) -> Iterator[Machine]:
-    with switched_on(workshop, newest, drivers, devices=()) as machine:
+def machine(resume: Resume, drivers: DriverImage) -> Iterator[Machine]:
+    with resume(drivers, devices=()) as machine:
         yield machine
 
 

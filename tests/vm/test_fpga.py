@@ -10,8 +10,7 @@ import pytest
 from nodeside.errors import ExitCode
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import Give, switched_on
+from tests.vm.conftest import Give, Resume
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import Pod
 from tests.vm.variants import EDU, DriverImage, variant
@@ -23,11 +22,11 @@ PARENTS = {"dfl": "fpga_region/region", "opae": "fpga/intel-fpga-dev."}
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     for layout in (*PORTS, "unknown"):
         modules = [{"name": "edu_fpga", "parameters": {"layout": layout}}]
         variant(EDU.parent / "fpga", image.directory / layout, {"modules": modules})
-    with switched_on(workshop, newest, image, devices=("edu", "edu")) as machine:
+    with resume(image, devices=("edu", "edu")) as machine:
         yield machine
 
 

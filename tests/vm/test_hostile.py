@@ -11,8 +11,7 @@ import pytest
 from nodeside.trial.machine.containers import TOOLKIT, TOOLKIT_UID, ContainerSpec
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import switched_on
+from tests.vm.conftest import Resume
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import SHARED, Pod
 from tests.vm.variants import DriverImage, SmallModule, own_key
@@ -60,7 +59,7 @@ ln -s / "$NODESIDE_OUTPUT/root"
 
 @pytest.fixture(scope="module")
 def machine(
-    workshop: Workshop, newest: KernelDisk, image: DriverImage, host_builds: HostBuilds
+    resume: Resume, newest: KernelDisk, image: DriverImage, host_builds: HostBuilds
 ) -> Iterator[Machine]:
     tiny = host_builds(image.small("tiny", SmallModule("tiny")), newest).module_path("tiny")
     image.instant("good", tiny)
@@ -72,7 +71,7 @@ def machine(
     image.instant("fills", tiny, "dd if=/dev/zero of=fill bs=1M; sleep 1000")
     image.instant("never-ends", tiny, "while :; do :; done", timeout=3)
     image.instant("eats", tiny, "exec tail /dev/zero")
-    with switched_on(workshop, newest, image, devices=(), network=True) as machine:
+    with resume(image, devices=(), network=True) as machine:
         yield machine
 
 

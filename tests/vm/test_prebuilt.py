@@ -16,12 +16,10 @@ from nodeside.driver.bundle.archive import pack
 from nodeside.driver.store.base import FetchOptions
 from nodeside.driver.store.publish import publish
 from nodeside.spec.model import PrebuiltSource
-from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.registry import registry
 from tests.driver.fakes.webserver import WebServer, file, silent
-from tests.vm.conftest import Kernels, switched_on
+from tests.vm.conftest import Kernels, Resume
 from tests.vm.forgeries import forged
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import CACHE, SHARED, Pod, whys
@@ -124,12 +122,12 @@ def vendor(image: DriverImage, host_builds: HostBuilds, kernels: Kernels, places
 
 @pytest.fixture(scope="module")
 def machine(
-    workshop: Workshop, newest: KernelDisk, vendor: Vendor, tmp_path_factory: pytest.TempPathFactory
+    resume: Resume, vendor: Vendor, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
     scratch = tmp_path_factory.mktemp("bundles")
     vendor.offer_in_registry(scratch)
     vendor.offer_over_http(scratch)
-    with switched_on(workshop, newest, vendor.image, network=True) as machine:
+    with resume(vendor.image, network=True) as machine:
         yield machine
 
 

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
 from tests import daemon
-from tests.vm.conftest import Give, switched_on
+from tests.vm.conftest import Give, Resume
 from tests.vm.pod import LONG, Lines, Pod, Running, held_open
 from tests.vm.variants import DriverImage, parameters
 
@@ -26,9 +24,9 @@ _MOUNTED = "/var/lib/nodeside/mounted/driver.yaml"  # on the node; below /host i
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.edu("edu", daemon.SPEC)
-    with switched_on(workshop, newest, image) as machine:
+    with resume(image) as machine:
         yield machine
 
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import Give, switched_on
+from tests.vm.conftest import Give, Resume
 from tests.vm.pod import Pod
 from tests.vm.variants import DriverImage, SmallModule, parameters
 
@@ -23,10 +21,10 @@ _MOUNTED = "/var/lib/nodeside/mounted"  # seen below /host in the container, as 
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.edu("edu")
     image.small("slow", SmallModule("slow", init='pr_info("slow: begins\\n");\n\tmsleep(8000);'))
-    with switched_on(workshop, newest, image) as machine:
+    with resume(image) as machine:
         yield machine
 
 

@@ -11,7 +11,7 @@ from nodeside.driver.module.signing import SigningError, verify
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import switched_on
+from tests.vm.conftest import Resume, switched_on
 from tests.vm.forgeries import forged
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import CACHE, Pod, whys
@@ -31,8 +31,8 @@ def drivers(newest: KernelDisk, image: DriverImage, host_builds: HostBuilds) -> 
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, drivers: DriverImage) -> Iterator[Machine]:
-    with switched_on(workshop, newest, drivers, devices=()) as machine:
+def machine(resume: Resume, drivers: DriverImage) -> Iterator[Machine]:
+    with resume(drivers, devices=()) as machine:
         yield machine
 
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import Give, switched_on
+from tests.vm.conftest import Give, Resume
 from tests.vm.pod import Pod, whys
 from tests.vm.variants import DriverImage, SmallModule, parameters
 
@@ -21,7 +19,7 @@ _FIRST = 'VERSION("1.0.0")'
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     second, third = {_FIRST: 'VERSION("1.1.0")'}, {_FIRST: 'VERSION("1.2.0")'}
     image.edu("first")
     image.edu("second", {"version": "1.1.0"}, second)
@@ -31,7 +29,7 @@ def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Itera
     tiny = SmallModule("tiny", init=_LOUD)
     image.small("quiet", tiny)
     image.small("loud", tiny, {"build": {"kind": "kbuild", "makeArguments": ["KCFLAGS=-DLOUD"]}})
-    with switched_on(workshop, newest, image) as machine:
+    with resume(image) as machine:
         yield machine
 
 

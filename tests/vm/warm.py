@@ -58,20 +58,20 @@ class WarmDriver:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._server: GuestProcess | None = None
+        self.server: GuestProcess | None = None
         self._answers: list[str] = []
         self._more = threading.Condition()
 
     def run(self, words: Sequence[str], env: Mapping[str, str], timeout: float) -> Completed:
         """`nodeside` with these words, to its end."""
-        if self._server is None:
-            self._server = self.machine.start(
+        if self.server is None:
+            self.server = self.machine.start(
                 ["python3", "-c", _SERVER], "driver", on_line=self._take
             )
         began = time.monotonic()
         request = {"words": list(words), "env": {**DRIVER.env, **env}}
-        self._server.write((json.dumps(request) + "\n").encode())
-        answer = json.loads(self._answer(self._server, began + timeout))
+        self.server.write((json.dumps(request) + "\n").encode())
+        answer = json.loads(self._answer(self.server, began + timeout))
         return Completed(
             ("nodeside", *words),
             answer["code"],
@@ -80,10 +80,14 @@ class WarmDriver:
             time.monotonic() - began,
         )
 
+    def adopt(self, server: GuestProcess) -> None:
+        """Go on with such a container, which was there when the machine was saved."""
+        self.server = self.machine.adopt(server, on_line=self._take)
+
     def end(self) -> None:
         """Whatever is next is in a new container."""
-        if self._server is not None:
-            server, self._server = self._server, None
+        if self.server is not None:
+            server, self.server = self.server, None
             server.kill()
             server.wait(600)
 
