@@ -162,9 +162,7 @@ class Computer:
 
     def plug_in(self, number: int) -> None:
         """Put one of its devices, which has gone, into the machine again."""
-        driver, _, options = self.devices[number].partition(",")
-        more = dict(each.split("=", 1) for each in options.split(",") if each)
-        qmp.ask(self._qmp, "device_add", driver=driver, id=_slot(number), **more)
+        qmp.plug_in(self._qmp, self.devices[number], id=_slot(number))
 
     def last_words(self) -> str:
         """What its journal, its kernel and its containers said."""

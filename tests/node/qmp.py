@@ -26,6 +26,13 @@ def ask(path: Path, command: str, **arguments: Any) -> Any:
             return _execute(lines, command, arguments)
 
 
+def plug_in(path: Path, device: str, **more: str) -> None:
+    """Put a device into the machine: the model and its options, as after `-device`."""
+    driver, _, options = device.partition(",")
+    named = dict(each.split("=", 1) for each in options.split(",") if each)
+    ask(path, "device_add", driver=driver, **named, **more)
+
+
 def _execute(lines: Any, command: str, arguments: dict[str, Any]) -> Any:
     lines.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
     lines.flush()

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from nodeside.scratch import scratch_directory
 from nodeside.trial import vendor_tree
+from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine import disks
 from nodeside.trial.machine.containers import IMAGE_ON_NODE, PRIVILEGED_DRIVER, with_image
 from nodeside.trial.machine.kernel_disk import KernelDisk
@@ -135,7 +136,7 @@ class SavedMachine:
             qmp.ask(monitor, "stop")
             qmp.ask(monitor, "migrate-set-parameters", **{"max-bandwidth": _BYTES_PER_SECOND})
             qmp.ask(monitor, "migrate", uri=f"exec:cat > {shlex.quote(str(_state(files)))}")
-            _await_saved(monitor)
+            _wait_for(lambda: _has_saved(monitor), "the state to be saved")
         return files, standing
 
 
@@ -150,7 +151,7 @@ class Resumed(Machine):
         self.warm = WarmDriver(self)
 
     def first_words(self) -> str:
-        _await_loaded(self._monitor)
+        _wait_for(self._has_loaded, "the saved state to be read")
         self._caretaker = self.adopt(self._standing.caretaker)
         self.warm.adopt(self._standing.driver)
         qmp.ask(self._monitor, "cont")
@@ -169,9 +170,7 @@ class Resumed(Machine):
         if network:
             qmp.ask(self._monitor, "netdev_add", type="user", id="net")
         for device in (*devices, *cards):
-            driver, _, options = device.partition(",")
-            more = dict(each.split("=", 1) for each in options.split(",") if each)
-            qmp.ask(self._monitor, "device_add", driver=driver, **more)
+            qmp.plug_in(self._monitor, device)
         archive = _packed(image.directory, self.files.node.parent)
         wanted = {
             "time": clock(),
@@ -186,6 +185,14 @@ class Resumed(Machine):
         assert done.exit_code == 0, done.errors
         if network:
             self.run(["sh", "-ec", _NETWORK], "node", timeout=_SECONDS)
+
+    def _has_loaded(self) -> bool:
+        if self._qemu.poll() is not None:
+            raise MachineLost("QEMU did not take the saved state")
+        try:
+            return bool(qmp.ask(self._monitor, "query-status")["status"] != "inmigrate")
+        except (OSError, ValueError):  # it does not listen yet, or not any more
+            return False
 
 
 def _settings(files: MachineFiles, *words: str) -> MachineSettings:
@@ -207,28 +214,21 @@ def _stand_by(machine: Machine) -> _Standing:
     caretaker = machine.start(["python3", "-c", _CARETAKER], spec)
     warm = WarmDriver(machine)
     warm.run(["--version"], {}, _SECONDS)
-    while not caretaker.output:
-        assert caretaker.poll() is None, caretaker.errors
-        time.sleep(_LOOK)
+    _wait_for(lambda: bool(caretaker.output), "the caretaker")
     assert warm.server is not None
     return _Standing(caretaker, warm.server)
 
 
-def _await_saved(monitor: Path) -> None:
-    while (status := qmp.ask(monitor, "query-migrate"))["status"] != "completed":
-        assert status["status"] != "failed", status
-        time.sleep(_LOOK)
+def _has_saved(monitor: Path) -> bool:
+    status = qmp.ask(monitor, "query-migrate")
+    assert status["status"] != "failed", status
+    return bool(status["status"] == "completed")
 
 
-def _await_loaded(monitor: Path) -> None:
-    """Wait until QEMU listens, and has read the saved state."""
+def _wait_for(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
-        try:
-            if qmp.ask(monitor, "query-status")["status"] != "inmigrate":
-                return
-        except OSError:  # it does not listen yet
-            pass
+    while not condition():
+        assert time.monotonic() < deadline, f"it takes too long: {what}"
         time.sleep(_LOOK)
 
 
