@@ -26,11 +26,13 @@ LONG = patience(120.0)  # seconds: a deadline that only a broken test meets
 _LOOK = 0.01  # seconds between two looks
 
 
-def until(holds: Callable[[], object], what: str = "what was waited for") -> None:
+def until(
+    holds: Callable[[], object], what: str = "what was waited for", *, timeout: float = LONG
+) -> None:
     """Wait until something is so. `what` it is, if it never becomes so."""
-    deadline = time.monotonic() + LONG
+    deadline = time.monotonic() + timeout
     while not holds():
-        assert time.monotonic() < deadline, f"not after {LONG:g} s: {what}"
+        assert time.monotonic() < deadline, f"not after {timeout:g} s: {what}"
         time.sleep(_LOOK)
 
 

@@ -21,9 +21,8 @@ import pytest
 from nodeside import process
 from nodeside.scratch import remove_abandoned
 from tests import TOP
-from tests.console import LONG
+from tests.console import LONG, until
 from tests.patience import patience
-from tests.toolkit_sidecar.faketoolkit import until
 
 _FILLED = patience(3600.0)  # seconds: a cache may have to be filled first
 _LOOK = 0.1  # seconds between two looks: each costs a hundredth
@@ -153,6 +152,24 @@ def test_nothing_is_left_of_a_run_that_ends_in_the_middle(
     assert list(started.temporary.iterdir()) == []
     if started.base.exists():  # of tmp_path: nothing in it is a mount, or kept by anybody
         shutil.rmtree(started.base)
+
+
+@pytest.mark.toolkit
+def test_a_program_and_a_mount_that_are_left_are_found(tmp_path: Path) -> None:
+    """Otherwise the test above could not fail."""
+    base = tmp_path / "base"
+    base.mkdir()
+    left = process.start([sys.executable, "-c", "import signal; signal.pause()", str(base)])
+    process.run(["mount", "-t", "tmpfs", "left", base], timeout=LONG)
+    try:
+        run = Run(left, tmp_path, base, tmp_path)
+        until(run.strays, "the program to be found")
+        assert len(run.strays()) == len(run.mounts()) == 1
+    finally:
+        process.run(["umount", base], timeout=LONG)
+        left.kill()
+        left.wait(LONG)
+    assert (run.strays(), run.mounts()) == ([], [])
 
 
 def age(parent: Path) -> None:

@@ -101,7 +101,7 @@ def test_its_words_are_those_of_a_program_that_explains_itself(
 def test_its_words_collect_tests(
     target: str, words: tuple[str, ...], env: Mapping[str, str]
 ) -> None:
-    """STORY, ON_ONE_NODE and IN_FULL are those of `lab-story`."""
+    """STORY, ON_ONE_NODE, IN_FULL and PACKAGES are those of `lab-story`."""
     lines = recipe(target, *words, env=env)
     assert (len(lines) > 1) is (target == "lab-story" and env == {})
     for line in lines:

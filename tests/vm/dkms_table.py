@@ -19,7 +19,7 @@ from nodeside.table import table
 from nodeside.trial.architecture import AMD64, ARCHITECTURES
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, Effect
-from tests.vm.dkms_packages import LARGE, DkmsPackages, Outcome, package_names
+from tests.vm.dkms_packages import LARGE, SMALL, DkmsPackages, Outcome, package_names
 
 COMMAND = "python -m tests.vm.dkms_table"
 
@@ -87,8 +87,9 @@ def _notes(outcomes: Iterable[Outcome], packages: DkmsPackages) -> Iterator[str]
     if seen:
         yield "## What is run beside those that are ready\n"
         yield (
-            "What each must print stands in `tests/vm/dkms_effects.py`; a test compares it, but "
-            f"for packages of more than {LARGE} files.\n"
+            "What each must print stands in `tests/vm/dkms_effects.py`; a test compares it, of "
+            f"packages of up to {SMALL} files in `make test`, of up to {LARGE} in "
+            "`make lab-story`.\n"
         )
         yield from (f"- {o.package}: `{EFFECTS[o.package].command}`" for o in seen)
         yield ""

@@ -33,12 +33,13 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.workshop import Workshop, console_file
+from tests.console import until
 from tests.node import qmp
+from tests.patience import patience
 from tests.vm.variants import DriverImage
 from tests.vm.warm import WarmDriver
 
-_SECONDS = 600.0  # for what takes a few: only what hangs takes longer
-_LOOK = 0.02  # seconds between two looks at QEMU
+_SECONDS = patience(600.0)  # for what takes a few: only what hangs takes longer
 _BYTES_PER_SECOND = 1 << 40  # QEMU writes no faster than a network unless told
 _IMAGE = "/var/lib/driver-image"  # on the node; what the payload has at its place is never seen
 _PIECE = 1 << 16
@@ -55,6 +56,7 @@ with open("/dev/urandom", "wb") as random:
     random.write(bytes.fromhex(wanted["seed"]))
     random.flush()
     fcntl.ioctl(random, 0x5207)  # RNDRESEEDCRNG
+print(os.urandom(16).hex(), flush=True)
 image = io.BytesIO(sys.stdin.buffer.read(wanted["size"]))
 with tarfile.open(fileobj=image) as archive:
     archive.extractall("/driver-image")
@@ -136,12 +138,14 @@ class SavedMachine:
             qmp.ask(monitor, "stop")
             qmp.ask(monitor, "migrate-set-parameters", **{"max-bandwidth": _BYTES_PER_SECOND})
             qmp.ask(monitor, "migrate", uri=f"exec:cat > {shlex.quote(str(_state(files)))}")
-            _wait_for(lambda: _has_saved(monitor), "the state to be saved")
+            until(lambda: _has_saved(monitor), "the state to be saved", timeout=_SECONDS)
         return files, standing
 
 
 class Resumed(Machine):
     """A machine that goes on where it was saved."""
+
+    first_random: str  # hex: what the kernel drew first after `take` had given it a new seed
 
     def __init__(self, files: MachineFiles, state: Path, standing: _Standing) -> None:
         incoming = f"exec:cat {shlex.quote(str(state))}"
@@ -151,7 +155,7 @@ class Resumed(Machine):
         self.warm = WarmDriver(self)
 
     def first_words(self) -> str:
-        _wait_for(self._has_loaded, "the saved state to be read")
+        until(self._has_loaded, "the saved state to be read", timeout=_SECONDS)
         self._caretaker = self.adopt(self._standing.caretaker)
         self.warm.adopt(self._standing.driver)
         qmp.ask(self._monitor, "cont")
@@ -183,6 +187,7 @@ class Resumed(Machine):
             self._caretaker.write(archive[start : start + _PIECE])
         done = self._caretaker.wait(_SECONDS)
         assert done.exit_code == 0, done.errors
+        self.first_random = done.output.strip()
         if network:
             self.run(["sh", "-ec", _NETWORK], "node", timeout=_SECONDS)
 
@@ -214,7 +219,7 @@ def _stand_by(machine: Machine) -> _Standing:
     caretaker = machine.start(["python3", "-c", _CARETAKER], spec)
     warm = WarmDriver(machine)
     warm.run(["--version"], {}, _SECONDS)
-    _wait_for(lambda: bool(caretaker.output), "the caretaker")
+    until(lambda: bool(caretaker.output), "the caretaker", timeout=_SECONDS)
     assert warm.server is not None
     return _Standing(caretaker, warm.server)
 
@@ -223,13 +228,6 @@ def _has_saved(monitor: Path) -> bool:
     status = qmp.ask(monitor, "query-migrate")
     assert status["status"] != "failed", status
     return bool(status["status"] == "completed")
-
-
-def _wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"it takes too long: {what}"
-        time.sleep(_LOOK)
 
 
 def _packed(image: Path, scratch: Path) -> bytes:
