@@ -23,9 +23,9 @@ from bench.page import Goal, Section, markdown_table
 from bench.room import BenchError, Timing
 from bench.samples import Samples, ratio, seconds, signed_seconds
 from bench.size import Size
-from nodeside.contract import BuildResult
 from nodeside.errors import NodesideError
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuildResult
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.toolkit_sidecar.jobs import count_jobs
 from nodeside.trial.machine.kernel_disk import KernelDisk
 

@@ -14,11 +14,11 @@ from bench.ground import Ground, Prepared
 from bench.room import BenchError, Room, Timing, failed, finish, has_ended
 from bench.sidecar import cpu_seconds, find_sidecar
 from bench.waiting import Waiting
-from nodeside import process
-from nodeside.contract import BuildResult
-from nodeside.directory_watch import DirectoryWatch
-from nodeside.host import Host
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuildResult
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
+from nodeside.system.directory_watch import DirectoryWatch
+from nodeside.system.host import Host
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
 _TIMEOUT = 900.0

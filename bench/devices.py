@@ -24,10 +24,10 @@ from bench.room import Room
 from bench.samples import Samples, milliseconds, seconds
 from bench.sidecar import pss
 from bench.size import Size
-from nodeside import process
-from nodeside.host import Host
-from nodeside.scratch import scratch_directory
 from nodeside.spec.document import to_document
+from nodeside.system import process
+from nodeside.system.host import Host
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.controlplane import binaries

@@ -18,7 +18,7 @@ from bench.page import Goal, Section, markdown_table
 from bench.room import BenchError, await_end
 from bench.samples import Samples, latency
 from bench.size import Size
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
 
 _SAMPLES = {Size.FULL: 10, Size.QUICK: 3, Size.SMALLEST: 1}
 _TIMEOUT = 120.0

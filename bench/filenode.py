@@ -10,11 +10,12 @@ import shutil
 import struct
 from pathlib import Path
 
-from nodeside.contract import LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bundle.bundle import Bundle, read_bundle
 from nodeside.driver.bundle.manifest import BundleManifest
+from nodeside.driver.node.loaded_record import LoadedModule, LoadedRecord
 from nodeside.driver.node.run_directory import write_loaded
-from nodeside.host import Host, Kernel
+from nodeside.protocol.node_status import Rung
+from nodeside.system.host import Host, Kernel
 
 _BUILD_ID = 3  # NT_GNU_BUILD_ID, elf(5)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import nodeside
 from bench.filenode import FileNode
 from bench.room import BenchError, Room
-from nodeside import process
-from nodeside.host import Kernel
-from nodeside.scratch import scratch_directory
 from nodeside.spec import load
+from nodeside.system import process
+from nodeside.system.host import Kernel
+from nodeside.system.scratch import scratch_directory
 from nodeside.toolkit_sidecar.headers import find_any_build
 from nodeside.trial.debian.archive import unpack
 from nodeside.trial.host import packed_python

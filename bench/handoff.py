@@ -1,8 +1,8 @@
 """The hand-off: how soon each side notices what the other one left in the shared directory.
 
-The bench plays one side of the protocol (`nodeside/shared.py`) against the real process of the
-other. A sample begins right before the rename that makes the record visible, and ends when the
-bench reads what the other process wrote about it.
+The bench plays one side of the protocol (`nodeside/protocol/shared_directory.py`) against the real
+process of the other. A sample begins right before the rename that makes the record visible, and
+ends when the bench reads what the other process wrote about it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from bench.samples import Samples, latency
 from bench.sidecar import find_sidecar
 from bench.size import Size
 from bench.waiting import Waiting
-from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
-from nodeside.directory_watch import DirectoryWatch
-from nodeside.host import Host, Kernel
-from nodeside.records import encode, publish
-from nodeside.shared import SharedDir, request_id
+from nodeside.protocol.build_records import BuildRequest, BuildResult, FailureKind
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.protocol.records import encode, publish
+from nodeside.protocol.shared_directory import SharedDir, request_id
+from nodeside.system.directory_watch import DirectoryWatch
+from nodeside.system.host import Host, Kernel
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
 _SAMPLES = {Size.FULL: 50, Size.QUICK: 10, Size.SMALLEST: 1}

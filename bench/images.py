@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.page import Goal, Section, markdown_table
 from bench.samples import Samples, seconds
 from bench.size import Size
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop

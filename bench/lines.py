@@ -6,8 +6,8 @@ import os
 import select
 import time
 
-from nodeside import process
 from nodeside.errors import DeadlinePassed
+from nodeside.system import process
 
 _TIMEOUT = 30.0
 

@@ -9,7 +9,7 @@ import re
 
 from bench.room import BenchError
 from bench.samples import Samples
-from nodeside import process
+from nodeside.system import process
 
 # Arguments: how often, what to do before each run (not timed), and the command.
 _LOOP = (

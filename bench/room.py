@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from bench.samples import Samples
-from nodeside import process
 from nodeside.errors import DeadlinePassed, NodesideError
+from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, entrance
 
 _TAIL_BYTES = 1 << 16

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from bench.room import BenchError
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
 
 
 def find_sidecar(shared: SharedDir) -> psutil.Process:

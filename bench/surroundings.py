@@ -69,7 +69,7 @@ def _first(room: Room, tool: str) -> str:
 
 
 def _qemu() -> str:
-    from nodeside import process
+    from nodeside.system import process
 
     said = process.run([AMD64.qemu, "--version"], timeout=20).output
     return said.partition("\n")[0]

@@ -18,7 +18,7 @@ from bench.room import BenchError
 from bench.samples import Samples, seconds
 from bench.size import Size
 from nodeside.errors import NodesideError
-from nodeside.scratch import scratch_directory
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.progress import Progress
 from nodeside.trial.session import TryOptions, session
 from nodeside.trial.watch import Watching

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from nodeside import cli, process
+from nodeside import cli
+from nodeside.system import process
 from tests.patience import patience
 
 LONG = patience(120.0)  # seconds: a deadline that only a broken test meets

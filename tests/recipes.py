@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeside import process
-from nodeside.process import Completed
+from nodeside.system import process
+from nodeside.system.process import Completed
 from tests import TOP
 from tests.console import LONG
 

@@ -14,36 +14,18 @@ from pathlib import Path
 import pytest
 
 import nodeside.toolkit_sidecar
-from nodeside import process
-from nodeside.driver.handoff.zipapp import program
+from nodeside.driver.handoff.zipapp import SHARED, program
 from nodeside.errors import NodesideError
+from nodeside.system import process
 from tests.patience import patience
 
 ROOT = Path(__file__).parents[1]
 LONG = patience(120.0)  # seconds: a deadline that only a broken test meets
 
-COMMON = (
-    "backoff",
-    "buildjob",
-    "clock",
-    "contract",
-    "digests",
-    "errors",
-    "filelock",
-    "files",
-    "host",
-    "log",
-    "modulenames",
-    "directory_watch",
-    "process",
-    "records",
-    "api_status",
-    "scratch",
-    "shared",
-    "shortlist",
-    "timestamps",
-    "values",
-)
+# The common ground takes no package from elsewhere, but for these, which import theirs late or are
+# not for everybody.
+COMMON = ("errors", "log", "values", "protocol", "system", "text", "http/status")
+NOT_COMMON = ("system/uevents",)
 SIDECAR = tuple(
     f"toolkit_sidecar.{module.name}"
     for module in pkgutil.iter_modules(nodeside.toolkit_sidecar.__path__)
@@ -107,7 +89,7 @@ def fresh_python(code: str) -> str:
 
 
 def test_only_one_module_imports_subprocess(modules: Modules) -> None:
-    assert importing(modules, "subprocess") == ["nodeside/process.py"]
+    assert importing(modules, "subprocess") == ["nodeside/system/process.py"]
 
 
 def test_nothing_starts_a_process_behind_its_back(modules: Modules) -> None:
@@ -138,19 +120,24 @@ def test_only_one_module_of_the_spec_imports_yaml(modules: Modules) -> None:
     ]
 
 
-def test_what_runs_in_the_toolkit_image_imports_itself_and_the_standard_library() -> None:
+def test_the_sidecar_imports_what_its_program_holds_and_the_standard_library() -> None:
     """No circle of imports hides behind the order: the contracts forbid circles."""
-    names = ", ".join(f"nodeside.{name}" for name in (*COMMON, *SIDECAR))
+    names = ", ".join(f"nodeside.{name}" for name in SIDECAR)
     said = fresh_python(f"import {names}\nprint(*sys.modules, sep='\\n')")
-    loaded = {name for name in said.split() if name.startswith("nodeside.")}
-    allowed = {f"nodeside.{name}" for name in (*COMMON, *SIDECAR, "toolkit_sidecar")}
-    assert loaded == allowed
+    loaded = {name for name in said.split() if name.partition(".")[0] == "nodeside"}
+    held = {f"nodeside.{stem.replace('/', '.')}".removesuffix(".__init__") for stem in SHARED}
+    held = (held - {"nodeside.__init__"}) | {"nodeside"}
+    assert loaded == held | {f"nodeside.{name}" for name in (*SIDECAR, "toolkit_sidecar")}
 
 
-def test_every_common_module_says_that_it_needs_nothing_but_the_standard_library() -> None:
-    for name in COMMON:
-        text = (ROOT / "nodeside" / f"{name}.py").read_text(encoding="utf-8")
-        assert "Stdlib only" in (ast.get_docstring(ast.parse(text)) or ""), name
+def test_the_common_ground_needs_nothing_but_the_standard_library() -> None:
+    top = ROOT / "nodeside"
+    files = [path for each in COMMON for path in (top / f"{each}.py", *(top / each).glob("*.py"))]
+    stems = [str(path.relative_to(top).with_suffix("")) for path in files if path.exists()]
+    names = [f"nodeside.{each.replace('/', '.')}" for each in stems if each not in NOT_COMMON]
+    said = fresh_python(f"import {', '.join(names)}\nprint(*sys.modules, sep='\\n')")
+    loaded = {name.partition(".")[0] for name in said.split()}
+    assert loaded - sys.stdlib_module_names == {"__main__", "nodeside"}
 
 
 def test_importing_the_spec_imports_nothing_heavy() -> None:
@@ -211,17 +198,16 @@ def test_no_file_names_a_host_of_packages_or_the_place_of_this_checkout() -> Non
     assert found == []
 
 
-def test_the_program_of_the_sidecar_holds_all_that_it_imports() -> None:
+def test_the_program_of_the_sidecar_holds_what_it_imports_late() -> None:
     archive = zipfile.ZipFile(io.BytesIO(program()))
     packed = {name for name in archive.namelist() if name.endswith(".py")}
     wanted = {
-        f"{node.module.replace('.', '/')}.py"
-        for name in packed
-        for node in ast.walk(ast.parse(archive.read(name)))
-        if isinstance(node, ast.ImportFrom)
-        and node.module
-        and node.module.startswith("nodeside.")
-        and node.module != "nodeside.toolkit_sidecar"
+        name
+        for each in packed
+        for node in ast.walk(ast.parse(archive.read(each)))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nodeside")
+        for stem in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        if (ROOT / (name := f"{stem.replace('.', '/')}.py")).exists()
     }
 
     assert len(wanted) > 20

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import __version__, process
+from nodeside import __version__
 from nodeside.cli import _COMMANDS, exit_on_error
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.system import process
 from tests import console
 from tests.console import nodeside
 

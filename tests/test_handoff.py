@@ -21,9 +21,9 @@ import psutil
 import pytest
 import yaml
 
-from nodeside import process
 from nodeside.errors import ExitCode
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
 from tests.driver.fakes.node import module_bytes
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit, SidecarProcess, until
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodeside import process
-from nodeside.scratch import remove_abandoned
+from nodeside.system import process
+from nodeside.system.scratch import remove_abandoned
 from tests import TOP
 from tests.console import LONG, until
 from tests.patience import patience

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from tests.console import LONG
 from tests.loopback import HttpServer
 

@@ -92,8 +92,8 @@ def test_its_words_are_those_of_a_program_that_explains_itself(
 @pytest.mark.parametrize(
     ("target", "words", "env"),
     [
-        ("test", ("ARGS=tests/test_table.py",), {}),
-        ("unit", ("ARGS=tests/test_table.py",), {}),
+        ("test", ("ARGS=tests/text/test_table.py",), {}),
+        ("unit", ("ARGS=tests/text/test_table.py",), {}),
         ("lab-story", (), {}),
         ("lab-story", (), {"NODESIDE_LAB_KUBECONFIG": "none"}),
     ],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cli.fleet_report import as_page as fleet_page
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.report_files import as_page as trial_page
 from tests.cluster.fakes.reported import fleet, row, seen
 from tests.trial.runs import broken, ready

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from tests import TOP
 from tests.console import LONG
 from tests.patience import MOST, NAME, Measured, measure, measured, patience

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from tests import TOP
 from tests.console import LONG
 from tests.room import NEEDS, Machine, Room, free_memory, lacking, selected
@@ -115,7 +115,7 @@ def test_a_run_without_room_ends_before_its_first_test(monkeypatch: pytest.Monke
 def test_the_error_is_all_that_such_a_run_says(tmp_path: Path) -> None:
     """One process, one file; the machine that has no room is played."""
     (tmp_path / "tight.py").write_text(_TIGHT)
-    argv = [sys.executable, "-m", "pytest", "-p", "tight", "tests/test_table.py"]
+    argv = [sys.executable, "-m", "pytest", "-p", "tight", "tests/text/test_table.py"]
     env = {"PYTHONPATH": f"{tmp_path}:{TOP}"}
 
     done = process.run(argv, timeout=LONG, cwd=TOP, env=env, check=False)

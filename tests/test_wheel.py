@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from tests.patience import patience
 
 pytestmark = pytest.mark.slow

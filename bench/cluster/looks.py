@@ -22,8 +22,8 @@ from cluster.model.labelmap import labels_of
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import DriverPod, NodeDriverObject, Snapshot
 from cluster.plan.planner import Planner
-from nodeside import process
-from nodeside.contract import assigned_label, node_driver_name, state_label
+from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
+from nodeside.system import process
 from tests.cluster.fakes.model import PCI, Model
 
 _KERNELS = 20

@@ -28,11 +28,11 @@ from cluster.kube.client import Api, connect
 from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import NODES, PODS
 from cluster.model.names import DRIVER, NAMESPACE, OURS
-from nodeside.api_status import KubernetesError
-from nodeside.contract import NodeDriverStatus, Rung, State
 from nodeside.driver.announce.api import CALLER, Cluster
 from nodeside.driver.announce.delivery import Delivery, Pace
-from nodeside.kube_api import Access, Client
+from nodeside.http.status import KubernetesError
+from nodeside.kube.client import Access, Client
+from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
 from tests.controlplane.controlplane import ControlPlane
 
 _WORKERS = 12

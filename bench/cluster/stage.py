@@ -27,8 +27,8 @@ from cluster.kube.errors import ApiError
 from cluster.kube.resources import NODES
 from cluster.model.names import CONTROLLER, METRICS_READER, NAMESPACE, OURS
 from cluster.model.parse import node_from
-from nodeside import process
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from tests.cluster.fakes.installed import install_all
 from tests.controlplane.certificates import write_kubeconfig
 from tests.controlplane.components import LOOPBACK, free_ports

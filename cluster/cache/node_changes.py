@@ -14,7 +14,7 @@ from typing import Final
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import DriverObject, Node, uses
 from cluster.model.stage_order import awaited_of, stages_of
-from nodeside.contract import API_GROUP
+from nodeside.protocol.labels import API_GROUP
 from nodeside.spec.model import Hardware
 
 _OURS: Final = f"{API_GROUP}/"

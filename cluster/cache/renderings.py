@@ -17,8 +17,8 @@ from typing import Final
 from cluster.model.stages import Rendered, Template
 from cluster.render.renderer import Renderer
 from nodeside import log
-from nodeside.backoff import backoff
 from nodeside.errors import NodesideError
+from nodeside.system.clock import backoff
 
 MOMENT: Final = 2.0  # seconds that a plan waits for newly requested templates
 _TOTAL = 48 << 20  # approximate limit in bytes for the documents of all stages

@@ -22,7 +22,7 @@ from cluster.model.snapshot import Snapshot
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import LogSight, LogWanted
 from nodeside import log
-from nodeside.backoff import backoff
+from nodeside.system.clock import backoff
 
 _SIZE = 1 << 20  # bytes of a log in one answer
 _TAIL = 2000  # lines; from the second read on, new lines are at the end

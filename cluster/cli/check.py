@@ -39,10 +39,10 @@ from cluster.plan.nodes.hardware import has_hardware
 from cluster.plan.nodes.members import CANNOT_PULL
 from cluster.plan.nodes.pools import pool_of
 from nodeside.log import escaped
-from nodeside.shortlist import shortlist
 from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Driver
-from nodeside.table import table
+from nodeside.text.shortlist import shortlist
+from nodeside.text.table import table
 
 _OLDEST = (1, 30)  # the token of a pod names its node: KEP-4193, beta and on by default
 _POLICIES = ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies")

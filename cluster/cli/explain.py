@@ -39,9 +39,9 @@ from cluster.plan.status.messages import called, nodes, pool_reason, some, toolk
 from cluster.plan.status.report import report_of
 from cluster.plan.status.stages import blocking, blocking_everywhere, on_node
 from cluster.render.renderer import rendered
-from nodeside.contract import assigned_label, node_driver_name
+from nodeside.protocol.labels import assigned_label, node_driver_name
 from nodeside.spec.model import Hardware
-from nodeside.table import table
+from nodeside.text.table import table
 
 Row = Sequence[str]
 

@@ -27,8 +27,8 @@ from cluster.kube.client import Api
 from cluster.kube.resources import NODE_DRIVERS
 from cluster.model.parse import node_driver_from
 from cluster.model.snapshot import DriverObject, NodeDriverObject
-from nodeside.contract import State
-from nodeside.html_page import (
+from nodeside.protocol.node_status import State
+from nodeside.text.html_page import (
     Bar,
     Cell,
     bad,

@@ -18,7 +18,7 @@ from cluster.cli.document_keys import Part
 from cluster.cli.kmm_remarks import remarks
 from cluster.cli.kmm_workload import config_map, device_classes, workloads
 from nodeside.errors import SpecError
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.module_names import kernel_name
 from nodeside.spec import patterns
 from nodeside.spec.document import read_text
 from nodeside.spec.mistakes import refuse

@@ -18,8 +18,9 @@ from cluster.kube.resources import PODS, Resource
 from cluster.model.fields import part, report_text, text
 from cluster.model.limits import clipped
 from cluster.model.snapshot import DriverPod, Snapshot
-from nodeside.contract import State, node_driver_name
-from nodeside.timestamps import parse_rfc3339
+from nodeside.protocol.labels import node_driver_name
+from nodeside.protocol.node_status import State
+from nodeside.protocol.timestamps import parse_rfc3339
 
 # The core group's, since the ClusterRole view allows reading those.
 _EVENTS = Resource("Event", "events", namespaced=True)

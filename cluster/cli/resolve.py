@@ -17,7 +17,7 @@ from cluster.plan.builds import toolkit_image
 from cluster.plan.builds.toolkit_evidence import Evidence
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec.fleet import Toolkit
-from nodeside.table import table
+from nodeside.text.table import table
 
 _KERNEL = "{kernel}"
 

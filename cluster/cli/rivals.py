@@ -8,8 +8,8 @@ from typing import Final
 
 from cluster.model.snapshot import Node
 from cluster.plan.nodes.conflicts import WAY_OUT, shared_modules
-from nodeside.shortlist import shortlist
 from nodeside.spec.model import Driver
+from nodeside.text.shortlist import shortlist
 
 _SHOWN: Final = 3
 

@@ -22,7 +22,7 @@ from cluster.kube.wakeup import Wakeup
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.table import table
+from nodeside.text.table import table
 
 Row = Sequence[str]
 Drivers = Mapping[str, DriverObject]

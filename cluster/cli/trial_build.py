@@ -29,11 +29,11 @@ from cluster.model.snapshot import Settings, Snapshot
 from cluster.plan.builds.preflight import build_for, tags
 from cluster.plan.objects.build_job import ANSWER, Build, job_spec
 from cluster.plan.objects.revision import revision_of, revision_text
-from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.spec.fleet import Preflight
 from nodeside.spec.model import Prebuilt
-from nodeside.table import table
+from nodeside.text.table import table
 
 _KEPT = 600  # seconds that Kubernetes keeps a finished Job that was not removed
 _LOOK = 1.0  # seconds between two reads of the pod

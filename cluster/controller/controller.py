@@ -29,7 +29,7 @@ from cluster.model.actions import Plan, together
 from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot
 from nodeside import log
-from nodeside.backoff import backoff
+from nodeside.system.clock import backoff
 
 Planner = Callable[[Snapshot, float], Plan]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.model.actions import Plan
 from cluster.model.snapshot import EvictionAnswer, Snapshot
-from nodeside.backoff import backoff
+from nodeside.system.clock import backoff
 
 _FIRST, _LONGEST = 2.0, 30.0  # seconds until an eviction is retried
 _LEAVING = 10.0  # seconds to wait for an evicted pod to show as terminating

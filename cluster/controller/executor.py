@@ -53,8 +53,8 @@ from cluster.model.actions import (
 from cluster.model.lanes import STATUS, Lane
 from cluster.model.snapshot import Snapshot
 from nodeside import log
-from nodeside.contract import API_GROUP, API_VERSION
-from nodeside.timestamps import rfc3339_micro
+from nodeside.protocol.labels import API_GROUP, API_VERSION
+from nodeside.protocol.timestamps import rfc3339_micro
 
 PARALLEL = 16  # concurrent requests: more would only queue up in the API server
 _LANES = 8  # Drivers processed concurrently

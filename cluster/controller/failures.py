@@ -15,10 +15,10 @@ from cluster.model.actions import Action, Plan, SetStatus, lane_of, rests_on, wa
 from cluster.model.lanes import Lane
 from cluster.model.limits import clipped
 from cluster.model.snapshot import DriverObject, Snapshot
-from nodeside.backoff import backoff
 from nodeside.errors import NodesideError
-from nodeside.shortlist import shortlist
-from nodeside.timestamps import rfc3339
+from nodeside.protocol.timestamps import rfc3339
+from nodeside.system.clock import backoff
+from nodeside.text.shortlist import shortlist
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until the next retry
 _NAMED = 5  # further nodes that a message names

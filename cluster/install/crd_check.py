@@ -14,7 +14,7 @@ from cluster.install.crds import crds
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from nodeside import log
-from nodeside.shortlist import shortlist
+from nodeside.text.shortlist import shortlist
 
 _SHOWN = 3  # maximum number of fields that a message names
 REMEDY: Final = (

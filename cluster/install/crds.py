@@ -10,7 +10,7 @@ NodeDriver has none: a node would need a second request for it, and only one ide
 from __future__ import annotations
 
 from cluster.model.status_schema import STATUS, Schema
-from nodeside.contract import API_GROUP, API_VERSION
+from nodeside.protocol.labels import API_GROUP, API_VERSION
 from nodeside.spec import node_driver_schema, openapi_schema
 
 VERSION = API_VERSION.removeprefix(f"{API_GROUP}/")

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cluster.model.names import DRIVER_LABEL
-from nodeside.contract import dra_driver
 from nodeside.errors import SpecError
+from nodeside.protocol.labels import dra_driver
 from nodeside.spec import Driver
 from nodeside.spec.devices import dra_devices
 

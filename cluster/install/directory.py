@@ -20,8 +20,8 @@ from pathlib import Path
 
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
-from nodeside.files import disk_errors, publish_bytes
-from nodeside.owned_directory import as_owner_of
+from nodeside.system.files import disk_errors, publish_bytes
+from nodeside.system.owned_directory import as_owner_of
 
 _MARK = "# Made by nodeside-cluster"
 _MARKED = f"{_MARK} {__version__}: to change it, make it again.\n"

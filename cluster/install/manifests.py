@@ -34,18 +34,15 @@ from cluster.model.names import (
     NAMESPACE,
     PREFLIGHT,
 )
-from nodeside.contract import (
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.labels import (
     API_GROUP,
     FEATURE_LIMIT,
-    REPORT_ITEMS,
-    REPORT_TEXT,
-    NodeDriverStatus,
-    State,
     dra_driver,
     feature_prefix,
     state_label,
 )
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT, NodeDriverStatus, State
 from nodeside.spec.patterns import PULL_SPEC
 from nodeside.spec.schema import camel_case
 

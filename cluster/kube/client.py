@@ -25,8 +25,8 @@ from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.nesting import decode
 from cluster.kube.resources import PODS, Resource, resource_of
 from cluster.kube.transport import Call, Document, Exchange, RequestCounts, in_words, no_answer
-from nodeside.api_status import document_of
-from nodeside.contract import API_GROUP, API_VERSION
+from nodeside.http.status import document_of
+from nodeside.protocol.labels import API_GROUP, API_VERSION
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse

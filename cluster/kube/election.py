@@ -28,7 +28,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.kube.resources import LEASES
 from nodeside import log
-from nodeside.timestamps import rfc3339_micro
+from nodeside.protocol.timestamps import rfc3339_micro
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nodeside.api_status import (
+from nodeside.http.status import (
     OLD_DEFINITIONS,
     WORDS_LIMIT,
     KubernetesError,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nodeside.shortlist import shortlist
+from nodeside.text.shortlist import shortlist
 
 Document = Mapping[str, Any]
 

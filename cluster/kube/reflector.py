@@ -25,7 +25,7 @@ from cluster.kube.client import Api, Event, Watch
 from cluster.kube.errors import ApiError, Gone, NotFound
 from cluster.kube.resources import Resource
 from nodeside import log
-from nodeside.backoff import backoff
+from nodeside.system.clock import backoff
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between tries
 _ABSENT = 60.0  # seconds until the next try for a kind that the API server does not serve

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from nodeside.contract import API_GROUP
 from nodeside.errors import NodesideError
+from nodeside.protocol.labels import API_GROUP
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from urllib.parse import urlencode
 from cluster.kube.credentials import Access
 from cluster.kube.errors import ApiError, RequestInfo, TooLarge, Unreachable, refusal
 from cluster.kube.server_time import ServerTime
-from nodeside.api_status import document_of
-from nodeside.backoff import backoff
+from nodeside.http.status import document_of
+from nodeside.system.clock import backoff
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse

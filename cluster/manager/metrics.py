@@ -27,7 +27,7 @@ from cluster.model.actions import Counts, SetStatus
 from cluster.model.names import SILENT
 from cluster.model.states import Phase, Place, Progress
 from nodeside import __version__
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 
 Sample = tuple[tuple[str, ...], float]
 Status = Mapping[str, Any]

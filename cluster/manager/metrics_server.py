@@ -20,7 +20,7 @@ from cluster.manager.tls import Serving
 from cluster.model.names import METRICS_PATH as PATH
 from nodeside import log
 from nodeside.errors import SystemRefused
-from nodeside.http_server import Server
+from nodeside.http.server import Server
 
 _CONNECTIONS = 8  # maximum number of concurrent connections
 _SECONDS = 10.0  # for a whole connection

@@ -17,7 +17,7 @@ from cluster.controller.pacing import STUCK, Heartbeat
 from cluster.kube.reflector import WatchHealth
 from nodeside import log
 from nodeside.errors import SystemRefused
-from nodeside.http_server import Server
+from nodeside.http.server import Server
 
 STALE = 180.0  # seconds without an answer from the API server after which we are not ready
 _SECONDS = 2.0  # for a whole connection; the kubelet waits one second

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from cluster.model.snapshot import EMPTY
-from nodeside.timestamps import parse_rfc3339, rfc3339
+from nodeside.protocol.timestamps import parse_rfc3339, rfc3339
 
 BELIEVED: Final = 6 * 3600.0  # seconds
 

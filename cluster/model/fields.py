@@ -12,8 +12,8 @@ from functools import lru_cache
 from sys import intern
 
 from cluster.model.snapshot import EMPTY, Document
-from nodeside.contract import REPORT_TEXT
-from nodeside.timestamps import parse_rfc3339
+from nodeside.protocol.node_status import REPORT_TEXT
+from nodeside.protocol.timestamps import parse_rfc3339
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from cluster.model.pci_labels import DeviceKeys, device_keys
-from nodeside.contract import API_GROUP
+from nodeside.protocol.labels import API_GROUP
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import hashlib
 from functools import lru_cache
 from typing import Final
 
-from nodeside.contract import API_GROUP
+from nodeside.protocol.labels import API_GROUP
 
 DRIVER_LABEL: Final = f"{API_GROUP}/driver"
 

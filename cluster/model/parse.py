@@ -52,8 +52,8 @@ from cluster.model.snapshot import (
     StageRun,
     ToolkitLabels,
 )
-from nodeside.buildjob import read_message
 from nodeside.errors import SpecError
+from nodeside.protocol.build_job import read_message
 from nodeside.spec import parse
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.

@@ -21,7 +21,7 @@ from cluster.model.names import (
     UNLOAD_LABEL,
 )
 from cluster.model.snapshot import EMPTY, BuildPod, Consumer, Document, DriverPod, Unloader
-from nodeside.buildjob import read_message
+from nodeside.protocol.build_job import read_message
 
 
 def pod_from(data: Document) -> DriverPod:

@@ -19,7 +19,7 @@ from cluster.model.demand import Demand
 from cluster.model.index import Index
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import Stages
-from nodeside.buildjob import BuildOutcome
+from nodeside.protocol.build_job import BuildOutcome
 from nodeside.spec import Driver
 
 Document = Mapping[str, Any]

@@ -13,7 +13,8 @@ from cluster.plan.builds.kernel_images import NO_IMAGE
 from cluster.plan.context.context import DriverContext
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.decisions import Decision, DrainStep, forgiven
-from nodeside.contract import State, assigned_label, state_label
+from nodeside.protocol.labels import assigned_label, state_label
+from nodeside.protocol.node_status import State
 
 
 def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:

@@ -16,7 +16,7 @@ from cluster.plan.builds.builds import outcome_of
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.neighbours import problem
 from cluster.plan.objects.build_job import Build, job
-from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 
 
 def builds(context: DriverContext) -> Mapping[str, Build]:

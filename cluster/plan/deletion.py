@@ -31,7 +31,8 @@ from cluster.plan.objects.revision import config_map, revision_text
 from cluster.plan.objects.unload_pod import unload_pod
 from cluster.plan.rollout.unload import REST, SLOW, LeavingNode, Unload, UnloadPhase, trace_labels
 from cluster.plan.status import conditions
-from nodeside.contract import State, feature_prefix, node_driver_name
+from nodeside.protocol.labels import feature_prefix, node_driver_name
+from nodeside.protocol.node_status import State
 
 LIMIT = 100  # active unload pods per Driver; a pod that waits for holders does not count
 _AT_ONCE = 200  # orphaned NodeDrivers handled in one plan

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from cluster.model.actions import Plan
 from cluster.model.snapshot import DaemonSetObject, DriverObject, Node, Snapshot
-from nodeside.contract import API_GROUP
+from nodeside.protocol.labels import API_GROUP
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from typing import IO, Final
 from cluster.model.stages import Rendered, Template
 from cluster.render import worker
 from cluster.render.templates import SIZE_AS_JSON
-from nodeside import process
 from nodeside.errors import NodesideError
+from nodeside.system import process
 
 SECONDS: Final = 30.0  # wall clock limit per template, for when the processor is busy elsewhere
 _VALUE = 64  # bytes of memory for a list, a mapping or a value, in addition to its text

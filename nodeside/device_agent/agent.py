@@ -20,8 +20,8 @@ from nodeside.device_agent.plugin import Plugin
 from nodeside.device_agent.pod_resources import Held, NoAnswer, PodResources
 from nodeside.device_agent.registration import Registration
 from nodeside.devices.discovery import FoundDevices
-from nodeside.host import Host
 from nodeside.spec import Driver
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import click
 
 from nodeside import log
 from nodeside.errors import NodesideError, SpecError
-from nodeside.host import Host
+from nodeside.system.host import Host
 
 _LONGEST = 107 - len("/nodeside-0123456789ab-01234567.sock")  # characters of a directory: unix(7)
 
@@ -155,7 +155,7 @@ def device_agent(
     from nodeside.device_agent.agent import Kubelet, run, stop_signals
     from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
-    from nodeside.kube_api import Access
+    from nodeside.kube.client import Access
     from nodeside.spec.devices import dra_devices
     from nodeside.spec.document import load, node_load
     from nodeside.spec.userspace import devices_with_userspace

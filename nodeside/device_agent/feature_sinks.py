@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from nodeside import log
-from nodeside.contract import feature_prefix
-from nodeside.files import publish_bytes
-from nodeside.kube_api import Access, Caller, Client
-from nodeside.node_requests import label_node, read_node
-from nodeside.timestamps import rfc3339
+from nodeside.kube.client import Access, Caller, Client
+from nodeside.kube.nodes import label_node, read_node
+from nodeside.protocol.labels import feature_prefix
+from nodeside.protocol.timestamps import rfc3339
+from nodeside.system.files import publish_bytes
 
 CALLER: Final = Caller("device agent", {"nodes": ("", ("get", "patch"))})
 # Seconds that NFD keeps the labels after the agent's last word. An upgrade of the driver, whose

@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeside import log
-from nodeside.backoff import backoff
-from nodeside.contract import LABEL_VALUE, feature_prefix
 from nodeside.device_agent.feature_sinks import Sink, Sinks
 from nodeside.device_agent.inventory import Sight
 from nodeside.errors import NodesideError
-from nodeside.host import Host
-from nodeside.ready_file import read_ready
+from nodeside.protocol.labels import LABEL_VALUE, feature_prefix
+from nodeside.protocol.ready_file import read_ready
 from nodeside.spec import Driver
 from nodeside.spec.devices import label_names
+from nodeside.system.clock import backoff
+from nodeside.system.host import Host
 
 SOON: Final = 1.0  # seconds between two looks until the labels are known
 LOOK: Final = 30.0  # seconds between two looks after that

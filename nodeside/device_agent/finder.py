@@ -2,8 +2,8 @@
 
 An entry of `spec.devices` is looked at when the kernel says that a device has changed, when the
 ready file has, and from time to time. Each entry has a thread, so that files of one that hang delay
-no other: such files are read in forked children (nodeside/child.py), which take no lock that a
-thread could hold.
+no other: such files are read in forked children (nodeside/system/child.py), which take no lock that
+a thread could hold.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from queue import SimpleQueue
 from nodeside import log
 from nodeside.device_agent.kept_ids import KeptIds
 from nodeside.devices.discovery import FoundDevices, discover
-from nodeside.files import Identity, identity
-from nodeside.host import Host
-from nodeside.ready_file import read_ready, ready_path
+from nodeside.protocol.ready_file import read_ready, ready_path
 from nodeside.spec import Driver
 from nodeside.spec.devices import Device
-from nodeside.uevents import Uevents, open_uevents
+from nodeside.system.files import Identity, identity
+from nodeside.system.host import Host
+from nodeside.system.uevents import Uevents, open_uevents
 
 INTERVAL = 30.0  # seconds between two looks without a reason
 _TICK = 2.0  # seconds between two looks at the ready file

@@ -17,8 +17,7 @@ from pathlib import Path
 from nodeside import log
 from nodeside.devices.identity import DeviceIds
 from nodeside.errors import NodesideError
-from nodeside.files import disk_errors
-from nodeside.records import (
+from nodeside.protocol.records import (
     RECORD_LIMIT,
     MalformedRecord,
     decode,
@@ -26,6 +25,7 @@ from nodeside.records import (
     publish,
     read_untrusted,
 )
+from nodeside.system.files import disk_errors
 from nodeside.values import frozen
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,63}")

@@ -27,11 +27,11 @@ from nodeside import __version__, log
 from nodeside.device_agent.inventory import Offered, Sight
 from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
 from nodeside.errors import SystemRefused
-from nodeside.host import Host
-from nodeside.http_server import Server
-from nodeside.ready_file import read_ready
+from nodeside.http.server import Server
+from nodeside.protocol.ready_file import read_ready
 from nodeside.spec import Driver
 from nodeside.spec.devices import Attribute, MetricType
+from nodeside.system.host import Host
 
 PATH: Final = "/metrics"
 _HEALTHY = "Whether a device works; the agent's log says why one does not."

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from nodeside import log
-from nodeside.backoff import backoff
 from nodeside.errors import NodesideError
-from nodeside.filelock import LockFile
-from nodeside.files import Identity, identity
+from nodeside.system.clock import backoff
+from nodeside.system.file_lock import LockFile
+from nodeside.system.files import Identity, identity
 
 KUBELET_SOCKET = "kubelet.sock"
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts

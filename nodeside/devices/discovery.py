@@ -17,13 +17,13 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from nodeside import sysfs
 from nodeside.devices.health import silent, verdicts
 from nodeside.devices.identity import DeviceIds, in_order, pci_function, pci_root, short_address
 from nodeside.errors import DeadlinePassed, NodesideError, SpecError
-from nodeside.host import Host
-from nodeside.pci import PciDevice, pci_devices
 from nodeside.spec.devices import Device, Discover
+from nodeside.system import sysfs
+from nodeside.system.host import Host
+from nodeside.system.pci import PciDevice, pci_devices
 from nodeside.values import frozen
 
 MOST = 4096  # devices of a resource

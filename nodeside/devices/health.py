@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from nodeside.errors import SystemRefused
-from nodeside.search import search
 from nodeside.spec.devices import DeviceHealth
+from nodeside.system.regex_search import search
 
 _PATIENCE = 10.0  # seconds for all texts of a resource
 _TOGETHER, _ALONE = 5.0, 2.0  # seconds for all of them at once, and for one

@@ -17,7 +17,7 @@ from nodeside.failures import format_option, output_option
 if TYPE_CHECKING:
     from nodeside.driver.commands.outcome import Outcome
     from nodeside.driver.ladder.task import Config
-    from nodeside.host import Kernel
+    from nodeside.system.host import Kernel
 
 
 @click.group()
@@ -334,9 +334,9 @@ def wait(name: str, host_root: Path, timeout: float) -> None:
     """
     import os
 
-    from nodeside.contract import ADMITTED_VARIABLE
     from nodeside.driver.commands.wait import await_admission, await_ready
-    from nodeside.host import Host
+    from nodeside.protocol.labels import ADMITTED_VARIABLE
+    from nodeside.system.host import Host
 
     boot_id = Host().boot_id  # the kernel's, so every container's own /proc has it
     await_ready(Host(host_root), name, boot_id, timeout=timeout)
@@ -416,7 +416,7 @@ def provide(shared: Path | None) -> None:
     This is what the init container does.
     """
     from nodeside.driver.handoff.provide import provide as provide_shared
-    from nodeside.shared import SharedDir
+    from nodeside.protocol.shared_directory import SharedDir
 
     if shared is None:
         raise click.UsageError("--shared DIR is required: the directory to fill")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from nodeside.contract import API_GROUP, API_VERSION, LABEL_VALUE, NodeDriverStatus
+from nodeside.protocol.labels import API_GROUP, API_VERSION, LABEL_VALUE
+from nodeside.protocol.node_status import NodeDriverStatus
 from nodeside.spec.mistakes import Document, Mistake, in_brief
 from nodeside.spec.reader import Reader
 from nodeside.spec.schema import shape_of

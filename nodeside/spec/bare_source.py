@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nodeside.contract import API_VERSION, BuildKind
 from nodeside.errors import NodesideError, SpecError
-from nodeside.files import open_untrusted
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.bundle_key import BuildKind
+from nodeside.protocol.labels import API_VERSION
+from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.document import parse
 from nodeside.spec.model import Driver
+from nodeside.system.files import open_untrusted
 
 _MAKEFILES = ("Kbuild", "Makefile")  # kbuild reads the first that is there
 TEMPLATE = ".in"  # the end of the name of a file that a configure fills in

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nodeside import __version__
-from nodeside.contract import API_GROUP, API_VERSION
 from nodeside.errors import SpecError
+from nodeside.protocol.labels import API_GROUP, API_VERSION
 from nodeside.spec.mistakes import Document, refuse
 from nodeside.spec.model import Driver
 from nodeside.spec.reader import Newer, Reader

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from nodeside.contract import API_VERSION
+from nodeside.protocol.labels import API_VERSION
 from nodeside.spec.model import Driver
 from nodeside.spec.schema import (
     Boolean,

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
-from nodeside.contract import BuildKind
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec import patterns
 from nodeside.spec.devices import Device
 from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.contract import NodeDriverStatus
+from nodeside.protocol.node_status import NodeDriverStatus
 from nodeside.spec.editor import JsonSchema, Scalar, Schema
 from nodeside.spec.model import Driver
 from nodeside.spec.rules import CLUSTER_RULES, rules_of

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from nodeside.contract import BuildKind
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.bundle_key import BuildKind
+from nodeside.protocol.module_names import kernel_name
 from nodeside.spec import expressions
 from nodeside.spec.devices import (
     LABEL_LIMIT,

@@ -17,7 +17,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
-from nodeside.contract import REPORT_ITEMS, REPORT_TEXT
+from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT
 from nodeside.values import frozen
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ def camel_case(name: str) -> str:
 
 
 def shape_of(kind: type[Any]) -> Section:
-    """Return the shape of a section, or of a record of `contract.py`, whose texts are unchecked."""
+    """Return the shape of a section, or of a record of `protocol/`, whose texts are unchecked."""
     if kind not in _SHAPES:
         hints = get_type_hints(kind)
         declared = dataclasses.fields(kind)

@@ -14,18 +14,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodeside import log, process
-from nodeside.contract import (
-    BuildKind,
+from nodeside import log
+from nodeside.errors import NodesideError, NoSpace
+from nodeside.protocol.build_records import (
     BuildRequest,
     BuildResult,
     BuiltModule,
     FailureKind,
     Toolchain,
 )
-from nodeside.errors import NodesideError, NoSpace
-from nodeside.files import UntrustedFile, disk_errors, open_untrusted
-from nodeside.shared import SharedDir
+from nodeside.protocol.bundle_key import BuildKind
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
+from nodeside.system.files import UntrustedFile, disk_errors, open_untrusted
 from nodeside.toolkit_sidecar import dkms_conf, memory
 from nodeside.toolkit_sidecar.buildlog import BuildLog, Echo
 from nodeside.toolkit_sidecar.collect import collect, remove_prebuilt

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nodeside.files import disk_errors
+from nodeside.system.files import disk_errors
 from nodeside.toolkit_sidecar.firsterror import FirstError
 from nodeside.toolkit_sidecar.remedies import NO_SPACE
 

@@ -87,8 +87,8 @@ def _set_up_log(options: argparse.Namespace) -> ModuleType:
 
 def _run(options: argparse.Namespace) -> ExitCode:
     def work(life: Life) -> int:
-        from nodeside.host import Host
-        from nodeside.shared import SharedDir
+        from nodeside.protocol.shared_directory import SharedDir
+        from nodeside.system.host import Host
         from nodeside.toolkit_sidecar.sidecar import Sidecar
 
         _set_up_log(options)
@@ -106,9 +106,9 @@ def _answer(options: argparse.Namespace) -> ExitCode:
 
 
 def _kernels(options: argparse.Namespace) -> ExitCode:
-    from nodeside.buildjob import ToolkitKernels
-    from nodeside.host import Host
-    from nodeside.shared import SharedDir
+    from nodeside.protocol.build_job import ToolkitKernels
+    from nodeside.protocol.shared_directory import SharedDir
+    from nodeside.system.host import Host
     from nodeside.toolkit_sidecar.headers import toolkit_kernels
 
     _set_up_log(options)
@@ -125,8 +125,8 @@ def _check(options: argparse.Namespace) -> ExitCode:
     import json
     from dataclasses import asdict
 
-    from nodeside.contract import BuildKind, BuildSettings
-    from nodeside.host import Host, Kernel
+    from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+    from nodeside.system.host import Host, Kernel
     from nodeside.toolkit_sidecar.headers import find_any_build
     from nodeside.toolkit_sidecar.jobs import count_jobs
     from nodeside.toolkit_sidecar.toolchain import Bench, inspect

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nodeside import process
-from nodeside.contract import BuiltModule, FailureKind
-from nodeside.files import UntrustedFile, disk_errors, open_untrusted
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.build_records import BuiltModule, FailureKind
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system import process
+from nodeside.system.files import UntrustedFile, disk_errors, open_untrusted
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
 from nodeside.values import frozen

@@ -10,8 +10,9 @@ import re
 import shlex
 from pathlib import Path
 
-from nodeside import process
-from nodeside.contract import BuildSettings, FailureKind
+from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.bundle_key import BuildSettings
+from nodeside.system import process
 from nodeside.toolkit_sidecar.descendants import enclosure
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 
-from nodeside import process
-from nodeside.contract import FailureKind
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system import process
 from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn

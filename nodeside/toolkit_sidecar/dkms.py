@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeside.contract import FailureKind
-from nodeside.host import Kernel
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed

@@ -18,8 +18,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeside.contract import FailureKind
-from nodeside.files import UntrustedFile, open_untrusted
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system.files import UntrustedFile, open_untrusted
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed

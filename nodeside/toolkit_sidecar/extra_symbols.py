@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeside.contract import FailureKind
-from nodeside.files import UntrustedFile, disk_errors, open_untrusted
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system.files import UntrustedFile, disk_errors, open_untrusted
 from nodeside.toolkit_sidecar.failure import BuildFailed
 
 _LIMIT = 8 << 20  # bytes; a whole kernel's list has about 1.5 MiB

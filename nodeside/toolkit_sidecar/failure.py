@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nodeside.contract import FailureKind
 from nodeside.errors import NodesideError
+from nodeside.protocol.build_records import FailureKind
 
 
 class BuildFailed(NodesideError):

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
-from nodeside.buildjob import ToolkitKernel
-from nodeside.contract import FailureKind
-from nodeside.host import Kernel
+from nodeside.protocol.build_job import ToolkitKernel
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.values import frozen
 

@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from nodeside.contract import FailureKind
+from nodeside.protocol.build_records import FailureKind
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.jobs import cgroup_files, memory_limit
 

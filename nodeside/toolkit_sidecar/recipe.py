@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
-from nodeside import process
-from nodeside.contract import BuildKind, BuildRequest, FailureKind
+from nodeside.protocol.build_records import BuildRequest, FailureKind
+from nodeside.protocol.bundle_key import BuildKind
+from nodeside.system import process
 from nodeside.toolkit_sidecar.compiler import Compiler
 from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.failure import BuildFailed

@@ -14,12 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeside import log
-from nodeside.contract import PROTOCOL, BuildRequest, BuildResult, FailureKind, SidecarRecord
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.files import UntrustedFile, publish_bytes
-from nodeside.host import Host
-from nodeside.records import MalformedRecord, read_untrusted
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import (
+    PROTOCOL,
+    BuildRequest,
+    BuildResult,
+    FailureKind,
+    SidecarRecord,
+)
+from nodeside.protocol.records import MalformedRecord, read_untrusted
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import UntrustedFile, publish_bytes
+from nodeside.system.host import Host
 from nodeside.toolkit_sidecar import builder
 from nodeside.toolkit_sidecar.buildlog import LOG_LIMIT
 from nodeside.toolkit_sidecar.descendants import (

@@ -7,7 +7,7 @@ request is answered whatever happens to the process that works on it. Deaths are
 no build can write.
 
 This module therefore imports little. It repeats the names of three directories and of the lock,
-because importing `nodeside.shared` costs 4 MiB; a test compares the names.
+because importing `nodeside.protocol.shared_directory` costs 4 MiB; a test compares the names.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from nodeside.directory_watch import DirectoryWatch
 from nodeside.errors import ExitCode, Locked, SystemRefused
+from nodeside.system.directory_watch import DirectoryWatch
 
 # Modules that the worker needs too, as many as fit into the memory goal (13 MiB PSS). A module
 # imported before the fork need not be imported after it.

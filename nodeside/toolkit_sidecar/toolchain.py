@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodeside import process
-from nodeside.contract import BuildKind, BuildSettings, FailureKind, Toolchain
 from nodeside.errors import NodesideError
-from nodeside.host import Kernel
+from nodeside.protocol.build_records import FailureKind, Toolchain
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.system import process
+from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar.compiler import Compiler, check_compiler, kernels_compiler
 from nodeside.toolkit_sidecar.confinement import disk_full, free_bytes
 from nodeside.toolkit_sidecar.failure import BuildFailed

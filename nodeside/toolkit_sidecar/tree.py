@@ -8,10 +8,10 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from nodeside import process
-from nodeside.contract import FailureKind
 from nodeside.errors import NoSpace
-from nodeside.files import TEMPORARY_PREFIX, disk_errors
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system import process
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors
 from nodeside.toolkit_sidecar.failure import BuildFailed
 
 _REMOVE_TIMEOUT = 600.0  # seconds for rm; the largest build has about 100,000 files

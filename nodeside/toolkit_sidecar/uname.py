@@ -16,8 +16,8 @@ import shlex
 import shutil
 from pathlib import Path
 
-from nodeside.files import disk_errors
-from nodeside.host import Kernel
+from nodeside.system.files import disk_errors
+from nodeside.system.host import Kernel
 
 # POSIX sh that runs no program but the real uname. The order of the fields is fixed, whatever the
 # order of the options; `-a` omits a processor and a platform that are unknown (coreutils).

@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeside.errors import NodesideError, NoSpace
-from nodeside.filelock import take_lock
-from nodeside.files import TEMPORARY_PREFIX, disk_errors
-from nodeside.owned_directory import require_trusted
+from nodeside.system.file_lock import take_lock
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors
+from nodeside.system.owned_directory import require_trusted
 from nodeside.trial.errors import TrialError
 
 MIB = 1 << 20

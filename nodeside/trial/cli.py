@@ -250,7 +250,7 @@ def _clean() -> None:
 
 
 def _list(accelerator: str, architecture: Architecture, output: str) -> None:
-    from nodeside.table import table
+    from nodeside.text.table import table
     from nodeside.trial.workshop import Workshop
 
     with Workshop(accelerator=accelerator, architecture=architecture) as workshop:

@@ -15,8 +15,8 @@ import os
 import struct
 from pathlib import Path
 
-from nodeside import process
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.architecture import Architecture
 from nodeside.trial.errors import TrialError
 

@@ -100,8 +100,8 @@ def _make(
 
     from nodeside import __version__
     from nodeside.errors import UsageError
-    from nodeside.scratch import scratch_directory
     from nodeside.spec import load
+    from nodeside.system.scratch import scratch_directory
     from nodeside.trial import scaffold, vendor_tree
     from nodeside.trial.owned_place import owned_place
     from nodeside.trial.target.dependencies import require_packages
@@ -159,7 +159,7 @@ def _document(directory: Path, draft: Draft) -> dict[str, Any]:
 
 
 def _table(document: dict[str, Any], directory: Path) -> str:
-    from nodeside.table import table
+    from nodeside.text.table import table
 
     where = shlex.quote(str(directory))
     rows = [

@@ -18,9 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from nodeside.child import run_in_child
-from nodeside.files import disk_errors, publish_bytes
-from nodeside.owned_directory import OwnedDirectory, cannot_become, group_of, opened_directory
+from nodeside.system.child import run_in_child
+from nodeside.system.files import disk_errors, publish_bytes
+from nodeside.system.owned_directory import (
+    OwnedDirectory,
+    cannot_become,
+    group_of,
+    opened_directory,
+)
 from nodeside.values import frozen
 
 _SECONDS = 600.0

@@ -23,10 +23,10 @@ from typing import Any
 
 from nodeside.driver.handoff.provide import command as sidecar_command
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
-from nodeside.files import disk_errors
-from nodeside.pci import PciDevice
-from nodeside.process import Completed
 from nodeside.spec import check_labels, check_node_driver
+from nodeside.system.files import disk_errors
+from nodeside.system.pci import PciDevice
+from nodeside.system.process import Completed
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.host.build import HostBuild, tell
 from nodeside.trial.machine import shell

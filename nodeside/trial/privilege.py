@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from nodeside.owned_directory import require_trusted
+from nodeside.system.owned_directory import require_trusted
 from nodeside.trial.cache import default_directory, refusal_of_home
 from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.errors import TrialError

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from nodeside.errors import ExitCode
-from nodeside.html_page import (
+from nodeside.log import escaped
+from nodeside.text.html_page import (
     Bar,
     Cell,
     bad,
@@ -27,7 +28,6 @@ from nodeside.html_page import (
     page,
     paragraph,
 )
-from nodeside.log import escaped
 from nodeside.trial.owned_place import OwnedPlace
 from nodeside.trial.pod import Run
 from nodeside.trial.result import as_json, first_error, stage_seconds, stages_of

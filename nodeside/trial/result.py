@@ -13,7 +13,7 @@ from typing import Any
 
 from nodeside.errors import ExitCode
 from nodeside.log import escaped
-from nodeside.table import table
+from nodeside.text.table import table
 from nodeside.trial.host.build import BY_HAND
 from nodeside.trial.pod import Consumed, Run
 

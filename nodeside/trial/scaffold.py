@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nodeside.contract import API_VERSION, BuildKind
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.errors import UsageError
 from nodeside.log import escaped
+from nodeside.protocol.bundle_key import BuildKind
+from nodeside.protocol.labels import API_VERSION
 from nodeside.spec import json_schema
 from nodeside.spec.schema import LIST_LIMIT
 from nodeside.spec.yamltext import write_yaml

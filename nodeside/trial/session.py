@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from nodeside.errors import ExitCode, NodesideError, UsageError
-from nodeside.scratch import scratch_directory
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial import pod
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.debian.kernels import AvailableKernel

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from nodeside.files import disk_errors
+from nodeside.system.files import disk_errors
 from nodeside.trial.errors import TargetError
 
 LIMIT_MIB = 2048

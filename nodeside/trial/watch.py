@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from nodeside.errors import ExitCode, NodesideError, UsageError
-from nodeside.scratch import scratch_directory
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.architecture import Architecture
 from nodeside.trial.debian.kernels import AvailableKernel
 from nodeside.trial.errors import MachineLost

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from nodeside.contract import BuildSettings
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.scratch import scratch_directory
+from nodeside.protocol.bundle_key import BuildSettings
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian import kernels

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from tests import TOP
 from tests.patience import patience
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.scratch import remove_abandoned
+from nodeside.system import process
+from nodeside.system.scratch import remove_abandoned
 from tests import TOP
 from tests.patience import patience
 
@@ -37,7 +37,7 @@ _PLAYS = """
 import signal
 from types import SimpleNamespace
 from bench.cluster import speakers
-from nodeside.scratch import scratch_directory
+from nodeside.system.scratch import scratch_directory
 
 speakers.connect = lambda _: SimpleNamespace()
 there = SimpleNamespace(forget_connections=lambda: None, kubeconfig="")

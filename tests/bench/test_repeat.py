@@ -4,7 +4,7 @@ import pytest
 
 from bench.repeat import repeat, timings
 from bench.room import BenchError
-from nodeside import process
+from nodeside.system import process
 
 
 def test_each_run_of_the_loop_is_timed() -> None:

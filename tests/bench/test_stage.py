@@ -14,7 +14,7 @@ from bench import waiting
 from bench.cluster.speakers import Heard
 from bench.cluster.stage import Controller, Stage
 from bench.room import BenchError
-from nodeside import process
+from nodeside.system import process
 
 
 def stage(monkeypatch: pytest.MonkeyPatch, heard: Heard) -> Stage:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.scratch import scratch_directory
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.workshop import Workshop
 from tests.chaos import bundles, histories, kills, leaders, pairs, power_cuts, scarcity, stores
 from tests.chaos.ledger import Ledger

@@ -22,8 +22,8 @@ from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.store.base import FetchOptions, WantedBundle
 from nodeside.driver.store.sources import fetch_first
 from nodeside.errors import NodesideError
-from nodeside.scratch import scratch_directory
 from nodeside.spec.model import PrebuiltSource, Trust
+from nodeside.system.scratch import scratch_directory
 from tests.chaos.attempts import BUG, attempt
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.mutations import damaged_bytes, damaged_document

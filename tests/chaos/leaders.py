@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 
-from nodeside import process
+from nodeside.system import process
 from tests.chaos.ledger import Ledger
 from tests.cluster.e2e.faults import SEED
 from tests.patience import patience

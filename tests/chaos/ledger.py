@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from nodeside.table import table
+from nodeside.text.table import table
 
 _ENOUGH = 10  # findings; after so many an experiment ends, since they repeat themselves
 _NOTICE = 15.0  # seconds between two lines of progress

@@ -20,8 +20,8 @@ from typing import Any, Self
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.module.modulefile import read_module
 from nodeside.errors import DeadlinePassed
-from nodeside.process import Completed
-from nodeside.scratch import scratch_directory
+from nodeside.system.process import Completed
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.workshop import Node, Workshop

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from nodeside.errors import DeadlinePassed, ExitCode
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from nodeside.trial.machine.containers import DRIVER, TOOLKIT
 from nodeside.trial.machine.machine import GuestProcess
 from tests.chaos.ledger import Ledger, Round

@@ -13,8 +13,8 @@ from pathlib import Path
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.store.base import WantedBundle
 from nodeside.driver.store.sources import SourceResult, fetch_first, find_manifest
-from nodeside.scratch import scratch_directory
 from nodeside.spec.model import PrebuiltSource, Trust
+from nodeside.system.scratch import scratch_directory
 from tests.chaos.attempts import BUG, attempt
 from tests.chaos.ledger import Ledger, Round
 from tests.driver.fakes.odd_answers import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodeside import process
 from nodeside.errors import NodesideError
+from nodeside.system import process
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.binaries import binaries
 from tests.controlplane.controlplane import ControlPlane

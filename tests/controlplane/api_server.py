@@ -15,8 +15,8 @@ from typing import Any
 
 import requests
 
-from nodeside import process
 from nodeside.errors import DeadlinePassed
+from nodeside.system import process
 from tests.patience import patience
 
 MERGE_PATCH = "application/merge-patch+json"

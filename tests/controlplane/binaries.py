@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from nodeside import process
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
+from nodeside.system import process
 from tests.costs.cold import building
 from tests.patience import patience
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from tests.patience import patience
 
 _OPENSSL = patience(30.0)  # seconds

@@ -18,9 +18,9 @@ from typing import Any
 
 import requests
 
-from nodeside import process
 from nodeside.errors import DeadlinePassed, NodesideError
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from tests.controlplane import components
 from tests.controlplane.api_server import ApiServer
 from tests.controlplane.binaries import Binaries, Say, binaries

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nodeside.table import table
+from nodeside.text.table import table
 
 LOG = "built.jsonl"
 

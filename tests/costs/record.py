@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from nodeside import process
 from nodeside.errors import NodesideError
-from nodeside.files import publish_bytes
-from nodeside.table import table
+from nodeside.system import process
+from nodeside.system.files import publish_bytes
+from nodeside.text.table import table
 from tests.costs.meter import KINDS
 
 _GIT = 60.0  # seconds

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nodeside.host import Host
 from nodeside.spec.document import to_document
+from nodeside.system.host import Host
 from tests.device_agent.node import driver, say_ready
 from tests.device_agent.played_kubelet import LONG
 from tests.driver.fakes.kernel import add_pci_device, link, write

@@ -23,8 +23,8 @@ from nodeside.device_agent import finder
 from nodeside.device_agent.agent import Kubelet, run
 from nodeside.device_agent.feature_sinks import Sinks
 from nodeside.device_agent.finder import News
-from nodeside.host import Host
 from nodeside.spec.document import load
+from nodeside.system.host import Host
 from tests.device_agent.agent_process import Logged
 from tests.device_agent.played_kubelet import LONG
 

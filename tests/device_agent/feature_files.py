@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from nodeside.timestamps import parse_rfc3339
+from nodeside.protocol.timestamps import parse_rfc3339
 
 LIMIT: Final = 64 << 10  # bytes
 _EXPIRES: Final = "# +expiry-time="

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.contract import Rung
-from nodeside.host import Host
-from nodeside.ready_file import ReadyRecord, write_ready
+from nodeside.protocol.node_status import Rung
+from nodeside.protocol.ready_file import ReadyRecord, write_ready
 from nodeside.spec import Driver
 from nodeside.spec.document import parse
+from nodeside.system.host import Host
 
 STAGES = {"build": 41.5, "load": 0.25}  # seconds
 

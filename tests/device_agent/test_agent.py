@@ -18,9 +18,9 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodeside import process
-from nodeside.host import Host
-from nodeside.ready_file import clear_ready
+from nodeside.protocol.ready_file import clear_ready
+from nodeside.system import process
+from nodeside.system.host import Host
 from tests.console import nodeside, until
 from tests.device_agent.agent_process import (
     BOTH,

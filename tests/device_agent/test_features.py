@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.contract import FEATURE_LIMIT, LABEL_VALUE
 from nodeside.device_agent.feature_sinks import (
     CALLER,
     EXPIRES,
@@ -33,11 +32,12 @@ from nodeside.device_agent.features import (
 from nodeside.device_agent.inventory import Inventory, Sight
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.errors import SystemRefused
-from nodeside.host import Host
-from nodeside.kube_api import Access, Client
-from nodeside.ready_file import clear_ready
+from nodeside.kube.client import Access, Client
+from nodeside.protocol.labels import FEATURE_LIMIT, LABEL_VALUE
+from nodeside.protocol.ready_file import clear_ready
 from nodeside.spec import Driver, patterns
 from nodeside.spec.devices import LABEL_LIMIT
+from nodeside.system.host import Host
 from tests.console import until
 from tests.device_agent import feature_files
 from tests.device_agent.agent_process import agent, kubelet_directory, node, write_driver

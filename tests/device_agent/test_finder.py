@@ -15,8 +15,8 @@ import pytest
 
 from nodeside.device_agent.finder import Finder, News, _subsystems
 from nodeside.devices.discovery import FoundDevices
-from nodeside.host import Host
-from nodeside.ready_file import clear_ready
+from nodeside.protocol.ready_file import clear_ready
+from nodeside.system.host import Host
 from tests.device_agent.node import driver, say_ready
 from tests.driver.fakes.kernel import add_pci_device, link, write
 from tests.patience import patience

@@ -16,9 +16,9 @@ from nodeside.device_agent.inventory import Known, Offered, Sight
 from nodeside.device_agent.metrics import Exposition, number, serving
 from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
 from nodeside.devices.discovery import FoundDevice
-from nodeside.host import Host
-from nodeside.ready_file import ready_path
+from nodeside.protocol.ready_file import ready_path
 from nodeside.spec.devices import Attribute, Metric, MetricType
+from nodeside.system.host import Host
 from tests.device_agent.node import STAGES, driver, say_ready
 from tests.patience import patience
 

@@ -11,7 +11,7 @@ import pytest
 
 from nodeside import log
 from nodeside.device_agent.registration import NotRegistered, Registration, file_prefix
-from nodeside.files import identity
+from nodeside.system.files import identity
 
 
 class Plugin:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from nodeside import child, sysfs
 from nodeside.devices import discovery
 from nodeside.devices.discovery import FoundDevice, FoundDevices
-from nodeside.host import Host
-from nodeside.pci import pci_devices
 from nodeside.spec.devices import Device
 from nodeside.spec.mistakes import Document
 from nodeside.spec.reader import Reader
 from nodeside.spec.schema import shape_of
+from nodeside.system import child, sysfs
+from nodeside.system.host import Host
+from nodeside.system.pci import pci_devices
 from tests.driver.fakes.kernel import add_pci_device, link, write
 
 PCI = {"vendor": "1234", "device": "11e8", "driver": "edu"}

@@ -15,8 +15,8 @@ from nodeside.device_agent.allocation import Given, given
 from nodeside.device_agent.inventory import Inventory
 from nodeside.devices import discovery
 from nodeside.devices.discovery import FoundDevices
-from nodeside.host import Host
 from nodeside.spec import load
+from nodeside.system.host import Host
 from tests.driver.fakes.kernel import link, write
 
 AFU = "d8424dc4a4a3c413f89e433683f9040b"

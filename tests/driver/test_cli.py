@@ -12,7 +12,7 @@ import pytest
 from nodeside.driver.cli import driver
 from nodeside.driver.node.run_directory import hold_lock
 from nodeside.errors import ExitCode
-from nodeside.ready_file import read_ready
+from nodeside.protocol.ready_file import read_ready
 from tests.console import nodeside
 from tests.driver.fakes.kernel import Refusal
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes

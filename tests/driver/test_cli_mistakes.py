@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodeside import process
 from nodeside.driver.cli import driver
 from nodeside.driver.commands.bundles import parse_target
 from nodeside.errors import ExitCode
 from nodeside.spec.model import PrebuiltSource
+from nodeside.system import process
 from tests import console
 from tests.console import Done, nodeside
 from tests.driver.fakes.kernel import write

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import BuildKind
 from nodeside.driver.handoff.source import build_settings, source_digest
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec import Driver, load
+from nodeside.system import process
 from tests.images.containerfile import copies
 
 EDU = Path(__file__).parents[2] / "examples" / "edu"

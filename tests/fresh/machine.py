@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside import process
-from nodeside.process import Completed
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.process import Completed
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.cache import digest_of
 from nodeside.trial.debian.archive import Archive, proxy_environment
 from nodeside.trial.host.container import OWN_PROCESSES

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from nodeside import process
+from nodeside.system import process
 from tests.controlplane.binaries import (
     Say,
     Tool,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import nodeside
-from nodeside import process
-from nodeside.contract import BuildKind, BuildSettings
 from nodeside.driver.handoff.source import source_digest
 from nodeside.driver.handoff.source_tree import NotSource
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec import load
+from nodeside.system import process
 from nodeside.trial import scaffold
 from nodeside.trial.target.draft import Draft
 from nodeside.trial.workshop import Workshop

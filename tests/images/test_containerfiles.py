@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.debian.root_filesystems import DRIVER_PACKAGES
 from tests.images.containerfile import copies, instructions
 

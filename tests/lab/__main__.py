@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from nodeside.errors import DeadlinePassed, Locked, NodesideError
-from nodeside.scratch import remove_abandoned
+from nodeside.system.scratch import remove_abandoned
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.lab import network

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside import process
 from nodeside.errors import UsageError
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from tests import TOP
 from tests.controlplane.controlplane import ControlPlane
 from tests.images.built import Engine

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from nodeside import process
-from nodeside.contract import dra_driver
+from nodeside.protocol.labels import dra_driver
+from nodeside.system import process
 from tests.cluster.e2e.scene import EDU
 from tests.lab import devices
 from tests.lab.node import LabNode

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nodeside.errors import ExitCode, NodesideError, UsageError
-from nodeside.table import table
+from nodeside.text.table import table
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.lab.lab import STATE, Lab
 from tests.loopback import UnixServer

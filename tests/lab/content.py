@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nodeside
-from nodeside import process
 from nodeside.errors import DeadlinePassed
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.architecture import Architecture
 from nodeside.trial.cache import digest_of, remove_tree
 from nodeside.trial.machine import busybox, disks

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL
 from cluster.plan.objects.device_agent import METRICS_PORT
-from nodeside.contract import feature_prefix
+from nodeside.protocol.labels import feature_prefix
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests.cluster.e2e.scene import EDU as EXAMPLE
 from tests.lab.content import EDU_IMAGE

@@ -24,9 +24,9 @@ import yaml
 
 import nodeside
 from cluster.model.names import NAMESPACE
-from nodeside import process
 from nodeside.errors import DeadlinePassed, UsageError
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from tests.cluster.e2e.controllers import LEASE
 from tests.cluster.e2e.scene import DRIVERS, EDU, NODE_DRIVERS, Scene
 from tests.cluster.e2e.staged import STAGE_DAEMON_SETS, write

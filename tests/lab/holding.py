@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from nodeside.errors import DeadlinePassed, NodesideError
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from tests.controlplane.api_server import Answer
 from tests.patience import patience
 

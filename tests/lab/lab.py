@@ -21,10 +21,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside import process
 from nodeside.errors import Locked, UsageError
-from nodeside.filelock import take_lock
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.file_lock import take_lock
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.architecture import ARM64, Architecture
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from cluster.model.names import DRIVER_LABEL, NAMESPACE
-from nodeside.contract import WAITS_FOR_DRIVER, node_driver_name
+from nodeside.protocol.labels import node_driver_name
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from tests import TOP, daemon
 from tests.cluster.e2e.scene import DRIVERS, JOBS, NODE_DRIVERS
 from tests.images.built import engine

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from nodeside import process
 from nodeside.errors import SystemRefused
+from nodeside.system import process
 from tests.node.machine import Cable
 from tests.patience import patience
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from nodeside.errors import UsageError
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.controlplane.certificates import sign_client, write_kubeconfig

@@ -16,8 +16,9 @@ from typing import Any
 import yaml
 
 from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL, UNLOAD_LABEL, stage_label
-from nodeside import process
-from nodeside.contract import READY_PATTERN, State, node_driver_name, state_label
+from nodeside.protocol.labels import node_driver_name, state_label
+from nodeside.protocol.node_status import READY_PATTERN, State
+from nodeside.system import process
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.cluster.e2e.scene import DRIVERS, EDU, JOBS, NODE_DRIVERS, REVISIONS, Scene
 from tests.cluster.e2e.staged import STAGE_DAEMON_SETS, STAGE_JOBS, write

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from tests.lab.features import ASKED, features
 
 _ANSWER = """\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeside.errors import DeadlinePassed
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from nodeside.trial.errors import MachineLost
 from tests.controlplane.api_server import Answer
 from tests.lab.holding import waited, who_holds

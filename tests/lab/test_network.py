@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.errors import Locked
+from nodeside.system import process
 from tests.lab.lab import only_lab
 from tests.lab.network import HOST, Network, address, pods, routes
 from tests.patience import patience

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.model.names import NAMESPACE
-from nodeside import process
+from nodeside.system import process
 from tests import TOP
 from tests.controlplane.controlplane import ControlPlane
 from tests.lab import devices

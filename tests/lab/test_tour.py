@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from tests import TOP
 from tests.lab import tour
 from tests.lab.tour import Chapter, Record, Setting, Wait

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bench.page import markdown_table
-from nodeside import process
+from nodeside.system import process
 
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->\n"
 HEADER = ("what happens", "seconds", "longest wait", "seconds", "commit")

@@ -7,12 +7,12 @@ from pathlib import Path
 from cluster.manager.metrics import FAMILIES
 from cluster.model.names import SILENT
 from cluster.model.states import Phase, Place, Progress
-from nodeside.contract import State
 from nodeside.device_agent.inventory import Known, Offered, Sight
 from nodeside.device_agent.metrics import Exposition
 from nodeside.device_agent.pod_resources import Container
 from nodeside.devices.discovery import FoundDevice
-from nodeside.host import Host
+from nodeside.protocol.node_status import State
+from nodeside.system.host import Host
 from tests.cluster.fakes.model import Model
 from tests.device_agent.agent_process import EDU
 from tests.device_agent.node import driver, say_ready

@@ -20,7 +20,7 @@ import yaml
 from cluster.install.manifests import Installation, manifests
 from cluster.model.snapshot import Settings
 from cluster.plan.objects.device_agent import device_agent
-from nodeside import process
+from nodeside.system import process
 from tests.device_agent.agent_process import EDU
 from tests.device_agent.node import driver
 from tests.monitoring.rules import SCRAPE, program, write_rules

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeside import process
+from nodeside.system import process
 from tests.monitoring.rules import ALERTS, program, write_rules
 from tests.patience import patience
 

@@ -22,9 +22,9 @@ from cluster.manager.metrics_auth import Verdict
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.tls import Serving
 from cluster.plan.planner import plan
-from nodeside.contract import State
-from nodeside.host import Host
-from nodeside.ready_file import clear_ready
+from nodeside.protocol.node_status import State
+from nodeside.protocol.ready_file import clear_ready
+from nodeside.system.host import Host
 from tests.cluster.fakes.model import Model
 from tests.device_agent.agent_process import BOTH, EDU, agent, kubelet_directory, node
 from tests.device_agent.node import say_ready

@@ -13,8 +13,8 @@ from cluster.cli.main import root
 from cluster.manager.metrics import FAMILIES
 from cluster.model.names import CONTROLLER, DRIVER_LABEL, METRICS, NAMESPACE, STAGE_LABEL
 from cluster.plan.objects.device_agent import METRICS_PORT
-from nodeside import process
 from nodeside.spec.fleet import DEVICES_STAGE
+from nodeside.system import process
 from tests import TOP
 from tests.monitoring.exposed import exposed, known
 from tests.monitoring.rules import ALERTS, DIRECTORY, RULE, SCRAPE, program, write_rules

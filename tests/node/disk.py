@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.cache import digest_of
 from nodeside.trial.machine import disks
 from nodeside.trial.workshop import Workshop

@@ -12,7 +12,7 @@ from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 
 import nodeside
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine import disks, qemu
 from nodeside.trial.machine.cpio import CpioArchive

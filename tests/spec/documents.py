@@ -8,7 +8,7 @@ from typing import Any, Final
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from nodeside.contract import API_VERSION
+from nodeside.protocol.labels import API_VERSION
 from nodeside.spec.model import Driver, DriverSpec
 from nodeside.spec.patterns import DRIVER_NAME
 from nodeside.spec.rules import rules_of

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import NodeDriverStatus, Rung, State, state_label
 from nodeside.driver.announce.documents import labels, node_driver
+from nodeside.protocol.labels import state_label
+from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
 from nodeside.spec import check_labels, check_node_driver
 
 STATUS = NodeDriverStatus(

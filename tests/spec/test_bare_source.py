@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind
 from nodeside.errors import SpecError
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec.bare_source import bare_driver, label, plain_version
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nodeside import __version__, log
-from nodeside.contract import BuildKind
 from nodeside.errors import ExitCode, SpecError
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec import Driver, dump, load, node_load, node_parse, parse, to_document
 from nodeside.spec.document import read_text
 from nodeside.spec.model import DriverSpec, Module, Reuse

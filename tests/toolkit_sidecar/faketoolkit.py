@@ -19,11 +19,12 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from nodeside import process
-from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings
-from nodeside.files import UntrustedFile
-from nodeside.host import Kernel
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuildRequest, BuildResult
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
+from nodeside.system.files import UntrustedFile
+from nodeside.system.host import Kernel
 from tests.patience import patience
 
 KERNEL = Kernel(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import FailureKind
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system import process
 from nodeside.toolkit_sidecar.collect import collect, find_modules
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.descendants import Found
 from nodeside.trial.host.container import ENVIRONMENT, entrance

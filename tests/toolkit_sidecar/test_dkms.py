@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind, FailureKind
+from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.toolkit_sidecar.dkms import Plan, interpret, padded
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed

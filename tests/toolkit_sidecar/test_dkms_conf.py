@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeside.contract import FailureKind
+from nodeside.protocol.build_records import FailureKind
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Watch
 from nodeside.toolkit_sidecar.dkms_conf import Values, evaluate, parse_dump

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import BuildKind, BuildRequest, BuildSettings
+from nodeside.protocol.build_records import BuildRequest
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.system import process
 from nodeside.toolkit_sidecar import dkms_conf
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Watch

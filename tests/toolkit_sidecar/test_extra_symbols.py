@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind, BuildRequest, BuildSettings, FailureKind
-from nodeside.host import Kernel
+from nodeside.protocol.build_records import BuildRequest, FailureKind
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar.extra_symbols import write_extra_symbols
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import build_environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import FailureKind
+from nodeside.protocol.build_records import FailureKind
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.firsterror import FirstError
 from tests.toolkit_sidecar.faketoolkit import FakeToolkit

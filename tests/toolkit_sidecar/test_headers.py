@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.contract import FailureKind
-from nodeside.host import Kernel
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar import headers
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from tests.toolkit_sidecar.faketoolkit import KERNEL, FakeToolkit

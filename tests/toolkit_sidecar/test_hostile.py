@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import FailureKind
-from nodeside.host import Host
+from nodeside.protocol.build_records import FailureKind
+from nodeside.system import process
+from nodeside.system.host import Host
 from nodeside.toolkit_sidecar import builder, confinement, descendants, sidecar
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Step, Watch, free_bytes, run_confined
@@ -43,7 +43,7 @@ ko straw
 # An ordinary user's sidecar, and what a process of the same user can open of it.
 _SAME_USER = """
 import ctypes, errno, os, sys
-from nodeside import process
+from nodeside.system import process
 from nodeside.toolkit_sidecar import supervisor
 from nodeside.toolkit_sidecar.descendants import enclosure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeside.contract import FailureKind
+from nodeside.protocol.build_records import FailureKind
 from tests.toolkit_sidecar.faketoolkit import FakeToolkit, lives
 
 pytestmark = pytest.mark.slow

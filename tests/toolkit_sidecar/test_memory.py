@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import FailureKind
+from nodeside.protocol.build_records import FailureKind
 from nodeside.toolkit_sidecar.memory import kills, lives
 from tests.toolkit_sidecar.faketoolkit import FakeToolkit, SidecarProcess, until
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from nodeside.contract import BuildResult, FailureKind
 from nodeside.errors import NodesideError, NoSpace, SystemRefused
-from nodeside.host import Host
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuildResult, FailureKind
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.host import Host
 from nodeside.toolkit_sidecar.builder import refusal
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.sidecar import Sidecar

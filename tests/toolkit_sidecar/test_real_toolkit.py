@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
 from nodeside.driver.handoff.source import source_digest
 from nodeside.driver.module.modulefile import read_module
-from nodeside.host import Host, Kernel
-from nodeside.shared import SharedDir, request_id
+from nodeside.protocol.build_records import BuildRequest, BuildResult, FailureKind
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.protocol.shared_directory import SharedDir, request_id
+from nodeside.system.host import Host, Kernel
 from nodeside.toolkit_sidecar.headers import read_headers
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk

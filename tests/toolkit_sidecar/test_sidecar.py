@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind, FailureKind
 from nodeside.errors import ExitCode
-from nodeside.records import encode, publish
+from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.bundle_key import BuildKind
+from nodeside.protocol.records import encode, publish
 from nodeside.toolkit_sidecar.collect import _is_near
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, DIGEST, KERNEL, FakeToolkit, lives, until
 

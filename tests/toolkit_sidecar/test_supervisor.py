@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.errors import ExitCode, SystemRefused
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
 from nodeside.toolkit_sidecar import supervisor
 from nodeside.toolkit_sidecar.supervisor import SURVIVED, Life, Supervisor
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, KERNEL, LONG, FakeToolkit, until
@@ -42,7 +42,7 @@ def test_it_names_the_places_of_the_protocol(tmp_path: Path) -> None:
 def test_waiting_imports_nothing_that_only_a_build_needs() -> None:
     code = "import nodeside.toolkit_sidecar.cli, sys; print(*sys.modules, sep='\\n')"
     loaded = set(process.run([sys.executable, "-I", "-c", code], timeout=LONG).output.split())
-    heavy = {"ctypes", "dataclasses", "hashlib", "logging", "subprocess", "nodeside.contract"}
+    heavy = {"ctypes", "dataclasses", "hashlib", "logging", "subprocess", "nodeside.protocol"}
     assert not heavy & loaded
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import BuildKind, BuildSettings, FailureKind
 from nodeside.errors import ExitCode
+from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.system import process
 from nodeside.toolkit_sidecar.compiler import (
     Compiler,
     ask,
@@ -50,7 +51,7 @@ def test_the_kernels_compiler_is_in_its_configuration(toolkit: FakeToolkit) -> N
 
 
 def test_the_driver_may_choose_its_compiler() -> None:
-    from nodeside.contract import BuildKind
+    from nodeside.protocol.bundle_key import BuildKind
 
     settings = BuildSettings(BuildKind.KBUILD, (), make_arguments=("V=1", "CC=ccache gcc-11"))
     assert chosen_by_driver(settings) == "ccache gcc-11"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.host import Kernel
+from nodeside.system import process
+from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar.uname import path_with_uname
 from tests.toolkit_sidecar.faketoolkit import LONG
 

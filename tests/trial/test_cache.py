@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.errors import NoSpace, UsageError
-from nodeside.filelock import take_lock
+from nodeside.system.file_lock import take_lock
 from nodeside.trial import cache as trial_cache
 from nodeside.trial.cache import TrialCache, remove
 from nodeside.trial.errors import TrialError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.errors import ExitCode
+from nodeside.system import process
 from nodeside.trial import emulation
 from nodeside.trial.architecture import AMD64, ARM64
 from nodeside.trial.emulation import exit_program, explain, require_emulation

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import BuildKind
 from nodeside.errors import ExitCode
-from nodeside.process import Completed
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec import load
 from nodeside.spec.pci import PciId
+from nodeside.system import process
+from nodeside.system.process import Completed
 from nodeside.trial.scaffold import FILES
 from tests.patience import patience
 

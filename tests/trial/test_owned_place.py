@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.errors import NoSpace, SystemRefused, UsageError
-from nodeside.files import publish_bytes
+from nodeside.system.files import publish_bytes
 from nodeside.trial.owned_place import owned_place
 
 SOMEBODY = 12345

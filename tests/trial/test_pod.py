@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nodeside.process import Completed
 from nodeside.spec.pci import PciId
+from nodeside.system.process import Completed
 from nodeside.trial.pod import BootOptions, _Pod, crash_site
 from nodeside.trial.progress import Progress
 

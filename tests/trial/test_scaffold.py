@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nodeside.contract import BuildKind, BuildSettings
 from nodeside.driver.handoff.source import source_digest
 from nodeside.driver.handoff.source_tree import NotSource
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.errors import UsageError
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec import json_schema, load
 from nodeside.spec.model import Driver
 from nodeside.spec.pci import PciId

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nodeside.table import table
+from nodeside.text.table import table
 from nodeside.trial.architecture import AMD64, ARCHITECTURES
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, Effect

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from nodeside import process
 from nodeside.driver.bundle.bundle import Bundle, read_bundle
-from nodeside.process import Completed
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
+from nodeside.system.process import Completed
 from nodeside.trial.host import build
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk

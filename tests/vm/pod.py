@@ -14,7 +14,7 @@ from typing import Any
 
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle
 from nodeside.driver.handoff.provide import command
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine.containers import TOOLKIT, ContainerSpec
 from nodeside.trial.machine.machine import GuestProcess, Machine

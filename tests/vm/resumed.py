@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nodeside.scratch import scratch_directory
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial import vendor_tree
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine import disks

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.errors import ExitCode
-from nodeside.process import Completed
+from nodeside.system import process
+from nodeside.system.process import Completed
 from nodeside.trial.architecture import ARM64
 from nodeside.trial.workshop import Workshop
 from tests.patience import patience

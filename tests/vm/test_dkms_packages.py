@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind, BuildSettings
 from nodeside.driver.module.modulefile import read_modules
 from nodeside.errors import ExitCode, SpecError
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec import load
 from nodeside.spec.bare_source import bare_driver
 from nodeside.trial import scaffold

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import READY_PATTERN
+from nodeside.protocol.node_status import READY_PATTERN
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import Kernels

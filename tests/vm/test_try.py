@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from nodeside import process
 from nodeside.errors import ExitCode
-from nodeside.process import Completed
+from nodeside.system import process
+from nodeside.system.process import Completed
 from nodeside.trial.cache import default_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop

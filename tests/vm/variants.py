@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from nodeside import process
+from nodeside.system import process
 
 SIGNER = "The vendor of the tests"
 EDU = Path(__file__).parents[2] / "examples" / "edu"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from nodeside.errors import DeadlinePassed
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from nodeside.trial.machine.containers import DRIVER
 from nodeside.trial.machine.machine import GuestProcess, Machine
 

@@ -14,7 +14,7 @@ from cluster.model.snapshot import BuildPod, ImageStream, JobObject, Pool, Snaps
 from cluster.model.states import Progress
 from cluster.plan.builds.toolkit_image import Link, Resolution, stream_of
 from cluster.plan.objects.build_job import Build, publish_target
-from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 
 COMING_TAGS = 2  # newest image stream tags to build for, of those that are coming for a pool

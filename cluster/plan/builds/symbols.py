@@ -8,7 +8,7 @@ from dataclasses import replace
 from cluster.model.states import Progress
 from cluster.plan.builds.builds import BuildState
 from cluster.plan.objects.build_job import Build
-from nodeside.buildjob import BuildOutcome
+from nodeside.protocol.build_job import BuildOutcome
 
 Find = Callable[[Build], BuildState | None]
 """Returns the build of another driver for the same kernel; None if nodes build it themselves."""

@@ -31,8 +31,9 @@ from cluster.model.snapshot import (
     Pool,
     ToolkitLabels,
 )
-from nodeside.buildjob import kernel_variant
-from nodeside.contract import FailureKind, Rung, State
+from nodeside.protocol.build_job import kernel_variant
+from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.node_status import Rung, State
 
 _REASONS: Final = frozenset(kind.reason for kind in FailureKind if kind.of_the_toolkit)
 _WORDS = 300  # maximum characters of a node's message

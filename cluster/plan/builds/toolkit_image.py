@@ -29,7 +29,7 @@ from cluster.model.snapshot import (
     Unseen,
 )
 from cluster.plan.builds.toolkit_evidence import NO_EVIDENCE, Evidence, has_built
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from nodeside.spec.fleet import Toolkit
 
 # Images that have compiled a module, by kernel release and architecture.

@@ -11,7 +11,7 @@ from cluster.model.snapshot import Assignment, DaemonSetObject, DriverObject, Sn
 from cluster.plan.builds.kernel_images import at_of
 from cluster.plan.nodes.pools import pool_of
 from cluster.plan.objects.revision import read_revision, revision_of, revision_text
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 
 

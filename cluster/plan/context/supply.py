@@ -20,7 +20,7 @@ from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.toolkits import Toolkits
 from cluster.plan.nodes.members import Member
 from cluster.plan.objects.build_job import Build, publish_target, stores
-from nodeside.contract import NOTHING_SERVED
+from nodeside.protocol.node_status import NOTHING_SERVED
 from nodeside.spec import Driver
 
 

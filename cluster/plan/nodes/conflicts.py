@@ -17,7 +17,7 @@ from cluster.model.names import config_map_name
 from cluster.model.snapshot import DriverObject, Node, RevisionObject, Snapshot
 from cluster.plan.nodes.hardware import former_devices, has_hardware
 from cluster.plan.objects.revision import read_revision
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 
 WAY_OUT: Final = "delete one of the two, or part their nodes by hardware.nodeSelector"

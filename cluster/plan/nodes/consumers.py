@@ -14,7 +14,7 @@ from functools import reduce
 
 from cluster.model.demand import Demand
 from cluster.model.snapshot import EMPTY, Consumer, Snapshot
-from nodeside.contract import dra_driver
+from nodeside.protocol.labels import dra_driver
 from nodeside.spec import Driver
 from nodeside.spec.devices import dra_devices
 from nodeside.spec.fleet import Evict

@@ -28,9 +28,10 @@ from typing import Final
 from cluster.kube.timestamps import believed
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import DriverPod, Node, NodeDriverObject, Snapshot
-from nodeside.contract import WAITS_FOR_DRIVER, node_driver_name
+from nodeside.protocol.labels import node_driver_name
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
+from nodeside.protocol.timestamps import rfc3339
 from nodeside.spec import Driver
-from nodeside.timestamps import rfc3339
 
 NO_POD: Final = 60.0  # seconds
 NO_REPORT: Final = 600.0

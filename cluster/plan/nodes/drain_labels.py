@@ -21,7 +21,7 @@ from typing import Final
 
 from cluster.kube.timestamps import believed
 from cluster.model.names import CORDONED, draining_label, undrained_label
-from nodeside.contract import API_GROUP
+from nodeside.protocol.labels import API_GROUP
 
 _STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without characters that a label value forbids
 _PEOPLE = "%Y-%m-%dT%H:%M:%SZ"

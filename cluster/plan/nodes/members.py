@@ -32,7 +32,8 @@ from cluster.plan.nodes.memo import Memo
 from cluster.plan.nodes.neighbours import followers
 from cluster.plan.nodes.pools import pool_of
 from cluster.plan.nodes.stage_pods import ending_pods
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 from nodeside.spec.pci import PciId

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cluster.model.names import CLOSED, closed_label, stage_label
 from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, uses
-from nodeside.contract import State, state_label
+from nodeside.protocol.labels import state_label
+from nodeside.protocol.node_status import State
 
 
 def label_keys(driver: str, node: Node) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The Job that builds a driver once per kernel for nodes to fetch: its name and its document.
 
-Pure; builds.py decides which Jobs are desired. Each step of nodeside/buildjob.py is a container.
-Mounts and environment match what `nodeside driver order|finish` and `toolkit.pyz` read.
+Pure; builds.py decides which Jobs are desired. Each step of nodeside/protocol/build_job.py is a
+container. Mounts and environment match what `nodeside driver order|finish` and `toolkit.pyz` read.
 
 No container is privileged or has a host path or a token. Vendor code can write only what its own
 container mounts writable: its answer and its output. Only the last step mounts the signing key. It

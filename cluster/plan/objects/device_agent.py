@@ -24,7 +24,7 @@ from cluster.model.names import (
 from cluster.model.snapshot import Settings
 from cluster.plan.objects.driver_pod import TOKEN_DIRECTORY, token_volume, unprivileged
 from cluster.plan.objects.revision import revision_text
-from nodeside.contract import dra_driver
+from nodeside.protocol.labels import dra_driver
 from nodeside.spec import Driver
 from nodeside.spec.devices import dra_devices, label_names
 from nodeside.spec.fleet import DEVICES_STAGE

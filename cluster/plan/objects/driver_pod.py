@@ -26,7 +26,7 @@ from cluster.model.names import (
     policy_name,
 )
 from cluster.model.snapshot import EMPTY, DriverObject, Pool, Settings, assignment
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.services import Hooks
 

@@ -19,8 +19,8 @@ from cluster.model.names import (
     object_labels,
 )
 from cluster.model.snapshot import DriverObject, RevisionObject, Settings
-from nodeside.contract import API_VERSION
 from nodeside.errors import SpecError
+from nodeside.protocol.labels import API_VERSION
 from nodeside.spec import Driver, node_parse, to_document
 from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.model import Hardware

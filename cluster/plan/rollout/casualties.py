@@ -28,8 +28,8 @@ from cluster.model.states import Boot, Health, Place
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.nodes.deadlines import LOST
 from cluster.plan.nodes.members import Member, cause
-from nodeside.contract import State
-from nodeside.timestamps import rfc3339
+from nodeside.protocol.node_status import State
+from nodeside.protocol.timestamps import rfc3339
 
 _WORDS: Final = 512  # maximum length of a recorded failure message in bytes
 

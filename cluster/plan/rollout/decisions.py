@@ -33,9 +33,9 @@ from cluster.plan.rollout.state import (
     worked_before,
 )
 from cluster.plan.rollout.table import Act, Row, Situation, decide
-from nodeside.shortlist import shortlist
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
+from nodeside.text.shortlist import shortlist
 
 _NAMED = 3  # nodes named in a reason
 

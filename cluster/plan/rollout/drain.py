@@ -40,7 +40,7 @@ from cluster.plan.rollout.drain_table import (
     decide,
 )
 from cluster.plan.rollout.table import Act
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict as Policy
 

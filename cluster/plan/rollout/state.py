@@ -10,7 +10,7 @@ from cluster.model.states import Boot, Health, Phase, Place, Supply
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.casualties import Casualty, failures
-from nodeside.contract import WAITS_FOR_DRIVER
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Rollout
 from nodeside.spec.model import Upgrade

@@ -23,14 +23,9 @@ from cluster.model.snapshot import (
 )
 from cluster.plan.objects.node_policy import with_sent_policy
 from cluster.plan.objects.revision import read_revision, revision_of, revision_text
-from nodeside.contract import (
-    UNLOADED,
-    State,
-    assigned_label,
-    node_driver_name,
-    state_label,
-)
 from nodeside.errors import ExitCode
+from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
+from nodeside.protocol.node_status import UNLOADED, State
 from nodeside.spec import Driver
 from nodeside.spec.model import UnloadPolicy
 

@@ -14,7 +14,7 @@ from cluster.model.names import CLOSED, READY, closed_label, stage_label
 from cluster.model.snapshot import Node
 from cluster.model.states import Health
 from cluster.plan.nodes.stage_pods import is_open, label_keys
-from nodeside.contract import state_label
+from nodeside.protocol.labels import state_label
 
 if TYPE_CHECKING:
     from cluster.plan.nodes.members import Member

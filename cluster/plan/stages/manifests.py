@@ -36,7 +36,8 @@ from cluster.plan.objects.driver_pod import unprivileged
 from cluster.plan.objects.revision import owner
 from cluster.plan.stages.job_manifests import complete_job, job_problems
 from cluster.render.templates import StageInvalid
-from nodeside.contract import ADMITTED_VARIABLE, State, state_label
+from nodeside.protocol.labels import ADMITTED_VARIABLE, state_label
+from nodeside.protocol.node_status import State
 from nodeside.spec import Driver
 from nodeside.spec.patterns import PULL_SPEC
 

@@ -41,7 +41,7 @@ from cluster.plan.stages.job_runs import JobManifest, JobRuns
 from cluster.plan.stages.manifests import Frame, built_in, gate_labels, objects
 from cluster.plan.stages.stage_state import Document, StageState
 from cluster.render.templates import StageInvalid
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.fleet import DEVICES_STAGE, Stage
 

@@ -33,8 +33,8 @@ from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Motion, current_motion, stopped
 from cluster.plan.status.report import StatusReport, counts
 from cluster.plan.status.resources import resource_rows
-from nodeside.contract import WAITS_FOR_DRIVER
-from nodeside.timestamps import rfc3339
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
+from nodeside.protocol.timestamps import rfc3339
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from cluster.plan.builds.builds import BuildState
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.decisions import Decision
-from nodeside.contract import State
-from nodeside.shortlist import shortlist
+from nodeside.protocol.node_status import State
+from nodeside.text.shortlist import shortlist
 
 _NAMED = 3  # nodes or tags listed in a message
 _MESSAGE_LIMIT = 2000  # bytes

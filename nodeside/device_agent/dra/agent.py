@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from nodeside import log, sysfs
+from nodeside import log
 from nodeside.device_agent.dra.api import Cluster
 from nodeside.device_agent.dra.driver import DraDriver
 from nodeside.device_agent.dra.names import device_name
@@ -20,9 +20,10 @@ from nodeside.device_agent.dra.slices import MOST, Document, device, full_addres
 from nodeside.device_agent.inventory import Inventory, Offered, Sight
 from nodeside.device_agent.pod_resources import Held
 from nodeside.devices.discovery import FoundDevices
-from nodeside.host import Host
 from nodeside.spec import Driver
 from nodeside.spec.devices import dra_devices
+from nodeside.system import sysfs
+from nodeside.system.host import Host
 
 
 class DraAgent:

@@ -7,8 +7,8 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from nodeside.device_agent.dra.slices import API, Document, Write, part
-from nodeside.kube_api import Access, Call, Caller, Client
-from nodeside.node_requests import read_node
+from nodeside.kube.client import Access, Call, Caller, Client
+from nodeside.kube.nodes import read_node
 
 _SLICES, _CLAIMS = "resourceslices", "resourceclaims"
 _PATH = f"/apis/{API}/{_SLICES}"

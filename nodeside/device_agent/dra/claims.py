@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeside.contract import API_GROUP
 from nodeside.device_agent.allocation import Given
 from nodeside.device_agent.dra.slices import part
 from nodeside.errors import NodesideError
+from nodeside.protocol.labels import API_GROUP
 from nodeside.spec.devices import Mount
 from nodeside.values import frozen
 

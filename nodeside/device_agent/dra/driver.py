@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from nodeside import log
-from nodeside.backoff import backoff
-from nodeside.contract import dra_driver
 from nodeside.device_agent import messages
 from nodeside.device_agent.dra.service import VERSIONS, ClaimService
 from nodeside.device_agent.dra.site import Site
 from nodeside.device_agent.rpc import Server, Unary
 from nodeside.errors import NodesideError
-from nodeside.filelock import LockFile
-from nodeside.files import Identity, identity
+from nodeside.protocol.labels import dra_driver
+from nodeside.system.clock import backoff
+from nodeside.system.file_lock import LockFile
+from nodeside.system.files import Identity, identity
 
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts to listen
 

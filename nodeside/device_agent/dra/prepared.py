@@ -18,8 +18,8 @@ from typing import Any
 from nodeside import log
 from nodeside.device_agent.dra.claims import UID, Claim
 from nodeside.errors import NodesideError
-from nodeside.files import TEMPORARY_PREFIX, UntrustedFile, disk_errors
-from nodeside.records import MalformedRecord, decode, encode, publish, read_untrusted
+from nodeside.protocol.records import MalformedRecord, decode, encode, publish, read_untrusted
+from nodeside.system.files import TEMPORARY_PREFIX, UntrustedFile, disk_errors
 
 _SUFFIX = ".json"
 _MOST = 4096  # claims; a node has some hundred pods

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nodeside import log
-from nodeside.api_status import KubernetesError
-from nodeside.backoff import backoff
-from nodeside.clock import Clock
 from nodeside.device_agent.dra.api import version
 from nodeside.device_agent.dra.slices import Document, Pool, Write, writes
+from nodeside.http.status import KubernetesError
+from nodeside.system.clock import Clock, backoff
 
 _PAUSE = 1.0  # seconds between two rounds that write
 _LOOK = 60.0  # seconds between two looks at the versions

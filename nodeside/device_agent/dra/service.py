@@ -14,8 +14,6 @@ from itertools import islice
 from typing import Any, Final
 
 from nodeside import log
-from nodeside.api_status import KubernetesError, may_pass
-from nodeside.contract import dra_driver
 from nodeside.device_agent import messages
 from nodeside.device_agent.allocation import Given, given
 from nodeside.device_agent.dra.claims import (
@@ -36,6 +34,8 @@ from nodeside.device_agent.dra.slices import MOST, Document
 from nodeside.device_agent.inventory import Offered
 from nodeside.device_agent.rpc import Feed, Services, Unary
 from nodeside.errors import NodesideError
+from nodeside.http.status import KubernetesError, may_pass
+from nodeside.protocol.labels import dra_driver
 from nodeside.spec.devices import Device, Mount
 from nodeside.values import frozen
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeside.contract import dra_driver
-from nodeside.kube_api import Access
+from nodeside.kube.client import Access
+from nodeside.protocol.labels import dra_driver
 from nodeside.values import frozen
 
 _LONGEST = 107  # characters of a socket's path: unix(7)

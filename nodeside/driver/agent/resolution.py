@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nodeside import log
-from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.errors import Bug, NodesideError
+from nodeside.protocol.node_status import NodeDriverStatus, State
 from nodeside.spec import glance
 
 _UNKNOWN = "unknown"  # a NodeDriver must have a version

@@ -25,9 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeside import log, process
-from nodeside.clock import Clock
-from nodeside.contract import NodeDriverStatus, State
+from nodeside import log
 from nodeside.driver.agent.resolution import LastRead, resolve_or_tell
 from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.bringup import bring_up, judge_loaded
@@ -40,8 +38,11 @@ from nodeside.driver.ladder.task import Config, Task, read_driver
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.driver.services.services import ServiceFailed, Services
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
-from nodeside.host import Host
-from nodeside.ready_file import clear_ready, ready_path
+from nodeside.protocol.node_status import NodeDriverStatus, State
+from nodeside.protocol.ready_file import clear_ready, ready_path
+from nodeside.system import process
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

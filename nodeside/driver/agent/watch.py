@@ -23,10 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from nodeside.clock import Clock
-from nodeside.modulenames import kernel_name
-from nodeside.shortlist import shortlist
-from nodeside.uevents import Uevent, Uevents, open_uevents
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system.clock import Clock
+from nodeside.system.uevents import Uevent, Uevents, open_uevents
+from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
 
 POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes

@@ -35,12 +35,12 @@ from dataclasses import replace
 from typing import TextIO
 
 from nodeside import log
-from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
 from nodeside.driver.announce.api import connect
 from nodeside.driver.announce.delivery import Delivery, same_news
 from nodeside.errors import NodesideError
-from nodeside.host import Host
-from nodeside.ready_file import ReadyRecord, clear_ready, read_ready, write_ready
+from nodeside.protocol.node_status import NodeDriverStatus, Rung, State, ready_marker
+from nodeside.protocol.ready_file import ReadyRecord, clear_ready, read_ready, write_ready
+from nodeside.system.host import Host
 
 _GOODBYE = 1.0  # seconds to wait for the thread to end; it may be in the middle of a request
 

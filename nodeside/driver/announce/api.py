@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from nodeside.api_status import OLD_DEFINITIONS, KubernetesError
-from nodeside.contract import API_GROUP
 from nodeside.driver.announce.documents import event_call, node_driver_call
-from nodeside.kube_api import Access, Call, Caller, Client
-from nodeside.node_requests import label_node, read_node
+from nodeside.http.status import OLD_DEFINITIONS, KubernetesError
+from nodeside.kube.client import Access, Call, Caller, Client
+from nodeside.kube.nodes import label_node, read_node
+from nodeside.protocol.labels import API_GROUP
 
 _RECORDED = 100  # calls that `NoCluster` keeps, so that memory stays bounded in a long run
 

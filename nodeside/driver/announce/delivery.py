@@ -16,13 +16,12 @@ from enum import Enum
 from typing import Any
 
 from nodeside import log
-from nodeside.api_status import KubernetesError
-from nodeside.backoff import backoff
-from nodeside.clock import Clock
-from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.announce import documents
 from nodeside.driver.announce.api import Api
 from nodeside.driver.announce.documents import occasion
+from nodeside.http.status import KubernetesError
+from nodeside.protocol.node_status import NodeDriverStatus, State
+from nodeside.system.clock import Clock, backoff
 from nodeside.values import frozen
 
 

@@ -12,21 +12,13 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from nodeside.contract import (
-    API_GROUP,
-    API_VERSION,
-    REPORT_ITEMS,
-    REPORT_TEXT,
-    NodeDriverStatus,
-    State,
-    node_driver_name,
-    state_label,
-)
 from nodeside.errors import encodable
-from nodeside.kube_api import Call
-from nodeside.records import encode
+from nodeside.kube.client import Call
+from nodeside.protocol.labels import API_GROUP, API_VERSION, node_driver_name, state_label
+from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT, NodeDriverStatus, State
+from nodeside.protocol.records import encode
+from nodeside.protocol.timestamps import rfc3339_micro
 from nodeside.spec.schema import camel_case
-from nodeside.timestamps import rfc3339_micro
 
 FIELD_MANAGER = "nodeside-node"
 EVENT_NAMESPACE = "default"  # required for events about cluster-scoped objects

@@ -11,14 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
-from nodeside.contract import (
-    NOTHING_SERVED,
-    HooksRun,
-    LoadedModule,
-    LoadedRecord,
-    Rung,
-    State,
-)
 from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.installation import (
@@ -47,10 +39,12 @@ from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.exported_symbols import clear_symbols, write_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.kernel_log import Mark
+from nodeside.driver.node.loaded_record import HooksRun, LoadedModule, LoadedRecord
 from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError, NoSpace
-from nodeside.ready_file import clear_ready
-from nodeside.records import encode
+from nodeside.protocol.node_status import NOTHING_SERVED, Rung, State
+from nodeside.protocol.ready_file import clear_ready
+from nodeside.protocol.records import encode
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodeside import log, process
+from nodeside import log
 from nodeside.driver.services.output import Output
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec.services import Hook
+from nodeside.system import process
 
 _LINES = 5  # of the output, in an error
 

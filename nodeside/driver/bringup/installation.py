@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
-from nodeside.contract import HooksRun, LoadedModule, LoadedRecord, Rung, State
 from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
@@ -49,11 +48,13 @@ from nodeside.driver.node.devices import device_numbers
 from nodeside.driver.node.exports import NOTHING_READ, read_exports
 from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
+from nodeside.driver.node.loaded_record import HooksRun, LoadedModule, LoadedRecord
 from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.modulenames import kernel_name
-from nodeside.pci import pci_devices
+from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.node_status import Rung, State
 from nodeside.spec.model import UnloadPolicy, Upgrade
+from nodeside.system.pci import pci_devices
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nodeside import log
-from nodeside.contract import NodeDriverStatus, Rung, ServiceStatus, State
 from nodeside.driver.ladder.plan import Verdict
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.node_status import NodeDriverStatus, Rung, ServiceStatus, State
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

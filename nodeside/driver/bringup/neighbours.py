@@ -20,8 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside import log
-from nodeside.clock import Clock
-from nodeside.contract import WAITS_FOR_DRIVER, LoadedRecord
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader, in_use_error
@@ -29,13 +27,16 @@ from nodeside.driver.kernel.unload import Blocked, Leaving, Obstacle, obstacle_e
 from nodeside.driver.ladder.exported_symbols import symbols_of_loaded
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.holders import Holding, who_holds
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.node_lock import is_locked, make_directory
 from nodeside.driver.node.run_directory import read_loaded
 from nodeside.driver.services.processes import is_of_a_service
 from nodeside.errors import ExitCode, NodesideError, NoSpace
-from nodeside.host import Host
-from nodeside.node_records import read_record, remove_record, write_record
-from nodeside.ready_file import read_ready, ready_path
+from nodeside.protocol.node_records import read_record, remove_record, write_record
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
+from nodeside.protocol.ready_file import read_ready, ready_path
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _PATIENCE = 90.0  # seconds for followers to stop their services and to unload

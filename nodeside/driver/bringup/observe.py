@@ -7,7 +7,6 @@ file of a bundle is read. A fetched bundle must satisfy the trust in the current
 
 from __future__ import annotations
 
-from nodeside.contract import LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bringup.installation import wanted_modules
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
@@ -16,7 +15,9 @@ from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.compatible import of_same_source
 from nodeside.driver.ladder.rungs import ask_sources
 from nodeside.driver.ladder.task import Task
+from nodeside.driver.node.loaded_record import LoadedModule, LoadedRecord
 from nodeside.driver.node.run_directory import read_loaded
+from nodeside.protocol.node_status import Rung
 
 
 def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[BundleManifest, ...]:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nodeside import log
-from nodeside.contract import HooksRun, LoadedRecord
 from nodeside.driver.bringup.hooks import HookFailed, run_hooks
 from nodeside.driver.bringup.neighbours import followers_gone, held_by_others
 from nodeside.driver.kernel.loader import Loader, in_use_error
@@ -26,6 +25,7 @@ from nodeside.driver.kernel.unload import (
     unload_modules,
 )
 from nodeside.driver.ladder.task import Task
+from nodeside.driver.node.loaded_record import HooksRun, LoadedRecord
 from nodeside.driver.node.run_directory import write_loaded
 from nodeside.errors import NodesideError
 

@@ -12,16 +12,16 @@ import stat
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 
-from nodeside import process, sysfs
-from nodeside.clock import Clock
-from nodeside.contract import LoadedModule
 from nodeside.driver.node.kernel_log import KernelLog, Mark, frame_in, splats
+from nodeside.driver.node.loaded_record import LoadedModule
 from nodeside.driver.node.modules import KernelModules
 from nodeside.errors import ExitCode, NodesideError, SpecError, SystemRefused
-from nodeside.host import Host
-from nodeside.pci import pci_devices
-from nodeside.search import search
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
+from nodeside.system import process, sysfs
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
+from nodeside.system.pci import pci_devices
+from nodeside.system.regex_search import search
 from nodeside.values import frozen
 
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round

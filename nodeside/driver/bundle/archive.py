@@ -38,7 +38,7 @@ from nodeside.driver.bundle.manifest import (
     Described,
     parse,
 )
-from nodeside.files import disk_errors
+from nodeside.system.files import disk_errors
 from nodeside.values import frozen
 
 _PACKED_CHUNK = 1 << 15  # packed bytes per read; zlib copies the unconsumed rest for each header

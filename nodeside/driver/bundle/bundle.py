@@ -36,14 +36,14 @@ from nodeside.driver.bundle.manifest import (
     parse,
 )
 from nodeside.errors import SystemRefused
-from nodeside.files import (
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system.files import (
     TEMPORARY_PREFIX,
     UntrustedFile,
     disk_errors,
     open_untrusted,
     sync_directory,
 )
-from nodeside.modulenames import kernel_name
 from nodeside.values import frozen
 
 CHUNK = 1 << 20  # bytes read at a time

@@ -29,14 +29,14 @@ from dataclasses import field
 from pathlib import Path
 
 from nodeside import log
-from nodeside.clock import Clock
-from nodeside.contract import store_tag
-from nodeside.digests import sha256_of
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_bundle, read_manifest, sync_files
 from nodeside.driver.bundle.manifest import BundleError, BundleManifest, Described
 from nodeside.errors import Locked, NodesideError, SystemRefused
-from nodeside.filelock import take_lock
-from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
+from nodeside.protocol.bundle_key import store_tag
+from nodeside.system.clock import Clock
+from nodeside.system.digests import sha256_of
+from nodeside.system.file_lock import take_lock
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
 from nodeside.values import frozen
 
 _DAMAGED_PREFIX = ".damaged-"

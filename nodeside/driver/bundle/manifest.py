@@ -17,11 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from nodeside.contract import BuildSettings, Toolchain
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.host import Kernel
-from nodeside.modulenames import kernel_name
-from nodeside.records import MalformedRecord, decode, encode
+from nodeside.protocol.build_records import Toolchain
+from nodeside.protocol.bundle_key import BuildSettings
+from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.records import MalformedRecord, decode, encode
+from nodeside.system.host import Kernel
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodeside.driver.bundle.cache import CachedManifest
-from nodeside.host import Kernel
+from nodeside.system.host import Kernel
 
 KERNELS = 2  # other kernels that keep their latest bundle
 VERSIONS = 2  # further bundles kept for the running kernel

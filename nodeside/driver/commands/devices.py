@@ -8,8 +8,8 @@ from nodeside.devices.discovery import FoundDevice, FoundDevices, discover
 from nodeside.driver.commands.outcome import Outcome, as_document
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.log import escaped
-from nodeside.ready_file import read_ready
-from nodeside.table import table
+from nodeside.protocol.ready_file import read_ready
+from nodeside.text.table import table
 
 COLUMNS = ("RESOURCE", "DEVICE", "PCI", "NUMA", "NODES", "ATTRIBUTES", "HEALTH")
 

@@ -16,7 +16,6 @@ from enum import Enum
 from pathlib import Path
 
 import nodeside
-from nodeside import process
 from nodeside.driver.commands.outcome import Outcome, as_document
 from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
@@ -26,8 +25,9 @@ from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
 from nodeside.driver.node.syscalls import KernelSyscalls
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.host import Kernel
-from nodeside.table import table
+from nodeside.system import process
+from nodeside.system.host import Kernel
+from nodeside.text.table import table
 from nodeside.values import frozen
 
 _LITTLE_SPACE = 512 << 20  # bytes; the build tree of a large driver

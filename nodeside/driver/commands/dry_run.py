@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterable
 from typing import assert_never
 
-from nodeside.contract import Rung
 from nodeside.driver.bringup import installation
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.commands import bundles, services
@@ -30,10 +29,11 @@ from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
-from nodeside.pci import pci_devices
+from nodeside.protocol.node_status import Rung
 from nodeside.spec.model import Reuse
 from nodeside.spec.services import Hook
-from nodeside.table import table
+from nodeside.system.pci import pci_devices
+from nodeside.text.table import table
 
 
 def preview(task: Task) -> Outcome:

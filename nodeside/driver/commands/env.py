@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from nodeside import __version__
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.ladder.task import Config, resolve
-from nodeside.host import Kernel
+from nodeside.system.host import Kernel
 
 
 def describe(config: Config, kernel: Kernel | None) -> Outcome:

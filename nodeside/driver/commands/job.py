@@ -1,9 +1,9 @@
 """The driver's half of a build Job: `order` runs before the toolkit's part, `finish` after it.
 
 Each is `nodeside driver order` or `finish` in a container of its own, and ends when it is done.
-`nodeside/buildjob.py` shows all steps. They do what a node does for itself: same key, same request,
-same checks, same signing, same bundle. `finish` trusts only two things: the order, which lies where
-the vendor's code cannot write, and its own copy of the build output.
+`nodeside/protocol/build_job.py` shows all steps. They do what a node does for itself: same key,
+same request, same checks, same signing, same bundle. `finish` trusts only two things: the order,
+which lies where the vendor's code cannot write, and its own copy of the build output.
 """
 
 from __future__ import annotations
@@ -15,13 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside import log
-from nodeside.buildjob import (
-    BuildOrder,
-    BuildOutcome,
-    BuildVerdict,
-    choose_kernel,
-    termination_message,
-)
 from nodeside.driver.commands.bundles import target
 from nodeside.driver.commands.outcome import Outcome, as_document, would
 from nodeside.driver.handoff.request import (
@@ -34,9 +27,16 @@ from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.task import Config, Task, read_driver, resolve
 from nodeside.driver.module.signing import HASHES, BadSignature
 from nodeside.errors import NodesideError, UsageError
-from nodeside.files import disk_errors
-from nodeside.host import Kernel
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_job import (
+    BuildOrder,
+    BuildOutcome,
+    BuildVerdict,
+    choose_kernel,
+    termination_message,
+)
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import disk_errors
+from nodeside.system.host import Kernel
 from nodeside.values import frozen
 
 

@@ -6,7 +6,6 @@ printed. For unload, see unload.py.
 
 from __future__ import annotations
 
-from nodeside.contract import Rung
 from nodeside.driver.announce.announcer import announcing
 from nodeside.driver.bringup import bringup
 from nodeside.driver.bringup.journal import Journal, Report
@@ -20,6 +19,7 @@ from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.node_status import Rung
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 

@@ -18,7 +18,7 @@ import click
 
 from nodeside import log
 from nodeside.errors import NoHeaders
-from nodeside.host import Host, Kernel
+from nodeside.system.host import Host, Kernel
 
 if TYPE_CHECKING:
     from nodeside.driver.ladder.task import Config
@@ -137,7 +137,7 @@ def in_place(verb: Verb) -> Verb:
     ) -> Any:
         from nodeside.driver.bundle.cache import Cache
         from nodeside.driver.ladder.task import Config
-        from nodeside.shared import SharedDir
+        from nodeside.protocol.shared_directory import SharedDir
 
         log.setup("driver", format=log_format, verbose=verbose)
         host = Host(host_root)

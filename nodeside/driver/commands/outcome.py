@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.errors import ExitCode
 from nodeside.spec.schema import camel_case
-from nodeside.table import table
+from nodeside.text.table import table
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodeside.contract import State, ready_marker
 from nodeside.driver.announce.documents import labels as announced_labels
 from nodeside.driver.announce.documents import node_driver
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.commands.outcome import Outcome, as_document
-from nodeside.ready_file import ready_path
-from nodeside.table import table
+from nodeside.protocol.node_status import State, ready_marker
+from nodeside.protocol.ready_file import ready_path
+from nodeside.text.table import table
 
 
 def as_outcome(report: Report, announced: Mapping[str, Any] | None = None) -> Outcome:

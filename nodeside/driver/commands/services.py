@@ -9,8 +9,8 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.services import processes
 from nodeside.driver.services.services import stop_all
-from nodeside.ready_file import ReadyRecord, read_ready
-from nodeside.table import table
+from nodeside.protocol.ready_file import ReadyRecord, read_ready
+from nodeside.text.table import table
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 _COLUMNS = ("SERVICE", "STATE", "RESTARTS", "PROCESSES", "MEMORY", "CPU")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.contract import LoadedRecord
 from nodeside.driver.bringup.observe import observe
 from nodeside.driver.commands import services
 from nodeside.driver.commands.outcome import Outcome, as_document, identity, parameter_rows
@@ -13,10 +12,11 @@ from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.holders import who_holds
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode
-from nodeside.ready_file import read_ready
-from nodeside.table import table
+from nodeside.protocol.ready_file import read_ready
+from nodeside.text.table import table
 
 
 def read_status(task: Task) -> Outcome:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from nodeside import log
-from nodeside.clock import Clock
-from nodeside.contract import UNLOADED, State
 from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import Announcer, announcing
 from nodeside.driver.bringup.journal import Journal
@@ -30,6 +28,8 @@ from nodeside.driver.ladder.exported_symbols import clear_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, Locked, NodesideError
+from nodeside.protocol.node_status import UNLOADED, State
+from nodeside.system.clock import Clock
 from nodeside.values import frozen
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod

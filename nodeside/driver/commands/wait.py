@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodeside import log
-from nodeside.clock import Clock
 from nodeside.errors import DeadlinePassed, UsageError
-from nodeside.host import Host
-from nodeside.ready_file import ReadyRecord, read_ready, ready_path
+from nodeside.protocol.ready_file import ReadyRecord, read_ready, ready_path
 from nodeside.spec.patterns import DRIVER_NAME
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 
 _LOOK = 0.25  # seconds between two polls: one open(2) each
 _WORD = 120.0  # seconds for the controller, which may be down: then the driver is enough

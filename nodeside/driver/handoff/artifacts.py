@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from nodeside.contract import BuildResult, BuiltModule
 from nodeside.driver.bundle.manifest import MODULES_LIMIT
-from nodeside.files import UntrustedFile, disk_errors
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuildResult, BuiltModule
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import UntrustedFile, disk_errors
 
 _BYTES_LIMIT = 1 << 30  # bytes; the largest module in the wild, nvidia.ko, is ~60 MiB stripped
 _CHUNK = 1 << 20

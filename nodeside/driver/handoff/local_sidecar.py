@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nodeside
-from nodeside import process
 from nodeside.driver.node.syscalls import dying_with_parent
-from nodeside.scratch import scratch_directory
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 
 _STDERR = 2
 _GOODBYE = 5.0  # seconds for the sidecar to exit after SIGTERM

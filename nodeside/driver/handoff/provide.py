@@ -15,9 +15,9 @@ from pathlib import Path
 from nodeside import log
 from nodeside.driver.handoff.relocatable_python import pack_python
 from nodeside.driver.handoff.zipapp import program
-from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
-from nodeside.host import Host
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
+from nodeside.system.host import Host
 
 
 def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None = None) -> None:
@@ -38,7 +38,7 @@ def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None 
 def command(root: Path, verb: str = "run") -> tuple[str, ...]:
     """Return the argv that starts the sidecar on the shared directory `root`, on any architecture.
 
-    Another `verb` runs one step of a build in steps (nodeside/buildjob.py).
+    Another `verb` runs one step of a build in steps (nodeside/protocol/build_job.py).
 
     -I ignores PYTHON* variables and the user's directories, -S skips `site`, -B writes no .pyc.
     """

@@ -27,10 +27,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from nodeside import process
 from nodeside.driver.handoff.zipapp import compiled
 from nodeside.errors import SystemRefused
-from nodeside.files import disk_errors
+from nodeside.system import process
+from nodeside.system.files import disk_errors
 from nodeside.values import frozen
 
 _TIMEOUT = 60.0  # seconds for the interpreter or the loader to answer

@@ -1,7 +1,8 @@
 """Requests builds from the toolkit sidecar and reads its answers.
 
-`nodeside/shared.py` describes the protocol. Nothing in `out/` or `results/` is trusted, neither the
-answer nor the log. `result.py` waits for the answer; `artifacts.py` copies the modules.
+`nodeside/protocol/shared_directory.py` describes the protocol. Nothing in `out/` or `results/` is
+trusted, neither the answer nor the log. `result.py` waits for the answer; `artifacts.py` copies the
+modules.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from itertools import count
 from pathlib import Path
 
 from nodeside import log
-from nodeside.contract import BuildRequest, BuildResult, FailureKind
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.errors import Locked, NodesideError
-from nodeside.filelock import take_lock
-from nodeside.files import UntrustedFile, disk_errors
 from nodeside.log import escaped
-from nodeside.records import publish, read_untrusted
-from nodeside.shared import REQUEST_ID, SharedDir, request_id
+from nodeside.protocol.build_records import BuildRequest, BuildResult, FailureKind
+from nodeside.protocol.records import publish, read_untrusted
+from nodeside.protocol.shared_directory import REQUEST_ID, SharedDir, request_id
+from nodeside.system.file_lock import take_lock
+from nodeside.system.files import UntrustedFile, disk_errors
 
 _LOCK = "driver.lock"
 _NAMES_LIMIT = 100_000  # entries of a directory; sidecars leave a few

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from nodeside import log
-from nodeside.contract import BuildRequest, BuildResult, FailureKind
-from nodeside.directory_watch import DirectoryWatch
 from nodeside.driver.handoff.listener import Listener, Patience
 from nodeside.driver.handoff.log_follower import LogFollower
 from nodeside.driver.handoff.request import (
@@ -23,8 +21,10 @@ from nodeside.driver.handoff.request import (
     withdraw,
 )
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
-from nodeside.files import UntrustedFile
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuildRequest, BuildResult, FailureKind
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.directory_watch import DirectoryWatch
+from nodeside.system.files import UntrustedFile
 
 _LOOK = 0.25  # seconds between checks of the sidecar's lock while nothing else happens
 _SETTLING = 5.0  # seconds that a new sidecar may take to write its record

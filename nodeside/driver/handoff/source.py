@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from nodeside import log
-from nodeside.contract import BuildKind, BuildSettings
-from nodeside.digests import sha256_of
 from nodeside.driver.handoff.source_tree import NotSource, source_files, unreadable
 from nodeside.errors import NodesideError, SpecError, SystemRefused
-from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
-from nodeside.modulenames import kernel_name
-from nodeside.shared import SharedDir
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec.model import DriverSpec
+from nodeside.system.digests import sha256_of
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 
 EVERYTHING = NotSource()  # excludes only files that are never source
 

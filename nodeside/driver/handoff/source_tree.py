@@ -20,9 +20,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NoReturn
 
-from nodeside.contract import STORE_TAG
 from nodeside.errors import SpecError
-from nodeside.files import TEMPORARY_PREFIX
+from nodeside.protocol.bundle_key import STORE_TAG
+from nodeside.system.files import TEMPORARY_PREFIX
 from nodeside.values import frozen
 
 # Descriptions of a driver that may lie next to its source. The parts of them that affect the build

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import unknown_parameters
 from nodeside.driver.node.command_line import CommandLine
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.model import Module
 from nodeside.values import frozen
 

@@ -22,9 +22,9 @@ from nodeside.driver.module.signature import Certificate
 from nodeside.driver.module.symvers import KernelSymbol, compare
 from nodeside.driver.node.exports import NOTHING_READ, RunningExports
 from nodeside.driver.node.facts import KernelFacts
-from nodeside.modulenames import kernel_name, name_of_file
-from nodeside.shortlist import shortlist
+from nodeside.protocol.module_names import kernel_name, name_of_file
 from nodeside.spec.model import Module
+from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
 
 _LOCKED_DOWN = ("integrity", "confidentiality")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nodeside import log, sysfs
+from nodeside import log
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import (
@@ -24,9 +24,10 @@ from nodeside.driver.kernel.unload import (
 )
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
-from nodeside.modulenames import kernel_name
-from nodeside.pci import PciDevice, pci_devices
+from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.model import Conflicts
+from nodeside.system import sysfs
+from nodeside.system.pci import PciDevice, pci_devices
 from nodeside.values import frozen
 
 

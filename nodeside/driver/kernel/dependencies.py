@@ -14,7 +14,7 @@ from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.symvers import KernelSymbol, compare
 from nodeside.driver.node.exports import RunningExports
 from nodeside.driver.node.facts import KernelFacts
-from nodeside.modulenames import name_of_file
+from nodeside.protocol.module_names import name_of_file
 
 Symbols = Mapping[str, KernelSymbol]
 _IMAGE = "vmlinux"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from nodeside.driver.node.kernel_log import Excerpt, splats
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.shortlist import shortlist
+from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
 
 LOADING_DISABLED = (  # the hint if kernel.modules_disabled is 1

@@ -22,21 +22,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path, PurePosixPath
 
-from nodeside import log, sysfs
-from nodeside.clock import Clock
-from nodeside.digests import sha256_of
+from nodeside import log
 from nodeside.driver.node.node_lock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
-from nodeside.files import (
+from nodeside.protocol.node_records import read_own
+from nodeside.protocol.records import publish
+from nodeside.system import sysfs
+from nodeside.system.clock import Clock
+from nodeside.system.digests import sha256_of
+from nodeside.system.files import (
     TEMPORARY_PREFIX,
     UntrustedFile,
     disk_errors,
     open_untrusted,
     publish_bytes,
 )
-from nodeside.host import Host
-from nodeside.leases import read_own
-from nodeside.records import publish
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _LOCK_SECONDS = 10.0

@@ -15,9 +15,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 
-from nodeside import log, sysfs
-from nodeside.child import NoProcess
-from nodeside.clock import Clock
+from nodeside import log
 from nodeside.driver.kernel.errors import (
     LOADING_DISABLED,
     Circumstances,
@@ -41,9 +39,12 @@ from nodeside.driver.node.kernel_log import Excerpt, KernelLog, Mark
 from nodeside.driver.node.modules import KernelModules, LoadedState
 from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, Syscalls
 from nodeside.errors import DeadlinePassed, SystemRefused
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name
-from nodeside.scratch import scratch_directory
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system import sysfs
+from nodeside.system.child import NoProcess
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
+from nodeside.system.scratch import scratch_directory
 from nodeside.values import frozen
 
 _PAUSE = 0.05  # seconds between attempts

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import assert_never
 
-from nodeside.contract import LoadedRecord
 from nodeside.driver.kernel.errors import CannotUnload, InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader, in_use_error, stuck_error
 from nodeside.driver.node.holders import who_holds
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.modules import LoadedState
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.module_names import kernel_name
 from nodeside.values import frozen
 
 _PAUSE = 0.05  # seconds between checks of a module that is still held

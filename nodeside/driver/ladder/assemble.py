@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nodeside.contract import BuildResult
 from nodeside.driver.bundle.bundle import Bundle, write_bundle
 from nodeside.driver.bundle.manifest import BundleError, BundleManifest, canonical, describe
 from nodeside.driver.handoff.artifacts import copy_modules
@@ -19,8 +18,9 @@ from nodeside.driver.ladder.usable import missing
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.files import UntrustedFile
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuildResult
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import UntrustedFile
 
 
 def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundle:

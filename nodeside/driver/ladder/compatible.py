@@ -20,7 +20,7 @@ from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers, symbols_of
 from nodeside.driver.node.facts import read_facts
-from nodeside.shortlist import shortlist
+from nodeside.text.shortlist import shortlist
 
 _LISTED = 3  # mismatched symbols listed in the verdict
 

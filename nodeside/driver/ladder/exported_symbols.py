@@ -19,9 +19,9 @@ from pathlib import Path
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.node.run_directory import read_loaded
 from nodeside.errors import UsageError
-from nodeside.files import disk_errors, open_untrusted, publish_bytes
-from nodeside.host import Host, Kernel
 from nodeside.spec.model import Driver
+from nodeside.system.files import disk_errors, open_untrusted, publish_bytes
+from nodeside.system.host import Host, Kernel
 from nodeside.values import frozen
 
 _LIMIT = 8 << 20  # bytes; a whole kernel's list has about 1.5 MiB

@@ -13,10 +13,11 @@ from dataclasses import field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, assert_never
 
-from nodeside.contract import LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleManifest
-from nodeside.modulenames import kernel_name
+from nodeside.driver.node.loaded_record import LoadedModule, LoadedRecord
+from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.node_status import Rung
 from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
 from nodeside.values import frozen
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
-from nodeside.contract import BuildRequest, Rung
 from nodeside.driver.bundle.bundle import Bundle, read_manifest
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.handoff.listener import Listener
@@ -26,8 +25,10 @@ from nodeside.driver.handoff.source import drop_sources, provide_source
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable
-from nodeside.files import UntrustedFile, publish_bytes
-from nodeside.shared import SharedDir, request_id
+from nodeside.protocol.build_records import BuildRequest
+from nodeside.protocol.node_status import Rung
+from nodeside.protocol.shared_directory import SharedDir, request_id
+from nodeside.system.files import UntrustedFile, publish_bytes
 
 if TYPE_CHECKING:
     from nodeside.driver.store.base import FetchOptions, WantedBundle

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.manifest import BundleManifest, Described
 from nodeside.driver.bundle.trust import distrust
@@ -26,12 +25,13 @@ from nodeside.driver.ladder.exported_symbols import (
 from nodeside.driver.ladder.plan import WantedDriver
 from nodeside.driver.ladder.variants import build_for
 from nodeside.driver.node.command_line import NOTHING_SAID, CommandLine, read_command_line
-from nodeside.host import Host, Kernel
-from nodeside.modulenames import kernel_name
-from nodeside.shared import SharedDir
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings, bundle_key, store_tag
+from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import load, node_load
 from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
 from nodeside.spec.policy import node_policy
+from nodeside.system.host import Host, Kernel
 from nodeside.values import frozen
 
 # The bundle directory of a driver image that was made for one kernel. It is outside of the source

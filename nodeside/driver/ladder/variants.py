@@ -7,8 +7,8 @@ from functools import cache
 from itertools import zip_longest
 
 from nodeside.errors import SystemRefused
-from nodeside.search import search
 from nodeside.spec.model import Build, Kernels, merged
+from nodeside.system.regex_search import search
 
 
 def build_for(build: Build, release: str) -> tuple[Build, str]:

@@ -7,5 +7,5 @@
     symvers               Module.symvers: the symbols a kernel exports, and the comparison
     load_order            orders the modules of a driver by their dependencies
 
-Only touches files. Vendor files are read in a child process with limits (`nodeside.child`).
+Only touches files. Vendor files are read in a child process with limits (`nodeside.system.child`).
 """

@@ -19,9 +19,9 @@ from typing import IO
 
 from nodeside.driver.module.elf import NotAModule
 from nodeside.errors import SystemRefused
-from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
-from nodeside.process import ToolError, run
-from nodeside.scratch import scratch_directory
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
+from nodeside.system.process import ToolError, run
+from nodeside.system.scratch import scratch_directory
 
 MODULE_LIMIT = (
     512 << 20

@@ -24,14 +24,14 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from nodeside import log
-from nodeside.child import ChildDied, ChildRaised, Limits, run_in_child
-from nodeside.digests import sha256_and_size
 from nodeside.driver.module.compression import opened
 from nodeside.driver.module.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
 from nodeside.driver.module.signature import Signature, describe, find_appended
 from nodeside.errors import DeadlinePassed
-from nodeside.modulenames import kernel_name, name_of_file
-from nodeside.records import MalformedRecord, decode, encode
+from nodeside.protocol.module_names import kernel_name, name_of_file
+from nodeside.protocol.records import MalformedRecord, decode, encode
+from nodeside.system.child import ChildDied, ChildRaised, Limits, run_in_child
+from nodeside.system.digests import sha256_and_size
 from nodeside.values import frozen
 
 # The largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB; an .xz file

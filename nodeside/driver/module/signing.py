@@ -33,10 +33,10 @@ from nodeside.driver.module.signature import (
     parse_certificate,
 )
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
-from nodeside.host import Host
-from nodeside.process import ToolError, run
-from nodeside.scratch import scratch_directory
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
+from nodeside.system.host import Host
+from nodeside.system.process import ToolError, run
+from nodeside.system.scratch import scratch_directory
 
 HASHES = (
     "sha1", "sha224", "sha256", "sha384", "sha512", "sha3-256", "sha3-384", "sha3-512"

@@ -28,10 +28,10 @@ from typing import NamedTuple
 from nodeside import log
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.files import open_untrusted
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name
-from nodeside.shared import SharedDir
+from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import open_untrusted
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _SYMBOL = r"[A-Za-z_.$][\w.$]*"

@@ -8,7 +8,8 @@
     command_line          what the kernel's command line says of modules
     facts, capabilities   what the kernel accepts; the capabilities of this process
     kernel_log            the kernel's messages since a mark
-    node_lock, leases     node-wide locks; records that a reader cannot block
+    node_lock             node-wide locks
+    loaded_record         the modules that nodeside loaded in this boot
     run_directory         /run/nodeside: the ready file and loaded.json
 
 Only observes, and writes nothing but /run/nodeside. Code that changes the kernel is in

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from nodeside import sysfs
-from nodeside.host import Host
+from nodeside.system import sysfs
+from nodeside.system.host import Host
 
 
 class Capability(Enum):

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
-from nodeside import sysfs
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import needs_value, unpassable
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system import sysfs
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _END = "--"

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nodeside import sysfs
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system import sysfs
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _KINDS = {"char": "c", "block": "b"}

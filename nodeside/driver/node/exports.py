@@ -22,8 +22,8 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from nodeside.driver.node.modules import KernelModules
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _DATA = "init_task"  # data of every kernel's image; listed only with CONFIG_KALLSYMS_ALL

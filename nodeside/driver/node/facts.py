@@ -14,8 +14,8 @@ from nodeside.driver.module.modulefile import parse_module
 from nodeside.driver.node.command_line import read_command_line
 from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import NodesideError
-from nodeside.host import Host, Kernel
-from nodeside.modulenames import name_of_file
+from nodeside.protocol.module_names import name_of_file
+from nodeside.system.host import Host, Kernel
 from nodeside.values import frozen
 
 _TRIED_FOR_VERMAGIC = 5  # in-tree modules tried before giving up

@@ -7,14 +7,14 @@ reports references that remain unexplained.
 
 from __future__ import annotations
 
-from nodeside import sysfs
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.devices import Device, devices_of
 from nodeside.driver.node.modules import KernelModules, LoadedState
 from nodeside.driver.node.processes import Process, look_for
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name
-from nodeside.shortlist import shortlist
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system import sysfs
+from nodeside.system.host import Host
+from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
 
 _NAMED = 3  # processes, mounts or modules that a sentence names

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from nodeside import sysfs
 from nodeside.driver.module.load_order import dependencies_first
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name, name_of_file
+from nodeside.protocol.module_names import kernel_name, name_of_file
+from nodeside.system import sysfs
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 

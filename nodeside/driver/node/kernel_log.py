@@ -23,8 +23,8 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside.driver.node.syscalls import Syscalls
-from nodeside.host import Host
 from nodeside.log import escaped
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _KERNEL = 8  # lower priorities have the facility `kern`: facility * 8 + level, syslog(3)

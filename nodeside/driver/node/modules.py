@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
-from nodeside import sysfs
 from nodeside.driver.module.elf import parse_notes
 from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import SystemRefused
-from nodeside.host import Host
-from nodeside.modulenames import kernel_name
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system import sysfs
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _ATTEMPTS = 5  # a module that keeps coming and going is reported as last seen

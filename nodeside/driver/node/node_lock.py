@@ -28,12 +28,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from nodeside import log
-from nodeside.clock import Clock
 from nodeside.errors import Locked, NodesideError
-from nodeside.filelock import take_lock
-from nodeside.files import disk_errors
-from nodeside.host import Host
-from nodeside.records import decode, encode, read_untrusted
+from nodeside.protocol.records import decode, encode, read_untrusted
+from nodeside.system.clock import Clock
+from nodeside.system.file_lock import take_lock
+from nodeside.system.files import disk_errors
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _AGAIN = 0.02  # seconds between two attempts

@@ -22,13 +22,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from nodeside import log, sysfs
-from nodeside.child import ChildDied, ChildRaised, run_in_child
+from nodeside import log
 from nodeside.errors import DeadlinePassed, NodesideError
-from nodeside.host import Host
 from nodeside.log import escaped
-from nodeside.modulenames import kernel_name
-from nodeside.records import decode, encode
+from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.records import decode, encode
+from nodeside.system import sysfs
+from nodeside.system.child import ChildDied, ChildRaised, run_in_child
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _SECONDS = 10.0  # inspecting every process of a node takes less than one

@@ -1,7 +1,7 @@
 """Files in the host's /run: the ready file, loaded.json, and the locks of a driver.
 
     /run/nodeside/                 a tmpfs of the host, so everything is gone after a reboot
-      <driver>/ready               see nodeside/ready_file.py
+      <driver>/ready               see nodeside/protocol/ready_file.py
       <driver>/loaded.json         the record of older versions, read as long as it exists
       <driver>.lock, …             the locks of older versions, see `node_lock.py`
     /run/nodeside-locks/           not mounted by consumers of the driver
@@ -22,11 +22,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from nodeside.clock import Clock
-from nodeside.contract import LoadedRecord
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.node_lock import make_directory, node_lock
-from nodeside.host import Host
-from nodeside.node_records import read_record, remove_record, write_record
+from nodeside.protocol.node_records import read_record, remove_record, write_record
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 
 
 def loaded_path(host: Host, driver: str) -> Path:

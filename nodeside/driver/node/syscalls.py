@@ -14,8 +14,8 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nodeside.child import ChildDied, run_in_child
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
+from nodeside.system.child import ChildDied, run_in_child
 from nodeside.values import frozen
 
 _READ_ALL = 3  # SYSLOG_ACTION_READ_ALL, syslog(2)

@@ -8,8 +8,8 @@ from collections import deque
 from typing import IO, Any
 
 from nodeside import log
-from nodeside.clock import Clock
 from nodeside.log import escaped
+from nodeside.system.clock import Clock
 
 _LINE, _LAST, _UNSEARCHED = 1000, 20, 4096  # characters of a line; lines
 _CHUNK = 1 << 16

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nodeside.clock import Clock
-from nodeside.host import Host
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

@@ -6,14 +6,15 @@ import os
 import socket
 from pathlib import Path
 
-from nodeside import log, process
-from nodeside.clock import Clock
+from nodeside import log
 from nodeside.driver.services import processes
 from nodeside.driver.services.output import Output
 from nodeside.errors import SystemRefused
-from nodeside.files import identity
-from nodeside.search import search
 from nodeside.spec.services import Service
+from nodeside.system import process
+from nodeside.system.clock import Clock
+from nodeside.system.files import identity
+from nodeside.system.regex_search import search
 
 _SETTLED = 1.0  # seconds after which a service without `ready` counts as ready
 _SOCKETS = Path("/proc/net/unix")

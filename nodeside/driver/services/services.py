@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nodeside import log
-from nodeside.clock import Clock
-from nodeside.contract import ServiceStatus
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.services import processes
 from nodeside.driver.services.service import RunningService
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.node_status import ServiceStatus
 from nodeside.spec.services import Service
+from nodeside.system.clock import Clock
 
 _FIRST_PAUSE = 1.0  # seconds before a service that has ended is started again; doubled each time
 _LONGEST_PAUSE = 300.0

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from nodeside.contract import store_tag
 from nodeside.driver.bundle.bundle import SIGNATURE, Bundle
 from nodeside.driver.bundle.manifest import BundleError, Described, same_modules
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.files import TEMPORARY_PREFIX
-from nodeside.host import Kernel
+from nodeside.protocol.bundle_key import store_tag
+from nodeside.system.files import TEMPORARY_PREFIX
+from nodeside.system.host import Kernel
 from nodeside.values import frozen
 
 _CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.driver.store.base import FetchError
-from nodeside.files import UntrustedFile, open_untrusted
+from nodeside.system.files import UntrustedFile, open_untrusted
 from nodeside.values import frozen
 
 _LIMIT = 1 << 20

@@ -15,7 +15,6 @@ from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
-from nodeside.digests import sha256_of
 from nodeside.driver.bundle.archive import open_archive, pack, peek_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import Described
@@ -30,7 +29,8 @@ from nodeside.driver.store.base import (
     already_published,
     checksum_in,
 )
-from nodeside.files import (
+from nodeside.system.digests import sha256_of
+from nodeside.system.files import (
     TEMPORARY_PREFIX,
     UntrustedFile,
     disk_errors,

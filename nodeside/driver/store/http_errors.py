@@ -12,9 +12,9 @@ import json
 import ssl
 from typing import TYPE_CHECKING
 
-from nodeside.api_status import seconds_of
 from nodeside.driver.store.base import FetchError
 from nodeside.http.failures import causes, printable, root_cause, shown
+from nodeside.http.status import seconds_of
 
 if TYPE_CHECKING:
     import requests

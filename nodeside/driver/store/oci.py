@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from nodeside.digests import sha256_and_size
 from nodeside.driver.bundle.archive import pack, unpack
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_manifest
 from nodeside.driver.bundle.manifest import (
@@ -47,8 +46,9 @@ from nodeside.driver.store.base import (
 from nodeside.driver.store.credentials import find_credentials
 from nodeside.driver.store.registry_auth import RegistryAuthorization, parse_repository
 from nodeside.driver.store.transport import ServedStore, Transport
-from nodeside.files import disk_errors
-from nodeside.scratch import scratch_directory
+from nodeside.system.digests import sha256_and_size
+from nodeside.system.files import disk_errors
+from nodeside.system.scratch import scratch_directory
 from nodeside.values import frozen
 
 ARTIFACT_TYPE = "application/vnd.nodeside.bundle.v1"

@@ -6,11 +6,11 @@ bundle that must be signed but is not is refused here, so that it never gets int
 
 from __future__ import annotations
 
-from nodeside.contract import store_tag
 from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.store.base import FetchOptions, Published
 from nodeside.driver.store.sources import open_source
+from nodeside.protocol.bundle_key import store_tag
 from nodeside.spec.model import PrebuiltSource
 
 

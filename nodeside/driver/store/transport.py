@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from nodeside import __version__
-from nodeside.backoff import backoff
 from nodeside.driver.bundle.bundle import CHUNK
 from nodeside.driver.store.addresses import check_proxy, next_address, origin, origin_to_ask
 from nodeside.driver.store.base import FetchError, FetchOptions, Store
 from nodeside.driver.store.download import Partial, announced_length, resumes, too_large, validator
 from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
 from nodeside.errors import SystemRefused
-from nodeside.files import disk_errors
 from nodeside.http.failures import shown
+from nodeside.system.clock import backoff
+from nodeside.system.files import disk_errors
 from nodeside.values import frozen
 
 if TYPE_CHECKING:

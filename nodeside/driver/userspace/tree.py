@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.files import disk_errors
+from nodeside.system.files import disk_errors
 from nodeside.values import frozen
 
 _CHUNK = 1 << 20

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nodeside import log
-from nodeside.child import ChildDied, ChildRaised, run_in_child
 from nodeside.errors import NodesideError
-from nodeside.host import Host
+from nodeside.system.child import ChildDied, ChildRaised, run_in_child
+from nodeside.system.host import Host
 
 _SECONDS = 10.0
 _LINES = 1 << 16  # of a table of mounts or mappings

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from nodeside import log
 from nodeside.driver.userspace.tree import Entry, Tree
 from nodeside.driver.userspace.use import in_use
-from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
-from nodeside.host import Host
+from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
+from nodeside.system.host import Host
 
 _CURRENT = "current"
 _GRACE = 600.0  # seconds for containers that are being started when `current` changes

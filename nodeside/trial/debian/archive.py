@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache, digest_of
 from nodeside.trial.errors import ArchiveError

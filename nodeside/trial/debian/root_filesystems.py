@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.cache import TrialCache, digest_of
 from nodeside.trial.debian.archive import Archive, proxy_environment
 from nodeside.trial.errors import ArchiveError, TrialError

@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 
 import nodeside
-from nodeside import process
 from nodeside.errors import ExitCode
-from nodeside.files import disk_errors
-from nodeside.scratch import scratch_directory
 from nodeside.spec.model import Driver
+from nodeside.system import process
+from nodeside.system.files import disk_errors
+from nodeside.system.scratch import scratch_directory
 from nodeside.toolkit_sidecar.headers import find_any_build
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk

@@ -1,9 +1,9 @@
 """A container on this machine, for work that needs a root file system but no virtual machine.
 
-`entrance` yields the `wrapper` for a command that `nodeside.process` runs. It moves the child into
-namespaces of its own, onto an overlay whose upper layer is in memory. No other process sees the
-mounts, and they end with the command. The command dies with us, and before anything else if the
-machine runs out of memory. Root is required.
+`entrance` yields the `wrapper` for a command that `nodeside.system.process` runs. It moves the
+child into namespaces of its own, onto an overlay whose upper layer is in memory. No other process
+sees the mounts, and they end with the command. The command dies with us, and before anything else
+if the machine runs out of memory. Root is required.
 
     with entrance(layers, scratch, binds) as enter:
         process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=60)
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeside.errors import SystemRefused
-from nodeside.process import WrapperFailed
+from nodeside.system.process import WrapperFailed
 from nodeside.toolkit_sidecar.memory import be_killed_first
 from nodeside.trial.machine.containers import TOOLKIT_UID
 from nodeside.trial.machine.guest import syscalls as sc

@@ -9,16 +9,17 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from nodeside.contract import BuildRequest, BuildSettings, bundle_key
 from nodeside.driver.handoff.artifacts import copy_modules
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.request import ToolkitBuildFailed, request_build
 from nodeside.driver.handoff.result import await_result
 from nodeside.driver.handoff.source import provide_source, source_digest
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.host import Host, Kernel
-from nodeside.scratch import scratch_directory
-from nodeside.shared import request_id
+from nodeside.protocol.build_records import BuildRequest
+from nodeside.protocol.bundle_key import BuildSettings, bundle_key
+from nodeside.protocol.shared_directory import request_id
+from nodeside.system.host import Host, Kernel
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.host.build import OUTPUT_IS_ABOVE, tell, version
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import nodeside
-from nodeside import process
 from nodeside.driver.handoff import relocatable_python, zipapp
-from nodeside.scratch import scratch_directory
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.cache import TrialCache, digest_of
 from nodeside.trial.host.container import ENVIRONMENT, OWN_PROCESSES, entrance
 from nodeside.trial.progress import Progress

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from nodeside import process
 from nodeside.driver.handoff.provide import command, provide
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.cache import MIB
 
 _INODE_COST = 512  # bytes per inode in the file system's tables, with room to spare

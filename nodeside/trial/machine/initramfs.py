@@ -10,8 +10,8 @@ import lzma
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodeside import process
 from nodeside.driver.node.intree import InTree, read_tree
+from nodeside.system import process
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine.cpio import CpioArchive
 

@@ -13,8 +13,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from nodeside import process
-from nodeside.records import publish, read_untrusted
+from nodeside.protocol.records import publish, read_untrusted
+from nodeside.system import process
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive, unpack

@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from nodeside import process
 from nodeside.driver.node.kernel_log import splats
 from nodeside.errors import DeadlinePassed
-from nodeside.process import Completed, ToolError
+from nodeside.system import process
+from nodeside.system.process import Completed, ToolError
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.machine import qemu
 from nodeside.trial.machine.containers import KINDS, NODE_ENV, ContainerSpec

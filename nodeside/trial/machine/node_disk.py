@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.machine import disks
 from nodeside.trial.machine.initramfs import BUSYBOX

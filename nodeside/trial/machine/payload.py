@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 import nodeside
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial import vendor_tree
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.machine import disks

@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodeside import process
 from nodeside.errors import UsageError
-from nodeside.records import publish, read_untrusted
-from nodeside.scratch import scratch_directory
+from nodeside.protocol.records import publish, read_untrusted
+from nodeside.system import process
+from nodeside.system.scratch import scratch_directory
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.errors import TrialError

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside.errors import UsageError
-from nodeside.shortlist import shortlist
 from nodeside.spec.bare_source import TEMPLATE, listed_directories, lists_modules, source_text
+from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
 
 DEEPEST = 4  # directories below the source in which a Kbuild or Makefile is looked for

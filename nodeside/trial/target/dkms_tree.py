@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nodeside import process
-from nodeside.contract import BuildKind
-from nodeside.files import open_untrusted
-from nodeside.host import Kernel
-from nodeside.scratch import scratch_directory
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec.bare_source import label, plain_version, smallest_document
+from nodeside.system import process
+from nodeside.system.files import open_untrusted
+from nodeside.system.host import Kernel
+from nodeside.system.scratch import scratch_directory
 from nodeside.toolkit_sidecar import dkms, dkms_conf
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed

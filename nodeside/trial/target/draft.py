@@ -12,11 +12,11 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from nodeside.contract import BuildKind, BuildSettings
 from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import NodesideError, UsageError
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec.bare_source import (
     NO_VERSION,
     name_of,

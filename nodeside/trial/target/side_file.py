@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.errors import SpecError
-from nodeside.files import open_untrusted
 from nodeside.spec.mistakes import Mistake, in_brief, refuse
 from nodeside.spec.mistakes import Path as Place
 from nodeside.spec.yamltext import read_yaml
+from nodeside.system.files import open_untrusted
 from nodeside.trial.vendor_tree import require_inside
 from nodeside.values import frozen
 

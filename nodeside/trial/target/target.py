@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside.errors import SpecError
-from nodeside.files import disk_errors, open_untrusted
 from nodeside.spec import dump, load
 from nodeside.spec.document import SIZE_LIMIT
 from nodeside.spec.mistakes import in_brief
 from nodeside.spec.model import Driver
 from nodeside.spec.yamltext import write_yaml
+from nodeside.system.files import disk_errors, open_untrusted
 from nodeside.trial import vendor_tree
 from nodeside.trial.debian.archive import Archive, unpack
 from nodeside.trial.errors import ArchiveError, TargetError

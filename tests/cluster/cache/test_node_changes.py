@@ -13,7 +13,7 @@ from cluster.cache.node_changes import attention
 from cluster.model.labelmap import labels_of
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import Node, Settings
-from nodeside.contract import state_label
+from nodeside.protocol.labels import state_label
 from tests.cluster.fakes.model import PCI, Model
 from tests.cluster.fakes.scripted import ScriptedServer
 

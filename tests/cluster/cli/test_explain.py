@@ -11,7 +11,7 @@ from cluster.cli.leader_status import Presence
 from cluster.cli.status import NoSuchObject
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import DriverPod, ImageStream
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
 COREOS = "Red Hat Enterprise Linux CoreOS 418.94.202501221327-0"

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from cluster.cli.extra import PACKAGES, needed
 from cluster.cli.main import root
 from cluster.cli.options import INSTALLING, LOOKING, TRYING
-from nodeside import process
 from nodeside.errors import ExitCode
+from nodeside.system import process
 from tests import TOP
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer, kubeconfig

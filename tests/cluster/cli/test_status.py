@@ -8,7 +8,7 @@ import pytest
 
 from cluster.cli.leader_status import Presence
 from cluster.cli.status import NoSuchObject, Overview, overview
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
 

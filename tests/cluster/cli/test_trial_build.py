@@ -21,8 +21,8 @@ from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings, Snapshot
 from cluster.plan.builds.preflight import build_for
 from cluster.plan.objects.build_job import job_spec
-from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 from nodeside.errors import DeadlinePassed, ExitCode
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 from nodeside.spec.fleet import Preflight
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer

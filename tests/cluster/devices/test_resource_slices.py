@@ -13,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodeside.api_status import KubernetesError
-from nodeside.contract import dra_driver
 from nodeside.device_agent.dra.api import CALLER, Cluster
 from nodeside.device_agent.dra.claims import allotted
 from nodeside.device_agent.dra.names import device_name
@@ -22,7 +20,9 @@ from nodeside.device_agent.dra.publisher import Publication
 from nodeside.device_agent.dra.slices import Document, device
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
-from nodeside.kube_api import Access
+from nodeside.http.status import KubernetesError
+from nodeside.kube.client import Access
+from nodeside.protocol.labels import dra_driver
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 from tests.tries import tries

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.model.names import BUILDER, MANAGED_BY, NAMESPACE, PREFLIGHT
-from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 from nodeside.errors import ExitCode
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane
 

@@ -14,7 +14,7 @@ from typing import Any
 import requests
 
 from cluster.model.names import CONTROLLER, NAMESPACE
-from nodeside import process
+from nodeside.system import process
 from tests.controlplane.certificates import write_kubeconfig
 from tests.controlplane.components import LOOPBACK, free_ports
 from tests.controlplane.controlplane import ControlPlane

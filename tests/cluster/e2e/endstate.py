@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from nodeside.contract import API_GROUP
+from nodeside.protocol.labels import API_GROUP
 from tests.cluster.e2e.scene import DAEMON_SETS, NODE_DRIVERS, PODS, REVISIONS, Scene
 
 _TOLD = ("type", "status", "reason", "message")  # of a condition

@@ -25,11 +25,12 @@ from cluster.kube.client import Api, connect
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import NODES, PODS, Resource
 from cluster.model.names import NAMESPACE, OURS, UNLOAD_LABEL
-from nodeside.contract import UNLOADED, FailureKind, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, Locked
-from nodeside.host import Host
+from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.node_status import UNLOADED, NodeDriverStatus, Rung, State
+from nodeside.system.host import Host
 from tests.cluster.fakes.driverpods import identity
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from cluster.model.names import BUILDER, KERNEL_NOTE, MANAGED_BY
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from tests.cluster.e2e.fleet import Spell
 from tests.cluster.e2e.watching import Seen
 

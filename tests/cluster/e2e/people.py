@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.model.names import NAMESPACE
-from nodeside import process
+from nodeside.system import process
 from tests.controlplane.api_server import Answer
 from tests.controlplane.controlplane import ControlPlane
 from tests.patience import patience

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from cluster.model.names import CONTROLLER, NAMESPACE, OSTREE_LABEL, OURS
-from nodeside import process
+from nodeside.system import process
 from tests.cluster.e2e.watching import Watching
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane

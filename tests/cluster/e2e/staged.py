@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cluster.model.names import ADMITTED_NOTE, NAMESPACE, closed_label, stage_label
-from nodeside.contract import State, assigned_label, state_label
+from nodeside.protocol.labels import assigned_label, state_label
+from nodeside.protocol.node_status import State
 from tests.cluster.e2e.scene import Scene
 from tests.cluster.e2e.watching import Watching
 from tests.controlplane.api_server import APPLY_PATCH

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import ExitCode
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from tests.cluster.e2e.builders import Builders, Ending
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

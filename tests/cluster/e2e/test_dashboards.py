@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from cluster.model.names import METRICS_READER, NAMESPACE
-from nodeside.contract import State
-from nodeside.ready_file import clear_ready
+from nodeside.protocol.node_status import State
+from nodeside.protocol.ready_file import clear_ready
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import Scene

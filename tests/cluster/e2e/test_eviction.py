@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.model.names import CORDONED, draining_label
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from tests.cluster.e2e.consumers import CLAIMED, DEVICE, Consumers, Guard, consumers_of
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.e2e.consumers import DEVICE, Consumers, Guard, consumers_of
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

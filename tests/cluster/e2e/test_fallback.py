@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.model.names import NAMESPACE
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene

@@ -18,9 +18,10 @@ import pytest
 from cluster.cli import node_pods
 from cluster.kube.client import connect
 from cluster.model.names import NAMESPACE, OSTREE_LABEL
-from nodeside.contract import State, assigned_label, state_label
 from nodeside.errors import ExitCode
-from nodeside.timestamps import rfc3339
+from nodeside.protocol.labels import assigned_label, state_label
+from nodeside.protocol.node_status import State
+from nodeside.protocol.timestamps import rfc3339
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.model.names import OSTREE_LABEL
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import HARDWARE, NEW, OLD, Scene

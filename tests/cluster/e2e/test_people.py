@@ -12,8 +12,8 @@ from cluster.cli.trial_build import TrialBuild, trial_of
 from cluster.kube.client import Api, connect
 from cluster.model.names import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
 from cluster.model.snapshot import Settings
-from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import ExitCode
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.spec.fleet import Preflight
 from tests.cluster.e2e.builders import JOBS, Builders
 from tests.cluster.e2e.controllers import Replicas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import NEW, OLD, REVISIONS, Scene

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.e2e import judging
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet, works

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cluster.model.names import NAMESPACE
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.kubelet import Kubelet

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from cluster.model.names import UNLOAD_LABEL
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import HELD, PERMANENT, Fleet
 from tests.cluster.e2e.scene import (

@@ -19,7 +19,7 @@ import pytest
 from cluster.kube.client import Api, connect
 from cluster.kube.resources import DAEMON_SETS, NODES, Resource
 from cluster.model.names import NAMESPACE
-from nodeside import process
+from nodeside.system import process
 from tests.cluster.e2e.walk import Shell, Step, steps
 from tests.patience import patience
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from tests.patience import patience
 
 _COMMAND = patience(120.0)  # seconds

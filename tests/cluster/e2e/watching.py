@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from cluster.kube.client import Api, Watch, connect
 from cluster.kube.resources import DAEMON_SETS, JOBS, NODE_DRIVERS, NODES, PODS, Resource
 from cluster.model.names import NAMESPACE
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from tests.controlplane.api_server import MERGE_PATCH, ApiServer
 
 _END = 10.0  # seconds for a closed watch to end

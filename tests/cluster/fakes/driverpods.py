@@ -14,7 +14,7 @@ from typing import Any
 
 from cluster.model.names import DRIVER, NAMESPACE
 from nodeside.driver.announce.api import Cluster
-from nodeside.kube_api import Access
+from nodeside.kube.client import Access
 from tests.controlplane.controlplane import ControlPlane
 
 

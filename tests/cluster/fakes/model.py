@@ -54,8 +54,9 @@ from cluster.model.snapshot import (
 from cluster.model.stages import Rendered, Source, StagePod, Stages, Template
 from cluster.plan.planner import Planner, plan
 from cluster.render.templates import StageInvalid, documents
-from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
-from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
+from nodeside.protocol.labels import API_VERSION, assigned_label, node_driver_name
+from nodeside.protocol.node_status import Rung, State
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests.tries import is_tried
 

@@ -17,7 +17,7 @@ from cluster.model.names import (
 )
 from cluster.model.snapshot import DriverObject, Node, NodeDriverObject
 from cluster.model.stages import Source, StagePod
-from nodeside.contract import API_VERSION
+from nodeside.protocol.labels import API_VERSION
 from tests.cluster.fakes.model import Model, document
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -18,7 +18,7 @@ from typing import Any
 from cluster.kube.client import Api
 from cluster.kube.credentials import Access
 from cluster.kube.transport import Exchange
-from nodeside.contract import API_VERSION
+from nodeside.protocol.labels import API_VERSION
 from tests.loopback import HttpServer
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import step
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import TWO, up, with_stages

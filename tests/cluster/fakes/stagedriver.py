@@ -6,7 +6,8 @@ from typing import Any
 
 from cluster.model.actions import LabelNode
 from cluster.model.names import closed_label, stage_label
-from nodeside.contract import State, state_label
+from nodeside.protocol.labels import state_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
 STATE = state_label("edu")

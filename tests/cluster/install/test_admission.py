@@ -15,14 +15,15 @@ import pytest
 
 from cluster.install.manifests import Installation
 from cluster.model.names import CONTROLLER, CORDONED, DRIVER, NAMESPACE
-from nodeside.api_status import KubernetesError
-from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.announcer import Announcer
 from nodeside.driver.announce.api import Cluster
 from nodeside.driver.announce.delivery import Delivery
 from nodeside.driver.announce.documents import event, node_driver
-from nodeside.host import Host
-from nodeside.kube_api import Access
+from nodeside.http.status import KubernetesError
+from nodeside.kube.client import Access
+from nodeside.protocol.labels import API_VERSION
+from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
+from nodeside.system.host import Host
 from tests.cluster.fakes.driverpods import Identity, identity, make_pod
 from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.controlplane import ControlPlane

@@ -14,15 +14,15 @@ import pytest
 
 from cluster.install.manifests import Installation
 from cluster.model.names import DEVICE_AGENT, NAMESPACE
-from nodeside.api_status import KubernetesError
-from nodeside.contract import API_VERSION, dra_driver
 from nodeside.device_agent.dra.api import Cluster
 from nodeside.device_agent.dra.publisher import Publication
 from nodeside.device_agent.dra.slices import device
 from nodeside.device_agent.feature_sinks import CALLER, NodeLabels
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
-from nodeside.kube_api import Access, Client
+from nodeside.http.status import KubernetesError
+from nodeside.kube.client import Access, Client
+from nodeside.protocol.labels import API_VERSION, dra_driver
 from tests.cluster.fakes.driverpods import Identity, identity, make_pod
 from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.controlplane import ControlPlane

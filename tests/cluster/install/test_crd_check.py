@@ -13,7 +13,7 @@ from cluster.cli.leader_status import standing
 from cluster.install.crd_check import REMEDY, lacking, words
 from cluster.install.crds import crds
 from cluster.kube.errors import ApiError
-from nodeside.contract import API_VERSION
+from nodeside.protocol.labels import API_VERSION
 from tests.cluster.fakes.scripted import Said, ScriptedServer
 
 PATH = f"/openapi/v3/apis/{API_VERSION}"

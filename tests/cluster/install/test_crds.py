@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from cluster.install.crds import crds
 from cluster.model.limits import fitted
 from cluster.model.status_schema import STATUS
-from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.documents import node_driver
 from nodeside.errors import SpecError
+from nodeside.protocol.labels import API_VERSION
+from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
 from nodeside.spec import Driver, load, parse, to_document
 from nodeside.spec.reference import EXAMPLE
 from tests.cluster.fakes.installed import install_crds

@@ -14,7 +14,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
 from cluster.kube.resources import DRIVERS, resource_of
 from nodeside.errors import DeadlinePassed
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from tests.cluster.fakes.installed import install_all
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.constraints import constraints_served

@@ -14,7 +14,7 @@ from cluster.install.directory import write_directory
 from cluster.install.kustomize import KUSTOMIZATION, base
 from cluster.install.manifests import Installation, manifests
 from cluster.model.names import CONTROLLER
-from nodeside.process import Completed
+from nodeside.system.process import Completed
 from tests.cluster.fakes.same import different
 from tests.cluster.fakes.settings import IMAGE, SETTINGS
 from tests.controlplane.controlplane import ControlPlane

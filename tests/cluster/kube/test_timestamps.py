@@ -10,7 +10,7 @@ from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.parse import node_driver_from, node_from
 from cluster.plan.nodes.deadlines import LAST_REPORT, LOST
 from cluster.plan.nodes.drain_labels import lasts
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import rolling, step
 from tests.cluster.fakes.rollouts import THEN, changing, look, newest
 from tests.cluster.fakes.silent_nodes import BUILD, assigned, at, with_pods

@@ -18,7 +18,7 @@ from cluster.manager.metrics import FAMILIES, HISTOGRAMS, Metrics
 from cluster.model.actions import Plan, SetStatus
 from cluster.model.states import Phase
 from cluster.plan.planner import plan
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests import TOP
 from tests.cluster.fakes.model import Model
 

@@ -13,7 +13,7 @@ from cluster.cache.cache import selections
 from cluster.controller.pacing import Heartbeat
 from cluster.kube.reflector import WatchHealth
 from cluster.manager.probes import HealthServer, Report, alive, ready
-from nodeside.http_server import Server
+from nodeside.http.server import Server
 from tests.patience import patience
 
 LONG = patience(30.0)  # seconds: a deadline that only a broken test meets

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.model.limits import clipped, fitted
 from cluster.model.status_schema import DRAIN_LIMIT, POOL_LIMIT, STATUS
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.statuses import full
 

@@ -22,8 +22,8 @@ from cluster.model.parse import (
 )
 from cluster.model.parse_pods import build_pod_from, pod_from
 from cluster.model.snapshot import Pool
-from nodeside.contract import REPORT_TEXT, NodeDriverStatus, Rung, ServiceStatus, State
 from nodeside.driver.announce.documents import node_driver
+from nodeside.protocol.node_status import REPORT_TEXT, NodeDriverStatus, Rung, ServiceStatus, State
 from tests.cluster.fakes.model import document
 
 NODE: dict[str, Any] = {

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
 from cluster.model.names import CORDONED, draining_label, undrained_label
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
 NODES = [f"n{number}" for number in range(5)]

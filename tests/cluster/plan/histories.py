@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 from cluster.model.actions import Action, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import before_label
 from cluster.model.snapshot import Node, NodeDriverObject, Snapshot
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import EDU, PCI, Model, serving
 from tests.tries import tries
 

@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.model.actions import Action, LabelNode
 from cluster.model.names import CORDONED, before_label
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import DRAINING, EVICT, UNDRAINED
 from tests.cluster.fakes.model import Model, pod_of
 from tests.cluster.fakes.stagedriver import CLOSED, STATE, TWO, daemonset, up, with_stages

@@ -17,7 +17,7 @@ from cluster.model.snapshot import Node
 from cluster.model.states import Progress
 from cluster.plan.build_jobs import builds
 from cluster.plan.context.context import DriverContext
-from nodeside.buildjob import BuildVerdict
+from nodeside.protocol.build_job import BuildVerdict
 from tests.cluster.plan.histories import ASSIGNED, History, often
 
 STORE = {"oci": "registry.example.com/bundles/edu", "publish": True}

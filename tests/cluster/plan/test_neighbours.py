@@ -14,8 +14,9 @@ from cluster.plan.nodes import neighbours
 from cluster.plan.nodes.members import members
 from cluster.plan.planner import plan
 from cluster.plan.rollout.decisions import why_queued
-from nodeside.buildjob import BuildVerdict
-from nodeside.contract import WAITS_FOR_DRIVER, State, assigned_label, node_driver_name, state_label
+from nodeside.protocol.build_job import BuildVerdict
+from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER, State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import pods, with_stages
 

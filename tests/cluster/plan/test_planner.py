@@ -12,7 +12,8 @@ from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
 from cluster.model.snapshot import DriverPod, ImageStream, NodeDriverObject, assignment
 from cluster.plan.builds.toolkit_image import proven
 from cluster.plan.objects.revision import revision_of
-from nodeside.contract import State, assigned_label, state_label
+from nodeside.protocol.labels import assigned_label, state_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import EDU, KERNEL, PCI, Model
 
 ASSIGNED = assigned_label("edu")

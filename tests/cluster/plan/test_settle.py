@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.model.snapshot import DriverPod
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
 

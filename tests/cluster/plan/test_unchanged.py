@@ -13,7 +13,7 @@ import pytest
 from cluster.model.snapshot import DriverPod, ToolkitLabels
 from cluster.model.stages import StagePod, Stages
 from cluster.plan import planner as module
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.images import cannot_have_it, prebuilt
 from tests.cluster.fakes.model import PCI, Model
 

@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.site import Site
 from nodeside.device_agent.feature_sinks import Sinks
-from nodeside.host import Host
-from nodeside.kube_api import Access
-from nodeside.ready_file import clear_ready
+from nodeside.kube.client import Access
+from nodeside.protocol.ready_file import clear_ready
+from nodeside.system.host import Host
 from tests.console import nodeside, until
 from tests.device_agent.agent_process import EDU, Agent, Logged, add_edu, agent, node, write_driver
 from tests.device_agent.agent_thread import agent_thread

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from nodeside.api_status import KubernetesError
 from nodeside.device_agent.dra.publisher import Publication, Publisher
 from nodeside.device_agent.dra.slices import Document, Write
+from nodeside.http.status import KubernetesError
 from tests.device_agent.dra.documents import POOL, carried_out, plain
 from tests.patience import patience
 

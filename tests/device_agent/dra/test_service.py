@@ -14,7 +14,7 @@ from nodeside.device_agent import messages
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.service import ClaimService
 from nodeside.device_agent.dra.site import Site
-from nodeside.kube_api import Access
+from nodeside.kube.client import Access
 from tests.device_agent.dra.documents import UID, claim, offered, result
 from tests.device_agent.node import driver
 from tests.device_agent.played_kubelet import LONG

@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import HooksRun, Rung, ServiceStatus, State
 from nodeside.driver.agent.run import Run
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.node.loaded_record import HooksRun
 from nodeside.driver.node.run_directory import hold_pod_lock
 from nodeside.driver.services import processes
 from nodeside.driver.services.services import Services
 from nodeside.errors import ExitCode
-from nodeside.ready_file import ReadyRecord, read_ready, ready_path, write_ready
+from nodeside.protocol.node_status import Rung, ServiceStatus, State
+from nodeside.protocol.ready_file import ReadyRecord, read_ready, ready_path, write_ready
 from tests.console import until
 from tests.driver.fakes.kernel import add_device, add_process, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode

@@ -18,16 +18,6 @@ from typing import Any
 
 import pytest
 
-from nodeside import process
-from nodeside.clock import Clock
-from nodeside.contract import (
-    READY_PATTERN,
-    BuiltModule,
-    FailureKind,
-    NodeDriverStatus,
-    Rung,
-    State,
-)
 from nodeside.driver.agent import watch
 from nodeside.driver.agent.run import PodLock, Run
 from nodeside.driver.agent.watch import Reason, Why
@@ -39,10 +29,14 @@ from nodeside.driver.ladder import rungs
 from nodeside.driver.node.node_lock import is_locked
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, SpecError
-from nodeside.ready_file import read_ready, ready_path
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuiltModule, FailureKind
+from nodeside.protocol.node_status import READY_PATTERN, NodeDriverStatus, Rung, State
+from nodeside.protocol.ready_file import read_ready, ready_path
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import check_node_driver
-from nodeside.uevents import Uevent
+from nodeside.system import process
+from nodeside.system.clock import Clock
+from nodeside.system.uevents import Uevent
 from tests import console
 from tests.driver.fakes.handoff import failed, succeeded
 from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodeside.clock import Clock
 from nodeside.driver.agent.watch import (
     INPUTS,
     OFTEN,
@@ -22,7 +21,8 @@ from nodeside.driver.agent.watch import (
     Why,
     concerns,
 )
-from nodeside.uevents import Uevent, Uevents, open_uevents
+from nodeside.system.clock import Clock
+from nodeside.system.uevents import Uevent, Uevents, open_uevents
 from tests.driver.fakes.uevents import Queue
 
 PCI_DEVICES = sorted(Path("/sys/bus/pci/devices").glob("*/uevent"))

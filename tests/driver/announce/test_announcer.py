@@ -14,25 +14,24 @@ from typing import Any
 import pytest
 
 from nodeside import log
-from nodeside.api_status import KubernetesError
-from nodeside.clock import Clock
-from nodeside.contract import (
+from nodeside.driver.announce import documents
+from nodeside.driver.announce.announcer import Announcer
+from nodeside.driver.announce.api import Cluster, NoCluster
+from nodeside.driver.announce.delivery import Delivery, Pace
+from nodeside.http.status import KubernetesError
+from nodeside.protocol.labels import node_driver_name, state_label
+from nodeside.protocol.node_status import (
     READY_PATTERN,
     REPORT_ITEMS,
     REPORT_TEXT,
     NodeDriverStatus,
     Rung,
     State,
-    node_driver_name,
-    state_label,
 )
-from nodeside.driver.announce import documents
-from nodeside.driver.announce.announcer import Announcer
-from nodeside.driver.announce.api import Cluster, NoCluster
-from nodeside.driver.announce.delivery import Delivery, Pace
-from nodeside.host import Host
-from nodeside.ready_file import read_ready, ready_path
+from nodeside.protocol.ready_file import read_ready, ready_path
 from nodeside.spec import check_labels, check_node_driver
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 from tests.driver.fakes.apiserver import ApiServer, Fault, make_certificates
 
 READY = NodeDriverStatus(
@@ -203,7 +202,7 @@ def test_every_state_makes_documents_that_an_api_server_accepts(
     assert check_node_driver(documents.node_driver(status, node_uid="u")) == []
 
 
-def test_label_and_name_are_those_of_the_contract() -> None:
+def test_label_and_name_are_those_of_the_protocol() -> None:
     assert documents.labels(READY) == {state_label("edu"): State.READY.value}
     assert documents.node_driver(READY)["metadata"]["name"] == node_driver_name("edu", "n1")
 
@@ -758,7 +757,7 @@ def test_connection_is_closed_between_announcements(server: ApiServer, host: Hos
 
 
 def test_thread_takes_no_signal_from_the_others(host: Host) -> None:
-    """A Notice counts on SIGIO being blocked in every thread (see nodeside/directory_watch.py)."""
+    """A Notice counts on SIGIO being blocked in every thread: see directory_watch.py."""
     with Announcer(host, Kept(), marker_to=io.StringIO()) as announcer:
         announcer.state(READY)
         assert announcer._thread is not None

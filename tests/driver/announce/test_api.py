@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from nodeside.api_status import KubernetesError
 from nodeside.driver.announce.api import CALLER, Cluster, NoCluster, connect
 from nodeside.driver.announce.documents import event_call, node_driver_call
 from nodeside.errors import ExitCode
-from nodeside.kube_api import Access, Response, api_error
-from nodeside.node_requests import label_node, read_node
+from nodeside.http.status import KubernetesError
+from nodeside.kube.client import Access, Response, api_error
+from nodeside.kube.nodes import label_node, read_node
 from tests.driver.fakes.apiserver import TOKEN, ApiServer, Fault, make_certificates
 
 LABELS = {"nodeside.io/edu.state": "ready"}
@@ -468,7 +468,7 @@ def test_projected_token_has_a_directory_of_its_own(
     shutil.copytree(server.credentials, usual)
     _write(usual / "token", "the-usual-token")
     server.tokens.add("the-usual-token")
-    monkeypatch.setattr("nodeside.kube_api.TOKEN_DIRECTORY", usual)
+    monkeypatch.setattr("nodeside.kube.client.TOKEN_DIRECTORY", usual)
     environ = {
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(server.port),

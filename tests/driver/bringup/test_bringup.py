@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import Rung, State
 from nodeside.driver.bringup.bringup import NoRungServed, bring_up
 from nodeside.driver.bringup.installation import Refused
 from nodeside.driver.bringup.validate import ValidationFailed
@@ -22,7 +21,8 @@ from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.sequence import SequenceFailed
 from nodeside.errors import ExitCode
-from nodeside.host import Kernel
+from nodeside.protocol.node_status import Rung, State
+from nodeside.system.host import Kernel
 from tests.driver.fakes.kernel import RELEASE, FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.module_writer import ModuleWriter
 from tests.driver.fakes.node import FakeNode, module_bytes, whys

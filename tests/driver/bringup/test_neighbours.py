@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import LoadedRecord, Rung, State
 from nodeside.driver.bringup import neighbours
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.bringup.neighbours import LeavingRecord, leaving_path
@@ -20,11 +19,13 @@ from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.unload import leaving
 from nodeside.driver.ladder.exported_symbols import symvers_path
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock, read_loaded, write_loaded
 from nodeside.errors import ExitCode, NoSpace
-from nodeside.host import Host
-from nodeside.node_records import write_record
-from nodeside.ready_file import ReadyRecord, clear_ready, read_ready, write_ready
+from nodeside.protocol.node_records import write_record
+from nodeside.protocol.node_status import Rung, State
+from nodeside.protocol.ready_file import ReadyRecord, clear_ready, read_ready, write_ready
+from nodeside.system.host import Host
 from tests.driver.fakes.node import BOOT_ID, FakeNode
 
 

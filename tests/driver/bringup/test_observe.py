@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import LoadedRecord, Rung, bundle_key
 from nodeside.driver.bringup.bringup import NoRungServed
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.retention import KERNELS, VERSIONS
@@ -22,11 +21,14 @@ from nodeside.driver.ladder.exported_symbols import ExportedSymbols
 from nodeside.driver.ladder.rungs import fetch_options
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.module.signing import SigningError, sign
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.run_directory import clear_loaded, loaded_path
 from nodeside.driver.store.publish import publish
 from nodeside.errors import NoSpace
-from nodeside.host import Kernel
+from nodeside.protocol.bundle_key import bundle_key
+from nodeside.protocol.node_status import Rung
 from nodeside.spec.model import PrebuiltSource
+from nodeside.system.host import Kernel
 from tests.driver.fakes.compatible import compatible
 from tests.driver.fakes.kernel import write_bytes
 from tests.driver.fakes.keys import Pair, make_pair

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import Rung
 from nodeside.driver.bringup import installation
 from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.handoff.listener import Listener
@@ -21,7 +20,8 @@ from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
-from nodeside.process import run
+from nodeside.protocol.node_status import Rung
+from nodeside.system.process import run
 from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.node import FakeNode, module_bytes
 

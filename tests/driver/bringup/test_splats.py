@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import Rung, State
 from nodeside.driver.bringup import bringup
 from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.node.run_directory import loaded_path, write_loaded
 from nodeside.errors import ExitCode
+from nodeside.protocol.node_status import Rung, State
 from tests.driver.fakes.kernel import write
 from tests.driver.fakes.node import FakeNode, module_bytes
 

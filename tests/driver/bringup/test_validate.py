@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import LoadedModule
 from nodeside.driver.bringup.validate import (
     CheckResult,
     Scene,
@@ -15,6 +14,7 @@ from nodeside.driver.bringup.validate import (
     validate,
 )
 from nodeside.driver.node.kernel_log import KernelLog
+from nodeside.driver.node.loaded_record import LoadedModule
 from nodeside.driver.node.modules import KernelModules
 from nodeside.errors import ExitCode, SpecError, SystemRefused
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
@@ -150,7 +150,7 @@ def test_an_attribute_that_does_not_answer_fails_its_row(
     path = kernel.host.sys / "class/edu/state"
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
-    monkeypatch.setattr("nodeside.sysfs._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("nodeside.system.sysfs._ASK_SECONDS", 0.2)
 
     result = only(kernel, Validate(sysfs=(SysfsCheck(path="class/edu/state"),)))
 
@@ -166,7 +166,7 @@ def test_parameters_that_do_not_answer_hold_nobody_up(
     path = kernel.host.sys_module / "edu/parameters/debug"
     path.parent.mkdir()
     os.mkfifo(path)
-    monkeypatch.setattr("nodeside.sysfs._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("nodeside.system.sysfs._ASK_SECONDS", 0.2)
     modules = KernelModules(kernel.host)
 
     assert modules.state("edu") is not None, "to be live, no parameter need answer"
@@ -231,7 +231,7 @@ def test_an_expression_without_end_fails_its_row_and_holds_nobody_up(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed: to wait for its end would be to wait for years."""
-    monkeypatch.setattr("nodeside.search.SECONDS", 0.01)
+    monkeypatch.setattr("nodeside.system.regex_search.SECONDS", 0.01)
     write(kernel.host.sys / "class/edu/edu0/state", "a" * 60 + "!")
     check = SysfsCheck(path="class/edu/edu0/state", matches="(a+)+$")
 

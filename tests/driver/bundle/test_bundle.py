@@ -25,7 +25,7 @@ from nodeside.driver.bundle.manifest import (
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.signature import Signature
 from nodeside.errors import ExitCode
-from nodeside.records import encode
+from nodeside.protocol.records import encode
 from tests.driver.fakes.bundles import sample_bundle
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from nodeside import process
-from nodeside.clock import Clock
 from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify
 from nodeside.driver.bundle.cache import Cache, CachedManifest
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.errors import ExitCode, Locked, NoSpace, SystemRefused
-from nodeside.filelock import take_lock
-from nodeside.host import Kernel
+from nodeside.system import process
+from nodeside.system.clock import Clock
+from nodeside.system.file_lock import take_lock
+from nodeside.system.host import Kernel
 from tests import TOP
 from tests.driver.fakes.bundles import KERNEL, KEY, TAG, sample_bundle
 

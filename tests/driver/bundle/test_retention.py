@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import store_tag
 from nodeside.driver.bundle.cache import CachedManifest
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.retention import KERNELS, VERSIONS, tags_to_keep
-from nodeside.host import Kernel
+from nodeside.protocol.bundle_key import store_tag
+from nodeside.system.host import Kernel
 from tests.driver.fakes.bundles import KERNEL, sample_bundle
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import Rung
 from nodeside.driver.bringup.bringup import NoRungServed
 from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, read_manifest, verify
 from nodeside.driver.bundle.manifest import BundleError
@@ -32,8 +31,9 @@ from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.node.run_directory import clear_loaded
 from nodeside.driver.store.publish import publish
 from nodeside.driver.store.sources import FetchOutcome, fetch_first, find_manifest
-from nodeside.process import run
+from nodeside.protocol.node_status import Rung
 from nodeside.spec.model import Module, PrebuiltSource, Trust
+from nodeside.system.process import run
 from tests.driver.fakes.bundles import KEY, TAG, WANTED, sample_bundle
 from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 from tests.driver.fakes.node import FakeNode, whys

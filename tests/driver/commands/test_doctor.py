@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import SidecarRecord
 from nodeside.driver.commands import doctor
 from nodeside.errors import ExitCode
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import SidecarRecord
+from nodeside.protocol.shared_directory import SharedDir
 from tests.driver.fakes.kernel import write
 from tests.driver.fakes.node import BOOT_ID, FakeNode
 

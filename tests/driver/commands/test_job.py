@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeside import process
-from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.driver.bundle.archive import pack, unpack
 from nodeside.driver.bundle.bundle import SIGNATURE
 from nodeside.driver.commands.options import first_there
 from nodeside.errors import ExitCode
-from nodeside.host import Kernel
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
+from nodeside.system import process
+from nodeside.system.host import Kernel
 from tests.driver.fakes.keys import make_pair
 from tests.driver.fakes.node import module_bytes
 from tests.driver.fakes.pages import compare

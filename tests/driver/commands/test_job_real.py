@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeside import process
-from nodeside.buildjob import BuildVerdict, read_message
 from nodeside.driver.handoff.provide import command, provide
 from nodeside.driver.module.modulefile import read_module
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_job import BuildVerdict, read_message
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop

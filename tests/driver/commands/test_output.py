@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import Toolchain
 from nodeside.driver.node.run_directory import hold_lock
-from nodeside.ready_file import read_ready, write_ready
+from nodeside.protocol.build_records import Toolchain
+from nodeside.protocol.ready_file import read_ready, write_ready
 from nodeside.spec.services import Service
 from tests.driver.fakes.kernel import add_pci_device, link, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import State
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.commands import unload
 from nodeside.driver.node.node_lock import is_locked
 from nodeside.driver.node.run_directory import clear_loaded, hold_lock
 from nodeside.errors import ExitCode
-from nodeside.ready_file import read_ready
+from nodeside.protocol.node_status import State
+from nodeside.protocol.ready_file import read_ready
 from tests.driver.fakes.kernel import add_device
 from tests.driver.fakes.node import BOOT_ID, FakeNode
 from tests.patience import patience

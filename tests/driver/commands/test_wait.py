@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.clock import Clock
-from nodeside.contract import ADMITTED_VARIABLE, Rung
 from nodeside.driver.commands import wait
 from nodeside.driver.commands.wait import await_admission, await_ready
 from nodeside.errors import DeadlinePassed, ExitCode, UsageError
-from nodeside.host import Host
-from nodeside.ready_file import ReadyRecord, ready_path, write_ready
+from nodeside.protocol.labels import ADMITTED_VARIABLE
+from nodeside.protocol.node_status import Rung
+from nodeside.protocol.ready_file import ReadyRecord, ready_path, write_ready
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 from tests.console import nodeside
 
 READY = ReadyRecord("edu", "1.0", "6.1.0-47-amd64", "boot-1", Rung.BUILT, ("edu",), 100.0)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from nodeside import process
-from nodeside.kube_api import Access
+from nodeside.kube.client import Access
+from nodeside.system import process
 from tests.loopback import HttpServer
 
 TOKEN = "first-token.of_this-pod"

@@ -8,11 +8,12 @@ import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nodeside.contract import BuildKind, BuildSettings, Toolchain, bundle_key, store_tag
 from nodeside.driver.bundle.bundle import Bundle, write_bundle
 from nodeside.driver.bundle.manifest import BundleManifest, BundleModule, canonical
 from nodeside.driver.store.base import WantedBundle
-from nodeside.host import Kernel
+from nodeside.protocol.build_records import Toolchain
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings, bundle_key, store_tag
+from nodeside.system.host import Kernel
 
 KERNEL = Kernel("6.1.0-50-cloud-amd64", "#1 SMP Debian 6.1.192-2 (2026-11-16)", "x86_64")
 SETTINGS = BuildSettings(BuildKind.KBUILD, ("edu", "edu_dma"))

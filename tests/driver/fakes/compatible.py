@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nodeside.host import Kernel
+from nodeside.system.host import Kernel
 from tests.driver.fakes.kernel import write, write_bytes
 from tests.driver.fakes.node import FakeNode, module_bytes
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from nodeside.contract import (
-    BuildKind,
-    BuildRequest,
-    BuildResult,
-    BuildSettings,
-    BuiltModule,
-    FailureKind,
-)
 from nodeside.driver.handoff.listener import Listener, Patience
 from nodeside.driver.handoff.result import await_result
-from nodeside.host import Kernel
-from nodeside.shared import SharedDir, request_id
+from nodeside.protocol.build_records import BuildRequest, BuildResult, BuiltModule, FailureKind
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.protocol.shared_directory import SharedDir, request_id
+from nodeside.system.host import Kernel
 
 BOOT = "boot-now"
 KEY = "ab" * 32

@@ -14,10 +14,10 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodeside.clock import Clock
 from nodeside.driver.kernel.loader import Loader
 from nodeside.errors import NodesideError
-from nodeside.host import Host
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 
 RELEASE = "6.1.0-test"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside.process import run
+from nodeside.system.process import run
 from tests import CORPUS
 
 SPECIMEN = CORPUS / "modules" / "specimen.ko"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.process import Completed, run
+from nodeside.system.process import Completed, run
 
 _BATCH = 100  # modules per modinfo
 

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeside.contract import LoadedRecord, NodeDriverStatus, Rung, State, Toolchain
 from nodeside.driver.bringup import bringup
 from nodeside.driver.bringup.bringup import bring_up
 from nodeside.driver.bringup.journal import Journal, Report
@@ -30,9 +29,12 @@ from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.node.exports import read_exports
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.run_directory import read_loaded
-from nodeside.host import Host, Kernel
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import Toolchain
+from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.host import Host, Kernel
 from tests.console import Done, nodeside
 from tests.driver.fakes.kernel import (
     RELEASE,

@@ -16,7 +16,7 @@ from subprocess import Popen
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from tests.driver.fakes.webserver import Handler
 from tests.patience import patience
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from nodeside.uevents import Uevent, Uevents
+from nodeside.system.uevents import Uevent, Uevents
 
 
 class Queue(Uevents):

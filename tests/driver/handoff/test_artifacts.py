@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import (
-    BuiltModule,
-)
 from nodeside.driver.handoff import artifacts
 from nodeside.driver.handoff.artifacts import copy_modules
 from nodeside.driver.handoff.request import request_build
 from nodeside.errors import NoSpace
-from nodeside.files import UntrustedFile
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuiltModule
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import UntrustedFile
 from tests.driver.fakes.handoff import succeeded, wish
 
 

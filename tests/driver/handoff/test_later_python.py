@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.driver.handoff.provide import command
+from nodeside.system import process
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.debian.root_filesystems import RootFileSystems

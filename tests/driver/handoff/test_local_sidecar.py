@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.driver.handoff.local_sidecar import local_sidecar
+from nodeside.system import process
 from tests.toolkit_sidecar.faketoolkit import until
 
 

@@ -14,7 +14,7 @@ from nodeside import log
 from nodeside.driver.handoff import log_follower, result
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.request import request_build
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.toolkit_sidecar.buildlog import LOG_LIMIT
 from tests.driver.fakes.handoff import Clock, succeeded, wait, wish
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodeside import process
 from nodeside.driver.handoff import relocatable_python, zipapp
 from nodeside.driver.handoff.provide import command, provide
 from nodeside.errors import SystemRefused
-from nodeside.host import Host
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
+from nodeside.system.host import Host
 from tests.patience import patience
 from tests.toolkit_sidecar.faketoolkit import until
 
@@ -27,7 +27,7 @@ IDLE_LIMIT_KIB = 13 << 10  # PSS of a sidecar that waits
 _CHILD = """
 import hashlib, json, os, sys
 sys.path.insert(0, "/toolkit.pyz")
-from nodeside import process
+from nodeside.system import process
 import ctypes, nodeside.toolkit_sidecar.builder
 env = process.run(["/bin/busybox", "env"], timeout=9).output
 hidden = sorted(name for name in os.listdir("/") if not name.startswith("."))
@@ -72,7 +72,10 @@ def test_the_program_runs_on_the_packed_python(tmp_path: Path, python: Path) -> 
 
 def test_a_traceback_of_the_program_shows_its_source(tmp_path: Path, python: Path) -> None:
     (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
-    code = "import sys; sys.path.insert(0, 'toolkit.pyz'); import nodeside.host as h; h.Kernel(1)"
+    code = (
+        "import sys; sys.path.insert(0, 'toolkit.pyz'); "
+        "import nodeside.system.host as h; h.Kernel(1)"
+    )
     with pytest.raises(process.ToolError, match="missing 2 required positional arguments"):
         start(tmp_path, python, "-c", code)
 

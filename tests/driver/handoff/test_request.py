@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import FailureKind
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.handoff import request
 from nodeside.driver.handoff.request import (
@@ -22,8 +21,9 @@ from nodeside.driver.handoff.request import (
     withdraw,
 )
 from nodeside.errors import Locked
-from nodeside.files import UntrustedFile
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import UntrustedFile
 from tests.driver.fakes.handoff import BOOT, failed, succeeded, wish
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import FailureKind, SidecarRecord
 from nodeside.driver.handoff import result
 from nodeside.driver.handoff.listener import Listener, Patience
 from nodeside.driver.handoff.request import (
@@ -30,8 +29,9 @@ from nodeside.driver.handoff.result import (
     await_sidecar,
 )
 from nodeside.errors import DeadlinePassed, ExitCode
-from nodeside.files import UntrustedFile
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import FailureKind, SidecarRecord
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.files import UntrustedFile
 from tests.driver.fakes.handoff import BOOT, Clock, failed, succeeded, wait, wish
 
 

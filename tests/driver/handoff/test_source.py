@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind
 from nodeside.driver.handoff.source import (
     build_settings,
     drop_sources,
@@ -15,7 +14,8 @@ from nodeside.driver.handoff.source import (
     source_digest,
 )
 from nodeside.errors import SpecError
-from nodeside.shared import SharedDir
+from nodeside.protocol.bundle_key import BuildKind
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec.model import DriverSpec, Module
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import STORE_TAG
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.handoff.source import provide_source, source_digest
 from nodeside.driver.handoff.source_tree import NotSource, source_files
 from nodeside.driver.ladder.task import resolve
-from nodeside.shared import SharedDir
+from nodeside.protocol.bundle_key import STORE_TAG
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
 from tests.console import nodeside
 from tests.driver.fakes.bundles import TAG
 from tests.driver.fakes.node import FakeNode

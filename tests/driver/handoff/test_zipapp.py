@@ -27,9 +27,9 @@ def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Pat
     (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
     with zipfile.ZipFile(tmp_path / "toolkit.pyz") as archive:
         names = {name for name in archive.namelist() if name.endswith(".py")}
-    common = {name for name in names if name.count("/") == 1}
-    assert common == {f"nodeside/{stem}.py" for stem in ("__init__", *zipapp.COMMON)}
-    assert all("/toolkit_sidecar/" in name for name in names - common - {"__main__.py"})
+    shared = {f"nodeside/{stem}.py" for stem in zipapp.SHARED}
+    assert shared < names
+    assert all("/toolkit_sidecar/" in name for name in names - shared - {"__main__.py"})
 
 
 def test_what_else_the_process_has_loaded_does_not_show_in_it() -> None:

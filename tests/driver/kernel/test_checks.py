@@ -14,8 +14,8 @@ from nodeside.driver.module.signature import Certificate, Signature
 from nodeside.driver.module.symvers import KernelSymbol
 from nodeside.driver.node.exports import RunningExports
 from nodeside.driver.node.facts import KernelFacts
-from nodeside.host import Kernel
 from nodeside.spec.model import Module
+from nodeside.system.host import Kernel
 
 RELEASE = "6.1.0-56-cloud-amd64"
 MAGIC = f"{RELEASE} SMP preempt mod_unload modversions "

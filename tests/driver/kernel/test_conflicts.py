@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import sysfs
-from nodeside.child import NoProcess
 from nodeside.driver.kernel.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
 from nodeside.driver.kernel.errors import InUse, UnloadFailed
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode, SystemRefused
-from nodeside.pci import PciDevice
 from nodeside.spec.model import Conflicts
 from nodeside.spec.pci import PciId
+from nodeside.system import sysfs
+from nodeside.system.child import NoProcess
+from nodeside.system.pci import PciDevice
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, FakeModule, add_pci_device, write
 
 EDU = PciId(vendor="1234", device="11e8")

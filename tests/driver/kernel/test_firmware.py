@@ -11,7 +11,7 @@ import pytest
 
 from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.errors import Locked
-from nodeside.host import Host
+from nodeside.system.host import Host
 from tests.driver.fakes.kernel import FakeKernel, write
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.child import NoProcess
 from nodeside.driver.kernel.errors import InUse, LoadFailed, RebootRequired, UnloadFailed
 from nodeside.driver.kernel.loader import parameter_line
 from nodeside.driver.node.syscalls import DiedInKernel
 from nodeside.errors import DeadlinePassed, ExitCode, SystemRefused
+from nodeside.system.child import NoProcess
 from tests.driver.fakes.kernel import FakeKernel, FakeModule, Refusal, write
 
 

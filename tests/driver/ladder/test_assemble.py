@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuiltModule
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.handoff.listener import Listener
@@ -19,7 +18,8 @@ from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.assemble import assemble_bundle
 from nodeside.driver.module.signature import ID_PKCS7, MARKER, TRAILER
 from nodeside.driver.module.signing import SigningError
-from nodeside.shared import SharedDir
+from nodeside.protocol.build_records import BuiltModule
+from nodeside.protocol.shared_directory import SharedDir
 from tests.driver.fakes.handoff import succeeded
 from tests.driver.fakes.keys import make_pair
 from tests.driver.fakes.node import FakeNode, module_bytes

@@ -21,7 +21,7 @@ from nodeside.driver.ladder.task import resolve
 from nodeside.driver.module.symvers import parse_symvers
 from nodeside.driver.node.run_directory import write_loaded
 from nodeside.errors import UsageError
-from nodeside.host import Kernel
+from nodeside.system.host import Kernel
 from tests.driver.fakes.node import BOOT_ID, FakeNode
 
 CRC = {"straw_bend": "0x0000beef", "straw_burn": "0x0000f00d"}

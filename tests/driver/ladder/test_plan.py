@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildKind, BuildSettings, LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleManifest, BundleModule
 from nodeside.driver.ladder.plan import (
@@ -25,9 +24,12 @@ from nodeside.driver.ladder.plan import (
     occupant,
     replacement,
 )
+from nodeside.driver.node.loaded_record import LoadedModule, LoadedRecord
 from nodeside.driver.node.modules import LoadedState
-from nodeside.host import Kernel
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.protocol.node_status import Rung
 from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
+from nodeside.system.host import Kernel
 
 KERNEL = Kernel("6.1.0-1-amd64", "#1 SMP", "x86_64")
 

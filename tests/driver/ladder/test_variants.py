@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeside.contract import BuildKind
 from nodeside.driver.ladder import variants
 from nodeside.driver.ladder.variants import build_for, fits
 from nodeside.errors import SystemRefused
-from nodeside.host import Kernel
+from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec.model import Build, Kernels, Variant
+from nodeside.system.host import Kernel
 from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.node import FakeNode
 from tests.vm.hostbuilds import HostBuilds

@@ -28,7 +28,7 @@ from nodeside.driver.module.modulefile import (
     read_modules,
 )
 from nodeside.errors import NodesideError, SystemRefused
-from nodeside.process import ToolMissing, run
+from nodeside.system.process import ToolMissing, run
 from tests import CORPUS
 from tests.driver.fakes.hostile import only_our_errors
 from tests.driver.fakes.module_writer import PROGBITS, VERMAGIC, ModuleWriter, Row

@@ -15,7 +15,7 @@ import pytest
 from nodeside.driver.module.modulefile import ModuleFile, read_module, read_modules
 from nodeside.driver.module.signing import sign, verify
 from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers
-from nodeside.process import run
+from nodeside.system.process import run
 from nodeside.trial.architecture import ARM64
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop

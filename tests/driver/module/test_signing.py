@@ -29,8 +29,8 @@ from nodeside.driver.module.signing import (
     sign,
     verify,
 )
-from nodeside.host import Host
-from nodeside.process import ToolMissing, run
+from nodeside.system.host import Host
+from nodeside.system.process import ToolMissing, run
 from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 
 

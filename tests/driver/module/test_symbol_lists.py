@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.module.symvers import symbols_of
-from nodeside.host import Host
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system.host import Host
 
 RELEASE = "6.1.0-test"
 LINE = "0x12345678\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"

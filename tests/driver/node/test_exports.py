@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.node.exports import RunningExports, read_exports
-from nodeside.host import Host
+from nodeside.system.host import Host
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, FakeModule, write
 
 IMAGE = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.node.facts import enrolled_keys, kernel_vermagic, lockdown_mode, read_facts
-from nodeside.host import Host
+from nodeside.system.host import Host
 from tests.driver.fakes.module_writer import VERMAGIC, ModuleWriter
 
 RELEASE = "6.1.0-56-cloud-amd64"

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import child
-from nodeside.child import Limits, run_in_child
 from nodeside.driver.node.devices import device_numbers, devices_of
 from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.processes import (
@@ -15,6 +13,8 @@ from nodeside.driver.node.processes import (
     pod_and_container,
     users_of,
 )
+from nodeside.system import child
+from nodeside.system.child import Limits, run_in_child
 from tests.driver.fakes.kernel import (
     FakeKernel,
     FakeModule,

@@ -6,7 +6,7 @@ import pytest
 
 from nodeside.driver.node.modules import KernelModules, parse_modules
 from nodeside.errors import SystemRefused
-from nodeside.host import Host
+from nodeside.system.host import Host
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, FakeModule, write
 
 PROC_MODULES = """\

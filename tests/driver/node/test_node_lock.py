@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.clock import Clock
 from nodeside.driver.node.node_lock import Holder, former_lock_path, node_lock, node_lock_path
 from nodeside.errors import Locked
-from nodeside.host import Host
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 
 
 @pytest.fixture

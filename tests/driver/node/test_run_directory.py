@@ -13,9 +13,7 @@ from subprocess import PIPE, Popen
 
 import pytest
 
-from nodeside import process
-from nodeside.clock import Clock
-from nodeside.contract import LoadedModule, LoadedRecord, Rung
+from nodeside.driver.node.loaded_record import LoadedModule, LoadedRecord
 from nodeside.driver.node.node_lock import node_lock_path
 from nodeside.driver.node.run_directory import (
     clear_loaded,
@@ -26,8 +24,17 @@ from nodeside.driver.node.run_directory import (
     write_loaded,
 )
 from nodeside.errors import ExitCode, Locked, SystemRefused
-from nodeside.host import Host
-from nodeside.ready_file import ReadyRecord, clear_ready, read_ready, ready_path, write_ready
+from nodeside.protocol.node_status import Rung
+from nodeside.protocol.ready_file import (
+    ReadyRecord,
+    clear_ready,
+    read_ready,
+    ready_path,
+    write_ready,
+)
+from nodeside.system import process
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 from tests import TOP
 
 READY = ReadyRecord(
@@ -194,7 +201,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from nodeside.driver.node.run_directory import hold_lock
-from nodeside.host import Host
+from nodeside.system.host import Host
 with hold_lock(Host(Path(sys.argv[1])), "edu", timeout=0):
     print("held", flush=True)
     sys.stdin.read()

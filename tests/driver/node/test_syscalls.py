@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.child import ChildRaised
 from nodeside.driver.node import syscalls
 from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, in_child
 from nodeside.errors import DeadlinePassed, SystemRefused
+from nodeside.system.child import ChildRaised
 
 _PACKAGE = Path(syscalls.__file__).parent
 

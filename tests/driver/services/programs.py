@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nodeside.clock import Clock
 from nodeside.driver.services.services import Services
 from nodeside.spec.services import Service, ServiceReady
+from nodeside.system.clock import Clock
 
 DRIVER = "edu"
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodeside.clock import Clock
-from nodeside.contract import ServiceStatus
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.services import processes
 from nodeside.driver.services.services import ServiceFailed, Services, stop_all
 from nodeside.errors import ExitCode
-from nodeside.host import Host
+from nodeside.protocol.node_status import ServiceStatus
+from nodeside.system.clock import Clock
+from nodeside.system.host import Host
 from tests.console import until
 from tests.driver.services.programs import DRIVER, daemon, kept, service, told
 from tests.patience import patience

@@ -14,7 +14,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nodeside import process
 from nodeside.driver.bundle.archive import pack
 from nodeside.driver.bundle.bundle import Bundle, verify
 from nodeside.driver.bundle.manifest import BundleError, digest_of
@@ -31,6 +30,7 @@ from nodeside.driver.store.sources import (
 )
 from nodeside.errors import SpecError
 from nodeside.spec.model import PrebuiltSource, Trust
+from nodeside.system import process
 from tests.driver.fakes.bundles import TAG, WANTED, sample_bundle
 from tests.driver.fakes.registry import PASSWORD, USER, certificates, forward, needed, registry
 from tests.driver.fakes.webserver import Answer as Answering

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodeside import __version__, process
+from nodeside import __version__
 from nodeside.driver.bundle.archive import pack
 from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify
 from nodeside.driver.bundle.manifest import BundleError
@@ -33,8 +33,9 @@ from nodeside.driver.store.sources import (
 )
 from nodeside.driver.store.transport import Transport
 from nodeside.errors import ExitCode, NoSpace, SpecError
-from nodeside.host import Kernel
 from nodeside.spec.model import PrebuiltSource, Trust
+from nodeside.system import process
+from nodeside.system.host import Kernel
 from tests.driver.fakes import webserver
 from tests.driver.fakes.bundles import END, TAG, WANTED, sample_bundle, tar_entry
 from tests.driver.fakes.registry import certificates

@@ -15,7 +15,7 @@ from nodeside.driver.userspace.tree import Tree, UserspaceRefused
 from nodeside.driver.userspace.use import in_use
 from nodeside.driver.userspace.versions import Versions
 from nodeside.errors import ExitCode, NodesideError, NoSpace
-from nodeside.host import Host
+from nodeside.system.host import Host
 from tests.driver.fakes.kernel import link, write
 
 

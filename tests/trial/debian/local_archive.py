@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive, Sources
 from nodeside.trial.progress import Progress

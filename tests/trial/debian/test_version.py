@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.debian.version import DebianVersion
 
 PAIRS = [

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nodeside.errors import ExitCode
-from nodeside.process import Completed
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import parse
+from nodeside.system.process import Completed
 from nodeside.trial.host import build as host_build
 from nodeside.trial.host.build import build
 from nodeside.trial.machine.kernel_disk import KernelDisk
@@ -73,7 +73,7 @@ def test_a_bundle_that_was_taken_before_is_taken_again(
     (kept / "straw" / "tag").mkdir(parents=True)
     answer = json.dumps({"path": str(kept / "straw" / "tag")})
     done = Completed((), 0, answer, "", 0.0)
-    monkeypatch.setattr("nodeside.process.run", lambda *_, **__: done)
+    monkeypatch.setattr("nodeside.system.process.run", lambda *_, **__: done)
 
     for _ in range(2):
         assert host_build._taken(["nodeside"], {}, kept, cache)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.errors import SystemRefused
+from nodeside.system import process
 from nodeside.trial.host.container import entrance
 
 

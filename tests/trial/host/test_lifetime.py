@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
+from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
@@ -25,7 +25,7 @@ STAY = "exec setsid perl -e 'syscall(157, 1, 0, 0, 0, 0); sleep 600' {token}"
 RUN = """
 import sys
 from pathlib import Path
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 scratch, script, *layers = sys.argv[1:]
 with entrance([Path(layer) for layer in layers], Path(scratch), {}) as enter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeside import process
+from nodeside.system import process
 
 
 def debugfs(image: Path, request: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.cache import MIB
 from nodeside.trial.machine import disks
 from tests.trial.machine.images import debugfs

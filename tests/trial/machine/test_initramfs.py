@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.driver.node.intree import read_tree
+from nodeside.system import process
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine import initramfs
 from nodeside.trial.machine.cpio import CpioArchive

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
 from nodeside.errors import UsageError
+from nodeside.system import process
 from nodeside.trial.architecture import AMD64, ARM64
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.machine import qemu

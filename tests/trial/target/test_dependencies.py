@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.contract import BuildSettings
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import ExitCode, UsageError
+from nodeside.protocol.bundle_key import BuildSettings
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.errors import TargetError

@@ -7,10 +7,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from nodeside.contract import BuildKind, BuildResult, BuildSettings, FailureKind
 from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import ExitCode, UsageError
+from nodeside.protocol.build_records import BuildResult, FailureKind
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec import load
 from nodeside.spec.yamltext import write_yaml
 from nodeside.trial.errors import TargetError

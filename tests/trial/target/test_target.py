@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeside import process
-from nodeside.contract import BuildSettings
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import ExitCode, SpecError
+from nodeside.protocol.bundle_key import BuildSettings
 from nodeside.spec import load
+from nodeside.system import process
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive, unpack
 from nodeside.trial.errors import ArchiveError, TargetError

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nodeside import process
+from nodeside.system import process
 from nodeside.trial.machine.guest import PORT
 from nodeside.trial.machine.guest import syscalls as sc
 from nodeside.trial.machine.guest.container import Container

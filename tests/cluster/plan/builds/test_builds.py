@@ -17,8 +17,8 @@ from cluster.model.snapshot import (
     ToolkitLabels,
 )
 from cluster.plan.builds.builds import outcome_of
-from nodeside.buildjob import BuildOutcome, BuildVerdict
-from nodeside.contract import NOTHING_SERVED, State
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
+from nodeside.protocol.node_status import NOTHING_SERVED, State
 from tests.cluster.fakes.model import EDU, KERNEL, Model
 
 STORE = {"oci": "registry.example.com/bundles/edu", "publish": True}

@@ -10,8 +10,9 @@ from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod, Pool
 from cluster.plan.builds.kernel_images import image_for
 from cluster.plan.nodes.members import cannot_pull
-from nodeside.contract import State, assigned_label
 from nodeside.errors import SpecError
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from nodeside.spec import parse
 from tests.cluster.fakes.images import MISSING, TEMPLATE, cannot_have_it, prebuilt
 from tests.cluster.fakes.model import EDU, KERNEL, Model, document

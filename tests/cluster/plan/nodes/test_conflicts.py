@@ -8,7 +8,8 @@ from typing import Any
 from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import LabelNode
 from cluster.plan.context.context import DriverContext
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import PCI, Model
 
 NEXT_KERNEL = "6.1.0-51-amd64"

@@ -7,7 +7,8 @@ from dataclasses import replace
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod
 from cluster.plan.nodes.deadlines import LAST_REPORT, NO_POD, NO_REPORT
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.silent_nodes import BUILD, THEN, assigned, at, touch, with_pods
 

@@ -9,7 +9,7 @@ from cluster.kube.managed_fields import ObjectMeta
 from cluster.plan.context.context import DriverContext, Memory
 from cluster.plan.nodes.memo import Memo
 from cluster.plan.objects.daemonset import is_same
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
 

@@ -13,7 +13,7 @@ from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
 from cluster.model.snapshot import Node, Pool, assignment
 from cluster.plan.nodes.hardware import Fit, devices, disagreement, former_devices, has_hardware
 from cluster.plan.nodes.pools import pool_of
-from nodeside.contract import LABEL_VALUE
+from nodeside.protocol.labels import LABEL_VALUE
 from nodeside.spec.model import Hardware
 from nodeside.spec.pci import PciId
 

@@ -22,7 +22,7 @@ from cluster.model.snapshot import Settings
 from cluster.plan.objects.build_job import Build, job, publish_target
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.driver.commands.options import first_there
-from nodeside.shared import SharedDir
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import Driver
 from nodeside.toolkit_sidecar.cli import _parser as sidecar_parser
 from tests import TOP

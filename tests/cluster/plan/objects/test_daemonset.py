@@ -33,14 +33,14 @@ from cluster.plan.objects.driver_pod import (
 from cluster.plan.objects.node_policy import policy_map
 from cluster.plan.objects.revision import config_map, read_revision, revision_of, revision_text
 from cluster.plan.objects.unload_pod import unload_pod
-from nodeside.contract import assigned_label
 from nodeside.driver import cli
 from nodeside.driver.handoff.provide import command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver
-from nodeside.host import Host
-from nodeside.kube_api import Access
+from nodeside.kube.client import Access
+from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.document import parse
+from nodeside.system.host import Host
 from nodeside.trial.machine import containers
 from tests import TOP
 from tests.cluster.fakes.daemonsets import CASES, COREOS, OPENSHIFT, POOL, wanted

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.model.actions import Apply
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
 POLICY = "edu-node-policy"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.model.names import before_label
 from cluster.plan.nodes.deadlines import LOST
-from nodeside.contract import assigned_label
+from nodeside.protocol.labels import assigned_label
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.rollouts import THEN, look, newest
 

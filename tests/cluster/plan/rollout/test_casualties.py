@@ -13,7 +13,7 @@ from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.deadlines import LOST
 from cluster.plan.rollout.casualties import Casualty, Fate, within_limits
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
 THEN = 1_800_000_000.0

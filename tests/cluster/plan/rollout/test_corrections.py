@@ -9,7 +9,8 @@ import pytest
 
 from cluster.model.snapshot import DriverPod, ImageStream, ToolkitLabels, Unseen
 from cluster.plan.planner import Planner
-from nodeside.contract import State, assigned_label, node_driver_name
+from nodeside.protocol.labels import assigned_label, node_driver_name
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import KERNEL, Model
 
 STREAM = "openshift/driver-toolkit"

@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from cluster.model.actions import Action, Create, Delete, LabelNode
 from cluster.model.snapshot import DriverPod
 from cluster.plan.rollout.unload import SLOW
-from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
+from nodeside.protocol.labels import assigned_label, state_label
+from nodeside.protocol.node_status import UNLOADED, State
 from tests.cluster.fakes.model import PCI, Model
 from tests.cluster.plan.histories import often
 

@@ -26,7 +26,8 @@ from cluster.plan.rollout.drain_table import (
     Time,
     decide,
 )
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import (
     DRAINING,
     EVICT,

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.cli.explain import explain_node
 from cluster.model.stages import Stages
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import DRAINING, EVICT, UNDRAINED, cordoned, held, is_over, step
 from tests.cluster.fakes.stage_ends import STUCK, changing, play, play_slowly, rounds
 from tests.cluster.fakes.stagedriver import CLOSED, TWO, objects, pods, up, with_stages

@@ -14,8 +14,9 @@ from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod
 from cluster.plan import deletion
 from cluster.plan.rollout.unload import REST, SLOW, Unload, UnloadPhase, UnloadPodState, phase_of
-from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
+from nodeside.protocol.labels import assigned_label, state_label
+from nodeside.protocol.node_status import UNLOADED, State
 from tests.cluster.fakes.model import PCI, Model
 
 ASSIGNED, STATE = assigned_label("edu"), state_label("edu")

@@ -16,7 +16,7 @@ from cluster.model.names import closed_label, stage_label
 from cluster.model.snapshot import Settings
 from cluster.model.stages import StageObject
 from cluster.plan.objects.device_agent import COMMAND
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from nodeside.spec import load
 from tests.cluster.fakes.drains import DRAINING
 from tests.cluster.fakes.model import Model

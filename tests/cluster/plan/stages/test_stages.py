@@ -21,7 +21,8 @@ from cluster.model.stages import (
 )
 from cluster.plan.nodes.drain_labels import stamp
 from cluster.plan.planner import plan
-from nodeside.contract import State, assigned_label
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import DRAINING
 from tests.cluster.fakes.model import KERNEL, Model
 from tests.cluster.fakes.stagedriver import (

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.install.crds import driver_crd
 from cluster.plan.status.messages import more, some
-from nodeside.contract import State
+from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
 

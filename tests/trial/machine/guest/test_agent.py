@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import nodeside
-from nodeside import process
 from nodeside.errors import DeadlinePassed
+from nodeside.system import process
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.machine.link import Link
 from nodeside.trial.machine.machine import GuestProcess

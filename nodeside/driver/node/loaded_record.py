@@ -1,0 +1,65 @@
+"""The record of the modules that nodeside loaded in this boot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from nodeside.protocol.node_status import Rung
+from nodeside.values import frozen
+
+
+@frozen
+class LoadedModule:
+    """A module that we loaded. `parameters` are as requested: sysfs cannot show them all."""
+
+    name: str
+    build_id: str
+    parameters: Mapping[str, str]
+
+
+class HooksRun(Enum):
+    """The last hooks that have run for loaded modules, so that none is repeated."""
+
+    NONE = ""
+    AFTER_LOAD = "afterLoad"
+    BEFORE_UNLOAD = "beforeUnload"
+
+
+@frozen
+class LoadedRecord:
+    """`/run/nodeside-locks/<driver>.loaded.json`: the modules nodeside loaded, in load order.
+
+    The record is valid in the boot `boot_id` only. `devices` are the device numbers (c10:123) that
+    appeared at the load: they identify open files that hold the modules. `after` are the drivers
+    that this one comes after: it has to leave before them, unless it `stays` until a reboot.
+    `trust` is the mark of the `spec.prebuilt.trust` at the load, to detect a change; "" for none.
+    `mark` is the end of the kernel log before the load, kept until the modules have passed
+    validation once. `splat` is the kernel's complaint since then, kept permanently. `hooks` says
+    which hooks have run.
+    """
+
+    driver: str
+    version: str
+    key: str
+    boot_id: str
+    source: Rung
+    modules: tuple[LoadedModule, ...]
+    devices: tuple[str, ...] = ()
+    trust: str = ""
+    mark: tuple[str, ...] | None = None
+    splat: str = ""
+    hooks: HooksRun = HooksRun.NONE
+    after: tuple[str, ...] = ()
+    stays: bool = False
+
+    def has_one_of(self, modules: Iterable[LoadedModule]) -> bool:
+        """Return whether the record contains one of these builds."""
+        ours = {module.build_id for module in self.modules if module.build_id}
+        return any(module.build_id in ours for module in modules)
+
+    def has_all_of(self, modules: Iterable[LoadedModule]) -> bool:
+        """Return whether the record contains all of these builds. Of none it does not."""
+        ours = {module.build_id for module in self.modules if module.build_id}
+        asked = [module.build_id for module in modules]
+        return bool(asked) and ours.issuperset(asked)

@@ -1,0 +1,51 @@
+"""The keys of labels, and the names of objects, by which node and cluster know each other.
+
+Stdlib only.
+"""
+
+from __future__ import annotations
+
+import re
+
+API_GROUP = "nodeside.io"
+API_VERSION = f"{API_GROUP}/v1alpha1"
+LABEL_VALUE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
+
+
+# Feature labels that a driver has on a node at most: 16 attributes of 16 entries, and two more.
+FEATURE_LIMIT = 258
+
+
+# The environment variable with the file that says in which boot the stage before became ready.
+ADMITTED_VARIABLE = "NODESIDE_ADMITTED"
+
+
+def state_label(driver: str) -> str:
+    """Return the key of the node label that holds a `State`."""
+    return f"{API_GROUP}/{driver}.state"
+
+
+def assigned_label(driver: str) -> str:
+    """Return the key of the node label by which the controller assigns a node to a DaemonSet."""
+    return f"{API_GROUP}/{driver}.assigned"
+
+
+def feature_prefix(driver: str) -> str:
+    """Return how the keys of a driver's feature labels begin; the device agent sets them.
+
+    A driver's name has no dot, so none of them is a label of another driver.
+    """
+    return f"feature.{API_GROUP}/{driver}."
+
+
+def dra_driver(driver: str) -> str:
+    """Return the name under which devices are exposed by dynamic resource allocation.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+    """
+    return f"{driver}.{API_GROUP}"
+
+
+def node_driver_name(driver: str, node: str) -> str:
+    """Return the name of the NodeDriver object of a driver on a node."""
+    return f"{driver}.{node}"

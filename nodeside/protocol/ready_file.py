@@ -1,0 +1,73 @@
+"""The ready file: it exists exactly while this driver is seen to work on this node.
+
+The ready file is the health check, and it costs nothing: a consumer mounts /run/nodeside read-only
+and waits for `<driver>/ready`. The driver pod itself needs no probe: an exec probe starts a process
+every few seconds on every node, an HTTP probe needs a server and a port, and neither would tell the
+kubelet more than the state label tells the cluster. There is no liveness probe either, since
+restarting its container does not help a failed driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+
+from nodeside.protocol.node_records import read_record, remove_record, write_record
+from nodeside.protocol.node_status import Rung
+from nodeside.system.host import Host
+from nodeside.values import frozen
+
+
+@frozen
+class ReadyRecord:
+    """The `ready` file: this driver works on this kernel in this boot.
+
+    `since` is wall-clock; `stages` are those that led to it, in seconds; `services` says how often
+    each was started again.
+    """
+
+    driver: str
+    version: str
+    kernel: str
+    boot_id: str
+    source: Rung
+    modules: tuple[str, ...]
+    since: float
+    stages: Mapping[str, float] = field(default_factory=dict)
+    services: Mapping[str, int] = field(default_factory=dict)
+
+
+def ready_path(host: Host, driver: str) -> Path:
+    return host.run / driver / "ready"
+
+
+def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
+    """Return the ready record of this boot, or None."""
+    return read_record(ReadyRecord, ready_path(host, driver), boot_id)
+
+
+def write_ready(host: Host, record: ReadyRecord) -> bool:
+    """Write the ready file for consumers; return False if it was already up to date.
+
+    An equivalent file keeps its `since`, `source` and `stages`: the origin of the modules does not
+    change when a later run finds them loaded.
+    """
+    old = read_ready(host, record.driver, record.boot_id)
+    if old is not None and _same(old, record):
+        return False
+    write_record(ready_path(host, record.driver), record)
+    return True
+
+
+def clear_ready(host: Host, driver: str) -> bool:
+    """Remove the ready file; return False if there was none."""
+    return remove_record(ready_path(host, driver))
+
+
+def _same(old: ReadyRecord, new: ReadyRecord) -> bool:
+    return _identity(old) == _identity(new)
+
+
+def _identity(record: ReadyRecord) -> tuple[object, ...]:
+    return record.version, record.kernel, record.modules, dict(record.services)

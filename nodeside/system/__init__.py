@@ -1,0 +1,16 @@
+"""The machine: processes, files, clocks, sysfs. It knows no driver.
+
+process            start, await and end programs
+child              a function in a forked child, with a deadline
+regex_search       a search that a hostile pattern cannot hold up
+files              files that appear by rename; reads that expect anything
+file_lock          a lock that ends with its process
+owned_directory    a directory of a user, as root uses it
+scratch            directories that go when their process is gone
+directory_watch    inotify
+sysfs, pci         devices and their drivers
+uevents            the kernel's announcements of devices (pyudev)
+host               the kernel that runs, its boot, the distribution
+digests            digests of trees and files
+clock              monotonic time that tests replace; backoff
+"""
