@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nodeside import log
 from nodeside.driver.agent.resolution import LastRead, resolve_or_tell
-from nodeside.driver.bringup.attempts import Attempts
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.bringup import bring_up, judge_loaded
+from nodeside.driver.bringup.earlier_attempts import EarlierAttempts
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.neighbours import paths_of_predecessors
 from nodeside.driver.handoff.listener import Listener
@@ -43,10 +43,6 @@ from nodeside.protocol.ready_file import clear_ready, ready_path
 from nodeside.system import process
 from nodeside.system.clock import Clock
 from nodeside.system.host import Host
-from nodeside.values import frozen
-
-if TYPE_CHECKING:
-    from nodeside.driver.agent.watch import Watch
 
 Tell = Callable[[NodeDriverStatus], None]
 
@@ -99,13 +95,13 @@ def stopped_at_the_end(services: Services, host: Host) -> Iterator[None]:
         services.stop()
 
 
-@frozen
+@dataclass
 class Run:
     """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
 
-    `loader` loads the modules; None means by system calls. Without a `turn` this is not a pod, and
-    the lock of a single attempt is enough. `attempts` are those that failed. Without `services`
-    none is started.
+    `loader` loads the modules; None means by system calls. Without a `pod_lock` this is not a pod,
+    and the lock of a single attempt is enough. `earlier` is what earlier attempts found. Without
+    `services` none is started.
     """
 
     config: Config
@@ -114,8 +110,8 @@ class Run:
     expected_kernel: str = ""
     loader: Loader | None = None
     last_read: LastRead = field(default_factory=LastRead, repr=False)
-    turn: PodLock | None = None
-    attempts: Attempts = field(default_factory=Attempts, repr=False)
+    pod_lock: PodLock | None = None
+    earlier: EarlierAttempts = field(default_factory=EarlierAttempts, repr=False)
     services: Services | None = field(default=None, repr=False)
 
     def once(self) -> tuple[Journal, Report]:
@@ -128,70 +124,27 @@ class Run:
             self.config, self.tell, self.last_read, expected_kernel=self.expected_kernel
         )
         journal = Journal(task, self.tell, services=self.services)
+        listener = replace(self.listener, on_sidecar=partial(journal.state, State.BUILDING))
+        loader = self.loader or Loader(task.host)
+        attempt = Attempt(task, journal, loader, listener, self.services, self.earlier)
         try:
             self._check_kernel(task)
-            if self.turn is not None:
-                self.turn.take(task, self._clock())
-            tell = partial(journal.state, State.BUILDING)
-            listener = replace(self.listener, on_sidecar=tell)
+            if self.pod_lock is not None:
+                self.pod_lock.take(task, self._clock())
             with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
-                return journal, self._tried(task, journal, listener)
-        except (Locked, KernelChanged, StoppedWaiting) as error:
-            # Nothing was observed of the driver, so nothing is announced: the process that works
-            # on it, now or later, reports its state.
-            log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
-            return journal, journal.failed(error, announce=False)
+                try:
+                    return journal, _bring_up(attempt)
+                except NodesideError as error:  # the next holder of the lock may make it ready
+                    return journal, _report_failure(journal, error)
         except NodesideError as error:
-            log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
-            return journal, journal.failed(error)
-
-    def _tried(self, task: Task, journal: Journal, listener: Listener) -> Report:
-        """Bring the driver up; announce a failure while the lock is held.
-
-        Afterwards another holder may have made it ready.
-        """
-        try:
-            return self._bring_up(task, journal, listener)
-        except (Locked, StoppedWaiting):
-            raise
-        except NodesideError as error:
-            log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
-            return journal.failed(error)
-
-    def _bring_up(self, task: Task, journal: Journal, listener: Listener) -> Report:
-        """Bring the driver up. After a bug, judge what is loaded: the bug says nothing about it."""
-        try:
-            return bring_up(
-                task,
-                journal,
-                listener,
-                loader=self.loader,
-                attempts=self.attempts,
-                services=self.services,
-            )
-        except NodesideError:
-            raise
-        except Exception as exc:
-            log.traceback(exc)
-            bug = Bug(exc)
-            journal.note(str(bug))
-            wanted = task.driver.spec.services
-            if self.services is not None and not self.services.are_ready(wanted):
-                raise bug from exc  # right modules are not enough
-            try:
-                report = judge_loaded(task, journal, loader=self.loader)
-            except Exception as problem:
-                journal.note(f"the loaded modules cannot be judged: {problem}")
-                report = None
-            if report is None:
-                raise bug from exc
-            return report
+            return journal, _report_failure(journal, error)
 
     def for_ever(self) -> None:
         """Keep the driver up until SIGTERM or SIGINT."""
         services = Services()
         with ExitStack() as stack:
-            replace(self, turn=PodLock(stack), services=services)._keep_up(services)
+            self.pod_lock, self.services = PodLock(stack), services
+            self._keep_up(services)
 
     def _keep_up(self, services: Services) -> None:
         from nodeside.driver.agent.watch import Watch, Why
@@ -206,9 +159,11 @@ class Run:
             Watch(*self._watched(), ended=ended) as watch,
             stopped_at_the_end(services, self.config.host),
         ):
+            self.listener = replace(self.listener, stopping=lambda: watch.stopping is not None)
             while watch.stopping is None:
                 watch.drain()
-                result = self._stoppable_by(watch, repeat_failed=repeat_failed)._try_once()
+                self.listener = replace(self.listener, repeat_failed=repeat_failed)
+                result = self._try_once()
                 if os.getpid() == 1:
                     process.reap_orphans(services.pids)
                 if watch.stopping is not None:
@@ -232,15 +187,6 @@ class Run:
                     watch.follow(*self._watched())
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
-
-    def _stoppable_by(self, watch: Watch, *, repeat_failed: bool) -> Run:
-        """Return this run, whose waits end once the watch was asked to stop."""
-        listener = replace(
-            self.listener,
-            stopping=lambda: watch.stopping is not None,
-            repeat_failed=repeat_failed,
-        )
-        return replace(self, listener=listener)
 
     def _clock(self) -> Clock:
         """Return a clock for the wait for the lock, which must not outlive a SIGTERM."""
@@ -291,3 +237,35 @@ class Run:
                 f"the node runs {task.kernel.release}",
                 hint="the controller moves the node to the DaemonSet of its kernel",
             )
+
+
+def _bring_up(attempt: Attempt) -> Report:
+    """Bring the driver up. After a bug, judge what is loaded: the bug says nothing about it."""
+    try:
+        return bring_up(attempt)
+    except NodesideError:
+        raise
+    except Exception as exc:
+        log.traceback(exc)
+        bug, services = Bug(exc), attempt.services
+        attempt.journal.note(str(bug))
+        if services is not None and not services.are_ready(attempt.task.driver.spec.services):
+            raise bug from exc  # right modules are not enough
+        try:
+            report = judge_loaded(attempt)
+        except Exception as problem:
+            attempt.journal.note(f"the loaded modules cannot be judged: {problem}")
+            report = None
+        if report is None:
+            raise bug from exc
+        return report
+
+
+def _report_failure(journal: Journal, error: NodesideError) -> Report:
+    """Log a failure and announce it, unless it says nothing about the driver.
+
+    Then the process that works on the driver, now or later, reports its state.
+    """
+    log.warning(str(error), driver=journal.task.name, reason=error.reason, hint=error.hint)
+    unrelated = isinstance(error, Locked | KernelChanged | StoppedWaiting)
+    return journal.failed(error, announce=not unrelated)

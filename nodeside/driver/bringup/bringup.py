@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
-from nodeside.driver.bringup.attempts import Attempts
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.installation import (
     Installation,
@@ -19,7 +20,7 @@ from nodeside.driver.bringup.installation import (
     stays_until_reboot,
     wanted_modules,
 )
-from nodeside.driver.bringup.journal import Journal, Report
+from nodeside.driver.bringup.journal import Report
 from nodeside.driver.bringup.neighbours import (
     clear_leaving,
     leaving_predecessors,
@@ -31,9 +32,7 @@ from nodeside.driver.bringup.validate import Scene, Validation, ValidationFailed
 from nodeside.driver.bundle import retention
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
-from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
-from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import leaving
 from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.exported_symbols import clear_symbols, write_symbols
@@ -48,7 +47,6 @@ from nodeside.protocol.records import encode
 from nodeside.values import frozen
 
 if TYPE_CHECKING:
-    from nodeside.driver.services.services import Services
     from nodeside.driver.userspace.versions import Versions
 
 _PAUSE = 0.1  # seconds between polls of a module that is loading or unloading
@@ -62,60 +60,44 @@ class NoRungServed(NodesideError):
     retryable = True
 
 
-def bring_up(
-    task: Task,
-    journal: Journal,
-    listener: Listener,
-    *,
-    closed: Collection[Rung] = (),
-    loader: Loader | None = None,
-    attempts: Attempts | None = None,
-    services: Services | None = None,
-) -> Report:
+def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
     """Load the desired modules unless they are loaded already, start services, and validate.
 
     A driver that comes after others waits until they are ready, and leaves before they do. The
-    rungs in `closed` are skipped. `loader` makes the module system calls. `attempts` are the
-    earlier ones of this process; it is kept up to date. Without `services` none is started. Raises
-    NodesideError.
+    rungs in `closed` are skipped. Raises NodesideError.
     """
-    loader, attempts = loader or Loader(task.host), attempts or Attempts()
+    task, journal, services = attempt.task, attempt.journal, attempt.services
     if services is not None and not services.are_ready(task.driver.spec.services):
         clear_ready(task.host, task.name)
     clear_leaving(task)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
-    _await_settled(task, journal, loader, listener, attempts.stuck)
-    _leave_first(task, journal, loader, listener, services)
-    observed = observe(task, loader)
+    _await_settled(attempt)
+    _leave_first(attempt)
+    observed = observe(task, attempt.loader)
     if not task.wanted.names or plan.prove_loaded(task.wanted, observed)[0] is None:
         require_predecessors(task)
-    decision = ascend(task, observed, journal, listener, closed=closed)
-    files = None
-    if not isinstance(decision.action, plan.GiveUp):
-        files = _copy_files(task, journal, attempts)
+    decision = ascend(attempt, observed, closed=closed)
+    if isinstance(decision.action, plan.GiveUp):
+        raise _no_rung(task, decision, closed)
+    files = _copy_files(attempt)
+    mark = None
     match decision.action:
         case plan.Keep(proof):
             journal.source = Rung.LOADED
             if isinstance(proof, BundleManifest):
                 write_symbols(task.host, proof)
+            loaded = wanted_modules(task, proof)
             record = _after_load(task, _remember(task, observed.record, proof))
-            _start_services(task, journal, listener, services)
-            _prove(task, journal, loader, wanted_modules(task, proof), record)
         case plan.Use(rung, bundle):
             journal.source = rung
-            installation = Installation(
-                task, journal, loader, observed, bundle, rung, attempts, services,
-                listener.stopping,
-            )  # fmt: skip
-            record, mark = installation.run(repeat_failed=listener.repeat_failed)
-            _start_services(task, journal, listener, services)
-            _prove(task, journal, loader, record.modules, record, mark=mark)
-        case plan.GiveUp():
-            raise _no_rung(task, decision, closed)
+            record, mark = Installation(attempt, observed, bundle, rung).run()
+            loaded = record.modules
         case plan.Look():
             raise AssertionError("ascend looks until there is nothing left to look at")
         case _:
             assert_never(decision.action)
+    _start_services(attempt)
+    _prove(attempt, loaded, record, mark=mark)
     if files is not None:
         files.make_current()
     report = journal.ready()
@@ -124,60 +106,51 @@ def bring_up(
     return report
 
 
-def _leave_first(
-    task: Task, journal: Journal, loader: Loader, listener: Listener, services: Services | None
-) -> None:
+def _leave_first(attempt: Attempt) -> None:
     """Unload this driver if one that it comes after leaves, and raise WaitsForDriver."""
+    task = attempt.task
     names = ", ".join(leaving_predecessors(task))
     if not names:
         return
     record = read_loaded(task.host, task.name, task.boot_id)
-    ours = loaded_by_nodeside(task, record, loader)
+    ours = loaded_by_nodeside(task, record, attempt.loader)
     if ours and stays_until_reboot(task):
         log.warning(f"{names} is to leave, but only a reboot removes {task.name}")
         return
-    unload_driver(
-        task,
-        loader,
-        leaving((), record, ours),
-        record,
-        services,
-        begin=lambda: journal.state(State.UNLOADING, f"leaves before {names} does"),
-        stopping=listener.stopping,
-    )
+    begin = partial(attempt.journal.state, State.UNLOADING, f"leaves before {names} does")
+    unload_driver(attempt, leaving((), record, ours), record, begin=begin)
     clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)
     require_predecessors(task)
 
 
-def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) -> Report | None:
+def judge_loaded(attempt: Attempt) -> Report | None:
     """Return the report of the loaded modules if they are provably the desired ones, else None.
 
     Validates them, but queries no prebuilt source. Raises NodesideError if the validation fails.
     """
-    loader = loader or Loader(task.host)
-    observed = observe(task, loader, ask=False)
+    task, journal = attempt.task, attempt.journal
+    observed = observe(task, attempt.loader, ask=False)
     proof, _ = plan.prove_loaded(task.wanted, observed)
     if proof is None:
         return None
     journal.source = Rung.LOADED
-    _prove(task, journal, loader, wanted_modules(task, proof), observed.record)
+    _prove(attempt, wanted_modules(task, proof), observed.record)
     return journal.ready()
 
 
-def _await_settled(
-    task: Task, journal: Journal, loader: Loader, listener: Listener, stuck: set[str]
-) -> None:
+def _await_settled(attempt: Attempt) -> None:
     """Wait for a load that a killed driver process began: until it ends, the state is undefined.
 
     A load that does not end within the deadline of an init function is left to the plan, and added
     to `stuck`: until it ends, no later look waits for it.
     """
+    loader, stuck = attempt.loader, attempt.earlier.stuck
     until = loader.clock.now() + loader.deadlines.init
     announced = False
     while True:
         rows = loader.modules.rows()
-        states = [rows[name] for name in task.wanted.names if name in rows]
+        states = [rows[name] for name in attempt.task.wanted.names if name in rows]
         moving = {state.name: state for state in states if state.initstate != "live"}
         stuck.intersection_update(moving)
         if moving.keys() == stuck:
@@ -186,23 +159,19 @@ def _await_settled(
             stuck.update(moving)
             return
         words = ", ".join(f"{state.name} is {state.initstate}" for state in moving.values())
-        if listener.stopping():
+        if attempt.listener.stopping():
             raise StoppedWaiting(f"stopped while {words}")
         if not announced:
-            journal.state(State.LOADING, f"{words}; waiting until that ends")
+            attempt.journal.state(State.LOADING, f"{words}; waiting until that ends")
             announced = True
         loader.clock.sleep(_PAUSE)
 
 
 def ascend(
-    task: Task,
-    observed: plan.Observed,
-    journal: Journal,
-    listener: Listener,
-    *,
-    closed: Collection[Rung] = (),
+    attempt: Attempt, observed: plan.Observed, *, closed: Collection[Rung] = ()
 ) -> plan.Decision:
     """Look at the rungs in order until one serves or none is left."""
+    task, journal = attempt.task, attempt.journal
     while True:
         decision = plan.climb(task.wanted, observed)
         journal.verdicts = decision.verdicts
@@ -215,7 +184,7 @@ def ascend(
         if rung is Rung.BUILT:
             journal.state(State.BUILDING)
         with journal.stage(_STAGES[rung]):
-            observed = observed.with_finding(rung, rungs.look(task, rung, listener))
+            observed = observed.with_finding(rung, rungs.look(task, rung, attempt.listener))
 
 
 _STAGES = {
@@ -227,9 +196,7 @@ _STAGES = {
 
 
 def _prove(
-    task: Task,
-    journal: Journal,
-    loader: Loader,
+    attempt: Attempt,
     loaded: Sequence[LoadedModule],
     record: LoadedRecord | None,
     *,
@@ -241,21 +208,20 @@ def _prove(
     killed after the load, and a command may be repeated. The next look must not accept modules
     about which the kernel complained, or whose kernel log was never checked.
     """
+    host = attempt.task.host
     try:
-        validate_loaded(task, journal, loader, loaded, record, mark=mark)
+        validate_loaded(attempt, loaded, record, mark=mark)
     except ValidationFailed as error:
         splat = error.validation.splat
         if record is not None and splat and splat != record.splat:
-            write_loaded(task.host, replace(record, splat=splat))
+            write_loaded(host, replace(record, splat=splat))
         raise
     if record is not None and record.mark is not None:
-        write_loaded(task.host, replace(record, mark=None))  # later log lines are unrelated
+        write_loaded(host, replace(record, mark=None))  # later log lines are unrelated
 
 
 def validate_loaded(
-    task: Task,
-    journal: Journal,
-    loader: Loader,
+    attempt: Attempt,
     loaded: Sequence[LoadedModule],
     record: LoadedRecord | None,
     *,
@@ -266,6 +232,7 @@ def validate_loaded(
     Without `mark`, the mark of the record is used. Raises ValidationFailed. The journal gets the
     table of checks in either case.
     """
+    task, journal, loader = attempt.task, attempt.journal, attempt.loader
     splat = ""
     if record is not None and record.has_one_of(loaded):
         splat = record.splat
@@ -305,8 +272,9 @@ class _Files:
             log.fact("these files are current", directory=self.versions.directory / self.digest)
 
 
-def _copy_files(task: Task, journal: Journal, attempts: Attempts) -> _Files | None:
+def _copy_files(attempt: Attempt) -> _Files | None:
     """Copy `userspace` to the host before anything else is touched. None if there is none."""
+    task, digests = attempt.task, attempt.earlier.digests
     wanted = task.driver.spec.userspace
     if wanted is None:
         return None
@@ -315,15 +283,15 @@ def _copy_files(task: Task, journal: Journal, attempts: Attempts) -> _Files | No
 
     versions = Versions(task.host, task.name)
     tree = Tree(wanted.paths, is_trusted=wanted.privileged_files)
-    if tree not in attempts.digests or not (versions.directory / attempts.digests[tree]).is_dir():
-        with journal.stage("copy files"):
-            attempts.digests[tree] = tree.digest()
+    if tree not in digests or not (versions.directory / digests[tree]).is_dir():
+        with attempt.journal.stage("copy files"):
+            digests[tree] = tree.digest()
             try:
-                versions.copy(tree, attempts.digests[tree])
+                versions.copy(tree, digests[tree])
             except NoSpace:
                 versions.collect(at_once=True)
-                versions.copy(tree, attempts.digests[tree])
-    return _Files(versions, attempts.digests[tree])
+                versions.copy(tree, digests[tree])
+    return _Files(versions, digests[tree])
 
 
 def _collect_files(task: Task) -> None:
@@ -342,10 +310,9 @@ def _collect_files(task: Task) -> None:
         log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
 
 
-def _start_services(
-    task: Task, journal: Journal, listener: Listener, services: Services | None
-) -> None:
+def _start_services(attempt: Attempt) -> None:
     """Start the services that do not run. Until they are ready, the driver is not."""
+    task, journal, services = attempt.task, attempt.journal, attempt.services
     wanted = task.driver.spec.services
     if services is None:
         if wanted:
@@ -354,7 +321,7 @@ def _start_services(
     if services.are_ready(wanted):
         return
     with journal.stage("services"):
-        services.bring_up(task.name, wanted, listener.stopping)
+        services.bring_up(task.name, wanted, attempt.listener.stopping)
 
 
 def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> LoadedRecord:

@@ -9,12 +9,12 @@ unloaded restores them, and the conflicting drivers too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from nodeside import log
-from nodeside.driver.bringup.attempts import Attempts
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.neighbours import require_predecessors
@@ -56,9 +56,6 @@ from nodeside.protocol.node_status import Rung, State
 from nodeside.spec.model import UnloadPolicy, Upgrade
 from nodeside.system.pci import pci_devices
 from nodeside.values import frozen
-
-if TYPE_CHECKING:
-    from nodeside.driver.services.services import Services
 
 
 class Refused(NodesideError):
@@ -159,26 +156,27 @@ def stays_until_reboot(task: Task) -> bool:
 
 @frozen
 class Installation:
-    """The installation of one bundle. `known` is the observation made before it.
+    """The installation of one bundle. `known` is the observation made before it."""
 
-    `attempts` are the earlier ones of this process, `services` those that it runs. No wait outlasts
-    `stopping`.
-    """
-
-    task: Task
-    journal: Journal
-    loader: Loader
+    attempt: Attempt
     known: plan.Observed
     bundle: Bundle
     rung: Rung
-    attempts: Attempts
-    services: Services | None = None
-    stopping: Callable[[], bool] = lambda: False
 
-    def run(self, *, repeat_failed: bool = True) -> tuple[LoadedRecord, Mark]:
+    @property
+    def task(self) -> Task:
+        return self.attempt.task
+
+    @property
+    def journal(self) -> Journal:
+        return self.attempt.journal
+
+    @property
+    def loader(self) -> Loader:
+        return self.attempt.loader
+
+    def run(self) -> tuple[LoadedRecord, Mark]:
         """Load the modules. Return their record, and the kernel log's mark from before the load.
-
-        Without `repeat_failed`, a replacement that failed for good is not tried again.
 
         Raises Refused, RebootRequired, InUse, SequenceFailed, and SystemRefused.
         """
@@ -195,8 +193,8 @@ class Installation:
         decision = _may_replace(self.task, self.known)
         devices = tuple(item.address for item in pci_devices(self.task.host))
         replacement = (self.bundle.digest, insertions, devices)  # a card may be plugged in
-        if decision is plan.Replacement.REPLACE and not repeat_failed:
-            self.attempts.refuse_repetition(replacement)
+        if decision is plan.Replacement.REPLACE and not self.attempt.listener.repeat_failed:
+            self.attempt.earlier.refuse_repetition(replacement)
         self.journal.state(State.LOADING)
         with self.journal.stage("load"):
             mark = self.loader.kernel_log.mark()
@@ -209,8 +207,8 @@ class Installation:
             try:
                 self._load(insertions, previous, record)
             except SequenceFailed as error:
-                raise self.attempts.failed(replacement, error) from error.cause
-            self.attempts.succeeded()
+                raise self.attempt.earlier.remember_failure(replacement, error) from error.cause
+            self.attempt.earlier.forget_failure()
             appeared = device_numbers(self.task.host) - before
         has_hooks = bool(self.task.driver.spec.hooks.after_load)
         hooks = HooksRun.AFTER_LOAD if has_hooks else HooksRun.NONE
@@ -246,14 +244,7 @@ class Installation:
         known = self.known
         try:
             leaving = self._leaving()
-            unload_driver(
-                self.task,
-                self.loader,
-                leaving,
-                known.record,
-                self.services,
-                stopping=self.stopping,
-            )
+            unload_driver(self.attempt, leaving, known.record)
             self.journal.state(State.LOADING)
         except Exception as error:
             names = dict.fromkeys((*known.in_kernel, *getattr(error, "removed", ())))
@@ -314,8 +305,8 @@ class Installation:
 
     def _start_services_again(self, rolled: RollBack) -> None:
         """Start the services that the unload stopped, if the modules are those of before."""
-        if self.services is not None and rolled.restored and not rolled.problems:
-            self.services.start_again()
+        if self.attempt.services is not None and rolled.restored and not rolled.problems:
+            self.attempt.services.start_again()
 
     def _put_back(self, rolled: RollBack, cleared: Cleared) -> None:
         """After a roll-back, restore the conflicting drivers and correct the record."""

@@ -14,12 +14,13 @@ predecessor is leaving; one that leaves says so and then looks for such records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from nodeside import log
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader, in_use_error
@@ -35,7 +36,6 @@ from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.protocol.ready_file import read_ready, ready_path
-from nodeside.system.clock import Clock
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
@@ -118,14 +118,13 @@ def clear_leaving(task: Task) -> None:
 
 
 @contextmanager
-def followers_gone(
-    task: Task, loader: Loader, what: Leaving, stopping: Callable[[], bool]
-) -> Iterator[None]:
+def followers_gone(attempt: Attempt, what: Leaving) -> Iterator[None]:
     """Let the followers of a driver leave, and keep them away while the block runs.
 
     Raises InUse if somebody holds a module of theirs, or of `what`, and RebootRequired if only a
     reboot removes them: then nobody has left. Raises StoppedWaiting.
     """
+    task = attempt.task
     host, boot_id = task.host, task.boot_id
     clear_leaving(task)
     if not make_directory(host.locks):  # of a pod that an older controller made
@@ -133,8 +132,8 @@ def followers_gone(
         return
     followers = _all_after(task.name, _loaded_records(host, boot_id))
     if followers:
-        _refuse_if_they_stay(task, loader, followers)
-        _refuse_if_held(task, loader, what, followers)
+        _refuse_if_they_stay(attempt, followers)
+        _refuse_if_held(attempt, what, followers)
     try:
         write_record(leaving_path(host, task.name), LeavingRecord(task.name, boot_id))
     except NoSpace as error:
@@ -142,22 +141,22 @@ def followers_gone(
             raise
         log.warning("drivers that come after it are not warned", problem=error)
     try:
-        _wait(task, loader, stopping)
+        _wait(attempt)
         yield
     finally:
         remove_record(leaving_path(host, task.name))
 
 
-def _wait(task: Task, loader: Loader, stopping: Callable[[], bool]) -> None:
-    clock: Clock = loader.clock
+def _wait(attempt: Attempt) -> None:
+    task, clock = attempt.task, attempt.loader.clock
     until, told = clock.now() + _PATIENCE, False
     seen = clock.now()  # when all of them had a pod
-    while names := _present(task, loader):
+    while names := _present(task, attempt.loader):
         words = ", ".join(names)
         if not told:
             log.fact("waiting until the drivers that come after it have left", drivers=words)
             told = True
-        if stopping():
+        if attempt.listener.stopping():
             raise StoppedWaiting(f"stopped while {words} had not left")
         idle = [name for name in names if not _has_a_pod(task.host, name)]
         seen = seen if idle else clock.now()
@@ -211,9 +210,9 @@ def _all_after(driver: str, records: Mapping[str, LoadedRecord]) -> dict[str, Lo
     return found
 
 
-def _refuse_if_they_stay(task: Task, loader: Loader, followers: Mapping[str, LoadedRecord]) -> None:
+def _refuse_if_they_stay(attempt: Attempt, followers: Mapping[str, LoadedRecord]) -> None:
     """Raise RebootRequired if the driver.yaml of a loaded follower lets only a reboot remove it."""
-    rows = loader.modules.rows()
+    task, rows = attempt.task, attempt.loader.modules.rows()
     for name, record in followers.items():
         if record.stays and any(module.name in rows for module in record.modules):
             raise RebootRequired(
@@ -223,10 +222,9 @@ def _refuse_if_they_stay(task: Task, loader: Loader, followers: Mapping[str, Loa
             )
 
 
-def _refuse_if_held(
-    task: Task, loader: Loader, what: Leaving, followers: Mapping[str, LoadedRecord]
-) -> None:
+def _refuse_if_held(attempt: Attempt, what: Leaving, followers: Mapping[str, LoadedRecord]) -> None:
     """Raise what an unload would, if something else than a service holds one of the modules."""
+    task, loader = attempt.task, attempt.loader
     theirs = [module.name for each in followers.values() for module in each.modules]
     devices = {device for each in followers.values() for device in each.devices}
     every = Leaving((*theirs, *what.names), what.devices | devices)

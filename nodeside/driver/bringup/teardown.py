@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from nodeside import log
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.hooks import HookFailed, run_hooks
 from nodeside.driver.bringup.neighbours import followers_gone, held_by_others
-from nodeside.driver.kernel.loader import Loader, in_use_error
+from nodeside.driver.kernel.loader import in_use_error
 from nodeside.driver.kernel.unload import (
     Leaving,
     Obstacle,
@@ -29,51 +29,39 @@ from nodeside.driver.node.loaded_record import HooksRun, LoadedRecord
 from nodeside.driver.node.run_directory import write_loaded
 from nodeside.errors import NodesideError
 
-if TYPE_CHECKING:
-    from nodeside.driver.services.services import Services
-
 
 def unload_driver(
-    task: Task,
-    loader: Loader,
+    attempt: Attempt,
     what: Leaving,
     record: LoadedRecord | None,
-    services: Services | None = None,
     *,
     begin: Callable[[], None] = lambda: None,
-    stopping: Callable[[], bool] = lambda: False,
 ) -> tuple[str, ...]:
     """Unload modules. Returns the removed names in order; see `unload_modules` for what it raises.
 
-    The drivers that come after this one leave first. `services` are those of this process; without
-    them, those of another one are stopped. They come back if no module could be unloaded. Raises
-    HookFailed if a hook of before keeps the modules; a failed one of after is logged. Raises
-    StoppedWaiting once `stopping`.
+    The drivers that come after this one leave first. Without services of this process, those of
+    another one are stopped. They come back if no module could be unloaded. Raises HookFailed if a
+    hook of before keeps the modules; a failed one of after is logged. Raises StoppedWaiting.
     """
-    with followers_gone(task, loader, what, stopping):
-        return _unload_driver(task, loader, what, record, services, begin=begin)
+    with followers_gone(attempt, what):
+        return _unload_driver(attempt, what, record, begin=begin)
 
 
 def _unload_driver(
-    task: Task,
-    loader: Loader,
-    what: Leaving,
-    record: LoadedRecord | None,
-    services: Services | None,
-    *,
-    begin: Callable[[], None],
+    attempt: Attempt, what: Leaving, record: LoadedRecord | None, *, begin: Callable[[], None]
 ) -> tuple[str, ...]:
+    task, loader, services = attempt.task, attempt.loader, attempt.services
     spec = task.driver.spec
     has_services = spec.services or (services is not None and services.pids)  # also former ones
     if not has_services and spec.hooks.before_unload == spec.hooks.after_unload == ():
         return unload_modules(what, loader, begin=begin)
-    _refuse_if_held(task, loader, what, services)
+    _refuse_if_held(attempt, what)
     begin()
     if not plan_unload(what, loader.modules.rows()).order:
-        _stop_services(task, services)
+        _stop_services(attempt)
         return ()
     _run_before(task, record)
-    _stop_services(task, services)
+    _stop_services(attempt)
     try:
         removed = unload_modules(what, loader)
     except NodesideError as error:
@@ -98,7 +86,8 @@ def _run_before(task: Task, record: LoadedRecord | None) -> None:
         write_loaded(task.host, replace(record, hooks=HooksRun.BEFORE_UNLOAD))
 
 
-def _stop_services(task: Task, services: Services | None) -> None:
+def _stop_services(attempt: Attempt) -> None:
+    task, services = attempt.task, attempt.services
     if services is not None:
         services.stop()
     elif task.driver.spec.services:
@@ -107,12 +96,13 @@ def _stop_services(task: Task, services: Services | None) -> None:
         stop_all(task.name, task.driver.spec.services)
 
 
-def _refuse_if_held(task: Task, loader: Loader, what: Leaving, services: Services | None) -> None:
+def _refuse_if_held(attempt: Attempt, what: Leaving) -> None:
     """Raise what `unload_modules` would, if something else than our services is in the way.
 
     A reference that no process, mount or disk explains is found out only by an unload that fails:
     then the services are not stopped again for some time.
     """
+    task, loader, services = attempt.task, attempt.loader, attempt.services
     blocked = plan_unload(what, loader.modules.rows()).blocked
     if blocked and services is not None and not services.may_stop_for_unload:
         raise obstacle_error(blocked[0], loader, what.devices)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from nodeside.driver.announce.announcer import announcing
 from nodeside.driver.bringup import bringup
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.observe import loaded_now, observe
 from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.commands.report import announcement, as_outcome
-from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
@@ -38,15 +38,16 @@ def load(task: Task) -> Outcome:
     with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
-            report = _bring_up(task, journal, console, closed)
+            report = _bring_up(Attempt(task, journal, Loader(task.host), console), closed)
     return as_outcome(report, announcement(journal))
 
 
-def _bring_up(task: Task, journal: Journal, console: Listener, closed: tuple[Rung, ...]) -> Report:
+def _bring_up(attempt: Attempt, closed: tuple[Rung, ...]) -> Report:
     try:
-        return bringup.bring_up(task, journal, console, closed=closed)
+        return bringup.bring_up(attempt, closed=closed)
     except NodesideError as error:
         # A refusal before anything was touched is reported to the caller, but not announced.
+        journal = attempt.journal
         return journal.failed(error, announce=journal.told is not None)
 
 
@@ -62,7 +63,7 @@ def validate(task: Task) -> Outcome:
     try:
         if all(module.name not in observed.in_kernel for module in loaded):
             raise NotProven(why, hint=f"nodeside driver load -f {task.config.driver_file}")
-        bringup.validate_loaded(task, journal, loader, loaded, observed.record)
+        bringup.validate_loaded(Attempt(task, journal, loader), loaded, observed.record)
         if unproven:
             raise NotProven(
                 f"every check passes, but nothing proves that the right modules are loaded: {why}",

@@ -44,8 +44,11 @@ def run_once_with_services(
         stopped_at_the_end(services, config.host),
     ):
         listener = replace(listener, stopping=lambda: watch.stopping is not None)
-        run = Run(config, listener, announcer.state, expected_kernel)
-        journal, report = replace(run, turn=PodLock(stack), services=services).once()
+        run = Run(
+            config, listener, announcer.state, expected_kernel,
+            pod_lock=PodLock(stack), services=services,
+        )  # fmt: skip
+        journal, report = run.once()
         show(as_outcome(report, announcement(journal)))
         while (reason := watch.wait().why) is not Why.STOP:
             if reason is Why.SERVICE:

@@ -11,16 +11,19 @@ load: it may be the kernel's own, and the node's network may depend on it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from nodeside import log
 from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import Announcer, announcing
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.observe import loaded_by_nodeside
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import leaving
@@ -58,7 +61,7 @@ def unload(task: Task) -> Outcome:
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             # Told before the next lock holder, who may load it again at once, tells its own.
             try:
-                removed = _unload(task, journal, Loader(task.host))
+                removed = _unload(Attempt(task, journal, Loader(task.host)))
                 journal.state(State.WAITING, "unloaded", reason=UNLOADED)
             except NodesideError as error:
                 journal.failed(error, announce=journal.told is not None)
@@ -122,13 +125,14 @@ class _Patience:
             yield
 
     def _until_idle(self) -> tuple[str, ...]:
-        loader, pause = Loader(self.task.host), _FIRST_LOOK
+        listener = Listener(stopping=lambda: self.watch.stopping is not None)
+        attempt = Attempt(self.task, self.journal, Loader(self.task.host), listener)
+        pause = _FIRST_LOOK
         removed: tuple[str, ...] = ()
         self.journal.state(State.UNLOADING)
         while True:
             try:
-                stopping = lambda: self.watch.stopping is not None  # noqa: E731
-                return removed + _unload(self.task, self.journal, loader, stopping)
+                return removed + _unload(attempt)
             except NodesideError as error:
                 if not error.retryable:
                     raise
@@ -157,21 +161,12 @@ class _Patience:
         return UnloadStopped(f"{name} came before driver {self.task.name} was unloaded{why}")
 
 
-def _unload(
-    task: Task,
-    journal: Journal,
-    loader: Loader,
-    stopping: Callable[[], bool] = lambda: False,
-) -> tuple[str, ...]:
+def _unload(attempt: Attempt) -> tuple[str, ...]:
+    task, loader = attempt.task, attempt.loader
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
-    removed = unload_driver(
-        task,
-        loader,
-        leaving((), record, loaded_by_nodeside(task, record, loader)),
-        record,
-        begin=lambda: journal.state(State.UNLOADING),
-        stopping=stopping,
-    )
+    what = leaving((), record, loaded_by_nodeside(task, record, loader))
+    begin = partial(attempt.journal.state, State.UNLOADING)
+    removed = unload_driver(attempt, what, record, begin=begin)
     run_directory.clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)
     if task.driver.spec.firmware is not None:

@@ -140,7 +140,7 @@ def test_a_pod_waits_for_the_end_of_the_one_before_it_and_then_has_its_turn(
     node.put_bundle(node.task())
     monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with ExitStack() as life:
-        pod = replace(run_of(node), turn=PodLock(life))
+        pod = replace(run_of(node), pod_lock=PodLock(life))
         with hold_pod_lock(node.host, "straw", timeout=0):
             _, report = pod.once()
             assert (report.reason, report.retryable, node.told) == ("Locked", True, [])
@@ -155,14 +155,14 @@ def test_a_pod_that_was_replaced_takes_nothing_back(
     node.put_bundle(node.task())
     monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with ExitStack() as life, ExitStack() as next_life:
-        old = replace(run_of(node), turn=PodLock(life))
+        old = replace(run_of(node), pod_lock=PodLock(life))
         old.once()
-        new = replace(run_of(node), turn=PodLock(next_life))
+        new = replace(run_of(node), pod_lock=PodLock(next_life))
         assert new.once()[1].reason == "Locked", "the old one has not ended"
         life.close()
         assert new.once()[1].state is State.READY
         with ExitStack() as again:
-            late = replace(old, turn=PodLock(again))
+            late = replace(old, pod_lock=PodLock(again))
             assert late.once()[1].reason == "Locked"
 
 

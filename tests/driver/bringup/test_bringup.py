@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.bringup import NoRungServed, bring_up
 from nodeside.driver.bringup.installation import Refused
 from nodeside.driver.bringup.validate import ValidationFailed
-from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.sequence import SequenceFailed
@@ -561,7 +561,7 @@ def test_conflicting_modules_come_back_when_the_load_fails(node: FakeNode) -> No
     journal = node.journal(task)
 
     with pytest.raises(SequenceFailed):
-        bring_up(task, journal, Listener(), loader=node.kernel.loader)
+        bring_up(Attempt(task, journal, node.kernel.loader))
 
     assert node.loaded == ("rival",)
     assert "put back after the failed load: rival" in journal.notes
@@ -607,7 +607,7 @@ def test_a_failed_validation_keeps_the_module_and_is_reported(node: FakeNode) ->
     journal = node.journal(task)
 
     with pytest.raises(ValidationFailed, match="expected good, found broken") as caught:
-        bring_up(task, journal, Listener(), loader=node.kernel.loader)
+        bring_up(Attempt(task, journal, node.kernel.loader))
 
     assert node.loaded == ("straw",)
     assert node.record is not None

@@ -15,6 +15,7 @@ from nodeside.driver.bringup import neighbours
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.bringup.neighbours import LeavingRecord, leaving_path
 from nodeside.driver.commands import unload
+from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.unload import leaving
@@ -41,6 +42,9 @@ def second(first: FakeNode, tmp_path: Path) -> FakeNode:
     node.root, node.kernel, node.host = first.root, first.kernel, first.host
     node.cache = first.cache
     return node
+
+
+STOPPING = Listener(stopping=lambda: True)
 
 
 def ready(node: FakeNode, name: str = "straw", boot_id: str = BOOT_ID) -> None:
@@ -181,7 +185,7 @@ def test_one_that_loads_while_the_one_before_leaves_notices(
     second.put_bundle(second.task())
     what = leaving(["straw"], None, ())
     with (
-        neighbours.followers_gone(first.task(), first.kernel.loader, what, lambda: False),
+        neighbours.followers_gone(first.attempt(first.task()), what),
         pytest.raises(neighbours.WaitsForDriver),
     ):
         up(second)
@@ -283,7 +287,7 @@ def test_waiting_has_a_deadline_and_ends_at_a_signal(first: FakeNode, second: Fa
     with hold_pod_lock(second.host, "hay", timeout=5):
         with (
             pytest.raises(StoppedWaiting, match="stopped while hay had not left"),
-            neighbours.followers_gone(task, first.kernel.loader, what, lambda: True),
+            neighbours.followers_gone(replace(first.attempt(task), listener=STOPPING), what),
         ):
             raise AssertionError("nobody has left")
         times = iter(range(0, 1000, 30))
@@ -293,7 +297,7 @@ def test_waiting_has_a_deadline_and_ends_at_a_signal(first: FakeNode, second: Fa
         )
         with (
             pytest.raises(InUse, match="hay comes after straw and has not left: waited 90 s"),
-            neighbours.followers_gone(task, slow, what, lambda: False),
+            neighbours.followers_gone(replace(first.attempt(task), loader=slow), what),
         ):
             raise AssertionError("nobody has left")
 
@@ -336,8 +340,8 @@ def test_one_that_is_about_to_load_is_waited_for(first: FakeNode, second: FakeNo
     with (
         hold_lock(second.host, "hay", timeout=5),
         pytest.raises(StoppedWaiting),
-        neighbours.followers_gone(task, first.kernel.loader, what, lambda: True),
+        neighbours.followers_gone(replace(first.attempt(task), listener=STOPPING), what),
     ):
         raise AssertionError("nobody has left")
-    with neighbours.followers_gone(task, first.kernel.loader, what, lambda: True):
+    with neighbours.followers_gone(replace(first.attempt(task), listener=STOPPING), what):
         pass

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.bringup import bring_up
+from nodeside.driver.bringup.earlier_attempts import EarlierAttempts
 from nodeside.driver.bringup.validate import ValidationFailed
-from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.userspace.tree import Tree, UserspaceRefused
 from nodeside.errors import ExitCode
 from tests.driver.fakes.kernel import write
@@ -83,14 +83,14 @@ def test_a_process_reads_them_once(
         return digest(tree)
 
     monkeypatch.setattr(Tree, "digest", counted)
-    task, attempts = node.task(), Attempts()
+    task, attempts = node.task(), EarlierAttempts()
     node.put_bundle(task)
     for _ in range(3):
-        bring_up(task, node.journal(task), Listener(), loader=node.kernel.loader, attempts=attempts)
+        bring_up(replace(node.attempt(task), earlier=attempts))
     assert len(read) == 1
 
     shutil.rmtree(node.host.userspace)  # by somebody
-    bring_up(task, node.journal(task), Listener(), loader=node.kernel.loader, attempts=attempts)
+    bring_up(replace(node.attempt(task), earlier=attempts))
     assert files.current == "library 1\n"
 
 

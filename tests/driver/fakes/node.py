@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeside.driver.bringup import bringup
+from nodeside.driver.agent import run as agent_run
+from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.bringup import bring_up
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bundle.bundle import Bundle, write_bundle
@@ -25,7 +26,6 @@ from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.manifest import BundleManifest, describe
 from nodeside.driver.commands import dry_run, status, unload
 from nodeside.driver.commands import load as steps
-from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.node.exports import read_exports
@@ -202,9 +202,10 @@ class FakeNode:
 
     def bring_up(self, task: Task, *, closed: Iterable[Rung] = ()) -> Report:
         """Bring the driver up; a failure raises. What was told is in `told`."""
-        return bring_up(
-            task, self.journal(task), Listener(), closed=tuple(closed), loader=self.kernel.loader
-        )
+        return bring_up(self.attempt(task), closed=tuple(closed))
+
+    def attempt(self, task: Task) -> Attempt:
+        return Attempt(task, self.journal(task), self.kernel.loader)
 
     def command(self, verb: str, *more: str | Path) -> list[str | Path]:
         """The words after `nodeside` for a verb on this node."""
@@ -214,7 +215,7 @@ class FakeNode:
     def run(self, verb: str, *more: str | Path) -> Done:
         """A verb as a person types it, but modules go into the fake kernel."""
         with pytest.MonkeyPatch().context() as patch:
-            for user in (bringup, dry_run, unload, status, steps):
+            for user in (agent_run, dry_run, unload, status, steps):
                 patch.setattr(user, "Loader", lambda _: self.kernel.loader)
             return nodeside(*self.command(verb, *more))
 

@@ -14,7 +14,7 @@ _AGAIN = "the driver container tries it again if an input changes, or if it is r
 
 
 @dataclass
-class Attempts:
+class EarlierAttempts:
     """`stuck` are modules that were waited for until the deadline, and are still loading or going.
 
     `digests` are those of files of the image, which do not change while this process runs.
@@ -28,7 +28,7 @@ class Attempts:
     _replacement: object = None
     _failure: tuple[NodesideError, RollBack] | None = None
 
-    def failed(self, replacement: object, error: SequenceFailed) -> SequenceFailed:
+    def remember_failure(self, replacement: object, error: SequenceFailed) -> SequenceFailed:
         """Return the error to raise. Remember the replacement, unless it may succeed later."""
         rolled, is_for_good = error.rolled_back, not error.retryable
         if not (is_for_good and isinstance(error.cause, LoadFailed | HookFailed)):
@@ -40,8 +40,8 @@ class Attempts:
         self._replacement, self._failure = replacement, (cause, rolled)
         return _final(cause, rolled)
 
-    def succeeded(self) -> None:
-        """Forget what failed before: a replacement may succeed now."""
+    def forget_failure(self) -> None:
+        """A replacement may succeed now."""
         self._replacement = self._failure = None
 
     def refuse_repetition(self, replacement: object) -> None:
