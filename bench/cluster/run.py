@@ -46,6 +46,7 @@ def measure(say: Callable[[str], None], size: Size) -> tuple[Section, Mapping[st
     drivers, nodes = _LOOKS[size]
     say(f"looks at {drivers[-1]} Drivers on {nodes} nodes")
     found = [looks.measure(each, nodes) for each in drivers]
+    found += [looks.measure(drivers[0], nodes, each) for each in looks.OPTIONS if each != "none"]
     return report.section(every, found, missing), _versions()
 
 

@@ -39,6 +39,8 @@ EVERY = [measured(1000, calls=1000, cpu=4.0), measured(5000, calls=4950, cpu=21.
 LOOKS = [
     Looks(10, 5000, 1.1, 0.02, 0.07, 0.06, 0.4, 58.0, 80.0),
     Looks(50, 5000, 6.0, 0.1, 0.3, 0.2, 2.2, 160.0, 210.0),
+    Looks(10, 5000, 1.4, 0.04, 0.09, 0.08, 0.9, 59.0, 82.0, "devices"),
+    Looks(10, 5000, 1.3, 0.03, 0.09, 0.08, 0.9, 59.0, 82.0, "evict"),
 ]
 
 
@@ -94,8 +96,12 @@ def test_a_look_is_judged_by_what_concerns_one_driver_and_its_growth_by_what_con
 
     assert goal(found, "a look at 50 Drivers on 5,000 nodes") == ("0.30 s", True)
     assert goal(found, "growth of a look") == ("1.10", True)
+    assert goal(found, "costliest option (devices)") == ("2.0 times", True)
     assert goal(found, "what is known and concluded") == ("210 MiB", False)
-    assert "| a node is down, which concerns all Drivers | 0.40 s | 2.20 s |" in found.table
+    assert (
+        "| a node is down, which concerns all Drivers | 0.40 s | 0.90 s | 0.90 s | 2.20 s |"
+        in found.table
+    )
 
 
 def test_looks_are_measured_in_a_process_of_its_own() -> None:
