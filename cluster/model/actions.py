@@ -278,7 +278,7 @@ class Plan:
     `again_in`: seconds until the next plan even if nothing changes; None: never. `censuses`: node
     counts of each Driver, for metrics. `demand`: the pods that must be watched to continue; None if
     there are none. `tags`: image stream tags whose image labels are needed. `templates`: stage
-    templates to render. `alone`: the plan is for one Driver and depends on nothing of others.
+    templates to render. `reads_all`: it depends on reports about all Drivers.
     """
 
     actions: tuple[Action, ...] = ()
@@ -287,7 +287,7 @@ class Plan:
     demand: Demand | None = None
     tags: frozenset[Tag] = frozenset()
     templates: frozenset[Template] = frozenset()
-    alone: bool = False
+    reads_all: bool = False
 
     def within(self, waits: Iterable[float]) -> Plan:
         """Return the plan with `again_in` at most the shortest of these, in seconds."""

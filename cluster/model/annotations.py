@@ -27,8 +27,12 @@ class ImageFallback:
     def note(self) -> str:
         return f"{rfc3339(self.since)} {self.why}"
 
+    @property
+    def until(self) -> float:
+        return self.since + BELIEVED
+
     def holds(self, now: float) -> bool:
-        return now < self.since + BELIEVED
+        return now < self.until
 
 
 def read_note(note: str) -> ImageFallback:

@@ -2,7 +2,7 @@
 
 planner               plans one Driver after the other and orders the actions of a plan
 assign                node labels and cordons, one request per node
-unchanged             Drivers whose previous plan still holds
+plan_cache            plans that still hold: whom a change concerns
 deletion, build_jobs, stage_actions, announce      make actions
 status/               the status of a Driver
 stages/               the stages that follow a driver

@@ -9,7 +9,7 @@ final Event of a deleted Driver names it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, PODS
 from cluster.model.actions import (
@@ -24,7 +24,7 @@ from cluster.model.actions import (
     SetStatus,
 )
 from cluster.model.names import FINALIZER
-from cluster.model.snapshot import DriverObject, DriverPod, Snapshot
+from cluster.model.snapshot import DriverObject, DriverPod, NodeDriverObject, Snapshot
 from cluster.plan import build_jobs
 from cluster.plan.announce import status_changes
 from cluster.plan.objects.revision import config_map, revision_text
@@ -90,10 +90,22 @@ def orphans(snapshot: Snapshot) -> Iterator[Action]:
                 snapshot.settings.namespace,
                 daemonset.uid,
             )
-    for pod in snapshot.pods.values():
-        if pod.unloader is not None and pod.driver not in snapshot.drivers and not pod.deleting:
-            yield _delete_pod(pod)
+    yield from map(_delete_pod, snapshot.index.once(_orphaned, snapshot.pods, snapshot.drivers))
     yield from _forget_orphans(snapshot)
+
+
+def _orphaned(
+    pods: Mapping[str, DriverPod], drivers: Mapping[str, DriverObject]
+) -> Sequence[DriverPod]:
+    """Returns the unload pods of Drivers that are gone."""
+    unloading = (pod for pod in pods.values() if pod.unloader is not None and not pod.deleting)
+    return [pod for pod in unloading if pod.driver not in drivers]
+
+
+def _reports_of_the_gone(
+    reports: Mapping[str, NodeDriverObject], drivers: Mapping[str, DriverObject]
+) -> Sequence[NodeDriverObject]:
+    return [report for report in reports.values() if report.driver not in drivers]
 
 
 def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
@@ -102,14 +114,15 @@ def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
     label without its NodeDriver would never be found.
     """
+    gone = snapshot.index.once(_reports_of_the_gone, snapshot.node_drivers, snapshot.drivers)
+    if not gone:
+        return
     with_pods = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
     with_daemonsets = {daemonset.driver for daemonset in snapshot.daemonsets.values()}
     reports = [
         report
-        for report in snapshot.node_drivers.values()
-        if report.driver not in snapshot.drivers
-        and report.driver not in with_daemonsets
-        and (report.driver, report.node) not in with_pods
+        for report in gone
+        if report.driver not in with_daemonsets and (report.driver, report.node) not in with_pods
     ]
     reports = reports[:_AT_ONCE]
     traces = {
@@ -123,8 +136,8 @@ def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
             of = traces.get(key) or traces.get(_beginning(key))
             if of and (of, node.name) not in with_pods:
                 labels[of][key] = None
-        for driver, gone in labels.items():
-            yield LabelNode(driver, node.name, gone, "the driver is gone")
+        for driver, removed in labels.items():
+            yield LabelNode(driver, node.name, removed, "the driver is gone")
     yield from (Delete(report.driver, NODE_DRIVERS, report.name) for report in reports)
 
 

@@ -23,7 +23,6 @@ from cluster.model.snapshot import (
     DriverObject,
     RevisionObject,
     Snapshot,
-    uses,
 )
 from cluster.plan import build_jobs
 from cluster.plan.announce import falls_told, refusals_told, status_changes
@@ -31,12 +30,11 @@ from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
 from cluster.plan.context.context import Contexts, DriverContext, Memory
 from cluster.plan.deletion import again_in, delete, leave, orphans
-from cluster.plan.nodes.stage_pods import has_left
-from cluster.plan.objects.build_job import publish_target
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
 from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.node_policy import policy_map, policy_text
 from cluster.plan.objects.revision import config_map
+from cluster.plan.plan_cache import PlanCache
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.drain import let_go, uncordons
 from cluster.plan.rollout.unload import Unload
@@ -45,45 +43,44 @@ from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.report import census, report_of
 from cluster.plan.status.stages import with_stages
-from cluster.plan.unchanged import Unchanged, is_of_a_driver
 
 _SOON = 1.0  # seconds until an object that is being deleted may be gone
 
 
 class Planner:
-    """A repeated planner that reuses earlier results, see memo.py."""
+    """A repeated planner that reuses earlier results, see plan_cache.py and memo.py."""
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
-        self._unchanged = Unchanged()
+        self._cache = PlanCache()
 
     def __call__(self, snapshot: Snapshot, now: float) -> Plan:
         earlier = self._memories
         self._memories = {key: earlier.get(key) or Memory() for key in snapshot.drivers}
-        self._unchanged.look(snapshot)
-        return plan(snapshot, now, self._memories, self._unchanged)
+        self._cache.update(snapshot, now)
+        return plan(snapshot, now, self._memories, self._cache)
 
 
 def plan(
     snapshot: Snapshot,
     now: float,
     memories: Mapping[str, Memory] = EMPTY,
-    unchanged: Unchanged | None = None,
+    cache: PlanCache | None = None,
 ) -> Plan:
     """Returns the actions for every Driver, and the cleanup after Drivers that are gone.
 
     `now` is the wall clock, used for condition times and deadlines. `memories` is keyed by Driver.
-    `memories` and `unchanged` only affect how long this takes, not the result.
+    `memories` and `cache` only affect how long this takes, not the result.
     """
-    snapshot, unchanged = replace(snapshot, now=now), unchanged or Unchanged()
+    snapshot, cache = replace(snapshot, now=now), cache or PlanCache()
     plans: list[Plan] = []
     contexts = Contexts(snapshot, memories)
     for key in sorted(snapshot.drivers):
         if snapshot.about in ("", key):
-            of_driver = unchanged.plan_of(key)
+            of_driver = cache.plan_of(key)
             if of_driver is None:
                 of_driver = plan_driver(snapshot, snapshot.drivers[key], now, contexts)
-                unchanged.keep(key, of_driver)
+                cache.store(key, of_driver)
             plans.append(of_driver)
     merged = together(plans, *orphans(snapshot))
     return replace(merged, actions=(*merged.actions, *uncordons(snapshot, merged.actions)))
@@ -131,24 +128,27 @@ def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts
         demand=drain.demand(rollout.decisions, rollout.policies),
         tags=context.toolkits.tags,
         templates=staging.templates,
-        alone=_is_alone(context),
+        reads_all=_reads_all(context),
     )
 
 
-def _is_alone(context: DriverContext) -> bool:
-    """Returns whether the plan depends only on the Driver's own objects and on nodes.
+def _reads_all(context: DriverContext) -> bool:
+    """Returns whether the plan depends on more than the Driver's group, see plan_cache.py.
 
-    It then does not depend on other Drivers' modules, labels or reports, on data that is only known
-    while it is requested, or on a fallback to building, which expires.
+    A pool may take its image from what other Drivers built (toolkit_image.py). A node that waits
+    for its pod looks at all DaemonSets (deadlines.py), and a Driver without nodes at the labels of
+    all nodes (report.py).
     """
-    spec, in_common = context.driver.spec, context.nodes.rivals or context.nodes.taken
-    selects = any(map(is_of_a_driver, spec.hardware.node_selector))
-    asks = spec.rollout.evict or spec.preflight or publish_target(context.driver)
-    staged = uses(context.resource) or has_left(context.snapshot, context.driver.name)
-    proofs = any(not each.image or each.in_doubt for each in context.toolkits.resolutions.values())
-    fell_back = context.fallbacks.by_assignment
-    others = spec.after or context.after
-    return not (in_common or selects or asks or staged or proofs or fell_back or others)
+    resolutions = context.toolkits.resolutions.values()
+    if any(not each.image or each.in_doubt for each in resolutions):
+        return True
+    pods = {pod.node for pod in context.snapshot.pods_of(context.driver.name)}
+    if any(
+        each.assigned and each.word is None and each.node.name not in pods
+        for each in context.members
+    ):
+        return True
+    return bool(context.driver.spec.hardware.node_selector) and not context.members
 
 
 def _again_in(context: DriverContext, leaving: Unload) -> float | None:
@@ -157,6 +157,8 @@ def _again_in(context: DriverContext, leaving: Unload) -> float | None:
     newest, now = context.revisions.newest, context.snapshot.now
     due = min((member.due - now for member in context.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
+    for fallback in context.fallbacks.by_assignment.values():
+        due = min(due, fallback.until - now) if fallback.holds(now) else due
     policies = rollout.policies
     due = min(due, drain.again_in(rollout.decisions, context.driver, policies, newest, now))
     if any(daemonsets[key].deleting for key in rollout.desired if key in daemonsets):

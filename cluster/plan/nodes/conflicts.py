@@ -25,13 +25,13 @@ WAY_OUT: Final = "delete one of the two, or part their nodes by hardware.nodeSel
 
 def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
     """Returns older Drivers that have a module in common with this one."""
-    modules = _modules(found.driver)
+    modules = modules_of(found.driver)
     return tuple(
         other.driver
         for other in snapshot.drivers.values()
         if other.driver is not None
         and (other.created, other.name) < (found.created, found.name)
-        and not modules.isdisjoint(_modules(other.driver))
+        and not modules.isdisjoint(modules_of(other.driver))
     )
 
 
@@ -55,7 +55,7 @@ def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]
     The revision that each node is assigned to decides: an edit of another Driver alone takes no
     node away. Where the DaemonSet does not exist yet, that Driver's newest revision counts.
     """
-    modules = _modules(driver)
+    modules = modules_of(driver)
     by_driver: dict[str, dict[str, bool]] = {}
     for daemonset in snapshot.daemonsets.values():
         if daemonset.driver != driver.name:
@@ -64,7 +64,7 @@ def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]
             by_driver.setdefault(daemonset.driver, {})[daemonset.assignment] = common
     for other in snapshot.drivers.values():
         assignments = by_driver.get(other.name, {})
-        newest = other.name != driver.name and not modules.isdisjoint(_modules(other.driver))
+        newest = other.name != driver.name and not modules.isdisjoint(modules_of(other.driver))
         if newest or any(assignments.values()):
             key = assigned_label(other.name)
             yield (
@@ -79,20 +79,20 @@ def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]
 
 def _revision_modules(snapshot: Snapshot, driver: str, revision: str) -> frozenset[str]:
     config_map = snapshot.revisions.get(config_map_name(driver, revision))
-    return _modules_of(config_map) if config_map is not None else frozenset()
+    return modules_of_revision(config_map) if config_map is not None else frozenset()
 
 
 @lru_cache(maxsize=1024)
-def _modules_of(config_map: RevisionObject) -> frozenset[str]:
-    return _modules(read_revision(config_map))
+def modules_of_revision(config_map: RevisionObject) -> frozenset[str]:
+    return modules_of(read_revision(config_map))
 
 
 def shared_modules(one: Driver, other: Driver) -> list[str]:
     """Returns the names of the modules that both Drivers have."""
-    return sorted(_modules(one) & _modules(other))
+    return sorted(modules_of(one) & modules_of(other))
 
 
-def _modules(driver: Driver | None) -> frozenset[str]:
+def modules_of(driver: Driver | None) -> frozenset[str]:
     modules = driver.spec.modules if driver is not None else ()
     return frozenset(module.name.replace("-", "_") for module in modules)
 

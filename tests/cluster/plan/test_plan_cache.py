@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from cluster.model.annotations import BELIEVED
+from cluster.model.labelmap import labels_of
+from cluster.model.names import stage_label
 from cluster.model.snapshot import DriverPod, ToolkitLabels
 from cluster.model.stages import StagePod, Stages
 from cluster.plan import planner as module
+from cluster.plan.nodes.deadlines import NO_REPORT
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.images import cannot_have_it, prebuilt
 from tests.cluster.fakes.model import PCI, Model
@@ -42,7 +46,7 @@ def settle(model: Model) -> None:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Model], set[str]]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
     """Says for which Drivers the planner of a model plans in one look."""
     asked: list[str] = []
     real = module.plan_driver
@@ -51,9 +55,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Model], set[str]]:
         asked.append(found.name)
         return real(snapshot, found, *rest)
 
-    def look(model: Model) -> set[str]:
+    def look(model: Model, now: float = 0.0) -> set[str]:
         asked.clear()
-        model.planner(model.snapshot, 0.0)
+        model.planner(model.snapshot, now)
         return set(asked)
 
     monkeypatch.setattr(module, "plan_driver", plan_driver)
@@ -66,7 +70,15 @@ OF_ONE: dict[str, Change] = {
     "what a node says": lambda model: model.report("n1", State.FAILED, "two"),
     "its label on a node": lambda model: model.relabel("n1", {"nodeside.io/two.state": "failed"}),
     "its own label goes": lambda model: model.relabel("n0", {"nodeside.io/two.assigned": None}),
+    "a drain": lambda model: model.relabel("n1", {"nodeside.io/two.draining": "20260101T000000Z"}),
+    "a label of its stage": lambda model: model.relabel("n1", {stage_label("two", "x"): "waits"}),
     "a pod": lambda model: model.pods.update(_pod("two")),
+    "a revision that is gone": lambda model: _remove(model.revisions, "two"),
+    "a DaemonSet that is gone": lambda model: _remove(model.daemonsets, "two"),
+    "a deletion": lambda model: model.delete_driver("two"),
+    "another version": lambda model: model.apply_driver(
+        "two", modules=[{"name": "two"}], version="2.0.0"
+    ),
     "its status": lambda model: model.drivers.update(
         two=replace(model.drivers["two"], status={**model.drivers["two"].status, "nodes": {}})
     ),
@@ -74,18 +86,20 @@ OF_ONE: dict[str, Change] = {
 OF_ALL: dict[str, Change] = {
     "a label": lambda model: model.relabel("n1", {PCI: None}),
     "a cordon": lambda model: model.change("n1", unschedulable=True),
-    "a drain": lambda model: model.relabel("n1", {"nodeside.io/two.draining": "20260101T000000Z"}),
     "a node that is down": lambda model: model.change("n1", ready=False),
     "a node": lambda model: model.add(["n2"]),
     "a node that is gone": lambda model: model.nodes.pop("n0"),
-    "a revision that is gone": lambda model: model.revisions.popitem(),
-    "a DaemonSet that is gone": lambda model: model.daemonsets.popitem(),
-    "a spec": lambda model: model.apply_driver("two", modules=[{"name": "one"}]),
+    "a module that an old revision of another has": lambda model: model.apply_driver(
+        "two", modules=[{"name": "one"}, {"name": "three"}]
+    ),
     "a Driver": lambda model: model.apply_driver("four"),
-    "a deletion": lambda model: model.delete_driver("two"),
     "an image's labels": lambda model: model.toolkit_labels.update(x=ToolkitLabels("6.1")),
     "settings": lambda model: setattr(model, "settings", replace(model.settings, scc="x")),
 }
+
+
+def _remove(objects: dict[str, Any], driver: str) -> None:
+    del objects[next(name for name, each in objects.items() if each.driver == driver)]
 
 
 def _pod(driver: str) -> dict[str, Any]:
@@ -116,23 +130,117 @@ def test_what_may_concern_everybody_is_planned_for_everybody(planned: Any, chang
     assert planned(model) == set(model.drivers)
 
 
-def test_a_driver_that_waits_for_something_or_rests_on_others_is_planned_each_time(
+STORE = {"oci": "registry.example.com/bundles/edu", "publish": True}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "evict": {"rollout": {"evict": {"resources": ["example.com/edu"]}}},
+    "build once": {"prebuilt": {"sources": [STORE]}},
+    "preflight": {"prebuilt": {"sources": [STORE]}, "preflight": {"tags": ["9.6"]}},
+    "stages": {"stages": [{"name": "first", "manifests": "absent"}]},
+    "after": {"after": ["one"]},
+    "unload": {"unload": {"policy": "never"}},
+}
+
+
+@pytest.mark.parametrize("spec", OPTIONS.values(), ids=OPTIONS)
+def test_a_driver_with_an_option_is_not_planned_where_nothing_changed(
+    planned: Any, spec: dict[str, Any]
+) -> None:
+    model = at_rest()
+    model.apply_driver("two", modules=[{"name": "two"}], **spec)
+    settle(model)
+
+    assert planned(model) == set()
+    model.report("n1", State.READY, "three", message="another")
+    assert planned(model) == {"three"}
+
+
+BONDS: dict[str, dict[str, Any]] = {
+    "a module": {"modules": [{"name": "one"}]},
+    "after": {"after": ["one"]},
+    "a node selector": {"hardware": {"nodeSelector": {"nodeside.io/one.state": "ready"}}},
+}
+
+
+@pytest.mark.parametrize("spec", BONDS.values(), ids=BONDS)
+def test_drivers_that_read_one_another_are_planned_together(
+    planned: Any, spec: dict[str, Any]
+) -> None:
+    model = at_rest()
+    model.apply_driver("two", **{"modules": [{"name": "two"}], **spec})
+    settle(model)
+
+    model.report("n1", State.FAILED, "one")
+
+    assert planned(model) == {"one", "two"}
+
+
+def test_a_driver_without_an_image_is_planned_each_time_since_another_may_prove_one(
     planned: Any,
 ) -> None:
-    for spec in (
-        {"rollout": {"evict": {"resources": ["example.com/edu"]}}},
-        {"toolkit": {"imageTemplate": ""}},
-        {"stages": [{"name": "first", "manifests": "absent"}]},
-    ):
-        model = at_rest()
-        model.apply_driver("two", modules=[{"name": "two"}], **spec)
-        settle(model)
-        assert planned(model) == {"two"}, spec
+    model = at_rest(toolkit={})
 
+    assert planned(model) == set(NAMES)
+
+
+def test_a_driver_that_waits_is_planned_when_its_time_has_come_with_those_that_read_it(
+    planned: Any,
+) -> None:
     model = at_rest()
-    model.apply_driver("two", modules=[{"name": "one"}])
+    model.apply_driver("two", modules=[{"name": "two"}], after=["one"])
     settle(model)
-    assert planned(model) == {"one", "two"}, "they have a module in common"
+    model.node_drivers.pop("one.n1")
+    serving = model.serving("n1", "one")
+    assert serving is not None
+    model.pods["p"] = DriverPod("p", "nodeside", "u", "one", "n1", serving.name, created=100.0)
+    model.carry_out(model.planner(model.snapshot, 100.0).actions)
+    wait = model.planner(model.snapshot, 100.0).again_in
+    assert wait == NO_REPORT
+
+    assert planned(model, 100.0 + wait - 1) == set()
+    assert model.planner(model.snapshot, 100.0 + wait - 1).again_in == 1
+    assert planned(model, 100.0 + wait) == {"one", "two"}
+
+
+def test_a_clock_that_is_set_back_makes_no_plan_older(planned: Any) -> None:
+    model = at_rest()
+    assert planned(model, 1000.0) == set()
+
+    assert planned(model, 10.0) == set(model.drivers)
+
+
+def test_a_node_that_only_one_driver_selects_concerns_it_alone(planned: Any) -> None:
+    model = at_rest()
+    model.apply_driver("two", modules=[{"name": "two"}], hardware={"nodeSelector": {"x": "y"}})
+    model.add(["n9"], labels=labels_of({"x": "y"}))
+    settle(model)
+
+    model.change("n9", ready=False)
+
+    assert planned(model) == {"two"}
+
+
+def test_a_driver_without_nodes_looks_for_labels_like_its_own_on_all_nodes(planned: Any) -> None:
+    model = at_rest()
+    model.apply_driver("two", modules=[{"name": "two"}], hardware={"nodeSelector": {"a/x": "y"}})
+    settle(model)
+
+    model.relabel("n1", {"a/X": "y"})
+
+    assert "two" in planned(model)
+
+
+def test_a_node_that_waits_for_its_pod_sees_the_daemonset_controller_at_work_for_others(
+    planned: Any,
+) -> None:
+    """Its deadline is later then: see deadlines.py."""
+    model = at_rest()
+    model.node_drivers.pop("two.n1")
+    model.planner(model.snapshot, 0.0)
+    other = next(each for each in model.daemonsets.values() if each.driver == "one")
+
+    model.daemonsets[other.name] = replace(other, touched=5.0)
+
+    assert planned(model) == {"one", "two"}
 
 
 def test_a_driver_that_selects_by_the_state_of_another_follows_it(planned: Any) -> None:
@@ -180,13 +288,13 @@ def test_in_any_history_of_many_drivers_a_plan_is_the_one_without_a_memory(seed:
         model.carry_out(model.plan(now=60.0 * step).actions)
 
 
-def test_a_fall_back_to_building_ends_by_the_clock_and_is_looked_at_each_time(
-    planned: Any,
-) -> None:
+def test_a_fall_back_to_building_ends_by_the_clock(planned: Any) -> None:
     model = prebuilt()
     cannot_have_it(model, "n1")
     model.carry_out(model.plan().actions)
     model.pods.clear()
     settle(model)
 
-    assert planned(model) == {"edu"}
+    model.planner(model.snapshot, BELIEVED - 1)
+    assert planned(model, BELIEVED - 0.5) == set()
+    assert planned(model, BELIEVED) == {"edu"}

@@ -1,0 +1,263 @@
+"""Plans that still hold: only Drivers that a change concerns are planned anew. Pure.
+
+Between two snapshots a few objects change, most often those of one Driver. As in memo.py, changes
+are found by comparing the identity of objects, so none can be missed.
+
+Drivers whose plans read one another form a group: they have a module in common, one comes after the
+other, or one selects nodes by a label of the other. What concerns one of a group concerns all of
+it. The plan of a Driver without actions is kept until something concerns its group, or until the
+time at which a plan of its group said that it may change (`Plan.again_in`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from cluster.model.actions import Plan
+from cluster.model.names import CORDONED
+from cluster.model.snapshot import DriverObject, DriverPod, Node, RevisionObject, Snapshot, uses
+from cluster.model.stages import Stages
+from cluster.plan.nodes.conflicts import modules_of, modules_of_revision
+from cluster.plan.nodes.hardware import has_hardware
+from nodeside.protocol.labels import API_GROUP, node_driver_name
+
+T = TypeVar("T")
+Groups = Mapping[str, frozenset[str]]
+
+ALL: Final = ""  # stands for all Drivers in place of a name
+
+_LONGEST = 3600.0  # seconds that a plan is kept: a clock that is set back makes it no older
+
+# Labels of one Driver on a node, and those of its stages.
+_LABEL_OF_ONE = re.compile(
+    rf"{re.escape(API_GROUP)}/([a-z0-9-]+)\.(?:assigned|before|state|draining|undrained|stages)"
+    rf"|stage\.{re.escape(API_GROUP)}/([a-z0-9-]+)\..*"
+)
+
+
+def driver_of_label(label: str) -> str:
+    """Returns the Driver that a node's label is about, "" if it is about none."""
+    match = _LABEL_OF_ONE.fullmatch(label)
+    return (match[1] or match[2]) if match else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """`until` is by the wall clock."""
+
+    plan: Plan
+    until: float
+
+
+class PlanCache:
+    """The plans, by Driver, that the next `plan` would make again."""
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+        self._now = 0.0
+        self._kept: dict[str, _Kept] = {}
+
+    def update(self, snapshot: Snapshot, now: float) -> None:
+        """Drop the plans that a change or the time since the last snapshot may affect."""
+        before, self._snapshot = self._snapshot, snapshot
+        earlier, self._now = self._now, now
+        if before is None or now < earlier:
+            self._kept.clear()
+        if not self._kept or before is None:
+            return
+        groups = groups_of(snapshot)
+        for name in (*self._due(), *affected_drivers(before, snapshot)):
+            if name == ALL:
+                self._kept.clear()
+            if not self._kept:
+                break
+            for each in groups.get(name, {name}):
+                self._kept.pop(each, None)
+
+    def plan_of(self, driver: str) -> Plan | None:
+        """Return the plan that still holds, None if there is none."""
+        kept = self._kept.get(driver)
+        if kept is None or kept.plan.again_in is None:
+            return kept.plan if kept else None
+        return replace(kept.plan, again_in=kept.until - self._now)
+
+    def store(self, driver: str, plan: Plan) -> None:
+        """Keep a plan if it does nothing, and depends on no more than its group."""
+        self._kept.pop(driver, None)
+        if not plan.actions and not plan.reads_all:
+            wait = _LONGEST if plan.again_in is None else min(plan.again_in, _LONGEST)
+            self._kept[driver] = _Kept(plan, self._now + wait)
+
+    def _due(self) -> list[str]:
+        return [name for name, kept in self._kept.items() if kept.until <= self._now]
+
+
+def groups_of(snapshot: Snapshot) -> Groups:
+    """Returns for each Driver those whose plans read one another, itself among them."""
+    return snapshot.index.once(_make_groups, snapshot.drivers, snapshot.revisions)
+
+
+def _make_groups(
+    drivers: Mapping[str, DriverObject], revisions: Mapping[str, RevisionObject]
+) -> Groups:
+    modules = {name: set(modules_of(each.driver)) for name, each in drivers.items()}
+    for each in revisions.values():
+        if each.driver in modules:
+            modules[each.driver] |= modules_of_revision(each)
+    by_bond: dict[tuple[str, str], set[str]] = {}  # Drivers that have this in common
+    for name, found in drivers.items():
+        bonds = {("driver", name), *(("module", module) for module in modules[name])}
+        if found.driver is not None:
+            spec = found.driver.spec
+            selected = filter(None, map(driver_of_label, spec.hardware.node_selector))
+            bonds |= {("driver", other) for other in (*spec.after, *selected)}
+        for bond in bonds:
+            by_bond.setdefault(bond, set()).add(name)
+    groups = {name: {name} for name in drivers}
+    for names in by_bond.values():
+        joined = set().union(*(groups[name] for name in names))
+        for name in joined:
+            groups[name] = joined
+    return {name: frozenset(group) for name, group in groups.items()}
+
+
+def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Yields the Drivers that the changes concern; ALL may come at any point."""
+    if _read_by_all(before) != _read_by_all(after) or groups_of(before) != groups_of(after):
+        yield ALL
+    for name, old, new in _changes(before.drivers, after.drivers):
+        if old != new:
+            yield name
+    for kind in ("daemonsets", "revisions", "node_drivers", "pods", "jobs", "build_pods"):
+        for _, old, new in _changes(getattr(before, kind), getattr(after, kind)):
+            yield from {each.driver for each in (old, new) if each}
+    yield from _by_nodes(before, after)
+    yield from _by_occupancy(before, after)
+    yield from _by_stages(before, after)
+
+
+def _read_by_all(snapshot: Snapshot) -> tuple[object, ...]:
+    return (
+        snapshot.image_streams,
+        snapshot.settings,
+        snapshot.toolkit_labels,
+        snapshot.toolkits_pending,
+        snapshot.about,
+        snapshot.stages is None or snapshot.stages.unknown,
+    )
+
+
+def _changes(
+    before: Mapping[Any, T], after: Mapping[Any, T]
+) -> Iterator[tuple[Any, T | None, T | None]]:
+    """Yields the name, old value and new value of everything that is not the same object."""
+    if before is after:
+        return
+    added = 0
+    for name, new in after.items():
+        old = before.get(name)
+        if old is not new:
+            added += old is None
+            yield name, old, new
+    if len(before) + added > len(after):
+        for name in before.keys() - after.keys():
+            yield name, before[name], None
+
+
+def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Yields the Drivers that changes of nodes concern."""
+    with_stages: set[str] | None = None
+    for name, old, new in _changes(before.nodes, after.nodes):
+        sides = [each for each in (old, new) if each is not None]
+        if any(CORDONED in each.labels for each in sides):
+            yield ALL  # whether our cordon ends depends on the labels of all Drivers
+        changed = _changed_labels(old, new) if old and new else None
+        if changed is not None and all(changed):
+            yield from changed
+        else:
+            with_stages = _drivers_with_stages(after) if with_stages is None else with_stages
+            yield from with_stages
+            yield from _drivers_on(name, sides, after)
+
+
+def _changed_labels(old: Node, new: Node) -> set[str] | None:
+    """Returns whom changed labels are about, "" for nobody; None if more than labels changed."""
+    if replace(new, labels=old.labels, labelled=old.labelled) != old:
+        return None
+    keys = {*old.labels, *new.labels}
+    return {driver_of_label(k) for k in keys if old.labels.get(k) != new.labels.get(k)}
+
+
+def _drivers_on(name: str, sides: Collection[Node], snapshot: Snapshot) -> Iterator[str]:
+    """Yields the Drivers that select a node, before or after its change, or left a trace."""
+    labelled = {driver_of_label(key) for each in sides for key in each.labels}
+    with_pods = snapshot.index.once(_drivers_with_pods, snapshot.pods).get(name, ())
+    for key, found in snapshot.drivers.items():
+        if (
+            key in labelled
+            or key in with_pods
+            or node_driver_name(key, name) in snapshot.node_drivers
+            or _selects(found, sides)
+        ):
+            yield key
+
+
+def _drivers_with_pods(pods: Mapping[str, DriverPod]) -> Mapping[str, set[str]]:
+    by_node: dict[str, set[str]] = {}
+    for pod in pods.values():
+        by_node.setdefault(pod.node, set()).add(pod.driver)
+    return by_node
+
+
+def _drivers_with_stages(snapshot: Snapshot) -> set[str]:
+    """Returns the Drivers that have stages, or objects, pods or Jobs of stages."""
+    stages = snapshot.stages or Stages()
+    left = {each.driver for kind in (stages.objects, stages.pods) for each in kind.values()}
+    left |= {job.driver for job in snapshot.jobs.values() if job.run is not None}
+    return left | {name for name, found in snapshot.drivers.items() if uses(found)}
+
+
+def _selects(found: DriverObject, sides: Collection[Node]) -> bool:
+    hardware = found.driver.spec.hardware if found.driver else None
+    return hardware is not None and any(
+        has_hardware(node, hardware, assigned=False).is_selected for node in sides
+    )
+
+
+def _by_occupancy(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Yields the Drivers that evict, if anything about pods to evict changed."""
+    if before.occupancy != after.occupancy:
+        for name, found in after.drivers.items():
+            if found.driver and found.driver.spec.rollout.evict:
+                yield name
+
+
+def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Yields the Drivers that changes of stages concern."""
+    old, new = before.stages or Stages(), after.stages or Stages()
+    if old is new:
+        return
+    with_stages = _drivers_with_stages(after)
+    for kind in ("objects", "pods"):
+        for _, was, now in _changes(getattr(old, kind), getattr(new, kind)):
+            drivers = {each.driver for each in (was, now) if each}
+            yield from with_stages if "" in drivers else drivers
+    by_uid = {pod.uid: pod.driver for pod in new.pods.values()} if new.logs else {}
+    for uid, _, _ in _changes(old.logs, new.logs):
+        yield by_uid.get(uid, ALL)
+    if _read_by_stages(old) != _read_by_stages(new):
+        yield from with_stages
+
+
+def _read_by_stages(stages: Stages) -> tuple[object, ...]:
+    return (
+        stages.sources,
+        stages.services,
+        stages.secrets,
+        stages.rendered,
+        stages.absent,
+        stages.cluster_version,
+    )
