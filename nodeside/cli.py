@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from nodeside import __version__
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.errors import ExitCode, NodesideError, UsageError
 
 _EPILOG = "Exit codes: " + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode) + "."
 
@@ -49,14 +50,23 @@ _COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand only when it is used."""
+    """A group that imports a subcommand only when it is used.
+
+    An image has the parts of nodeside that run there: what needs another one is not listed.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return [name for name in _COMMANDS if _is_installed(name)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
+        if not _is_installed(cmd_name):
+            raise UsageError(
+                f"nodeside {cmd_name} is not part of this image",
+                hint=f"it has: {', '.join(self.list_commands(ctx))}; the whole of nodeside is "
+                "installed from its repository, on a machine of yours",
+            )
         module, attribute, _ = _COMMANDS[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
@@ -76,13 +86,19 @@ class LazyGroup(click.Group):
         names = [
             CompletionItem(name, help=text)
             for name, (_, _, text) in _COMMANDS.items()
-            if name.startswith(incomplete)
+            if name.startswith(incomplete) and _is_installed(name)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+def _is_installed(command: str) -> bool:
+    """Return whether the part of nodeside that a command is in is there."""
+    part, _, _ = _COMMANDS[command][0].rpartition(".")
+    return importlib.util.find_spec(part) is not None
 
 
 @click.group(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from nodeside import __version__
 from nodeside.cli import _COMMANDS, exit_on_error
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.system import process
-from tests import console
+from tests import TOP, console
 from tests.console import nodeside
 
 
@@ -178,3 +180,28 @@ def printing_to(output: str) -> process.Completed:
         "main()\n"
     )
     return process.run([sys.executable, "-c", code], timeout=console.LONG, check=False)
+
+
+def test_what_an_image_leaves_out_is_not_listed_and_says_so(tmp_path: Path) -> None:
+    """`-S`: an installation of this checkout would be looked through for what is missing."""
+    shutil.copytree(TOP / "nodeside", tmp_path / "nodeside")
+    for part in ("trial", "device_agent"):
+        shutil.rmtree(tmp_path / "nodeside" / part)
+    packages = Path(click.__file__).parents[1]
+    code = (
+        f"import sys; sys.path[:0] = {[str(tmp_path), str(packages)]!r}\n"
+        "from nodeside.cli import main; main()"
+    )
+
+    def run(*argv: str) -> process.Completed:
+        words = [sys.executable, "-I", "-S", "-c", code, *argv]
+        return process.run(words, check=False, timeout=console.LONG)
+
+    listed = run("--help").output.partition("Commands:")[2].split()
+    assert {"driver", "spec", "completion"} <= set(listed)
+    assert not {"try", "init", "device-agent"} & set(listed)
+    for name in ("try", "init", "device-agent"):
+        done = run(name, "--help")
+        assert (done.exit_code, done.output) == (ExitCode.USAGE, "")
+        assert done.errors.startswith(f"error: nodeside {name} is not part of this image\nhint: it")
+    assert run("spec", "--help").exit_code == 0

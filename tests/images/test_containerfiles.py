@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 
 from nodeside.system import process
@@ -30,13 +31,39 @@ def installed(containerfile: Path) -> set[str]:
 
 @pytest.mark.parametrize("containerfile", OURS, ids=lambda path: path.name)
 def test_what_an_image_copies_is_there(containerfile: Path) -> None:
-    assert all((TOP / source).exists() for source, _ in copies(containerfile))
+    assert all(list(TOP.glob(source)) for source, _ in copies(containerfile))
 
 
 def test_the_context_has_what_the_images_copy_and_nothing_else() -> None:
     admitted = re.findall(r"^!(.*)$", (TOP / ".dockerignore").read_text(), re.MULTILINE)
 
     assert set(admitted) == {source for image in OURS for source, _ in copies(image)}
+
+
+# What starts in a container of each image, and what is packed there for the toolkit container.
+STARTS = {
+    DRIVER: ["driver.cli", "spec.cli", "completion", "__main__", "toolkit_sidecar.cli"],
+    AGENT: ["device_agent.cli", "spec.cli", "completion", "__main__"],
+    CONTROLLER: ["cluster"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("containerfile", OURS, ids=lambda path: path.name)
+def test_an_image_has_the_parts_of_nodeside_that_its_commands_reach(containerfile: Path) -> None:
+    graph = grimp.build_graph("nodeside", "cluster", exclude_type_checking_imports=True)
+    starts = {
+        module
+        for start in STARTS[containerfile]
+        for module in graph.modules
+        if f"{module}.".startswith((f"nodeside.{start}.", f"{start}."))
+    }
+    reached = starts.union(*(graph.find_upstream_modules(each) for each in starts))
+    names = {module.split(".")[1] for module in reached if module.startswith("nodeside.")}
+    parts = {name for name in names if (TOP / "nodeside" / name).is_dir()}
+
+    copied = {source for source, _ in copies(containerfile) if source.startswith("nodeside/")}
+    assert copied == {"nodeside/*.py"} | {f"nodeside/{part}" for part in parts}
 
 
 def test_the_agents_image_has_the_packages_that_it_names() -> None:
