@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -247,13 +248,14 @@ def test_every_module_is_on_the_map(part: str) -> None:
 
 ROOMS = sorted(
     path.parent
-    for package in (PACKAGE / "devices", PACKAGE / "driver", PACKAGE / "trial", CLUSTER)
+    for package in (PACKAGE, CLUSTER)
     for path in package.rglob("__init__.py")
-    if path.parent not in (PACKAGE / "driver", CLUSTER)
+    if path.parent not in (PACKAGE, CLUSTER, PACKAGE / "driver", PACKAGE / "spec")
 )
+FAKES = sorted(path for path in (TOP / "tests").rglob("fakes") if path.is_dir())
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda path: str(path.relative_to(TOP)))
+@pytest.mark.parametrize("room", [*ROOMS, *FAKES], ids=lambda path: str(path.relative_to(TOP)))
 def test_every_file_of_a_room_is_on_its_map(room: Path) -> None:
     files = {path.stem for path in room.glob("*.py")} - {"__init__", "__main__"}
     rooms = {path.parent.name for path in room.glob("*/__init__.py")}
@@ -266,6 +268,31 @@ def test_every_room_is_on_the_map() -> None:
     on_map = set(re.findall(r"[a-z_]+", ARCHITECTURE))
 
     assert {room.name for room in ROOMS} - {"guest"} - on_map == set()
+
+
+def test_a_file_that_a_docstring_names_is_there() -> None:
+    sources = [
+        path
+        for top in ("nodeside", "cluster", "tests", "bench", "images", "examples")
+        for path in (TOP / top).rglob("*.py")
+    ]
+    there = {str(path.relative_to(TOP)) for path in sources}
+    there |= {name[start:] for name in there for start in _starts_of_names(name)}
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    missing = [
+        f"{path.relative_to(TOP)}: {name}"
+        for path in sources
+        if ".py" in (text := path.read_text())  # it is worth parsing
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, documented)
+        for name in re.findall(r"[\w./-]*\w\.py\b", ast.get_docstring(node) or "")
+        if name not in there
+    ]
+    assert missing == []
+
+
+def _starts_of_names(path: str) -> list[int]:
+    return [match.end() for match in re.finditer("/", path)]
 
 
 # --- links ------------------------------------------------------------------------------------

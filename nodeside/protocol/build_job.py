@@ -4,7 +4,7 @@ Each step runs in its own container:
 
     toolkit.pyz kernels       toolkit image   ToolkitKernels: the kernels with headers
     nodeside driver order     driver image    BuildOrder: the kernel, and the request
-    toolkit.pyz answer        toolkit image   the answer to that request (shared.py)
+    toolkit.pyz answer        toolkit image   the answer to that request (shared_directory.py)
     nodeside driver finish    driver image    BuildOutcome: the outcome of the build
 
 A bundle's key includes the kernel's version string (`uname -v`), which comes from the headers. So

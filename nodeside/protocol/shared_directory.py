@@ -10,7 +10,7 @@ every directory is 0700.
       toolkit.pyz                driver   the sidecar's program, there before the first request
       python/                    driver   the Python that runs it, not from the toolkit image
       driver.lock                driver   0600, locked (flock) while a build is requested
-      order.json                 driver   BuildOrder of a build Job (buildjob.py)
+      order.json                 driver   BuildOrder of a build Job (build_job.py)
       source/<digest>/           driver   a read-only copy of a source tree
       symbols/<digest>           driver   a Module.symvers of other drivers' modules
       requests/<id>.json         driver   BuildRequest: source, settings, kernel and boot id
@@ -18,7 +18,7 @@ every directory is 0700.
       results/                   (1777)
         sidecar.lock             sidecar  locked (F_OFD_SETLK) while the sidecar runs
         sidecar.json             sidecar  SidecarRecord: the current sidecar
-        kernels.json             sidecar  ToolkitKernels of a build Job (buildjob.py)
+        kernels.json             sidecar  ToolkitKernels of a build Job (build_job.py)
         symvers-<release>        sidecar  Module.symvers of the headers for the running kernel
         <id>.json                sidecar  BuildResult: success or failure of that request
       out/<id>/                  (1777)   sidecar

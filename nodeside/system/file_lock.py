@@ -5,7 +5,7 @@ lock file is never removed: a lock on a removed file excludes nobody. Where othe
 `LockFile` notices.
 
 Stdlib only, like everything shared with the toolkit sidecar. The sidecar uses another kind of lock,
-which can be tested without taking it: see `shared.py`.
+which can be tested without taking it: see `shared_directory.py`.
 """
 
 from __future__ import annotations

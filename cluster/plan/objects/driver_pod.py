@@ -1,7 +1,7 @@
 """The pod of a driver.
 
 Pure; daemonset.py runs it on the nodes of one pool and revision. Mounts and environment match what
-`nodeside driver run` reads and what `nodeside try` emulates (trial/containers.py).
+`nodeside driver run` reads and what `nodeside try` emulates (trial/machine/containers.py).
 
 There are no probes. The ready file in the host's /run/nodeside and the node's state label show
 whether a driver works. An exec probe would start a process every few seconds on every node, an HTTP

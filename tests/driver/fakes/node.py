@@ -1,6 +1,6 @@
 """A node in a temporary directory: a fake kernel that takes real module files, a cache, a driver.
 
-The kernel is that of `fakekernel.py`, but it reads ELF: names, dependencies and build-ids are those
+The kernel is that of `kernel.py`, but it reads ELF: names, dependencies and build-ids are those
 of the files that are loaded, as with a real one. A symbol that its /proc/kallsyms has is found.
 """
 
