@@ -1,4 +1,4 @@
-"""`nodeside …` as a person types it, in this process: what it printed, and its exit code.
+"""A command as a person types it, in this process: what it printed, and its exit code.
 
 And `until`, for what another process or thread brings about.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from cluster.cli.main import main as cluster_main
 from nodeside import cli
 from nodeside.system import process
 from tests.patience import patience
@@ -58,15 +59,23 @@ class Done:
 
 def nodeside(*argv: str | Path, env: Mapping[str, str] | None = None) -> Done:
     """Run the command in this process, through the same `main` as the console script."""
+    return _call(cli.main, "nodeside", *argv, env={"COLUMNS": "400", **(env or {})})
+
+
+def nodeside_cluster(*argv: str | Path) -> Done:
+    """Run the controller's command in this process, as `nodeside` does."""
+    return _call(cluster_main, "nodeside-cluster", *argv, env={"COLUMNS": "200"})
+
+
+def _call(main: Callable[[], None], name: str, *argv: str | Path, env: Mapping[str, str]) -> Done:
     output, errors = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with pytest.MonkeyPatch().context() as patch, _signals_kept():
-        patch.setattr(sys, "argv", ["nodeside", *map(str, argv)])
-        patch.setenv("COLUMNS", "400")
-        for name, value in (env or {}).items():
-            patch.setenv(name, value)
+        patch.setattr(sys, "argv", [name, *map(str, argv)])
+        for variable, value in env.items():
+            patch.setenv(variable, value)
         with redirect_stdout(output), redirect_stderr(errors):
             try:
-                cli.main()
+                main()
                 code: object = 0
             except SystemExit as end:
                 code = end.code or 0

@@ -1,4 +1,7 @@
-"""The command as a person types it: help, errors with hints, exit codes."""
+"""The command as a person types it: help, errors with hints, exit codes.
+
+Most run in this process (`command`). Each verb starts once as a process of its own (`started`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,18 +26,21 @@ from nodeside.system import process
 from tests import TOP
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer, kubeconfig
+from tests.console import nodeside_cluster as command
 from tests.patience import patience
-
-pytestmark = pytest.mark.slow
 
 NOTHING = Said(404, json.dumps({"kind": "Status", "code": 404, "message": "not found"}))
 LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 COMMANDS = ("run", "status", "explain", "resolve", "crds", "manifests", "install", "uninstall")
 
 
-def command(*argv: str | Path) -> process.Completed:
+def started(*argv: str | Path) -> process.Completed:
     words = [sys.executable, "-m", "cluster", *map(str, argv)]
     return process.run(words, timeout=LONG, check=False, env={"COLUMNS": "200"})
+
+
+def documents_of(text: str) -> list[dict[str, Any]]:
+    return list(yaml.load_all(text, Loader=yaml.CSafeLoader))  # in C, at a tenth of the cost
 
 
 def config(server: ScriptedServer, directory: Path) -> Path:
@@ -42,8 +49,9 @@ def config(server: ScriptedServer, directory: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_help_names_every_command_and_the_exit_codes() -> None:
-    done = command("--help")
+    done = started("--help")
 
     assert done.exit_code == 0
     for name in COMMANDS:
@@ -52,10 +60,11 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
     assert "60 the Kubernetes API server refused or did not answer" in words
 
 
+@pytest.mark.slow
 def test_uninstall_asks_about_the_whole_namespace(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         place = config(server, tmp_path)
-        done = command("uninstall", "--kubeconfig", place, "--namespace", "tools")
+        done = started("uninstall", "--kubeconfig", place, "--namespace", "tools")
 
     assert "and the namespace tools with everything in it?" in done.output
     assert done.exit_code == ExitCode.INTERRUPTED
@@ -93,6 +102,7 @@ def without_extra(more: str = "") -> process.Completed:
     return process.run(words, timeout=LONG, check=False)
 
 
+@pytest.mark.slow
 def test_in_a_checkout_without_the_extra_it_says_how_to_install_it() -> None:
     done = without_extra()
 
@@ -103,6 +113,7 @@ def test_in_a_checkout_without_the_extra_it_says_how_to_install_it() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noted", "named"),
     [
@@ -148,6 +159,7 @@ HEAVY = {"importlib.metadata", "jinja2", "kubernetes", "prometheus_client", "re2
 HEAVY |= {"ssl", "subprocess", "urllib3", "yaml"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["--help"], ["status", "--help"], ["explain", "--help"]])
 def test_help_imports_nothing_but_the_options(argv: list[str]) -> None:
     loaded = modules_after(
@@ -164,6 +176,7 @@ def test_help_imports_nothing_but_the_options(argv: list[str]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_status_is_shown_without_what_plans() -> None:
     loaded = modules_after("import sys, cluster.cli.status")
 
@@ -177,7 +190,7 @@ def test_an_api_server_that_refuses_is_one_line_and_a_hint(tmp_path: Path) -> No
     with ScriptedServer(Said(403, refusal), Said(403, refusal)) as server:
         done = command("status", "--kubeconfig", config(server, tmp_path))
 
-    assert done.exit_code == ExitCode.CLUSTER
+    assert done.code == ExitCode.CLUSTER
     error, hint = done.errors.splitlines()
     assert error.startswith("error: no permission to list drivers")
     assert error.endswith(": it is forbidden")
@@ -201,19 +214,21 @@ def test_who_may_not_is_told_what_role_the_command_takes(
         server.always = lambda _: Said(403, json.dumps({"message": "it is forbidden"}))
         done = command(*words, "--kubeconfig", config(server, tmp_path))
 
-    assert done.exit_code == ExitCode.CLUSTER
+    assert done.code == ExitCode.CLUSTER
     hint = done.errors.splitlines()[-1]
     assert hint.startswith("hint: see what is missing: kubectl auth can-i ")
     assert hint.endswith(f"; {needs}")
 
 
+@pytest.mark.slow
 def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
-    done = command("explain", "edu", "--kubeconfig", tmp_path / "none")
+    done = started("explain", "edu", "--kubeconfig", tmp_path / "none")
 
     assert done.exit_code == ExitCode.USAGE
     assert f"error: there is no kubeconfig {tmp_path}/none\n" in done.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [("status", "--watch"), ("preflight", "edu", "--kernel", "6.1"), ("install", "--image", "x")],
@@ -221,7 +236,7 @@ def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_an_api_server_that_is_down_is_said_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
     with ScriptedServer() as server:
         path = config(server, tmp_path)
-    done = command(*words, "--kubeconfig", path)
+    done = started(*words, "--kubeconfig", path)
 
     assert done.exit_code == ExitCode.CLUSTER
     assert done.output == ""
@@ -232,13 +247,13 @@ def test_an_api_server_that_is_down_is_said_at_once(tmp_path: Path, words: tuple
 
 
 def test_a_wrong_command_line_is_exit_code_2() -> None:
-    assert command("explain").exit_code == ExitCode.USAGE
+    assert command("explain").code == ExitCode.USAGE
 
 
 def test_a_toolkit_image_that_nobody_could_pull_is_refused_before_anything_is_tried() -> None:
     done = command("preflight", "edu", "--toolkit", "https://registry.example.com/toolkit:6.1")
 
-    assert done.exit_code == ExitCode.USAGE
+    assert done.code == ExitCode.USAGE
     assert done.errors == (
         "error: --toolkit https://registry.example.com/toolkit:6.1: expected a pull spec such as "
         "registry.example.com/team/image:tag\n"
@@ -246,6 +261,7 @@ def test_a_toolkit_image_that_nobody_could_pull_is_refused_before_anything_is_tr
     )
 
 
+@pytest.mark.slow
 def test_resolve_looks_into_the_image_stream_of_the_cluster(tmp_path: Path) -> None:
     version = "418.94.202501221327-0"
     tag = {
@@ -259,12 +275,12 @@ def test_resolve_looks_into_the_image_stream_of_the_cluster(tmp_path: Path) -> N
     streams = Said(body=json.dumps({"metadata": {}, "items": [stream]}))
     with ScriptedServer(streams, streams) as server:
         path = config(server, tmp_path)
-        found = command("resolve", version, "--kubeconfig", path, "--output", "json")
+        found = started("resolve", version, "--kubeconfig", path, "--output", "json")
         missing = command("resolve", "419.96.202507011200-0", "--kubeconfig", path)
 
     assert json.loads(found.output)["image"] == "quay.example.com/toolkit@sha256:1"
     assert found.exit_code == ExitCode.OK
-    assert missing.exit_code == ExitCode.NOT_READY
+    assert missing.code == ExitCode.NOT_READY
     assert version in missing.output
 
 
@@ -274,7 +290,7 @@ def test_resolve_for_a_driver_that_is_not_there_says_which_are(tmp_path: Path) -
         path = config(server, tmp_path)
         done = command("resolve", "12", "--driver", "nope", "--kubeconfig", path)
 
-    assert done.exit_code == ExitCode.USAGE
+    assert done.code == ExitCode.USAGE
     assert done.errors == "error: no Driver 'nope' in this cluster\nhint: there is: edu\n"
 
 
@@ -283,7 +299,7 @@ def test_resolve_asks_for_the_kernel_where_the_images_are_named_by_it(tmp_path: 
         path = config(server, tmp_path)
         done = command("resolve", "12", "--driver", "edu", "--kubeconfig", path)
 
-    assert done.exit_code == ExitCode.USAGE
+    assert done.code == ExitCode.USAGE
     assert "error: toolkit.imageTemplate of driver edu names the kernel" in done.errors
     assert "resolve 12 --driver edu --kernel RELEASE" in done.errors
 
@@ -307,7 +323,7 @@ def test_resolve_asks_for_the_kernel_where_the_images_are_named_by_it(tmp_path: 
 def test_a_value_that_cannot_be_is_refused_by_its_option(words: list[str], said: str) -> None:
     done = command(*words)
 
-    assert done.exit_code == ExitCode.USAGE
+    assert done.code == ExitCode.USAGE
     assert said in done.errors
     assert "Traceback" not in done.errors
 
@@ -315,7 +331,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_option(words: list[str], said:
 def test_install_wants_to_know_the_image() -> None:
     done = command("install")
 
-    assert done.exit_code == ExitCode.USAGE
+    assert done.code == ExitCode.USAGE
     assert done.errors.startswith("error: --image is missing: ")
     assert "hint: make the image and push it (images/README.md), then: " in done.errors
 
@@ -334,7 +350,7 @@ def test_what_driver_pods_are_given_reaches_the_command_line_of_the_controller()
         "--proxy",
         "HTTP_PROXY=http://p",
     ]
-    documents = yaml.safe_load_all(command("manifests", "--image", "x", *given).output)
+    documents = documents_of(command("manifests", "--image", "x", *given).output)
     [deployment] = [document for document in documents if document["kind"] == "Deployment"]
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
 
@@ -345,7 +361,7 @@ def test_what_driver_pods_are_given_reaches_the_command_line_of_the_controller()
 
 def test_the_controllers_own_nodes_can_be_chosen() -> None:
     label = "node-role.kubernetes.io/infra="
-    documents = yaml.safe_load_all(command("manifests", "--node-selector", label).output)
+    documents = documents_of(command("manifests", "--node-selector", label).output)
     [deployment] = [document for document in documents if document["kind"] == "Deployment"]
     found = deployment["spec"]["template"]["spec"]["nodeSelector"]
     assert found == {"node-role.kubernetes.io/infra": ""}
@@ -373,7 +389,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "Chart.yaml").write_text("name: theirs\n")
     done = command("manifests", "--image", "x", "--format", "helm", "--output", tmp_path)
 
-    assert done.exit_code == ExitCode.USAGE
+    assert done.code == ExitCode.USAGE
     assert "was not made by nodeside-cluster" in done.errors
     assert "hint: name a directory that does not exist yet" in done.errors
 
@@ -393,11 +409,13 @@ def into_a_closed_pipe(*argv: str | Path) -> tuple[int, str]:
         os.close(writing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["crds"]])
 def test_a_closed_pipe_ends_a_command_as_the_signal_would(words: list[str]) -> None:
     assert into_a_closed_pipe(*words) == (141, "")
 
 
+@pytest.mark.slow
 def test_install_goes_on_when_nobody_listens_any_more(tmp_path: Path) -> None:
     """Half of an installation, because of a `| head`, would be a bad surprise."""
     with ScriptedServer() as server:
@@ -417,9 +435,10 @@ def applied(asked: Asked) -> Said:
     return Said(body=json.dumps({"metadata": metadata, "status": established}))
 
 
+@pytest.mark.slow
 def test_crds_and_manifests_are_yaml_for_kubectl() -> None:
-    kinds = [document["kind"] for document in yaml.safe_load_all(command("crds").output)]
-    more = [document["kind"] for document in yaml.safe_load_all(command("manifests").output)]
+    kinds = [document["kind"] for document in documents_of(started("crds").output)]
+    more = [document["kind"] for document in documents_of(started("manifests").output)]
 
     assert kinds == ["CustomResourceDefinition"] * 2
     assert more[:2] == kinds
@@ -430,5 +449,5 @@ def test_a_cluster_without_image_streams_resolves_nothing_and_says_so(tmp_path: 
     with ScriptedServer(Said(404, "404 page not found")) as server:
         done = command("resolve", "12", "--kernel", "6.1", "--kubeconfig", config(server, tmp_path))
 
-    assert done.exit_code == ExitCode.NOT_READY
+    assert done.code == ExitCode.NOT_READY
     assert "this cluster has no image streams" in done.output
