@@ -177,6 +177,16 @@ def test_the_sidecars_python_runs_by_itself_and_shares_files_with_debians(driver
     assert (python / "bin/python3").stat().st_nlink == 2
 
 
+def test_the_sidecars_program_is_packed_and_need_not_be_compiled(driver: Path) -> None:
+    code = (
+        "from pathlib import Path; from nodeside.driver.handoff import zipapp; "
+        "zipapp.compiled = None; zipapp.program(Path('/usr/lib/nodeside/toolkit.pyz'))"
+    )
+    found = run(driver, "python3", "-c", code)
+
+    assert found.exit_code == 0, found.errors
+
+
 def test_python_is_compiled_whatever_the_time_of_its_files(root: Path) -> None:
     """PEP 552: 1 is by hash, and the source is not looked at."""
     compiled = list((root / "usr/lib").glob("python3*/**/*.pyc"))

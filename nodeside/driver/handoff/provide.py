@@ -1,7 +1,10 @@
 """Fills the shared directory, in the init container, before the toolkit container starts.
 
 The program and its Python appear by rename. Current ones are left alone, so a running sidecar keeps
-the files that it runs on.
+the files that it runs on. Both are packed when an image is built, side by side:
+
+    /usr/lib/nodeside/python        a Python that runs anywhere (relocatable_python.py)
+    /usr/lib/nodeside/toolkit.pyz   the program (zipapp.py)
 """
 
 from __future__ import annotations
@@ -19,16 +22,24 @@ from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
 from nodeside.system.host import Host
 
+PYTHON, PROGRAM = "python", "toolkit.pyz"
+
+
+def pack(to: Path, *, link: bool = False) -> None:
+    """Pack what `provide` needs. With `link`, Python shares files with the one that runs."""
+    pack_python(to / PYTHON, link=link)
+    publish_bytes(to / PROGRAM, program())
+
 
 def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None = None) -> None:
     """Prepare the shared directory for a sidecar.
 
-    `python` is a Python that `pack_python` packed when the image was built. None packs the running
-    one, which takes some seconds. `host` provides the boot id.
+    `python` is a Python that `pack` packed when the image was built, with the program beside it.
+    None packs the running one, which takes some seconds. `host` provides the boot id.
     """
     boot_id = (host or Host()).boot_id
     shared.create()
-    data = program()
+    data = program(python.with_name(PROGRAM) if python else None)
     if not _holds(shared.program, data):
         publish_bytes(shared.program, data)
     with log.step("provide Python", at=shared.python):

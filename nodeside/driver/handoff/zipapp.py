@@ -6,11 +6,13 @@ same sources and the same Python give the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
 import marshal
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -47,19 +49,38 @@ _MARK = "nodeside: the rest is a slice"
 _MARKED = marshal.dumps((_MARK, None, None, None), _WITHOUT_REFERENCES)[: -len("NNN")]
 
 
-def program() -> bytes:
+def program(packed: Path | None = None) -> bytes:
     """Return the bytes of toolkit.pyz.
 
     Every module is included as source, for tracebacks and for other Python versions, and compiled,
     which starts the sidecar in half the time. Python skips compiled files of another version.
     Nothing is compressed: the file is small, and reading is faster than inflating.
+
+    To compile takes a tenth of a second. `packed` is where a program may be that was made before;
+    it is taken if it was made of these sources by this Python.
     """
+    sources = tuple(_sources())
+    mark = _mark(sources)
+    if packed is not None:
+        with suppress(OSError):
+            made = packed.read_bytes()
+            if made.endswith(mark):
+                return made
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, source in _sources():
+        archive.comment = mark  # these are the last bytes of the file
+        for name, source in sources:
             _add(archive, name, source)
             _add(archive, f"{name}c", compiled(source, f"toolkit.pyz/{name}"))
     return buffer.getvalue()
+
+
+def _mark(sources: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return a digest of all that a program is made of."""
+    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    for name, source in sources:
+        digest.update(f"{name} {len(source)}\n".encode() + source)
+    return digest.hexdigest().encode()
 
 
 def compiled(source: bytes, filename: str, *, optimize: int = 0) -> bytes:

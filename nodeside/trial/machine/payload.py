@@ -3,7 +3,7 @@
 /python/nodeside/     this package, byte-compiled for the driver's Python
 /bin/nodeside         its command
 /driver-image/        driver.yaml and the source, as in a vendor's image
-/toolkit/             what the driver puts into the shared directory for the sidecar
+/toolkit/             what the init container provides for the sidecar: Python and program
 /agent                what the initramfs starts last
 """
 
@@ -62,6 +62,7 @@ def make(
         vendor_tree.copy(driver_image, tree / "driver-image", leave_out=(".git",))
     (tree / "toolkit").mkdir()
     process.run(["cp", "-a", python, tree / "toolkit" / "python"], timeout=120)
+    pack_program(tree / "python", tree / "toolkit" / "toolkit.pyz", driver_root, architecture)
     if cache is not None:
         process.run(["cp", "-a", cache, tree / "cache"], timeout=120)
     process.run(["chown", "-R", "0:0", tree], timeout=60)
@@ -86,12 +87,27 @@ def _script(path: Path, text: str) -> None:
 
 def compile_package(package: Path, root: Path, architecture: Architecture = AMD64) -> None:
     """Byte-compile with the Python that will read it; this saves seconds under emulation."""
+    compile_all = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", package)
+    _run_python(root, architecture, *compile_all)
+
+
+def pack_program(packages: Path, to: Path, root: Path, architecture: Architecture = AMD64) -> None:
+    """Pack the sidecar's program, which saves seconds too. `packages` is where nodeside is."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(packages)!r}); "
+        "from pathlib import Path; from nodeside.driver.handoff.zipapp import program; "
+        f"Path({str(to)!r}).write_bytes(program())"
+    )
+    _run_python(root, architecture, "-B", "-c", code)
+
+
+def _run_python(root: Path, architecture: Architecture, *words: str | Path) -> None:
+    """Run the Python of a root file system on this host, with its own loader and libraries."""
     libraries = architecture.libraries(root)
     process.run(
         [
             libraries / architecture.loader, "--library-path", libraries,
-            os.path.realpath(root / "usr" / "bin" / "python3"),
-            "-P", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", package,
+            os.path.realpath(root / "usr" / "bin" / "python3"), "-P", "-S", *words,
         ],
         env={"PYTHONHOME": str(root / "usr")},
         timeout=120,

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from nodeside.driver.handoff import relocatable_python, zipapp
-from nodeside.driver.handoff.provide import command, provide
+from nodeside.driver.handoff.provide import command, pack, provide
 from nodeside.errors import SystemRefused
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
@@ -192,6 +192,28 @@ def test_an_idle_sidecar_is_small(tmp_path: Path, python: Path, host: Host) -> N
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_program_that_was_packed_beside_python_is_what_is_provided(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, shared = tmp_path / "packed", SharedDir(tmp_path / "shared")
+    packed.mkdir()
+    monkeypatch.setattr(
+        "nodeside.driver.handoff.provide.pack_python", lambda to, **_: write_stamp(to)
+    )
+    pack(packed)
+    monkeypatch.setattr(zipapp, "compiled", None)
+
+    provide(shared, packed / "python", host=host)
+
+    assert shared.program.read_bytes() == (packed / "toolkit.pyz").read_bytes()
+    assert (shared.python / "STAMP").read_text() == "one\nboot boot-1\n"
+
+
+def write_stamp(python: Path) -> None:
+    python.mkdir()
+    (python / "STAMP").write_text("one\n")
 
 
 def test_what_is_there_is_left_alone_in_the_same_boot(

@@ -8,6 +8,8 @@ import zipfile
 from pathlib import Path
 from types import CodeType
 
+import pytest
+
 from nodeside.driver.handoff import zipapp
 
 SOURCE = b'first, rest, table = words[0], words[1:], grid[1:, :-1]\nsign = "\\xa7"\n'
@@ -30,6 +32,51 @@ def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Pat
     shared = {f"nodeside/{stem}.py" for stem in zipapp.SHARED}
     assert shared < names
     assert all("/toolkit_sidecar/" in name for name in names - shared - {"__main__.py"})
+
+
+def test_a_program_that_was_packed_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "packed.pyz"
+    packed.write_bytes(zipapp.program())
+    monkeypatch.setattr(zipapp, "compiled", None)
+
+    assert zipapp.program(packed) == packed.read_bytes()
+
+
+def test_a_packed_program_of_other_sources_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, current = tmp_path / "packed.pyz", zipapp.program()
+    sources = [(name, text.replace(b"sidecar", b"Sidecar")) for name, text in zipapp._sources()]
+    with monkeypatch.context() as patch:
+        patch.setattr(zipapp, "_sources", lambda: iter(sources))
+        packed.write_bytes(zipapp.program())
+
+    assert zipapp.program(packed) == current
+
+
+@pytest.mark.parametrize("length", [0, 1000, -1])
+def test_a_packed_program_that_was_cut_is_not_taken(tmp_path: Path, length: int) -> None:
+    packed, current = tmp_path / "packed.pyz", zipapp.program()
+    packed.write_bytes(current[:length])
+
+    assert zipapp.program(packed) == current
+
+
+def test_without_a_packed_program_one_is_made(tmp_path: Path) -> None:
+    assert zipapp.program(tmp_path / "none") == zipapp.program()
+
+
+def test_a_packed_program_of_another_python_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, current = tmp_path / "packed.pyz", zipapp.program()
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.MAGIC_NUMBER", b"1\r\r\n")
+        packed.write_bytes(zipapp.program())
+
+    assert zipapp.program(packed) == current
 
 
 def test_what_else_the_process_has_loaded_does_not_show_in_it() -> None:
