@@ -142,10 +142,15 @@ def resume(workshop: Workshop, newest: KernelDisk, saved: SavedMachine) -> Resum
     return partial(switched_on, workshop, newest)
 
 
+def warm_driver(machine: Machine) -> WarmDriver:
+    """The one that was saved with the machine, or a new one."""
+    return machine.warm if isinstance(machine, Resumed) else WarmDriver(machine)
+
+
 @pytest.fixture(scope="module")
 def warm(machine: Machine) -> WarmDriver:
     """Where the commands of a file's pods run; it ends with the machine."""
-    return machine.warm if isinstance(machine, Resumed) else WarmDriver(machine)
+    return warm_driver(machine)
 
 
 @pytest.fixture

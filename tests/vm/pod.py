@@ -19,7 +19,7 @@ from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine.containers import TOOLKIT, ContainerSpec
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from tests.patience import patience
-from tests.vm.warm import WarmDriver
+from tests.vm.warm import WarmDriver, WarmProcess
 
 # Seconds for what takes a minute in an emulated machine, a compile: only what hangs takes longer,
 # however busy the host is.
@@ -34,9 +34,15 @@ SHARED = "/var/lib/pod/shared"  # on the node
 # A toolkit image that has a compiler and no headers of this kernel.
 BARE_TOOLKIT = replace(TOOLKIT, layers=("/toolkit",))
 
-_RESET = f"""
-awk '/\\([A-Z]*O[A-Z]*\\)$/ {{ print $1 }}' /proc/modules | xargs -r rmmod
-rm -rf /var/lib/nodeside/* /run/nodeside/* {SHARED}/*
+_FORGET = """
+awk '/\\([A-Z]*O[A-Z]*\\)$/ { print $1 }' /proc/modules | xargs -r rmmod
+rm -rf /var/lib/nodeside/* /run/nodeside/*
+"""
+# What the init container provides stays: to copy Python takes seconds of a processor.
+_RESET = f"""{_FORGET}
+cd {SHARED} && for each in *; do
+  case "$each" in python|toolkit.pyz) ;; *) rm -rf "$each" ;; esac
+done
 """
 
 
@@ -69,9 +75,9 @@ class Lines:
 
 @dataclass(frozen=True)
 class Running:
-    """A container that goes on running, and what it says on its standard error."""
+    """A driver that goes on running, and what it says on its standard error."""
 
-    process: GuestProcess
+    process: GuestProcess | WarmProcess
     says: Lines
 
     def kill(self, number: int = signal.SIGKILL) -> Completed:
@@ -92,7 +98,7 @@ class Pod:
         self.machine = machine
         self.warm = warm
         self.sidecar: GuestProcess | None = None
-        self._started: list[GuestProcess] = []
+        self._started: list[GuestProcess | WarmProcess] = []
 
     # --- the driver container
 
@@ -140,6 +146,14 @@ class Pod:
         self._started.append(process)
         return Running(process, says)
 
+    def begin_driver(self, *arguments: str, of: str = "") -> Running:
+        """A driver that goes on running, of which the start of a container is not the point."""
+        assert self.warm is not None
+        says = Lines()
+        process = self.warm.begin(["driver", *arguments], _of(of, None), says.add, LONG)
+        self._started.append(process)
+        return Running(process, says)
+
     # --- the toolkit container
 
     def start_sidecar(self, where: str | ContainerSpec = "toolkit") -> GuestProcess:
@@ -173,7 +187,7 @@ class Pod:
 
     def until(self, condition: str, timeout: float = LONG) -> None:
         """Wait until a shell command on the node succeeds."""
-        script = f"until {condition}; do sleep 0.02; done >/dev/null 2>&1"
+        script = f"until {condition}; do sleep 0.1; done >/dev/null 2>&1"
         self.machine.run(["sh", "-c", script], "node", timeout=timeout)
 
     def exists(self, path: str) -> bool:
@@ -187,6 +201,10 @@ class Pod:
     def reset(self) -> None:
         """A node that has never seen a driver, as far as a running kernel can be one."""
         self.node("sh", "-c", _RESET, check=False)
+
+    def forget(self) -> None:
+        """A node that has no driver, beside a sidecar that goes on running."""
+        self.node("sh", "-c", _FORGET, check=False)
 
     def end_containers(self) -> None:
         """Whatever comes next is in a new container, which sees what is mounted then."""

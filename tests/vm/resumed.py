@@ -1,9 +1,10 @@
 """A machine that is booted once in a session, saved, and resumed for each file of tests.
 
-A boot and the imports of the driver's Python cost fifteen seconds of a processor in an emulated
-machine, and are the same for every file. So they are paid for once: the machine is stopped, and
-QEMU writes its memory and the state of its devices to a file. Each resume reads that file, on an
-overlay of its own over the disk as it was then: the kernel's memory and the disk must agree.
+A boot, the imports of the driver's Python and what the init container copies cost twenty seconds of
+a processor in an emulated machine, and are the same for every file. So they are paid for once: the
+machine is stopped, and QEMU writes its memory and the state of its devices to a file. Each resume
+reads that file, on an overlay of its own over the disk as it was then: the kernel's memory and the
+disk must agree.
 
 What a machine cannot have before it is saved is done at the resume, by a process that waits for it
 in the machine (`_CARETAKER`): the driver image is filled in, the clock set, and the random numbers
@@ -131,7 +132,7 @@ class SavedMachine:
         )
         with Machine(_settings(files), files) as machine:
             machine.run(["mkdir", _IMAGE], "node", timeout=_SECONDS)
-            machine.run(["mount", "-o", "bind", _IMAGE, IMAGE_ON_NODE], "node", timeout=_SECONDS)
+            _put_image_in_place(machine)
             standing = _stand_by(machine)
             machine.run(["sync"], "node", timeout=_SECONDS)
             monitor = _monitor(files)
@@ -200,6 +201,20 @@ class Resumed(Machine):
             return False
 
 
+@contextmanager
+def booted_again(machine: Machine) -> Iterator[Machine]:
+    """Boot what was switched off, on the same disk."""
+    settings = MachineSettings(machine.settings.accelerator, cpus=1)
+    with Machine(settings, machine.files) as booted:
+        if isinstance(machine, Resumed):
+            _put_image_in_place(booted)
+        yield booted
+
+
+def _put_image_in_place(machine: Machine) -> None:
+    machine.run(["mount", "-o", "bind", _IMAGE, IMAGE_ON_NODE], "node", timeout=_SECONDS)
+
+
 def _settings(files: MachineFiles, *words: str) -> MachineSettings:
     monitor = f"unix:{_monitor(files)},server=on,wait=off"
     return MachineSettings("tcg", cpus=1, more=("-qmp", monitor, *words))
@@ -218,7 +233,8 @@ def _stand_by(machine: Machine) -> _Standing:
     spec = with_image(PRIVILEGED_DRIVER, _IMAGE, writable=True)
     caretaker = machine.start(["python3", "-c", _CARETAKER], spec)
     warm = WarmDriver(machine)
-    warm.run(["--version"], {}, _SECONDS)
+    provided = warm.run(["driver", "provide"], {}, _SECONDS)  # `Pod.reset` leaves it there
+    assert provided.exit_code == 0, provided.errors
     until(lambda: bool(caretaker.output), "the caretaker", timeout=_SECONDS)
     assert warm.server is not None
     return _Standing(caretaker, warm.server)

@@ -12,17 +12,19 @@ import pytest
 
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import Resume
+from tests.vm.conftest import Resume, warm_driver
 from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import CACHE, LONG, SHARED, Pod, Running
+from tests.vm.resumed import booted_again
 from tests.vm.variants import DriverImage, SmallModule
+from tests.vm.warm import WarmDriver
 
 pytestmark = pytest.mark.vm
 
-_WAITS = 'echo "the build is running"\nuntil [ -e /shared/go ]; do sleep 0.05; done'
+# Each look starts a program, which takes a good part of an emulated processor if it is often.
+_WAITS = 'echo "the build is running"\nuntil [ -e /shared/go ]; do sleep 1; done'
 _RUNNING = r"build \| the build is running"
-_LARGE = 16 << 20  # bytes; such a module takes a while to copy
+_LARGE = 8 << 20  # bytes; such a module takes a while to copy
 _COPYING = f"ls {CACHE}/.tmp-*/raw/*.ko"
 
 
@@ -46,9 +48,8 @@ def go_on(pod: Pod) -> None:
 
 
 def must_become_ready(driver: Running) -> None:
-    ended = driver.process.wait(LONG)
-    assert ended.exit_code == 0, ended.errors
-    driver.says.until("NODESIDE_READY driver=tiny .* source=built", timeout=0)
+    assert driver.process.wait(LONG).exit_code == 0, driver.says
+    driver.says.until("NODESIDE_READY driver=tiny .* source=built")
 
 
 def leftovers(pod: Pod) -> str:
@@ -57,31 +58,31 @@ def leftovers(pod: Pod) -> str:
 
 
 def test_power_lost_in_a_build_and_in_a_write_of_the_cache_leaves_a_node_that_starts(
-    workshop: Workshop, newest: KernelDisk, drivers: DriverImage
+    resume: Resume, drivers: DriverImage
 ) -> None:
-    with workshop.node(newest, driver_image=drivers.directory) as node:
-        with node.boot(cpus=1) as machine:
-            pod = Pod(machine)
-            pod.start_sidecar()
-            pod.start_driver("run", "--once", of="waiting").says.until(_RUNNING)
-            pod.node("sync")  # so that the request is there after the power cut
-            machine.power_off(hard=True)
+    with resume(drivers, devices=()) as first:
+        pod = Pod(first, warm_driver(first))
+        pod.start_sidecar()
+        pod.begin_driver("run", "--once", of="waiting").says.until(_RUNNING)
+        pod.node("sync")  # so that the request is there after the power cut
+        first.power_off(hard=True)
 
-        with node.boot(cpus=1) as machine:
-            pod = Pod(machine)
+        with booted_again(first) as machine:
+            pod = Pod(machine, WarmDriver(machine))
+            assert pod.node("ls", f"{SHARED}/requests") != "", "the request is lost"
             assert "waiting" not in pod.node("sh", "-c", f"cat {SHARED}/results/*.json || true")
             go_on(pod)
             pod.start_sidecar()
-            rebuilt = pod.start_driver("run", "--once", of="waiting")
+            rebuilt = pod.begin_driver("run", "--once", of="waiting")
             must_become_ready(rebuilt)
             assert not rebuilt.says.matching("joining the build"), "it was of another boot"
 
-            pod.start_driver("run", "--once", of="large")
+            pod.begin_driver("run", "--once", of="large")
             pod.until(_COPYING)
             machine.power_off(hard=True)
 
-        with node.boot(cpus=1) as machine:
-            pod = Pod(machine)
+        with booted_again(first) as machine:
+            pod = Pod(machine, WarmDriver(machine))
             pod.start_sidecar()
             report = pod.run_once(of="large")
             assert (report["source"], report["state"]) == ("built", "ready")
@@ -96,7 +97,7 @@ def test_a_driver_killed_during_a_build_joins_it_when_it_comes_back(pod: Pod) ->
     first.says.until(_RUNNING)
 
     first.kill()
-    second = pod.start_driver("run", "--once", of="waiting")
+    second = pod.begin_driver("run", "--once", of="waiting")
     second.says.until("joining the build requested earlier")
     go_on(pod)
 
@@ -108,7 +109,7 @@ def test_a_sidecar_killed_during_a_build_is_missed_at_once_and_finishes_when_it_
     pod: Pod,
 ) -> None:
     pod.start_sidecar()
-    driver = pod.start_driver("run", "--once", of="waiting")
+    driver = pod.begin_driver("run", "--once", of="waiting")
     driver.says.until(_RUNNING)
 
     pod.kill_sidecar()
@@ -125,7 +126,7 @@ def test_a_driver_killed_while_it_copies_what_was_built_starts_again_with_a_clea
     pod: Pod,
 ) -> None:
     sidecar = pod.start_sidecar()
-    driver = pod.start_driver("run", "--once", of="large")
+    driver = pod.begin_driver("run", "--once", of="large")
     pod.until(_COPYING)
 
     driver.kill()
@@ -142,7 +143,7 @@ def test_what_was_built_and_then_changed_by_somebody_is_not_used(
 ) -> None:
     """The driver is away when the result appears; meanwhile its module is replaced."""
     pod.start_sidecar()
-    driver = pod.start_driver("run", "--once", of="waiting")
+    driver = pod.begin_driver("run", "--once", of="waiting")
     driver.says.until(_RUNNING)
     driver.kill()
     go_on(pod)

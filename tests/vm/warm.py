@@ -4,21 +4,28 @@ Most of what `nodeside driver ...` takes in an emulated machine is the start of 
 paid for once, and every command is a process forked from there: the same program with the same
 arguments, environment and rights, in a container that goes on living. What a command sees of the
 node is what was mounted when the container was started.
+
+A command may also be begun, so that it can be killed: what it says on its standard error comes over
+that of the container.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nodeside.errors import DeadlinePassed
 from nodeside.system.process import Completed
 from nodeside.trial.machine.containers import DRIVER
-from nodeside.trial.machine.machine import GuestProcess, Machine
+from nodeside.trial.machine.machine import GuestProcess, Machine, OnLine
+from tests.patience import patience
 
+_SECONDS = patience(600.0)  # for what takes a moment
 _LOOK = 1.0  # seconds between two looks whether the machine is still there
 _PROGRAM = "/usr/local/bin/nodeside"
 _SERVER = f"""
@@ -34,18 +41,31 @@ def content(file):
     file.seek(0)
     return base64.b64encode(file.read()).decode()
 
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
 for line in iter(sys.stdin.readline, ""):
     wanted = json.loads(line)
+    if pid := wanted.get("await"):
+        print(json.dumps({{"code": ended(pid)}}), flush=True)
+        continue
+    if pid := wanted.get("kill"):
+        os.kill(pid, wanted["signal"])
+        print(json.dumps({{}}), flush=True)
+        continue
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
     if (pid := os.fork()) == 0:
-        for number, file in enumerate((open(os.devnull), output, errors)):
+        streams = [open(os.devnull), output] + [errors] * (not wanted["begin"])
+        for number, file in enumerate(streams):
             os.dup2(file.fileno(), number)
         os.environ.clear()
         os.environ.update(wanted["env"])
         sys.argv = ["{_PROGRAM}", *wanted["words"]]
         break
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    answer = {{"code": code, "output": content(output), "errors": content(errors)}}
+    if wanted["begin"]:
+        answer = {{"pid": pid}}
+    else:
+        answer = {{"code": ended(pid), "output": content(output), "errors": content(errors)}}
     print(json.dumps(answer), flush=True)
 else:
     sys.exit()
@@ -60,18 +80,13 @@ class WarmDriver:
         self.machine = machine
         self.server: GuestProcess | None = None
         self._answers: list[str] = []
+        self._on_error: OnLine | None = None
         self._more = threading.Condition()
 
     def run(self, words: Sequence[str], env: Mapping[str, str], timeout: float) -> Completed:
         """`nodeside` with these words, to its end."""
-        if self.server is None:
-            self.server = self.machine.start(
-                ["python3", "-c", _SERVER], "driver", on_line=self._take
-            )
         began = time.monotonic()
-        request = {"words": list(words), "env": {**DRIVER.env, **env}}
-        self.server.write((json.dumps(request) + "\n").encode())
-        answer = json.loads(self._answer(self.server, began + timeout))
+        answer = self.ask(timeout, words=list(words), env={**DRIVER.env, **env}, begin=False)
         return Completed(
             ("nodeside", *words),
             answer["code"],
@@ -80,16 +95,38 @@ class WarmDriver:
             time.monotonic() - began,
         )
 
+    def begin(
+        self, words: Sequence[str], env: Mapping[str, str], on_error: OnLine, timeout: float
+    ) -> WarmProcess:
+        """`nodeside` with these words, which goes on running. One at a time."""
+        self._on_error = on_error
+        answer = self.ask(timeout, words=list(words), env={**DRIVER.env, **env}, begin=True)
+        return WarmProcess(self, ("nodeside", *words), answer["pid"])
+
+    def ask(self, timeout: float, **request: object) -> dict[str, Any]:
+        """Ask the container for something. Raises MachineLost, DeadlinePassed."""
+        if self.server is None:
+            self.server = self.machine.start(
+                ["python3", "-c", _SERVER], "driver", on_line=self._take, on_error=self._hear
+            )
+        self.server.write((json.dumps(request) + "\n").encode())
+        answer: dict[str, Any] = json.loads(self._answer(self.server, time.monotonic() + timeout))
+        return answer
+
     def adopt(self, server: GuestProcess) -> None:
         """Go on with such a container, which was there when the machine was saved."""
-        self.server = self.machine.adopt(server, on_line=self._take)
+        self.server = self.machine.adopt(server, on_line=self._take, on_error=self._hear)
 
     def end(self) -> None:
         """Whatever is next is in a new container."""
         if self.server is not None:
             server, self.server = self.server, None
             server.kill()
-            server.wait(600)
+            server.wait(_SECONDS)
+
+    def _hear(self, line: str) -> None:
+        if self._on_error is not None:
+            self._on_error(line)
 
     def _take(self, line: str) -> None:
         with self._more:
@@ -104,6 +141,27 @@ class WarmDriver:
                 if time.monotonic() > until:
                     raise DeadlinePassed("a command in the warm container did not end in time")
             return self._answers.pop(0)
+
+
+class WarmProcess:
+    """A command that was begun."""
+
+    def __init__(self, driver: WarmDriver, argv: tuple[str, ...], pid: int) -> None:
+        self.argv = argv
+        self.pid = pid
+        self._driver = driver
+        self._code: int | None = None
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal."""
+        if self._code is None:
+            self._driver.ask(_SECONDS, kill=self.pid, signal=int(number))
+
+    def wait(self, timeout: float) -> Completed:
+        """Wait for its end. What it has said went to `on_error`."""
+        if self._code is None:
+            self._code = self._driver.ask(timeout, **{"await": self.pid})["code"]
+        return Completed(self.argv, self._code, "", "", 0.0)
 
 
 def _text(data: str) -> str:

@@ -278,9 +278,15 @@ class Machine:
         )
         return child
 
-    def adopt(self, before: GuestProcess, *, on_line: OnLine | None = None) -> GuestProcess:
+    def adopt(
+        self,
+        before: GuestProcess,
+        *,
+        on_line: OnLine | None = None,
+        on_error: OnLine | None = None,
+    ) -> GuestProcess:
         """Return a process that runs since before the machine was saved, if it was resumed."""
-        child = GuestProcess(self._link, before.argv, on_line, None)
+        child = GuestProcess(self._link, before.argv, on_line, on_error)
         child.go_on(before)
         return child
 
