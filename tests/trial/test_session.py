@@ -43,18 +43,22 @@ class FakeWorkshop:
         return FakeKernel(word)
 
 
-class Trials:
-    """What comes of the trial of each kernel: a run, or an exception."""
+Outcomes = dict[str, Run | BaseException | None]
 
-    def __init__(self, outcomes: dict[str, BaseException | None]) -> None:
+
+class Trials:
+    """What comes of the trial of each kernel: a good run, another, or an exception."""
+
+    def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes = outcomes
 
     def __call__(self, trial: Any, chosen: Sequence[Any]) -> tuple[Run, ...]:
         release = chosen[0].release
-        if (outcome := self.outcomes[release]) is not None:
+        outcome = self.outcomes[release]
+        if isinstance(outcome, BaseException):
             raise outcome
         trial.progress.say(f"this is {release}")
-        return (run(kernel=release),)
+        return (outcome or run(kernel=release),)
 
 
 @pytest.fixture
@@ -62,9 +66,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(session, "Workshop", FakeWorkshop)
     monkeypatch.setattr("nodeside.trial.machine.qemu.require_qemu", lambda _: None)
 
-    def tried(
-        outcomes: dict[str, BaseException | None], runs: list[Run] | None = None
-    ) -> tuple[Run, ...]:
+    def tried(outcomes: Outcomes, runs: list[Run] | None = None) -> tuple[Run, ...]:
         trials = Trials(outcomes)
         monkeypatch.setattr(session._Session, "run", lambda *words: trials(*words))  # noqa: PLW0108  # bound
         options = TryOptions("edu", tuple(outcomes))
@@ -95,6 +97,15 @@ def test_what_goes_wrong_for_one_kernel_is_its_result(tried: Any, error: Nodesid
     assert (good.exit_code, other.exit_code) == (0, 0)
     assert (bad.kernel, bad.exit_code) == ("6.6", error.exit_code)
     assert bad.report["message"] == str(error)
+
+
+def test_a_kernel_that_the_driver_crashes_keeps_no_other_from_being_tried(tried: Any) -> None:
+    crash = run(kernel="6.1", exit_code=int(ExitCode.LOAD_FAILED), crashed=True)
+
+    crashed, good = tried({"6.1": crash, "6.12": None})
+
+    assert (crashed.crashed, crashed.exit_code) == (True, ExitCode.LOAD_FAILED)
+    assert (good.kernel, good.exit_code) == ("6.12", 0)
 
 
 def test_a_mistake_that_all_kernels_would_meet_is_said_once(tried: Any) -> None:

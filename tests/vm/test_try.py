@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,15 +23,17 @@ from nodeside.trial.cache import default_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import daemon
+from tests.console import until
 from tests.patience import patience
-from tests.vm.variants import EDU, PEER, variant
+from tests.vm.earlier import earlier_kernels
+from tests.vm.variants import EDU, PEER, spec_of, variant
 
 pytestmark = pytest.mark.vm
 
 SECONDS = patience(1800.0)
 CODE = "from nodeside.__main__ import main; main()"
 
-# It crashes a cloud kernel, and does not compile for a new one.
+# It crashes one kernel, and does not compile for a new one.
 MOODY = """\
 #include <linux/module.h>
 #include <linux/string.h>
@@ -44,7 +46,7 @@ MOODY = """\
 
 static int __init moody_init(void)
 {
-	BUG_ON(strstr(init_utsname()->release, "-cloud-"));
+	BUG_ON(!strcmp(init_utsname()->release, CRASHES));
 	return 0;
 }
 
@@ -73,13 +75,17 @@ def document(done: Completed) -> Mapping[str, Any]:
     return found
 
 
-def test_edu_is_tried_in_two_kernels_with_a_consumer(
-    newest: KernelDisk, generic: KernelDisk
+def test_edu_and_a_daemon_are_tried_in_two_kernels_each_on_a_node_of_its_own(
+    newest: KernelDisk, generic: KernelDisk, tmp_path: Path
 ) -> None:
+    checks = spec_of(EDU)["validate"] | daemon.SPEC["validate"]
+    directory = variant(EDU, tmp_path / "edu", {**daemon.SPEC, "validate": checks})
     done = try_out(
-        *(str(EDU), "--build-on", "host", "--output", "json"),
-        *("--kernel", newest.release, "--reboot-into", generic.release),
+        *(str(directory), "--build-on", "host", "--output", "json"),
+        *("-k", newest.release, "-k", generic.release),
         *("--command", "cat /proc/sys/kernel/osrelease"),
+        *("--command", "cd /host/var/lib/nodeside; echo tried >> trials; cat trials"),
+        *("--command", "cat /host/sys/module/edu/refcnt"),
     )
 
     assert done.exit_code == 0, done.errors
@@ -89,10 +95,16 @@ def test_edu_is_tried_in_two_kernels_with_a_consumer(
         assert run["builtOn"] == "host"
         assert run["announcementMistakes"] == []
         assert run["report"]["state"] == "ready"
+        assert len(run["report"]["checks"]) >= 5, run["report"]["checks"]
+        [service] = run["report"]["services"]
+        assert (service["name"], service["ready"]) == ("monitor", True)
         [device] = run["devices"]["resources"][0]["devices"]
         assert (device["healthy"], device["nodes"]) == (True, ["/dev/edu0"])
-        assert "10! = 3628800" in run["commands"][0]["output"]
-        assert run["commands"][1]["output"] == run["kernel"]
+        consumer, release, trials, users = (each["output"] for each in run["commands"])
+        assert "10! = 3628800" in consumer
+        assert release == run["kernel"]
+        assert trials == "tried", "another trial was on this node"
+        assert users == "1", "the daemon has the device open"
 
 
 def test_a_driver_after_another_is_refused_before_anything_is_made() -> None:
@@ -105,7 +117,10 @@ def test_a_driver_after_another_is_refused_before_anything_is_made() -> None:
 def test_what_init_writes_is_tried_unchanged_and_not_compiled_again(
     newest: KernelDisk, tmp_path: Path
 ) -> None:
-    """Its hardware is one that QEMU has, so the trial has it, and the driver is bound to it."""
+    """Its hardware is one that QEMU has, so the trial has it, and the driver is bound to it.
+
+    The second trial is interrupted when its machine has booted.
+    """
     directory = tmp_path / "edu"
     shutil.copytree(EDU / "src", directory)
     (directory / "dkms.conf").unlink()
@@ -114,63 +129,64 @@ def test_what_init_writes_is_tried_unchanged_and_not_compiled_again(
     source.write_text(f"{source.read_text()}\n/* {secrets.token_hex(16)} */\n")
     made = run("init", str(directory))
     assert made.exit_code == 0, made.errors
-    words = (str(directory), "--kernel", newest.release, "--output", "json")
+    words = (str(directory), "--kernel", newest.release, "--accel", "tcg")
 
-    first, second = (try_out(*words, "--accel", "tcg") for _ in range(2))
+    first = try_out(*words, "--output", "json")
+    second = interrupted(words, "] booted in", signal.SIGINT, tmp_path / "scratch")
 
-    for done in (first, second):
-        assert done.exit_code == 0, done.errors
-        [tried] = document(done)["runs"]
-        assert tried["builtOn"] == "host"
-        [check] = [each for each in tried["report"]["checks"] if "1234:11e8" in each["name"]]
-        assert check["ok"], check
+    assert first.exit_code == 0, first.errors
+    [tried] = document(first)["runs"]
+    assert tried["builtOn"] == "host"
+    [check] = [each for each in tried["report"]["checks"] if "1234:11e8" in each["name"]]
+    assert check["ok"], check
     assert "make: exit code 0" in first.errors
-    assert "nothing has changed since" in second.errors
-    assert "make: exit code 0" not in second.errors
+    assert "nothing has changed since" in second
+    assert "make: exit code 0" not in second
 
 
-def test_several_kernels_are_a_matrix_with_a_report(
-    newest: KernelDisk, generic: KernelDisk, tmp_path: Path
+def test_every_kernel_is_tried_whatever_became_of_the_one_before(
+    workshop: Workshop, newest: KernelDisk, compressed: KernelDisk, tmp_path: Path
 ) -> None:
-    """Each has a node of its own: one whose kernel the driver crashes keeps no other from it.
+    """The driver crashes one kernel and does not compile for another; a report has all of them.
 
     The source is a kbuild tree without a driver.yaml.
     """
+    earlier = workshop.kernel(earlier_kernels(workshop, newest)[0])
     (tmp_path / "moody").mkdir()
     (tmp_path / "moody" / "Kbuild").write_text("obj-m := moody.o\n")
-    (tmp_path / "moody" / "moody.c").write_text(MOODY)
+    crashes = f'#define CRASHES "{newest.release}"\n'
+    (tmp_path / "moody" / "moody.c").write_text(crashes + MOODY)
 
     done = try_out(
         *(str(tmp_path / "moody"), "--report", str(tmp_path / "out"), "--build-on", "host"),
-        *("-k", newest.release, "-k", generic.release, "-k", "6.12"),
+        *("--kernel", newest.release, "--reboot-into", compressed.release),
+        *("--reboot-into", earlier.release, "--reboot-into", newest.release),
         *("--command", "grep -c moody /proc/modules | grep 1"),
     )
+
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    crashed, broken, fine = report["runs"]
+    assert crashed["kernel"] == newest.release
+    assert crashed["exitCode"] == ExitCode.LOAD_FAILED
+    assert "crashed while the driver was brought up: " in crashed["report"]["message"]
+    assert crashed["kernelComplaints"]
+    assert broken["kernel"] == compressed.release
+    assert broken["exitCode"] == ExitCode.BUILD_FAILED
+    assert "not for this version" in broken["report"]["message"]
+    assert fine["kernel"] == earlier.release
+    assert fine["report"]["state"] == "ready"
+    assert f"not booting {newest.release} again: the driver crashed it" in done.errors
 
     suites = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot()
     failed = {
         suite.get("name"): [case.get("name") for case in suite if case.find("failure") is not None]
         for suite in suites
     }
-    crashed, good, broken = failed
-    assert (crashed, good) == (newest.release, generic.release)
-    assert failed == {crashed: ["load", "kernel log"], good: [], broken: ["build"]}
+    assert list(failed) == [newest.release, compressed.release, earlier.release]
+    assert list(failed.values()) == [["load", "kernel log"], ["build"], []]
     assert "1 of 3 kernels" in (tmp_path / "out" / "report.html").read_text()
     assert done.exit_code == ExitCode.BUILD_FAILED, "that of the last that failed"
-    assert "#error not for this version" in " ".join(done.output.rpartition("KERNEL")[2].split())
-
-
-def test_a_driver_with_a_daemon_is_tried_with_it(newest: KernelDisk, tmp_path: Path) -> None:
-    directory = variant(EDU, tmp_path / "edu", daemon.SPEC)
-    done = try_out(
-        *(str(directory), "--build-on", "host", "--output", "json", "--kernel", newest.release),
-        *("--command", "cat /host/sys/module/edu/refcnt"),
-    )
-
-    assert done.exit_code == 0, done.errors
-    [run] = document(done)["runs"]
-    [service] = run["report"]["services"]
-    assert (service["name"], service["ready"]) == ("monitor", True)
-    assert run["commands"][-1]["output"] == "1", "the daemon has the device open"
+    assert "not for this version" in done.output
 
 
 def test_a_driver_that_does_not_compile_has_its_exit_code_and_boots_nothing(tmp_path: Path) -> None:
@@ -188,35 +204,6 @@ def test_a_driver_that_does_not_compile_has_its_exit_code_and_boots_nothing(tmp_
     assert "10: the module does not compile" in done.output
 
 
-def test_every_kernel_is_tried_whatever_became_of_the_one_before(
-    newest: KernelDisk, compressed: KernelDisk, generic: KernelDisk, tmp_path: Path
-) -> None:
-    (tmp_path / "dkms.conf").write_text(
-        "PACKAGE_NAME=moody\nPACKAGE_VERSION=1\nDEST_MODULE_LOCATION[0]=/updates\n"
-    )
-    (tmp_path / "Makefile").write_text("obj-m := moody.o\n")
-    (tmp_path / "moody.c").write_text(MOODY)
-
-    done = try_out(
-        *(str(tmp_path), "--build-on", "host", "--output", "json", "--kernel", newest.release),
-        *("--reboot-into", compressed.release, "--reboot-into", generic.release),
-        *("--reboot-into", newest.release),
-    )
-
-    crashed, broken, fine = document(done)["runs"]
-    assert crashed["kernel"] == newest.release
-    assert crashed["exitCode"] == ExitCode.LOAD_FAILED
-    assert "crashed while the driver was brought up: " in crashed["report"]["message"]
-    assert crashed["kernelComplaints"]
-    assert broken["kernel"] == compressed.release
-    assert broken["exitCode"] == ExitCode.BUILD_FAILED
-    assert "not for this version" in broken["report"]["message"]
-    assert fine["kernel"] == generic.release
-    assert fine["report"]["state"] == "ready"
-    assert f"not booting {newest.release} again: the driver crashed it" in done.errors
-    assert done.exit_code == ExitCode.BUILD_FAILED  # that of the last one that failed
-
-
 def test_a_kernel_without_headers_is_said_by_the_node(workshop: Workshop) -> None:
     bare = [kernel for kernel in workshop.available_kernels() if not kernel.headers]
     if not bare:
@@ -228,29 +215,49 @@ def test_a_kernel_without_headers_is_said_by_the_node(workshop: Workshop) -> Non
     assert "no kernel headers for exactly this kernel" in done.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_trial_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_trial_leaves_nothing_behind(tmp_path: Path) -> None:
+    """While the machine boots; another test interrupts one that has booted."""
+    interrupted((str(EDU),), "] booting ", signal.SIGTERM, tmp_path / "scratch")
+
+
+def interrupted(words: Sequence[str], moment: str, number: signal.Signals, scratch: Path) -> str:
+    """Interrupt a trial when it has said this and its machine is there; what it said.
+
+    Nothing of it may be left.
+    """
+    scratch.mkdir()
     reading, writing = os.pipe()
     child = process.start(
-        [sys.executable, "-c", CODE, "try", str(EDU)],
-        env={"TMPDIR": str(tmp_path), "NODESIDE_TRIAL_CACHE": str(default_directory())},
+        [sys.executable, "-c", CODE, "try", *words],
+        env={"TMPDIR": str(scratch), "NODESIDE_TRIAL_CACHE": str(default_directory())},
         stderr=writing,
     )
     os.close(writing)
-    with os.fdopen(reading, "r") as said:
-        for line in said:
-            if "] booted in" in line:
+    said = ""
+    with os.fdopen(reading, "r") as lines:
+        for line in lines:
+            said += line
+            if moment in line:
+                until(lambda: _machine_in(scratch), "the machine", timeout=SECONDS)
                 os.kill(child.pid, number)
                 break
-        rest = said.read()
+        said += lines.read()
 
     assert child.wait(SECONDS) == 130
-    assert rest.endswith("interrupted\n")
-    assert list(tmp_path.iterdir()) == []
-    assert str(tmp_path) not in _commands()
+    assert said.endswith("interrupted\n")
+    assert list(scratch.iterdir()) == []
+    assert str(scratch) not in _commands()
+    return said
+
+
+def _machine_in(scratch: Path) -> bool:
+    """Whether a QEMU runs that has its disks there."""
+    return any(
+        "qemu-system" in command and str(scratch) in command for command in _commands().splitlines()
+    )
 
 
 def _commands() -> str:
     """The command lines of all processes; QEMU's has its disks in it."""
     found = psutil.process_iter(["cmdline"])
-    return " ".join(word for each in found for word in each.info["cmdline"] or ())
+    return "\n".join(" ".join(each.info["cmdline"] or ()) for each in found)
