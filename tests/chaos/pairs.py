@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from nodeside.system.scratch import scratch_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
-from nodeside.trial.machine.machine import Machine
+from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.workshop import Node, Workshop
 from tests import daemon
 from tests.chaos.kills import HAD_ENDED, kill_all, kill_one
@@ -48,8 +48,8 @@ class Pair:
     machine: Machine
     pod: Pod
     edu: str = _EDU[0]
-    running: dict[str, Running] = field(default_factory=dict)
-    by_hand: list[Running] = field(default_factory=list)
+    running: dict[str, Running[GuestProcess]] = field(default_factory=dict)
+    by_hand: list[Running[GuestProcess]] = field(default_factory=list)
     boots: ExitStack = field(default_factory=ExitStack)
 
     @classmethod

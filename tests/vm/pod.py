@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle
 from nodeside.driver.handoff.provide import command
@@ -27,6 +27,8 @@ LONG = patience(900.0)
 _SIDECAR = {"NODESIDE_SIDECAR_TIMEOUT": "600"}
 _SHARED = Path("/shared")
 _HOLD = "import signal, sys; kept = open(sys.argv[1]); print('held', flush=True); signal.pause()"
+
+P = TypeVar("P", GuestProcess, WarmProcess)
 
 CACHE = "/var/lib/nodeside/cache"  # on the node
 SHARED = "/var/lib/pod/shared"  # on the node
@@ -74,10 +76,13 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A driver that goes on running, and what it says on its standard error."""
+class Running(Generic[P]):
+    """A command that goes on running, and what it says on its standard error.
 
-    process: GuestProcess | WarmProcess
+    It has a container of its own (`GuestProcess`), or is forked in the warm one (`WarmProcess`).
+    """
+
+    process: P
     says: Lines
 
     def kill(self, number: int = signal.SIGKILL) -> Completed:
@@ -138,7 +143,7 @@ class Pod:
         of: str = "",
         where: str | ContainerSpec = "driver",
         env: Mapping[str, str] | None = None,
-    ) -> Running:
+    ) -> Running[GuestProcess]:
         """A driver container that goes on running."""
         says = Lines()
         argv = ["nodeside", "driver", *arguments]
@@ -146,11 +151,13 @@ class Pod:
         self._started.append(process)
         return Running(process, says)
 
-    def begin_driver(self, *arguments: str, of: str = "") -> Running:
-        """A driver that goes on running, of which the start of a container is not the point."""
+    def fork_driver(
+        self, *arguments: str, of: str = "", env: Mapping[str, str] | None = None
+    ) -> Running[WarmProcess]:
+        """A driver command that goes on running, where its container means nothing."""
         assert self.warm is not None
         says = Lines()
-        process = self.warm.begin(["driver", *arguments], _of(of, None), says.add, LONG)
+        process = self.warm.start(["driver", *arguments], _of(of, env), on_error=says.add)
         self._started.append(process)
         return Running(process, says)
 
@@ -194,8 +201,8 @@ class Pod:
         return self.machine.run(["ls", path], "node", timeout=LONG, check=False).exit_code == 0
 
     def delete(self) -> None:
-        """The pod is deleted: its containers end and its shared directory goes."""
-        self.end_containers()
+        """The pod is deleted: what runs in it ends, and its shared directory goes."""
+        self.close()
         self.node("sh", "-c", f"rm -rf {SHARED}/*")
 
     def reset(self) -> None:

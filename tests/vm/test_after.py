@@ -11,6 +11,7 @@ from nodeside.trial.machine.machine import Machine
 from tests.vm.conftest import Give, Resume
 from tests.vm.pod import Pod, Running, held_open
 from tests.vm.variants import DriverImage
+from tests.vm.warm import WarmProcess
 
 pytestmark = pytest.mark.vm
 
@@ -28,11 +29,11 @@ def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
         yield machine
 
 
-def start(pod: Pod, directory: str) -> Running:
-    return pod.start_driver("run", of=directory)
+def start(pod: Pod, directory: str) -> Running[WarmProcess]:
+    return pod.fork_driver("run", of=directory)
 
 
-def ready(running: Running, driver: str, *, times: int = 1) -> None:
+def ready(running: Running[WarmProcess], driver: str, *, times: int = 1) -> None:
     running.says.until(_READY.format(driver), times=times)
 
 
@@ -69,7 +70,7 @@ def test_a_driver_waits_for_the_one_before_it_and_leaves_before_it(pod: Pod, giv
 
     ready(start(pod, "edu"), "edu")
     ready(peer, "edu-peer", times=2)
-    pod.end_containers()
+    pod.close()
 
     # Another version exports another symbol: the driver after it is another build, which is there.
     second = give("other")

@@ -17,7 +17,7 @@ from tests.vm.hostbuilds import HostBuilds
 from tests.vm.pod import CACHE, LONG, SHARED, Pod, Running
 from tests.vm.resumed import booted_again
 from tests.vm.variants import DriverImage, SmallModule
-from tests.vm.warm import WarmDriver
+from tests.vm.warm import WarmDriver, WarmProcess
 
 pytestmark = pytest.mark.vm
 
@@ -47,7 +47,7 @@ def go_on(pod: Pod) -> None:
     pod.node("touch", f"{SHARED}/go")
 
 
-def must_become_ready(driver: Running) -> None:
+def must_become_ready(driver: Running[WarmProcess]) -> None:
     assert driver.process.wait(LONG).exit_code == 0, driver.says
     driver.says.until("NODESIDE_READY driver=tiny .* source=built")
 
@@ -63,7 +63,7 @@ def test_power_lost_in_a_build_and_in_a_write_of_the_cache_leaves_a_node_that_st
     with resume(drivers, devices=()) as first:
         pod = Pod(first, warm_driver(first))
         pod.start_sidecar()
-        pod.begin_driver("run", "--once", of="waiting").says.until(_RUNNING)
+        pod.fork_driver("run", "--once", of="waiting").says.until(_RUNNING)
         pod.node("sync")  # so that the request is there after the power cut
         first.power_off(hard=True)
 
@@ -73,11 +73,11 @@ def test_power_lost_in_a_build_and_in_a_write_of_the_cache_leaves_a_node_that_st
             assert "waiting" not in pod.node("sh", "-c", f"cat {SHARED}/results/*.json || true")
             go_on(pod)
             pod.start_sidecar()
-            rebuilt = pod.begin_driver("run", "--once", of="waiting")
+            rebuilt = pod.fork_driver("run", "--once", of="waiting")
             must_become_ready(rebuilt)
             assert not rebuilt.says.matching("joining the build"), "it was of another boot"
 
-            pod.begin_driver("run", "--once", of="large")
+            pod.fork_driver("run", "--once", of="large")
             pod.until(_COPYING)
             machine.power_off(hard=True)
 
@@ -97,7 +97,7 @@ def test_a_driver_killed_during_a_build_joins_it_when_it_comes_back(pod: Pod) ->
     first.says.until(_RUNNING)
 
     first.kill()
-    second = pod.begin_driver("run", "--once", of="waiting")
+    second = pod.fork_driver("run", "--once", of="waiting")
     second.says.until("joining the build requested earlier")
     go_on(pod)
 
@@ -109,7 +109,7 @@ def test_a_sidecar_killed_during_a_build_is_missed_at_once_and_finishes_when_it_
     pod: Pod,
 ) -> None:
     pod.start_sidecar()
-    driver = pod.begin_driver("run", "--once", of="waiting")
+    driver = pod.fork_driver("run", "--once", of="waiting")
     driver.says.until(_RUNNING)
 
     pod.kill_sidecar()
@@ -126,7 +126,7 @@ def test_a_driver_killed_while_it_copies_what_was_built_starts_again_with_a_clea
     pod: Pod,
 ) -> None:
     sidecar = pod.start_sidecar()
-    driver = pod.begin_driver("run", "--once", of="large")
+    driver = pod.fork_driver("run", "--once", of="large")
     pod.until(_COPYING)
 
     driver.kill()
@@ -143,7 +143,7 @@ def test_what_was_built_and_then_changed_by_somebody_is_not_used(
 ) -> None:
     """The driver is away when the result appears; meanwhile its module is replaced."""
     pod.start_sidecar()
-    driver = pod.begin_driver("run", "--once", of="waiting")
+    driver = pod.fork_driver("run", "--once", of="waiting")
     driver.says.until(_RUNNING)
     driver.kill()
     go_on(pod)

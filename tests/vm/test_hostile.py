@@ -111,7 +111,7 @@ def test_a_build_that_has_its_whole_container_killed_is_given_up_too(pod: Pod) -
     """As a kubelet has the kernel do it on cgroup v2: who watched the build dies with it."""
     whole = limited(memory_oom_group="1")
     sidecar = pod.start_sidecar(whole)
-    driver = pod.begin_driver("run", "--once", of="eats")
+    driver = pod.fork_driver("run", "--once", of="eats")
     for _ in range(2):
         sidecar.wait(LONG)
         sidecar = pod.start_sidecar(whole)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeside.trial.machine.machine import Machine
+from nodeside.trial.machine.machine import GuestProcess, Machine
 from tests import daemon
 from tests.vm.conftest import Give, Resume
 from tests.vm.pod import LONG, Lines, Pod, Running, held_open
@@ -30,7 +30,7 @@ def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
         yield machine
 
 
-def start(pod: Pod) -> Running:
+def start(pod: Pod) -> Running[GuestProcess]:
     return pod.start_driver("run", of="edu", where="privileged-driver")
 
 

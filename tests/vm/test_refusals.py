@@ -118,12 +118,12 @@ def test_an_unload_that_waits_names_the_holder_and_ends_when_he_lets_go(
     assert pod.run_once(of="edu")["state"] == "ready"
     holder = r"cannot unload edu: edu is held by 1 open file of python3 \(pid \d+\)"
     with held_open(pod, "/dev/edu0"):
-        told_to_stop = pod.start_driver("unload", "--wait", of="edu")
+        told_to_stop = pod.fork_driver("unload", "--wait", of="edu")
         told_to_stop.says.until(holder)
         assert told_to_stop.kill(signal.SIGTERM).exit_code == 130
         assert pod.loaded()
 
-        patient = pod.start_driver("unload", "--wait", of="edu")
+        patient = pod.fork_driver("unload", "--wait", of="edu")
         patient.says.until(holder)
         assert pod.loaded()
         assert not pod.ready()

@@ -92,7 +92,8 @@ def test_a_version_that_does_not_load_brings_the_previous_one_back(pod: Pod, giv
 def test_a_deleted_pod_leaves_the_driver_as_it_was(pod: Pod, give: Give) -> None:
     give("first")
     pod.start_sidecar()
-    assert pod.run_once(of="first")["source"] == "cached"
+    driver = pod.fork_driver("run", of="first")
+    driver.says.until(r"NODESIDE_READY driver=edu .* source=cached ")
     probes = pod.lines_of_probe()
 
     pod.delete()
@@ -124,7 +125,7 @@ def test_two_drivers_on_one_node_have_nothing_to_do_with_each_other(pod: Pod, gi
     give("quiet")
     # There is neither a bundle nor a sidecar for this version: it waits, longer than any of these
     # tests, and holds the lock of edu.
-    waiting = pod.start_driver(
+    waiting = pod.fork_driver(
         "run", "--once", of="second", env={"NODESIDE_SIDECAR_TIMEOUT": "3600"}
     )
     waiting.says.until("asked the toolkit sidecar to build")
