@@ -26,6 +26,9 @@ from tests.vm.resumed import Resumed, SavedMachine
 from tests.vm.variants import EDU, DriverImage
 from tests.vm.warm import WarmDriver
 
+# What the command line of the kernel says to modules of these names, which only one file has.
+SAID_AT_BOOT = ("told.answer=19", 'told.colour="dark red"', "module_blacklist=forbidden")
+
 
 @pytest.fixture(scope="session")
 def workshop() -> Iterator[Workshop]:
@@ -124,7 +127,7 @@ def switched_on(
 
 @pytest.fixture(scope="session")
 def saved(workshop: Workshop, newest: KernelDisk) -> Iterator[SavedMachine]:
-    with SavedMachine(workshop, newest) as saved:
+    with SavedMachine(workshop, newest, SAID_AT_BOOT) as saved:
         yield saved
 
 
@@ -139,7 +142,7 @@ def resume(workshop: Workshop, newest: KernelDisk, saved: SavedMachine) -> Resum
     """
     if workshop.accelerator_for(newest) == "tcg":
         return saved.resumed
-    return partial(switched_on, workshop, newest)
+    return partial(switched_on, workshop, newest, append=SAID_AT_BOOT)
 
 
 def warm_driver(machine: Machine) -> WarmDriver:

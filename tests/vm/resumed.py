@@ -81,11 +81,15 @@ class _Standing:
 
 
 class SavedMachine:
-    """A node with one CPU and without devices, saved by the first resume. A context manager."""
+    """A node with one CPU and without devices, saved by the first resume. A context manager.
 
-    def __init__(self, workshop: Workshop, kernel: KernelDisk) -> None:
+    `append` are words of its kernel's command line.
+    """
+
+    def __init__(self, workshop: Workshop, kernel: KernelDisk, append: Sequence[str] = ()) -> None:
         self.workshop = workshop
         self.kernel = kernel
+        self.append = tuple(append)
         self._resumes = 0
         self._saved: tuple[MachineFiles, _Standing] | None = None
         self._stack = ExitStack()
@@ -130,7 +134,7 @@ class SavedMachine:
             payload=node.directory / "payload.ext4",
             serial=node.directory / "console.log",
         )
-        with Machine(_settings(files), files) as machine:
+        with Machine(replace(_settings(files), append=self.append), files) as machine:
             machine.run(["mkdir", _IMAGE], "node", timeout=_SECONDS)
             _put_image_in_place(machine)
             standing = _stand_by(machine)

@@ -9,22 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Workshop
-from tests.vm.conftest import Give, switched_on
+from tests.vm.conftest import Give, Resume
 from tests.vm.pod import LONG, Pod, held_open
 from tests.vm.variants import DriverImage, SmallModule, parameters
 
 pytestmark = pytest.mark.vm
 
-_SAID_AT_BOOT = ("told.answer=19", 'told.colour="dark red"', "module_blacklist=forbidden")
 _TOLD_BOTH = {"name": "told", "parameters": {"answer": "0"}}
 _SECOND = {'VERSION("1.0.0")': 'VERSION("1.1.0")'}
 
 
 @pytest.fixture(scope="module")
-def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.edu("edu")
     image.edu("second", {"version": "1.1.0"}, _SECOND)
     image.edu("misspelt", {"modules": parameters(timout_ms="2000")})
@@ -39,10 +36,10 @@ def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Itera
     image.stand_in("with-provider", "provider", "consumer")
     image.stand_in("consumer", "consumer")
     image.small("permanent", SmallModule("permanent", permanent=True))
-    image.small("told", SmallModule("told"))
+    image.small("told", SmallModule("told"))  # as SAID_AT_BOOT says
     image.small("told-both", SmallModule("told"), {"modules": [_TOLD_BOTH]})
     image.small("forbidden", SmallModule("forbidden"))
-    with switched_on(workshop, newest, image, append=_SAID_AT_BOOT) as machine:
+    with resume(image) as machine:
         yield machine
 
 
