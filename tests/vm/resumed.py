@@ -136,7 +136,7 @@ class SavedMachine:
         )
         with Machine(replace(_settings(files), append=self.append), files) as machine:
             machine.run(["mkdir", _IMAGE], "node", timeout=_SECONDS)
-            _put_image_in_place(machine)
+            _mount_image(machine)
             standing = _stand_by(machine)
             machine.run(["sync"], "node", timeout=_SECONDS)
             monitor = _monitor(files)
@@ -206,16 +206,17 @@ class Resumed(Machine):
 
 
 @contextmanager
-def booted_again(machine: Machine) -> Iterator[Machine]:
-    """Boot what was switched off, on the same disk."""
-    settings = MachineSettings(machine.settings.accelerator, cpus=1)
-    with Machine(settings, machine.files) as booted:
+def booted_again(machine: Machine, devices: Sequence[str] = ()) -> Iterator[Machine]:
+    """Boot a node again that was switched off, resumed or not, on the same disk."""
+    serial = machine.files.serial.with_suffix(".again.log")
+    settings = MachineSettings(machine.settings.accelerator, cpus=1, devices=tuple(devices))
+    with Machine(settings, replace(machine.files, serial=serial)) as again:
         if isinstance(machine, Resumed):
-            _put_image_in_place(booted)
-        yield booted
+            _mount_image(again)
+        yield again
 
 
-def _put_image_in_place(machine: Machine) -> None:
+def _mount_image(machine: Machine) -> None:
     machine.run(["mount", "-o", "bind", _IMAGE, IMAGE_ON_NODE], "node", timeout=_SECONDS)
 
 
