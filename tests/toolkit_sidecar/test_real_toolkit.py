@@ -15,8 +15,11 @@ from nodeside.driver.module.modulefile import read_module
 from nodeside.protocol.build_records import BuildRequest, BuildResult, FailureKind
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.protocol.shared_directory import SharedDir, request_id
+from nodeside.system import process
 from nodeside.system.host import Host, Kernel
+from nodeside.system.process import Completed
 from nodeside.toolkit_sidecar.headers import read_headers
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
@@ -55,9 +58,10 @@ exit 3
 class RealToolkit:
     """A sidecar that lives in a real toolkit; each source is asked for once."""
 
-    def __init__(self, shared: SharedDir, kernel: Kernel) -> None:
+    def __init__(self, shared: SharedDir, kernel: Kernel, layers: tuple[Path, ...]) -> None:
         self.shared = shared
         self.kernel = kernel
+        self.layers = layers
 
     def build(self, source: Path, settings: BuildSettings, *, place: str = "") -> BuildResult:
         """`place` makes another directory of the build."""
@@ -76,6 +80,12 @@ class RealToolkit:
         assert result is not None
         return result
 
+    def type(self, line: str, scratch: Path) -> Completed:
+        """A line that an engineer types in a container of this toolkit."""
+        with entrance(self.layers, scratch, {self.shared.root: "/shared"}) as enter:
+            argv = [*UNPRIVILEGED, "sh", "-c", line]
+            return process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=300, check=False)
+
 
 @pytest.fixture(scope="module")
 def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealToolkit]:
@@ -84,7 +94,7 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealToolkit]:
         scratch = tmp_path_factory.mktemp("toolkit")
         root = workshop.roots.toolkit(disk.compiler)
         with HostToolkit(disk, root, scratch, python=workshop.packed_python()) as shared:
-            yield RealToolkit(shared, kernel_of(disk))
+            yield RealToolkit(shared, kernel_of(disk), (disk.tree, root))
 
 
 def kernel_of(disk: KernelDisk) -> Kernel:
@@ -164,12 +174,21 @@ def test_the_makefile_of_the_textbooks_builds_for_the_requested_kernel_as_a_dkms
     assert module.vermagic.startswith(f"{toolkit.kernel.release} ")
 
 
-def test_the_compilers_first_error_is_in_the_answer(toolkit: RealToolkit, tmp_path: Path) -> None:
-    tree = source(tmp_path, hello_c=HELLO % "nothing", Makefile="obj-m := hello.o\n")
+def test_the_compilers_first_error_is_in_the_answer_and_the_command_repeats_it(
+    toolkit: RealToolkit, tmp_path: Path
+) -> None:
+    (tmp_path / "source").mkdir()
+    tree = source(tmp_path / "source", hello_c=HELLO % "nothing", Makefile="obj-m := hello.o\n")
     result = toolkit.build(tree, BuildSettings(BuildKind.KBUILD, ("hello",)))
     assert result.failure is FailureKind.COMPILE
+    assert result.message.startswith("make failed: exit code 2")
     assert "hello.c:2:" in result.first_error
     assert re.search(r"error: (\u2018nothing\u2019|'nothing')", result.first_error)
+
+    assert "make -C " in result.command
+    again = toolkit.type(result.command, tmp_path)
+    assert again.exit_code == 2
+    assert re.search(r"error: (\u2018nothing\u2019|'nothing')", again.errors)
 
 
 def test_vendor_code_has_no_privilege_no_network_and_no_python(
