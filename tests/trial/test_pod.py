@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nodeside.errors import ExitCode
 from nodeside.spec.pci import PciId
 from nodeside.system.process import Completed
 from nodeside.trial.pod import BootOptions, _Pod, crash_site
@@ -41,6 +42,32 @@ def test_of_a_long_output_the_end_is_kept() -> None:
 )
 def test_the_place_of_a_crash_is_told_on_either_architecture(line: str, site: str) -> None:
     assert crash_site(f"[    9.0] kernel BUG at edu.c:1!\n{line}\n") == site
+
+
+def test_a_crash_is_a_result_that_names_the_place_of_it() -> None:
+    console = "[    9.0] kernel BUG at edu.c:1!\n[    9.1] pc : edu_init+0x2c/0x1000 [edu]\n"
+    machine: Any = SimpleNamespace(
+        splats=lambda: ("kernel BUG at edu.c:1!",),
+        serial_log=lambda: console,
+        files=SimpleNamespace(kernel=SimpleNamespace(release="6.1.0")),
+        settings=SimpleNamespace(accelerator="tcg"),
+        boot_seconds=1.0,
+    )
+    node: Any = SimpleNamespace(host_builds=frozenset())
+    target: Any = SimpleNamespace(
+        driver=SimpleNamespace(name="edu", spec=SimpleNamespace(version="1"))
+    )
+    stream = io.StringIO()
+
+    run = _Pod(node, machine, target, BootOptions(()), Progress(stream))._crashed("it was loaded")
+
+    assert (run.crashed, run.exit_code) == (True, ExitCode.LOAD_FAILED)
+    assert run.report["message"] == (
+        "the kernel crashed while it was loaded: kernel BUG at edu.c:1!, "
+        "in edu_init+0x2c/0x1000 [edu]"
+    )
+    assert run.report["exitCode"] == run.exit_code
+    assert "pc : edu_init" in stream.getvalue()
 
 
 def pod_that_says(output: str, stream: io.StringIO, pci: tuple[PciId, ...] = ()) -> _Pod:
