@@ -234,7 +234,10 @@ def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += [*_blocks(context, decision), *held_up(observed, decision, state.newest)]
+    notes.blocks += [
+        *_blocks(context, decision),
+        *held_up(context.rollout.drains, observed, decision, state.newest),
+    ]
     staging = StagePlan(context)
     notes.wanted += on_node(staging, node)
     names = [device.resource for device in context.driver.spec.devices]

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.model.actions import Action, EmitEvent, SetStatus
-from cluster.model.annotations import ImageFallback
 from cluster.model.limits import fitted
-from cluster.model.snapshot import Assignment, DaemonSetObject, DriverObject, Snapshot
+from cluster.model.snapshot import DaemonSetObject, DriverObject
 from cluster.plan.builds.toolkit_evidence import remembered
+from cluster.plan.context.context import DriverContext
 from cluster.plan.objects.driver_pod import DaemonSetInput
 
 
@@ -32,18 +32,14 @@ def status_changes(found: DriverObject, status: Mapping[str, Any]) -> Iterator[A
             yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)
 
 
-def falls_told(
-    found: DriverObject,
-    assignments: Mapping[str, Assignment],
-    falls: Mapping[Assignment, ImageFallback],
-    snapshot: Snapshot,
-) -> Iterator[EmitEvent]:
+def falls_told(context: DriverContext) -> Iterator[EmitEvent]:
     """Yields one Event per pool that falls back to building because an image cannot be pulled.
 
     It is not repeated: the DaemonSet records the fallback.
     """
-    for key, at in assignments.items():
-        daemonset = snapshot.daemonsets.get(key)
+    found, falls = context.resource, context.fallbacks.by_assignment
+    for key, at in context.rollout.desired.items():
+        daemonset = context.snapshot.daemonsets.get(key)
         if at in falls and (daemonset is None or daemonset.fell_back != falls[at].note):
             yield EmitEvent(found.name, found.uid, True, "FellBack", falls[at].why)
 

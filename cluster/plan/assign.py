@@ -12,15 +12,15 @@ from cluster.model.states import Place
 from cluster.plan.builds.kernel_images import NO_IMAGE
 from cluster.plan.context.context import DriverContext
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.decisions import Decision, DrainStep, forgiven
+from cluster.plan.rollout.decisions import Decision, forgiven
+from cluster.plan.rollout.drain_table import DrainStep
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
 
 
 def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:
     """Returns one request for each node whose labels change; cordons are last."""
-    driver, decisions = context.driver.name, context.rollout.decisions
-    cordons = drain.cordons(decisions, driver, context.snapshot.now)
+    cordons = drain.cordons(context.rollout.drains, context.snapshot.now)
     actions: list[LabelNode | Cordon] = [*_nodes_labelled(context), *cordons]
     changes: dict[str, LabelNode | Cordon] = {}
     for action in actions:
@@ -34,10 +34,12 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
     driver, rollout = context.driver.name, context.rollout
     for decision in rollout.decisions:
         member = decision.member
-        if decision.revision is None and decision.step is DrainStep.GO and member.is_untouched:
+        step = rollout.drains.step(decision)
+        if decision.revision is None and step is DrainStep.GO and member.is_untouched:
             continue  # the usual case
         newest, now = rollout.state.newest, context.snapshot.now
-        labels, why = drain.hold_labels(decision, driver, newest, now), decision.detail
+        labels = drain.hold_labels(rollout.drains, decision, newest, now)
+        why = rollout.drains.why(decision)
         falls_back = decision.revision is None and context.fallbacks.applies_to(member)
         if (decision.revision is not None or falls_back) and (moves := _labels(context, decision)):
             labels, why = {**labels, **moves}, NO_IMAGE if falls_back else decision.row.why

@@ -9,8 +9,9 @@ Driver's plan knows only the modules of other Drivers.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
@@ -29,11 +30,13 @@ from cluster.plan.announce import falls_told, refusals_told, status_changes
 from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
 from cluster.plan.context.context import Contexts, DriverContext, Memory
+from cluster.plan.context.supply import publishes
 from cluster.plan.deletion import again_in, delete, leave, orphans
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
 from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.node_policy import policy_map, policy_text
 from cluster.plan.objects.revision import config_map
+from cluster.plan.options import status_parts
 from cluster.plan.plan_cache import PlanCache
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.drain import let_go, uncordons
@@ -41,6 +44,7 @@ from cluster.plan.rollout.unload import Unload
 from cluster.plan.stage_actions import admissions, stage_objects, take_down, with_stage_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
+from cluster.plan.status.part import merge
 from cluster.plan.status.report import census, report_of
 from cluster.plan.status.stages import with_stages
 
@@ -87,49 +91,73 @@ def plan(
 
 
 def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts: Contexts) -> Plan:
-    """Returns the actions for one Driver in execution order."""
+    """Returns the actions for one Driver in execution order.
+
+    An option is asked only if the Driver uses it, or if something of it is left.
+    """
     if resource.deleting:
         removal = take_down(snapshot, resource, now) or delete(snapshot, resource, now)
         return replace(removal, actions=(*let_go(snapshot, resource.name), *removal.actions))
     if resource.driver is None or not resource.driver.spec.image:
-        mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
-        status = conditions.unreadable(resource, mistakes, now=now)
-        return Plan((*let_go(snapshot, resource.name), *status_changes(resource, status)))
+        return _plan_of_invalid(snapshot, resource, now)
     context = contexts.of(resource, resource.driver)
-    rollout, changes, staging = context.rollout, node_changes(context), StagePlan(context)
+    rollout, drains, changes = context.rollout, context.rollout.drains, node_changes(context)
+    staging = StagePlan(context) if context.uses_stages else None
+    has_jobs = _has_build_jobs(context)
     members = {member.node.name for member in context.members}
     # A node with stage pods does not leave before they are gone.
     leaving = Unload(snapshot, resource, members | rollout.occupied_by_own, now)
-    report = report_of(context, leaving)
-    status = conditions.status(report, now=now)
-    actions = [
-        *_finalizer(resource),
-        *_revisions_made(context),
-        *_policy_made(context),
-        *_daemonsets_applied(context),
-        *outdated_reports(context, changes),
-        *with_stage_labels(changes, staging),
-        *admissions(staging),
-        *drain.evictions(rollout.decisions, resource.name, snapshot.occupancy.answers),
-        *let_go(snapshot, resource.name, members),
-        *leave(leaving),
-        *build_jobs.wanted(context),
-        *_daemonsets_retired(context),
-        *build_jobs.retired(context),
-        *falls_told(resource, rollout.desired, context.fallbacks.by_assignment, snapshot),
-        *status_changes(resource, with_stages(staging, status, now)),
-        *_revisions_dropped(context, leaving.needed),
-        *stage_objects(staging),
+    report = report_of(context)
+    status = conditions.status(report, merge(status_parts(context, leaving)), now=now)
+    steps: list[Iterable[Action]] = [
+        _finalizer(resource),
+        _revisions_made(context),
+        _policy_made(context),
+        _daemonsets_applied(context),
+        outdated_reports(context, changes),
     ]
+    if staging:
+        steps += with_stage_labels(changes, staging), admissions(staging)
+        status = with_stages(staging, status, now)
+    else:
+        steps.append(changes)
+    if drains.rows:
+        steps.append(drain.evictions(drains, snapshot.occupancy.answers))
+    if context.nodes.marked:
+        steps.append(let_go(snapshot, resource.name, members))
+    if leaving.has_work:
+        steps.append(leave(leaving))
+    if has_jobs:
+        steps.append(build_jobs.wanted(context))
+    steps.append(_daemonsets_retired(context))
+    if has_jobs:
+        steps.append(build_jobs.retired(context))
+    steps += falls_told(context), status_changes(resource, status)
+    steps.append(_revisions_dropped(context, leaving.needed, has_jobs))
+    if staging:
+        steps.append(stage_objects(staging))
     return Plan(
-        tuple(actions),
+        tuple(chain.from_iterable(steps)),
         again_in=_again_in(context, leaving),
         censuses={resource.name: census(report)},
-        demand=drain.demand(rollout.decisions, rollout.policies),
+        demand=drain.demand(drains) if drains.policies else None,
         tags=context.toolkits.tags,
-        templates=staging.templates,
+        templates=staging.templates if staging else frozenset(),
         reads_all=_reads_all(context),
     )
+
+
+def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject, now: float) -> Plan:
+    mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
+    status = conditions.unreadable(resource, mistakes, now=now)
+    return Plan((*let_go(snapshot, resource.name), *status_changes(resource, status)))
+
+
+def _has_build_jobs(context: DriverContext) -> bool:
+    """Returns whether the Driver may have Jobs that build, or has left some."""
+    if context.driver.spec.preflight or publishes(context.driver):
+        return True
+    return any(job.driver == context.driver.name for job in context.snapshot.jobs.values())
 
 
 def _reads_all(context: DriverContext) -> bool:
@@ -156,11 +184,12 @@ def _again_in(context: DriverContext, leaving: Unload) -> float | None:
     rollout, daemonsets = context.rollout, context.snapshot.daemonsets
     newest, now = context.revisions.newest, context.snapshot.now
     due = min((member.due - now for member in context.members), default=math.inf)
-    due = min(due, again_in(leaving) or math.inf)
+    if leaving.leavers:
+        due = min(due, again_in(leaving) or math.inf)
+    if rollout.drains.rows:
+        due = min(due, drain.again_in(rollout.drains, newest, now))
     for fallback in context.fallbacks.by_assignment.values():
         due = min(due, fallback.until - now) if fallback.holds(now) else due
-    policies = rollout.policies
-    due = min(due, drain.again_in(rollout.decisions, context.driver, policies, newest, now))
     if any(daemonsets[key].deleting for key in rollout.desired if key in daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None
@@ -211,7 +240,8 @@ def _daemonsets_applied(context: DriverContext) -> Iterator[Action]:
             applied.append(spec)
         else:
             unchanged[key] = spec, existing
-    yield from refusals_told(applied, context.revisions.daemonsets)
+    if context.toolkits.refusals:
+        yield from refusals_told(applied, context.revisions.daemonsets)
 
 
 def _daemonset_input(
@@ -246,14 +276,16 @@ def _daemonsets_retired(context: DriverContext) -> Iterator[Action]:
             yield _deleted(context, DAEMON_SETS, each)
 
 
-def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
+def _revisions_dropped(
+    context: DriverContext, unloading: Collection[str], has_jobs: bool
+) -> Iterator[Action]:
     """Deletes revisions that no node runs, is to run or unloads with, and no Job works on.
 
     One of them may be the last good one as far as the status says. Without it, the next rollout
     would have no canaries, so the status comes first.
     """
     needed = {at.revision for at in context.rollout.desired.values()} | set(unloading)
-    needed |= build_jobs.revisions_at_work(context)
+    needed |= build_jobs.revisions_at_work(context) if has_jobs else set()
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
     for each in context.snapshot.revisions.values():
         if each.driver == context.driver.name and each.revision not in needed:

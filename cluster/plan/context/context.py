@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot
+from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot, uses
 from cluster.model.stages import Framed, Rendered
-from cluster.plan.context.nodes import Nodes, with_alternatives
+from cluster.plan.context.nodes import Nodes, has_order, with_alternatives
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.rollout import RolloutPlan
 from cluster.plan.context.supply import Fallbacks, ModuleSupply
@@ -101,14 +101,23 @@ class DriverContext:
             after=lambda: [each.rollout for each in self.after],
         )
 
+    @property
+    def uses_stages(self) -> bool:
+        """Whether the Driver has stages, or any Driver has, so that some may be left here."""
+        return self.snapshot.stages is not None or uses(self.resource)
+
     @cached_property
     def before(self) -> Sequence[DriverContext]:
         """The Drivers in `spec.after`, in the same snapshot."""
+        if not self.driver.spec.after:
+            return ()
         return [self._other(each) for each in neighbours.predecessors(self.snapshot, self.driver)]
 
     @cached_property
     def after(self) -> Sequence[DriverContext]:
         """The Drivers that come after this one, in the same snapshot."""
+        if not has_order(self.snapshot):
+            return ()
         return [self._other(each) for each in neighbours.followers(self.snapshot, self.driver)]
 
     def _other(self, driver: Driver) -> DriverContext:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cluster.model.snapshot import Assignment, DriverObject, Snapshot
+from cluster.model.names import CORDONED, draining_label, undrained_label
+from cluster.model.snapshot import EMPTY, Assignment, DriverObject, Node, Snapshot
 from cluster.model.states import Health
 from cluster.plan.context.supply import Fallbacks
 from cluster.plan.context.toolkits import Toolkits
 from cluster.plan.nodes import conflicts
+from cluster.plan.nodes.consumers import all_evicted
+from cluster.plan.nodes.drain_state import DrainState
 from cluster.plan.nodes.members import Member, NotMember, members
 from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.neighbours import followers
+from cluster.plan.nodes.stage_pods import ending_pods
+from cluster.plan.rollout.drain import drain_states
 from nodeside.spec import Driver
 
 
@@ -29,6 +35,8 @@ class Nodes:
     @cached_property
     def rivals(self) -> Sequence[Driver]:
         """Older Drivers that share a module with this one."""
+        if len(self.snapshot.drivers) < 2:
+            return ()
         return conflicts.elders(self.snapshot, self.resource)
 
     @cached_property
@@ -41,15 +49,57 @@ class Nodes:
     def observed(self) -> Sequence[Member]:
         without = frozenset().union(*self.contested.values())
         snapshot, driver = self.snapshot, self.driver
-        return tuple(members(snapshot, driver, self.assignments, without, self.memory))
+        return tuple(
+            members(
+                snapshot,
+                driver,
+                self.assignments,
+                without,
+                memory=self.memory,
+                drains=self._drains,
+            )
+        )
+
+    @property
+    def _drains(self) -> Callable[[Node], DrainState] | None:
+        """What says how far a node is drained; None where no Driver evicts or has stages."""
+        snapshot, driver = self.snapshot, self.driver
+        leaving = (driver, *(followers(snapshot, driver) if has_order(snapshot) else ()))
+        evict = any(each.spec.rollout.evict for each in leaving)
+        names = [each.name for each in leaving]
+        stage_pods = EMPTY if snapshot.stages is None else ending_pods(snapshot, names)
+        if not (evict or self.marked or stage_pods is None or stage_pods):
+            return None
+        return drain_states(snapshot, driver, all_evicted(leaving), stage_pods)
+
+    @cached_property
+    def marked(self) -> Sequence[Node]:
+        """Nodes with a label of a drain by this Driver, or that we cordoned for any."""
+        held, given_up = draining_label(self.driver.name), undrained_label(self.driver.name)
+        return [
+            node
+            for node in self.snapshot.nodes.values()
+            if held in node.labels or given_up in node.labels or CORDONED in node.labels
+        ]
 
     @cached_property
     def taken(self) -> Mapping[str, frozenset[str]]:
         """By rival, our nodes that keep their revision because the rival has one of our modules
         there."""
+        if len(self.snapshot.drivers) < 2:
+            return {}
         by_rival = conflicts.taken(self.snapshot, self.driver, self.rivals)
         names = {m.node.name for m in self.observed} if any(by_rival.values()) else set()
         return {name: frozenset(nodes & names) for name, nodes in by_rival.items()}
+
+
+def has_order(snapshot: Snapshot) -> bool:
+    """Return whether any Driver comes after another one."""
+    return snapshot.index.once(_has_order, snapshot.drivers)
+
+
+def _has_order(drivers: Mapping[str, DriverObject]) -> bool:
+    return any(each.driver and each.driver.spec.after for each in drivers.values())
 
 
 def with_alternatives(nodes: Nodes, toolkits: Toolkits, fallbacks: Fallbacks) -> Sequence[Member]:

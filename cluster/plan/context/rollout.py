@@ -16,8 +16,9 @@ from cluster.plan.nodes.members import Member
 from cluster.plan.nodes.memo import Memo
 from cluster.plan.nodes.stage_pods import occupied
 from cluster.plan.rollout.casualties import Casualty, casualties, recorded
-from cluster.plan.rollout.decisions import ENDS_STAGES, Decision, Room, decide_all
-from cluster.plan.rollout.drain import drained
+from cluster.plan.rollout.decisions import Decision, Room, decide_all
+from cluster.plan.rollout.drain import Drains, drain
+from cluster.plan.rollout.drain_table import ENDS_STAGES
 from cluster.plan.rollout.state import RolloutState, assess
 from nodeside.spec.fleet import Evict
 
@@ -60,7 +61,7 @@ class RolloutPlan:
             decision.member.node.name
             for other in others
             for decision in other.decisions
-            if _changes(decision)
+            if other.changes(decision)
         )
         return frozenset(changing).union(*(other._away for other in others))
 
@@ -92,11 +93,14 @@ class RolloutPlan:
     @cached_property
     def policies(self) -> Sequence[Evict]:
         """Which pods leave before a node changes: also those of the Drivers after this one."""
-        return all_evicted((self.revisions.driver, *(o.revisions.driver for o in self.after())))
+        drivers = [self.revisions.driver, *(other.revisions.driver for other in self.after())]
+        return all_evicted(drivers) if any(each.spec.rollout.evict for each in drivers) else ()
 
     @cached_property
     def occupied_by_own(self) -> frozenset[str]:
         """Nodes that have pods of this Driver's stages, or may get some."""
+        if self.revisions.snapshot.stages is None:
+            return frozenset()
         return occupied(self.revisions.snapshot, self.revisions.resource)
 
     @cached_property
@@ -105,14 +109,21 @@ class RolloutPlan:
         return self.occupied_by_own.union(*(each.occupied_by_own for each in self.after()))
 
     @cached_property
-    def decisions(self) -> Sequence[Decision]:
-        """The decision for each member, after the drain step has been applied."""
+    def drains(self) -> Drains:
+        """The decision for each member, and those that wait until its node is drained."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
         rooms, state = tuple(self._rooms()), self.state
         decisions = decide_all(
             self.members, driver, state, self.supplies, self.memory, rooms=rooms, later=self.later
         )
-        return tuple(drained(decisions, driver, self.policies, self.occupied, now))
+        if not (self.policies or self.occupied or any(m.drain.since for m in self.members)):
+            return Drains(driver, decisions)
+        return drain(decisions, driver, self.policies, self.occupied, now)
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """The decision for each member, after the drain step has been applied."""
+        return self.drains.decisions
 
     @cached_property
     def ending_stages(self) -> Sequence[Member]:
@@ -120,7 +131,15 @@ class RolloutPlan:
 
         Also nodes that the driver will leave for a moment, for a Driver before it.
         """
-        return tuple(d.member for d in self.decisions if d.step in ENDS_STAGES or self._leaves(d))
+        ending = set(self.drains.ending_stages)
+        return tuple(
+            d.member for d in self.decisions if d.member.node.name in ending or self._leaves(d)
+        )
+
+    def changes(self, decision: Decision) -> bool:
+        """Return whether the driver is being replaced on a node, or begins to be."""
+        begins = decision.revision is not None or self.drains.step(decision) in ENDS_STAGES
+        return begins or _is_changing(decision.member)
 
     def _leaves(self, decision: Decision) -> bool:
         member = decision.member
@@ -162,10 +181,4 @@ class RolloutPlan:
 
 
 def _is_changing(member: Member) -> bool:
-    return bool(member.hold.since) or member.health is Health.BUSY
-
-
-def _changes(decision: Decision) -> bool:
-    """Return whether a driver is being replaced on a node, or begins to be."""
-    begins = decision.revision is not None or decision.step in ENDS_STAGES
-    return begins or _is_changing(decision.member)
+    return bool(member.drain.since) or member.health is Health.BUSY

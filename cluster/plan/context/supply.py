@@ -105,6 +105,8 @@ class ModuleSupply:
         Also empty if the Driver names an image for each kernel: those were built elsewhere.
         """
         states: dict[Assignment, BuildState] = {}
+        if not publishes(self.driver):
+            return states
         publish = "" if _has_images(self.driver) else publish_target(self.driver)
         newest = self.revisions.newest
         for pool, resolution in self.toolkits.resolutions.items() if publish else ():
@@ -176,7 +178,9 @@ class ModuleSupply:
 
         Nodes have those until the newest ones are rolled out there.
         """
-        if all(each.revisions.good == each.revisions.newest for each in self.before()):
+        if not self.builds or all(
+            each.revisions.good == each.revisions.newest for each in self.before()
+        ):
             return ()
         found = []
         for at, state in self.builds.items():
@@ -235,7 +239,7 @@ class ModuleSupply:
         This includes the good revision, because a node that gets such a kernel during a rollout is
         assigned the good revision.
         """
-        if _has_images(self.driver):
+        if _has_images(self.driver) or not publishes(self.driver):
             return ()
         newest, good = self.revisions.newest, self.revisions.good
         drivers = {newest: self.driver}
@@ -255,6 +259,8 @@ class ModuleSupply:
 
     @cached_property
     def preflight(self) -> Sequence[PreflightAnswer]:
+        if not self.driver.spec.preflight:
+            return ()
         regular = {each.build.name for each in self.builds.values()}
         regular |= {build.name for build in self.coming}
         newest, pools = self.revisions.newest, self.toolkits.resolutions
@@ -300,7 +306,7 @@ class ModuleSupply:
     def _may_be_built_yet(self, pool: Pool) -> bool:
         """Return whether a shared build is expected whose toolkit image cannot be resolved yet."""
         unnamed = self.toolkits.unseen and not self.toolkits.resolutions[pool].image
-        return unnamed and bool(publish_target(self.driver))
+        return unnamed and publishes(self.driver)
 
     def builds_on_nodes(self, at: Assignment, existing: DaemonSetObject | None) -> bool:
         """Return whether pods get a build sidecar.
@@ -329,6 +335,11 @@ class ModuleSupply:
         up = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
         without = [m for m in up if _lacks_build(m)]
         return most(len(without), len(up)) if without else False
+
+
+def publishes(driver: Driver) -> bool:
+    """Return whether the Driver names a store for builds that serve all nodes."""
+    return any(source.publish for source in driver.spec.prebuilt.sources)
 
 
 def _target(build: Build) -> tuple[str, str, str, str | None]:

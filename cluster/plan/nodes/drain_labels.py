@@ -16,41 +16,24 @@ import calendar
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
 
 from cluster.kube.timestamps import believed
 from cluster.model.names import CORDONED, draining_label, undrained_label
+from cluster.plan.nodes.drain_state import IDLE, DrainState
 from nodeside.protocol.labels import API_GROUP
 
 _STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without characters that a label value forbids
 _PEOPLE = "%Y-%m-%dT%H:%M:%SZ"
 
 
-@dataclass(frozen=True, slots=True)
-class DrainMark:
-    """The hold of one Driver on a node. `since` is "" if it does not hold it.
-
-    `given_up` is the revision for which the node could not be drained in time. `ending` means that
-    no Driver holds the node any more, but our cordon is still there.
-    """
-
-    since: str = ""
-    given_up: str = ""
-    ending: bool = False
-
-
-FREE: Final = DrainMark()
-
-
-def hold_of(labels: Mapping[str, str], driver: str) -> DrainMark:
+def hold_of(labels: Mapping[str, str], driver: str) -> DrainState:
     """Returns a Driver's hold on the node with these labels."""
     since, given_up = (
         labels.get(draining_label(driver), ""),
         labels.get(undrained_label(driver), ""),
     )
     ending = CORDONED in labels and not any(holders(labels))
-    return DrainMark(since, given_up, ending) if since or given_up or ending else FREE
+    return DrainState(since, given_up, ending) if since or given_up or ending else IDLE
 
 
 def stamp(now: float) -> str:

@@ -7,7 +7,7 @@ revision comes from the previous pod.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -16,7 +16,6 @@ from cluster.model.names import DRIVER_CONTAINER, before_label
 from cluster.model.snapshot import (
     EMPTY,
     Assignment,
-    Consumer,
     DriverPod,
     Node,
     NodeDriverObject,
@@ -24,14 +23,11 @@ from cluster.model.snapshot import (
     Snapshot,
 )
 from cluster.model.states import Boot, Health, Place
-from cluster.plan.nodes.consumers import all_evicted, by_node
 from cluster.plan.nodes.deadlines import PATIENT, Deadlines, gone
-from cluster.plan.nodes.drain_labels import FREE, DrainMark, hold_of
+from cluster.plan.nodes.drain_state import IDLE, DrainState
 from cluster.plan.nodes.hardware import Fit, former_devices, has_hardware
 from cluster.plan.nodes.memo import Memo
-from cluster.plan.nodes.neighbours import followers
 from cluster.plan.nodes.pools import pool_of
-from cluster.plan.nodes.stage_pods import ending_pods
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from nodeside.spec import Driver
@@ -47,8 +43,7 @@ class Observations(NamedTuple):
     node: Node
     report: NodeDriverObject | None
     pod: DriverPod | None
-    consumers: Sequence[Consumer] | None
-    stage_pods: Sequence[str] | None
+    drain: DrainState
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +53,9 @@ class Member:
     `before` is the assignment under which the driver worked there until we changed the node.
     `was_ready` says whether the last report was "ready", in any boot. `trouble` is a problem that
     the node does not report itself: its pod cannot start, or the node is silent; `due` is the
-    wall-clock time at which silence becomes a problem. `consumers` are the pods that have to leave
-    before its driver is replaced, also those of drivers that come after it. `stage_pods` are the
-    terminating stage pods there, as namespace/name. Both are None if unknown. `pod` is set only if
-    the pod cannot start. `taken` means that another Driver has a module of the newest revision
-    there. `lost` means that the node
-    has been down for too long to wait for it.
+    wall-clock time at which silence becomes a problem. `pod` is set only if the pod cannot start.
+    `taken` means that another Driver has a module of the newest revision there. `lost` means that
+    the node has been down for too long to wait for it.
     """
 
     node: Node
@@ -78,22 +70,15 @@ class Member:
     report: NodeDriverObject | None
     trouble: str
     due: float = PATIENT.until
-    hold: DrainMark = FREE
-    consumers: Sequence[Consumer] | None = ()
+    drain: DrainState = IDLE
     pod: DriverPod | None = None
-    stage_pods: Sequence[str] | None = ()
     taken: bool = False
     lost: bool = False
 
     @property
-    def is_vacant(self) -> bool:
-        """Returns whether no pod blocks a change any more."""
-        return self.consumers == () and self.stage_pods == ()
-
-    @property
     def is_untouched(self) -> bool:
         """Returns whether the node has no drain labels and its pod starts."""
-        return self.hold is FREE and self.pod is None
+        return not self.drain.has_labels and self.pod is None
 
     @property
     def word(self) -> NodeDriverObject | None:
@@ -111,8 +96,7 @@ class Member:
             self.node is observations.node
             and self.report is observations.report
             and self.pod is observations.pod
-            and self.consumers == observations.consumers
-            and self.stage_pods == observations.stage_pods
+            and (self.drain is observations.drain or self.drain == observations.drain)
         )
 
     def place(self, newest: str, good: str) -> Place:
@@ -140,12 +124,15 @@ def members(
     driver: Driver,
     assignments: Mapping[str, Assignment],
     excluded: Collection[str] = (),
+    *,
     memory: Memo[Member | NotMember] | None = None,
+    drains: Callable[[Node], DrainState] | None = None,
 ) -> Iterator[Member]:
     """Yields every node that the Driver selects, in the order of the snapshot's nodes.
 
     `assignments` resolves assignment labels. `excluded` names the nodes that another Driver has.
     `memory` caches members from earlier snapshots; each member holds all values it was built from.
+    `drains` says how far each node is drained; None: none is.
     """
     memory = Memo() if memory is None else memory
     memory.forget(snapshot.nodes)
@@ -155,17 +142,13 @@ def members(
     builder, deadlines = _Builder(driver, assignments, former), Deadlines(snapshot, driver)
     key, troubles = builder.assigned, dict(_troubles(snapshot, driver.name))
     reports, prefix = snapshot.node_drivers, f"{driver.name}."
-    leaving = (driver, *followers(snapshot, driver))
-    consumers = by_node(snapshot, all_evicted(leaving))
-    ending = ending_pods(snapshot, [each.name for each in leaving])
     for node in snapshot.nodes.values():
         name = node.name
         inputs = Observations(
             node,
             reports.get(prefix + name),
             troubles.get((name, node.labels.get(key, ""))) if troubles else None,
-            None if consumers is None else consumers.get(name, ()),
-            None if ending is None else ending.get(name, ()),
+            drains(node) if drains else IDLE,
         )
         member = cached.get(name)
         if member is None or not member.rests_on(inputs):
@@ -198,7 +181,7 @@ class _Builder:
 
     def member(self, observations: Observations) -> Member | NotMember:
         """Returns the member as far as it does not depend on the time."""
-        node, report, pod, consumers, stage_pods = observations
+        node, report, pod, drain = observations
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
         fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
@@ -226,10 +209,8 @@ class _Builder:
             was_ready=report is not None and report.state == _READY,
             report=report,
             trouble=_words(pod) if pod else "",
-            hold=hold_of(labels, self.driver.name),
-            consumers=consumers,
+            drain=drain,
             pod=pod,
-            stage_pods=stage_pods,
         )
 
 

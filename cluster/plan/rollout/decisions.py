@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from types import MappingProxyType
-from typing import Final
 
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
@@ -40,29 +38,12 @@ from nodeside.text.shortlist import shortlist
 _NAMED = 3  # nodes named in a reason
 
 
-class DrainStep(Enum):
-    """The drain step that drain.py assigns to a decision; the first three leave it unchanged."""
-
-    GO = "the decision holds"
-    RELEASE = "release the node"
-    KEEP_CLOSED = "keep the node cordoned"
-    CORDON = "hold the node and cordon it"
-    WAIT = "wait"
-    EVICT = "ask its consumers to leave"
-    END_STAGES = "wait for the end of its stages"
-    HOLD_FOR_STAGES = "hold the node, and wait for the end of its stages"
-    GIVE_UP = "release the node until its pods are gone"
-
-
-ENDS_STAGES: Final = (DrainStep.END_STAGES, DrainStep.HOLD_FOR_STAGES)
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
 
-    `before` is the assignment under which it worked until now, "" if it did not. `detail` is the
-    reason for `step`. `queued` is why it has to wait for the sake of another driver.
+    `before` is the assignment under which it worked until now, "" if it did not. `queued` is why
+    it has to wait for the sake of another driver.
     """
 
     member: Member
@@ -70,8 +51,6 @@ class Decision:
     row: Row
     revision: str | None = None
     before: str = ""
-    step: DrainStep = DrainStep.GO
-    detail: str = ""
     queued: str = ""
 
 
@@ -190,14 +169,14 @@ def _grant(
     """
     unavailable = frozenset(rollout.unavailable)
     waiting = [
-        (_costs(m, unavailable), bool(m.hold.given_up), m.node.name, m)
+        (_costs(m, unavailable), bool(m.drain.given_up), m.node.name, m)
         for m, place in ((each.member, each.place) for each in changing)
         if _is_queued(m, rollout) and (rollout.slots is None or worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
     budget, slots, queued = rollout.budget, rollout.slots, dict[int, str]()
-    held = [each.member for each in changing if each.member.hold.since]
-    held.sort(key=lambda member: (member.hold.since, member.node.name))
+    held = [each.member for each in changing if each.member.drain.since]
+    held.sort(key=lambda member: (member.drain.since, member.node.name))
     granted = {id(member) for member in held[: rollout.allowed]}  # it may have been lowered
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
@@ -235,9 +214,9 @@ def why_queued(decision: Decision, rollout: RolloutState) -> str:
 
 def _is_queued(member: Member, rollout: RolloutState) -> bool:
     """Return whether the member is queued; after a failed drain only once its pods are gone."""
-    if member.hold.since:
+    if member.drain.since:
         return False
-    return member.hold.given_up != rollout.newest or member.is_vacant
+    return member.drain.given_up != rollout.newest or member.drain.is_empty
 
 
 def _may_change(decision: Decision) -> bool:
@@ -249,15 +228,14 @@ def _may_change(decision: Decision) -> bool:
 
 def _disturbs(member: Member, place: Place) -> bool:
     """Return whether pods may have to leave although the driver does not work; it then queues."""
-    return place in (Place.GOOD, Place.STALE) and bool(member.consumers is None or member.consumers)
+    return place in (Place.GOOD, Place.STALE) and member.drain.may_have_pods
 
 
 def _costs(member: Member, unavailable: Collection[str]) -> bool:
     """Return whether a change makes one more node unavailable."""
     if is_working(member):
         return True
-    occupied = member.consumers is None or bool(member.consumers)
-    return occupied and member.node.name not in unavailable
+    return member.drain.may_have_pods and member.node.name not in unavailable
 
 
 def _decide(

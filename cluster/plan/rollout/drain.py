@@ -15,8 +15,8 @@ keeps its turn, whatever other nodes report meanwhile.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cluster.kube.timestamps import believed
 from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
@@ -24,17 +24,21 @@ from cluster.model.demand import Demand
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
 from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
-from cluster.plan.nodes.consumers import all_evicted, demand_of
-from cluster.plan.nodes.drain_labels import holders, lasts, stamp
+from cluster.plan.nodes.consumers import all_evicted, by_node, demand_of
+from cluster.plan.nodes.drain_labels import hold_of, holders, lasts, stamp
+from cluster.plan.nodes.drain_state import DrainState
 from cluster.plan.nodes.members import Member
 from cluster.plan.nodes.neighbours import followers
-from cluster.plan.rollout.decisions import Decision, DrainStep
+from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.drain_table import (
+    ENDS_STAGES,
     Change,
+    DrainStep,
     DriverState,
     Eviction,
     Hold,
     Occupants,
+    Row,
     Situation,
     Time,
     decide,
@@ -51,97 +55,143 @@ _TIMED = (DrainStep.EVICT, DrainStep.END_STAGES, DrainStep.HOLD_FOR_STAGES)
 _PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
 
 
-def drained(
-    decisions: Iterable[Decision],
+def drain_states(
+    snapshot: Snapshot,
+    driver: Driver,
+    policies: Policies,
+    stage_pods: Mapping[str, Sequence[str]] | None,
+) -> Callable[[Node], DrainState]:
+    """Return what says how far a node is drained.
+
+    `policies` are that of the Driver and those of Drivers that come after it. `stage_pods` are
+    terminating, by node; None if they are unknown.
+    """
+    pods = by_node(snapshot, policies)
+
+    def state(node: Node) -> DrainState:
+        return replace(
+            hold_of(node.labels, driver.name),
+            pods=None if pods is None else pods.get(node.name, ()),
+            stage_pods=None if stage_pods is None else stage_pods.get(node.name, ()),
+        )
+
+    return state
+
+
+@dataclass(frozen=True)
+class Drains:
+    """The decisions after draining, and the row of the drain table for each node that has one.
+
+    A decision that has to wait changes nothing now. `policies` are that of the Driver and those of
+    Drivers that come after it.
+    """
+
+    driver: Driver
+    decisions: Sequence[Decision]
+    policies: Policies = ()
+    rows: Mapping[str, Row] = field(default_factory=dict)
+
+    def step(self, decision: Decision) -> DrainStep:
+        row = self.rows.get(decision.member.node.name)
+        return row.step if row else DrainStep.GO
+
+    def why(self, decision: Decision) -> str:
+        row = self.rows.get(decision.member.node.name)
+        return row.why if row else ""
+
+    @property
+    def ending_stages(self) -> Collection[str]:
+        """Nodes that keep their revision until their stages have ended."""
+        return [name for name, row in self.rows.items() if row.step in ENDS_STAGES]
+
+
+def drain(
+    decisions: Sequence[Decision],
     driver: Driver,
     policies: Policies,
     staged: Collection[str],
     now: float,
-) -> Iterator[Decision]:
-    """Yield the decisions with their steps; a decision that has to wait changes nothing now.
-
-    `policies` are that of the driver and those of drivers that come after it. `staged` are nodes
-    where pods of stages exist or may appear.
-    """
+) -> Drains:
+    """Return the decisions after draining. `staged` are nodes where pods of stages exist or may
+    appear."""
+    rows: dict[str, Row] = {}
+    waits: set[str] = set()
     for decision in decisions:
-        stages = stages_in_the_way(decision, staged)
-        if not policies and not stages and not decision.member.hold.since:
-            yield decision  # the common case: all nodes of nearly all Drivers
-            continue
-        row = decide(_situation(decision, driver, policies, now, stages=stages))
-        waits = stages or row.step not in _PASSES
-        yield replace(
-            decision,
-            step=row.step,
-            detail=row.why,
-            revision=None if waits else decision.revision,
-            before="" if waits else decision.before,
-        )
+        stages, name = stages_in_the_way(decision, staged), decision.member.node.name
+        if policies or stages or decision.member.drain.since:
+            rows[name] = decide(_situation(decision, driver, policies, now, stages=stages))
+            if stages or rows[name].step not in _PASSES:
+                waits.add(name)
+    after = [
+        replace(each, revision=None, before="") if each.member.node.name in waits else each
+        for each in decisions
+    ]
+    return Drains(driver, after, policies, rows)
 
 
-def demand(decisions: Sequence[Decision], policies: Policies) -> Demand | None:
+def demand(drains: Drains) -> Demand | None:
     """Return the demand for pods to be watched; None while nothing changes."""
-    if not policies or not any(_matters(decision) for decision in decisions):
+    if not drains.policies or not any(_matters(decision) for decision in drains.decisions):
         return None
-    return demand_of(*policies)
+    return demand_of(*drains.policies)
 
 
-def cordons(decisions: Iterable[Decision], driver: str, now: float) -> Iterator[Cordon]:
+def cordons(drains: Drains, now: float) -> Iterator[Cordon]:
     """Yield the cordons. Each holds its node, unless it is held already, and clears a give-up."""
-    for decision in decisions:
-        if decision.step is DrainStep.CORDON:
-            hold, node = decision.member.hold, decision.member.node
+    driver = drains.driver.name
+    for decision in drains.decisions if drains.rows else ():
+        if drains.step(decision) is DrainStep.CORDON:
+            hold, node = decision.member.drain, decision.member.node
             labels: dict[str, str | None] = {draining_label(driver): hold.since or stamp(now)}
             if hold.given_up:
                 labels[undrained_label(driver)] = None
-            yield Cordon(driver, node.name, labels, decision.detail)
+            yield Cordon(driver, node.name, labels, drains.why(decision))
 
 
-def evictions(
-    decisions: Iterable[Decision], driver: str, answers: Mapping[str, EvictionAnswer]
-) -> Iterator[Evict]:
+def evictions(drains: Drains, answers: Mapping[str, EvictionAnswer]) -> Iterator[Evict]:
     """Yield an eviction for every consumer that is neither terminating nor in backoff."""
-    for decision in decisions:
-        if decision.step is DrainStep.EVICT:
-            for each in decision.member.consumers or ():
+    driver = drains.driver.name
+    for decision in drains.decisions if drains.rows else ():
+        if drains.step(decision) is DrainStep.EVICT:
+            for each in decision.member.drain.pods or ():
                 answer = answers.get(each.uid)
                 if not each.deleting and not (answer and answer.resting):
                     namespace, _, name = each.name.partition("/")
                     yield Evict(driver, decision.member.node.name, namespace, name, each.uid)
 
 
-def hold_labels(decision: Decision, driver: str, newest: str, now: float) -> dict[str, str | None]:
+def hold_labels(
+    drains: Drains, decision: Decision, newest: str, now: float
+) -> dict[str, str | None]:
     """Return the changes to the labels that hold a node, except those a cordon makes.
 
     A node that was given up on and has its turn again starts afresh, as with a cordon. Otherwise
     the pods of its stages, which take a while to end, would take the turn away.
     """
-    hold = decision.member.hold
+    hold, step, driver = decision.member.drain, drains.step(decision), drains.driver.name
     changed: dict[str, str | None] = {}
-    if decision.step in _ENDS and hold.since:
+    if step in _ENDS and hold.since:
         changed[draining_label(driver)] = None
-    if decision.step is DrainStep.GIVE_UP:
+    if step is DrainStep.GIVE_UP:
         return changed | {undrained_label(driver): newest}
     is_timed = hold.since and closed_label(driver) in decision.member.node.labels
-    begins = decision.step is DrainStep.HOLD_FOR_STAGES and not is_timed
+    begins = step is DrainStep.HOLD_FOR_STAGES and not is_timed
     if begins:
         changed[draining_label(driver)] = stamp(now)
-    ends_stages = decision.step is DrainStep.END_STAGES and decision.member.is_vacant
+    ends_stages = step is DrainStep.END_STAGES and hold.is_empty
     is_over = hold.given_up != newest or decision.place is Place.NEWEST
     if hold.given_up and (is_over or begins or ends_stages):
         changed[undrained_label(driver)] = None
     return changed
 
 
-def again_in(
-    decisions: Iterable[Decision], driver: Driver, policies: Policies, newest: str, now: float
-) -> float:
+def again_in(drains: Drains, newest: str, now: float) -> float:
     """Return the seconds until the next node reaches its timeout; infinity if there is none."""
-    limit = _limit(driver)
+    limit = _limit(drains.driver)
     left = (
-        limit - _lasted(decision.member, driver, policies, now)
-        for decision in decisions
-        if _is_timed(decision, newest)
+        limit - _lasted(decision.member, drains.driver, drains.policies, now)
+        for decision in drains.decisions
+        if _is_timed(drains, decision, newest)
     )
     return max(0.0, min(left, default=math.inf))
 
@@ -167,15 +217,16 @@ def _change(decision: Decision) -> Change:
 
 
 def _hold(member: Member) -> Hold:
-    if not member.hold.since:
+    if not member.drain.since:
         return Hold.FREE
     return Hold.HELD if member.node.unschedulable else Hold.SLIPPED
 
 
 def _occupants(member: Member, *, stages: bool) -> Occupants:
-    if member.consumers is None or (stages and member.stage_pods is None):
+    drain = member.drain
+    if drain.pods is None or (stages and drain.stage_pods is None):
         return Occupants.UNKNOWN
-    if member.consumers:
+    if drain.pods:
         return Occupants.SOMEBODY
     return Occupants.STAGES if stages else Occupants.NOBODY
 
@@ -188,7 +239,7 @@ def _driver_state(decision: Decision) -> DriverState:
 
 def _time(decision: Decision, driver: Driver, policies: Policies, now: float) -> Time:
     member = decision.member
-    once = member.hold.given_up == decision.revision
+    once = member.drain.given_up == decision.revision
     over = not once and _lasted(member, driver, policies, now) >= _limit(driver)
     return Time.UP if over else Time.LEFT
 
@@ -200,12 +251,12 @@ def _limit(driver: Driver) -> float:
     return policy.timeout_seconds or math.inf
 
 
-def _is_timed(decision: Decision, newest: str) -> bool:
+def _is_timed(drains: Drains, decision: Decision, newest: str) -> bool:
     """Return whether the node will be given up on at its timeout."""
-    hold = decision.member.hold
-    if decision.step is DrainStep.WAIT:
+    hold, step = decision.member.drain, drains.step(decision)
+    if step is DrainStep.WAIT:
         return bool(hold.since)
-    return decision.step in _TIMED and hold.given_up != newest
+    return step in _TIMED and hold.given_up != newest
 
 
 def _lasted(member: Member, driver: Driver, policies: Policies, now: float) -> float:
@@ -214,8 +265,8 @@ def _lasted(member: Member, driver: Driver, policies: Policies, now: float) -> f
     Where the Driver evicted when the node was held, and no longer does, its stages are still open.
     """
     node, is_closed = member.node, closed_label(driver.name) in member.node.labels
-    if member.hold.since and (is_closed or policies):
-        return lasts(member.hold.since, now)
+    if member.drain.since and (is_closed or policies):
+        return lasts(member.drain.since, now)
     if not node.labelled or not is_closed:
         return 0.0
     return now - believed(node.labelled, now)
@@ -223,7 +274,7 @@ def _lasted(member: Member, driver: Driver, policies: Policies, now: float) -> f
 
 def _matters(decision: Decision) -> bool:
     """Return whether the pods of this node affect a decision, now or when its turn comes."""
-    if decision.member.hold.since:
+    if decision.member.drain.since:
         return decision.place is not Place.NEWEST
     replaced = decision.place in (Place.GOOD, Place.STALE)
     return replaced and decision.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)

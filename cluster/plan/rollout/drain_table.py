@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from itertools import product
 from typing import Final, NamedTuple
 
 from cluster.model.states import FastEnum
-from cluster.plan.rollout.decisions import DrainStep
+
+
+class DrainStep(Enum):
+    """The drain step of a decision; the first three leave the decision unchanged."""
+
+    GO = "the decision holds"
+    RELEASE = "release the node"
+    KEEP_CLOSED = "keep the node cordoned"
+    CORDON = "hold the node and cordon it"
+    WAIT = "wait"
+    EVICT = "ask its consumers to leave"
+    END_STAGES = "wait for the end of its stages"
+    HOLD_FOR_STAGES = "hold the node, and wait for the end of its stages"
+    GIVE_UP = "release the node until its pods are gone"
+
+
+ENDS_STAGES: Final = (DrainStep.END_STAGES, DrainStep.HOLD_FOR_STAGES)
 
 
 class Eviction(FastEnum):

@@ -79,7 +79,7 @@ def assess(
     candidates = _candidates(placed, driver.spec.upgrade, supply)
     canaries = min(rollout.canary, len(changed) + candidates)
     passed = sum(m.health is Health.WORKING for m in changed)
-    begun = sum(bool(m.hold.since) for m, p in placed if p is not Place.NEWEST)
+    begun = sum(bool(m.drain.since) for m, p in placed if p is not Place.NEWEST)
     phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
                    limit=limit)  # fmt: skip
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
@@ -122,7 +122,7 @@ def _is_unavailable(member: Member, place: Place) -> bool:
     """
     if member.lost:
         return False
-    if member.hold.since or member.hold.ending:
+    if member.drain.since or member.drain.ending:
         return True
     if member.health is Health.WORKING:
         return False

@@ -154,6 +154,12 @@ class Unload:
         return revision_of(revision_text(self.found.driver)) if self.found.driver else ""
 
     @property
+    def has_work(self) -> bool:
+        """Whether a node is left, or unload pods or reports are there whose node is gone."""
+        homeless = self.snapshot.homeless_of(self.found.name)
+        return bool(self.leavers or homeless or self._unload_pods)
+
+    @property
     def needed(self) -> frozenset[str]:
         """Revisions that an unload pod has or will have."""
         return frozenset(each.revision for each in self.leavers if not each.phase.is_last)

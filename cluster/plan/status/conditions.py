@@ -7,19 +7,16 @@ leaves no old values behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from cluster.model.snapshot import DriverObject
 from cluster.model.states import Health, Phase
-from cluster.plan.nodes.conflicts import WAY_OUT
 from cluster.plan.nodes.hardware import devices
 from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.casualties import within_limits
-from cluster.plan.rollout.unload import UnloadPhase
-from cluster.plan.status.drains import drains, stuck
 from cluster.plan.status.messages import (
     cut,
     kernel_unknown,
@@ -29,10 +26,10 @@ from cluster.plan.status.messages import (
     some,
     toolkit_message,
 )
+from cluster.plan.status.part import NOTHING, StatusPart
 from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Motion, current_motion, stopped
 from cluster.plan.status.report import StatusReport, counts
-from cluster.plan.status.resources import resource_rows
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.protocol.timestamps import rfc3339
 
@@ -47,28 +44,35 @@ class Condition:
     message: str
 
 
-def status(report: StatusReport, *, now: float) -> dict[str, Any]:
-    """Returns the whole status."""
-    motion = current_motion(report)
+# The fields of options, as they are without them.
+_WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
+    "leaving": 0,
+    "resources": [],
+    "preflight": [],
+    "draining": [],
+}
+
+
+def status(report: StatusReport, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
+    """Returns the whole status. `options` is what the options of the Driver add to it."""
+    motion = current_motion(report, options)
     untimed = (
-        _ready(report, motion),
-        _available(report),
-        _progressing(report, motion),
-        _degraded(report),
+        _ready(report, options, motion),
+        _available(report, options),
+        _progressing(options, motion),
+        _degraded(report, options),
     )
     return {
         "observedGeneration": report.found.generation,
         "revision": report.rollout.newest,
         "lastGoodRevision": report.rollout.good,
         "nodes": dict(report.counts),
-        "leaving": report.leaving.count if report.leaving else 0,
         "devices": devices(report.driver.spec.hardware, report.found.status),
-        "resources": resource_rows(report),
         "pools": pool_rows(report),
-        "preflight": [answer.row() for answer in report.preflight],
-        "draining": drains(report.decisions, report.occupancy),
         "casualties": _casualties(report),
         "conditions": conditions(report.found, untimed, now=now),
+        **_WITHOUT_OPTIONS,
+        **options.fields,
     }
 
 
@@ -120,9 +124,8 @@ def deleting(
 
 
 def _previous_fields(found: DriverObject) -> dict[str, Any]:
-    empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
-    empty |= {"nodes": counts(()), "pools": [], "preflight": [], "draining": []}
-    empty |= {"casualties": [], "devices": [], "resources": []}
+    empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", **_WITHOUT_OPTIONS}
+    empty |= {"nodes": counts(()), "pools": [], "casualties": [], "devices": []}
     fields = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:
         fields["stages"] = found.status["stages"]
@@ -152,41 +155,36 @@ def _since(old: Mapping[str, Any] | None, status: str) -> str:
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
 
 
-def _degraded(report: StatusReport) -> Condition:
+def _degraded(report: StatusReport, options: StatusPart) -> Condition:
     """Returns the Degraded condition: true if someone should investigate."""
-    for reason, message in _complaints(report):
+    for reason, message in _complaints(report, options):
         if message:
             return Condition("Degraded", True, reason, message)
     return Condition("Degraded", False, "AsExpected", "nothing failed")
 
 
-def _complaints(report: StatusReport) -> Iterable[tuple[str, str]]:
+def _complaints(report: StatusReport, options: StatusPart) -> Iterable[tuple[str, str]]:
     """Yields complaints, worst first. A complaint without a message does not apply."""
-    yield report.disorder
-    yield "ModuleConflict", _conflict(report)
-    yield "RolloutStopped", stopped(report)
-    yield "BuildFailed", refused(report.builds, report.decisions)
-    yield "NodesFailed", _failed(report)
-    yield "ToolkitMissing", _unserved(report)
-    yield "StagesStuck", _stuck(report)
+    for reason, message in COMPLAINTS.items():
+        yield reason, message(report) if message else options.complaints.get(reason, "")
 
 
-def _ready(report: StatusReport, motion: Motion | None) -> Condition:
+def _ready(report: StatusReport, options: StatusPart, motion: Motion | None) -> Condition:
     """Returns whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
     """
-    for reason, message in chain(_complaints(report), _obstacles(report, motion)):
+    for reason, message in chain(_complaints(report, options), _obstacles(report, motion)):
         if message:
             return Condition("Ready", False, reason, message)
     ready = report.counts["ready"]
-    rest = [_down(report), _troubled(report), _leaving(report)]
+    rest = [_down(report), _troubled(report), *options.notes]
     rest += [f"fell back: {why}" for why in list(report.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Condition("Ready", True, "Ready", words)
 
 
-def _available(report: StatusReport) -> Condition:
+def _available(report: StatusReport, options: StatusPart) -> Condition:
     """Returns whether the driver works on every node that is up, in any revision.
 
     This is the condition to wait for if you need the driver.
@@ -195,7 +193,7 @@ def _available(report: StatusReport) -> Condition:
     up = report.counts["ready"] + len(without)
     words = f"works on {report.counts['ready']} of {nodes(up)}"
     if not up:
-        held = not report.decisions and any(report.contested.values())
+        held = not report.decisions and options.complaints.get("ModuleConflict")
         why = "another driver has all nodes that it selects" if held else _NONE_UP
         return Condition("Available", False, "NoNodes", why)
     if without:
@@ -242,55 +240,18 @@ def _down(report: StatusReport) -> str:
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(report: StatusReport, motion: Motion | None) -> Condition:
+def _progressing(options: StatusPart, motion: Motion | None) -> Condition:
     """Returns the Progressing condition: true if something changes without user action."""
     if motion is not None:
         return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
-    if words := _leaving(report):
+    if words := options.progress.get("NodesLeaving"):
         return Condition("Progressing", True, "NodesLeaving", words)
     return Condition("Progressing", False, "Complete", "there is nothing to change")
-
-
-def _leaving(report: StatusReport) -> str:
-    """Returns nodes that the Driver no longer selects; they do not affect readiness."""
-    if report.leaving is None or not report.leaving.count:
-        return ""
-    held, rest = report.leaving.obstacle, (phase for phase in UnloadPhase if not phase.is_obstacle)
-    words = "; ".join(part for part in (held, report.leaving.summary(*rest)) if part)
-    return f"no longer selects {nodes(report.leaving.count)}: {words}"
-
-
-def _conflict(report: StatusReport) -> str:
-    words = [
-        f"driver {rival} came first and has a module of the same name: this one is not "
-        f"assigned to {some(sorted(names))}"
-        for rival, names in report.contested.items()
-        if names
-    ]
-    words += [
-        f"driver {rival} has a module of the same name: nothing changes on {some(sorted(names))} "
-        "until one of the two drivers leaves them or has other modules"
-        for rival, names in report.taken.items()
-        if names
-    ]
-    return "; ".join([*words, WAY_OUT]) if words else ""
 
 
 def _failed(report: StatusReport) -> str:
     broken = [member for member in report.lacking if member.health is Health.BROKEN]
     return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
-
-
-def _stuck(report: StatusReport) -> str:
-    """Returns stage pods that do not terminate, on nodes whose drain was given up for that."""
-    pods = stuck(report.decisions, report.rollout.newest)
-    if not pods:
-        return ""
-    namespace, _, pod = pods[0][1].partition("/")
-    return (
-        f"{some(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot be "
-        f"replaced before it does: kubectl -n {namespace} describe pod {pod}"
-    )
 
 
 def _unserved(report: StatusReport) -> str:
@@ -317,3 +278,16 @@ def _no_nodes(report: StatusReport) -> str:
     nfd = ", by the labels of Node Feature Discovery (is its class in deviceClassWhitelist?)"
     near = f"; there is {report.near}" if report.near else ""
     return f"no node has {words or 'come up'}{nfd if pci else ''}{near}"
+
+
+# The reasons of the condition Degraded, worst first.
+COMPLAINTS: Final[Mapping[str, Callable[[StatusReport], str] | None]] = {
+    "AfterItself": None,
+    "DriverMissing": None,
+    "ModuleConflict": None,
+    "RolloutStopped": stopped,
+    "BuildFailed": lambda report: refused(report.builds, report.decisions),
+    "NodesFailed": _failed,
+    "ToolkitMissing": _unserved,
+    "StagesStuck": None,
+}

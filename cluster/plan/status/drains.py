@@ -10,71 +10,99 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from cluster.model.snapshot import Consumer, DriverObject, EvictionAnswer, Occupancy
 from cluster.model.states import Health, Place
 from cluster.plan.nodes.drain_labels import for_people
-from cluster.plan.rollout.decisions import ENDS_STAGES, Decision, DrainStep
+from cluster.plan.rollout.decisions import Decision
+from cluster.plan.rollout.drain import Drains
+from cluster.plan.rollout.drain_table import ENDS_STAGES, DrainStep
 from cluster.plan.rollout.table import Act
 from cluster.plan.status.messages import some
+from cluster.plan.status.part import StatusPart
 
 _OPEN = (DrainStep.CORDON, DrainStep.WAIT, DrainStep.EVICT, *ENDS_STAGES)
 _CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
 
 
-def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str, str]]:
+def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart:
+    """Returns what the status says of nodes that are drained."""
+    late = _late(drains, newest)
+    held = _open_drains(drains, occupancy)
+    only_late = late and _only_late_left(drains.decisions, newest)
+    waits = some(_ending(drains, occupancy), shown=1)
+    return StatusPart(
+        fields={"draining": _rows(drains, occupancy)},
+        complaints={"StagesStuck": _stuck(drains.decisions, newest)},
+        progress={
+            "Draining": f"draining {some(held, shown=1)}" if held else "",
+            "NodesOccupied": late if only_late else "",
+        },
+        delays="".join(f"; {words}" for words in (waits, late) if words),
+    )
+
+
+def _rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
     """Returns a row for each node that is held for its consumers, longest held first."""
     held = [
         decision
-        for decision in decisions
-        if _is_drained(decision) and not _only_ends_stages(decision)
+        for decision in drains.decisions
+        if _is_drained(drains, decision) and not _only_ends_stages(drains, decision)
     ]
-    held.sort(key=lambda decision: (decision.member.hold.since, decision.member.node.name))
+    held.sort(key=lambda decision: (decision.member.drain.since, decision.member.node.name))
     return [
         {
             "node": decision.member.node.name,
-            "since": for_people(decision.member.hold.since),
-            "message": in_words(decision, occupancy),
+            "since": for_people(decision.member.drain.since),
+            "message": in_words(drains, decision, occupancy),
         }
         for decision in held
     ]
 
 
-def open_drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
+def _open_drains(drains: Drains, occupancy: Occupancy) -> list[str]:
     """Returns nodes that are not empty yet and what they wait for; refused evictions first."""
     rows = [
-        (decision.member.node.name, in_words(decision, occupancy))
-        for decision in decisions
-        if decision.step in _OPEN and not _only_ends_stages(decision)
+        (decision.member.node.name, in_words(drains, decision, occupancy))
+        for decision in drains.decisions
+        if drains.step(decision) in _OPEN and not _only_ends_stages(drains, decision)
     ]
     rows.sort(key=lambda each: "(" not in each[1])
     return [f"{name}: {words}" for name, words in rows]
 
 
-def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
+def _ending(drains: Drains, occupancy: Occupancy) -> list[str]:
     """Returns nodes that are not cordoned and wait for the end of their stages."""
     return [
-        f"{decision.member.node.name}: {in_words(decision, occupancy)}"
-        for decision in decisions
-        if _only_ends_stages(decision)
+        f"{decision.member.node.name}: {in_words(drains, decision, occupancy)}"
+        for decision in drains.decisions
+        if _only_ends_stages(drains, decision)
     ]
 
 
-def occupied(decisions: Iterable[Decision], newest: str) -> list[str]:
+def _late(drains: Drains, newest: str) -> str:
     """Returns nodes whose pods did not leave in time and still run, each with one pod."""
-    return [
+    names = [
         f"{decision.member.node.name} ({_leftover(decision)})"
-        for decision in decisions
+        for decision in drains.decisions
         if _is_occupied(decision, newest)
     ]
+    return f"{some(names)} not drained in time: changes when its pods are gone" if names else ""
 
 
-def stuck(decisions: Iterable[Decision], newest: str) -> list[tuple[str, str]]:
-    """Returns nodes with a stage pod that did not end in time, and that pod as namespace/name."""
-    return [
-        (decision.member.node.name, decision.member.stage_pods[0])
+def _stuck(decisions: Iterable[Decision], newest: str) -> str:
+    """Returns stage pods that do not terminate, on nodes whose drain was given up for that."""
+    pods = [
+        (decision.member.node.name, decision.member.drain.stage_pods[0])
         for decision in decisions
-        if decision.member.hold.given_up == newest and decision.member.stage_pods
+        if decision.member.drain.given_up == newest and decision.member.drain.stage_pods
     ]
+    if not pods:
+        return ""
+    namespace, _, pod = pods[0][1].partition("/")
+    return (
+        f"{some(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot be "
+        f"replaced before it does: kubectl -n {namespace} describe pod {pod}"
+    )
 
 
-def stalled(decisions: Sequence[Decision], newest: str) -> bool:
+def _only_late_left(decisions: Sequence[Decision], newest: str) -> bool:
     """Returns whether only nodes that were not drained in time are left to change."""
     rest = [decision for decision in decisions if not _is_occupied(decision, newest)]
     return len(rest) < len(decisions) and not any(
@@ -82,79 +110,79 @@ def stalled(decisions: Sequence[Decision], newest: str) -> bool:
     )
 
 
-def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[str]:
+def held_up(drains: Drains, found: DriverObject, decision: Decision, newest: str) -> Iterator[str]:
     """Yields what blocks a change of a node, for `explain`.
 
     The row in the status is preferred: it has the controller's latest information.
     """
-    name, since = decision.member.node.name, decision.member.hold.since
+    name, since = decision.member.node.name, decision.member.drain.since
     rows = (row for row in found.status.get("draining", ()) if row["node"] == name)
-    message = next((row["message"] for row in rows), in_words(decision, Occupancy()))
-    if _only_ends_stages(decision):
-        yield in_words(decision, Occupancy())
-    elif since and decision.step is not DrainStep.RELEASE:
+    words = in_words(drains, decision, Occupancy())
+    message = next((row["message"] for row in rows), words)
+    if _only_ends_stages(drains, decision):
+        yield words
+    elif since and drains.step(decision) is not DrainStep.RELEASE:
         yield f"held since {for_people(since)}: {message}"
     if _is_occupied(decision, newest):
         pods = _leftover(decision)
         yield f"not drained in time: changes when its pods are gone, such as {pods}"
 
 
-def in_words(decision: Decision, occupancy: Occupancy) -> str:
+def in_words(drains: Drains, decision: Decision, occupancy: Occupancy) -> str:
     """Returns what a node waits for that is held or should be."""
-    match decision.step:
+    drain, why = decision.member.drain, drains.why(decision)
+    match drains.step(decision):
         case DrainStep.EVICT:
-            return "waiting for " + _pods(decision.member.consumers or (), occupancy.answers)
-        case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if decision.member.stage_pods:
-            return f"{decision.detail}: waiting for {some(decision.member.stage_pods, of='pods')}"
-        case DrainStep.WAIT if _cannot_see_stages(decision):
+            return "waiting for " + _pods(drain.pods or (), occupancy.answers)
+        case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if drain.stage_pods:
+            return f"{why}: waiting for {some(drain.stage_pods, of='pods')}"
+        case DrainStep.WAIT if _cannot_see_stages(drains, decision):
             return "its stage pods cannot be read"
         case DrainStep.WAIT if occupancy.trouble:
-            return f"{decision.detail}: {occupancy.trouble}"
+            return f"{why}: {occupancy.trouble}"
         case _:
-            return decision.detail
+            return why
 
 
 def _is_occupied(decision: Decision, newest: str) -> bool:
     return (
-        decision.member.hold.given_up == newest
-        and not decision.member.is_vacant
+        decision.member.drain.given_up == newest
+        and not decision.member.drain.is_empty
         and decision.place is not Place.NEWEST
         and decision.row.act in _CHANGES
     )
 
 
-def _only_ends_stages(decision: Decision) -> bool:
+def _only_ends_stages(drains: Drains, decision: Decision) -> bool:
     """Returns whether a node only waits for its stages to end.
 
     That takes seconds on every node of a rollout and is not reported as a drain.
     """
-    if decision.step is DrainStep.HOLD_FOR_STAGES:
+    step = drains.step(decision)
+    if step is DrainStep.HOLD_FOR_STAGES:
         return True
-    waits = decision.step is DrainStep.END_STAGES or _cannot_see_stages(decision)
-    return waits and not _is_drained(decision)
+    waits = step is DrainStep.END_STAGES or _cannot_see_stages(drains, decision)
+    return waits and not _is_drained(drains, decision)
 
 
-def _is_drained(decision: Decision) -> bool:
+def _is_drained(drains: Drains, decision: Decision) -> bool:
     """Returns whether a node is held and cordoned, or is to be cordoned again."""
-    held, cordoned = decision.member.hold.since, decision.member.node.unschedulable
-    return bool(held) and (cordoned or decision.step is DrainStep.CORDON)
+    held, cordoned = decision.member.drain.since, decision.member.node.unschedulable
+    return bool(held) and (cordoned or drains.step(decision) is DrainStep.CORDON)
 
 
-def _cannot_see_stages(decision: Decision) -> bool:
-    member = decision.member
-    return (
-        decision.step is DrainStep.WAIT
-        and member.consumers is not None
-        and member.stage_pods is None
-    )
+def _cannot_see_stages(drains: Drains, decision: Decision) -> bool:
+    drain = decision.member.drain
+    waits = drains.step(decision) is DrainStep.WAIT
+    return waits and drain.pods is not None and drain.stage_pods is None
 
 
 def _leftover(decision: Decision) -> str:
     """Returns the pods that had to leave and are still there."""
-    member = decision.member
-    if member.consumers or not member.stage_pods:
-        return _pods(member.consumers or (), {})
-    return some(member.stage_pods, of="pods", shown=1)
+    drain = decision.member.drain
+    if drain.pods or not drain.stage_pods:
+        return _pods(drain.pods or (), {})
+    return some(drain.stage_pods, of="pods", shown=1)
 
 
 def _pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:

@@ -16,8 +16,8 @@ from cluster.model.states import Health, Phase, Place
 from cluster.plan.nodes.members import Member, cause
 from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.table import Act
-from cluster.plan.status.drains import ending, occupied, open_drains, stalled
 from cluster.plan.status.messages import activities, nodes, running, some
+from cluster.plan.status.part import NOTHING, StatusPart
 from cluster.plan.status.report import StatusReport
 from nodeside.spec.model import Upgrade
 
@@ -35,6 +35,7 @@ class ProgressMessages:
     """The messages of each kind of progress, "" where it does not apply."""
 
     report: StatusReport
+    options: StatusPart
 
     def paused(self) -> str:
         if self.report.rollout.phase not in (Phase.HELD, Phase.PAUSED):
@@ -56,12 +57,10 @@ class ProgressMessages:
         return f"{self._progress}; {goes_on}" if goes_on else ""
 
     def drained(self) -> str:
-        held = open_drains(self.report.decisions, self.report.occupancy)
-        return f"{self._progress}; draining {some(held, shown=1)}" if held else ""
+        return self._of_option("Draining")
 
     def occupied(self) -> str:
-        alone = self._late and stalled(self.report.decisions, self.report.rollout.newest)
-        return f"{self._progress}; {self._late}" if alone else ""
+        return self._of_option("NodesOccupied")
 
     def blocked(self) -> str:
         rollout = self.report.rollout
@@ -83,7 +82,7 @@ class ProgressMessages:
         rollout = self.report.rollout
         if rollout.phase is not Phase.CANARY:
             return ""
-        return f"{self._progress}; tried first on {nodes(rollout.canaries)}{self._held_up}"
+        return f"{self._progress}; tried first on {nodes(rollout.canaries)}{self.options.delays}"
 
     def rolled_out(self) -> str:
         rollout = self.report.rollout
@@ -91,12 +90,12 @@ class ProgressMessages:
             return ""
         rest = len(rollout.unavailable) - len(self._down)
         down = f"; {_are_down(self._down)}" if self._down else ""
-        return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self._held_up}"
+        return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self.options.delays}"
 
     def given_back(self) -> str:
         stale = self.report.named(_is_stale)
         newest = self.report.called(self.report.rollout.newest)
-        return f"changing to {newest}: {some(stale)}{self._held_up}" if stale else ""
+        return f"changing to {newest}: {some(stale)}{self.options.delays}" if stale else ""
 
     def busy(self) -> str:
         busy = [
@@ -112,6 +111,10 @@ class ProgressMessages:
     def _progress(self) -> str:
         rollout, updated = self.report.rollout, self.report.counts["updated"]
         return f"{updated} of {nodes(rollout.nodes)} have {self.report.called(rollout.newest)}"
+
+    def _of_option(self, reason: str) -> str:
+        message = self.options.progress.get(reason, "")
+        return f"{self._progress}; {message}" if message else ""
 
     @cached_property
     def _failing(self) -> Mapping[str, Member]:
@@ -135,17 +138,6 @@ class ProgressMessages:
     def _works(self) -> str:
         ready = self.report.counts["ready"]
         return f"works on {ready} of {nodes(self.report.rollout.nodes)}"
-
-    @cached_property
-    def _late(self) -> str:
-        names = occupied(self.report.decisions, self.report.rollout.newest)
-        late = f"{some(names)} not drained in time: changes when its pods are gone"
-        return late if names else ""
-
-    @cached_property
-    def _held_up(self) -> str:
-        waits = some(ending(self.report.decisions, self.report.occupancy), shown=1)
-        return "".join(f"; {words}" for words in (waits, self._late) if words)
 
     @cached_property
     def _holding(self) -> Sequence[Member]:
@@ -191,9 +183,9 @@ TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
 )
 
 
-def current_motion(report: StatusReport) -> Motion | None:
+def current_motion(report: StatusReport, options: StatusPart = NOTHING) -> Motion | None:
     """Returns the first row that applies; None if there is nothing in progress."""
-    messages = ProgressMessages(report)
+    messages = ProgressMessages(report, options)
     for reason, by_itself, describe in TABLE:
         if message := describe(messages):
             return Motion(reason, by_itself, message)
@@ -202,7 +194,7 @@ def current_motion(report: StatusReport) -> Motion | None:
 
 def stopped(report: StatusReport) -> str:
     """Returns why a rollout was stopped, "" if it was not."""
-    return ProgressMessages(report).stopped()
+    return ProgressMessages(report, NOTHING).stopped()
 
 
 def _are_down(names: Sequence[str]) -> str:

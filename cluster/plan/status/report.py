@@ -9,19 +9,16 @@ from functools import cached_property
 
 from cluster.model.actions import Counts, PoolCount
 from cluster.model.names import SILENT
-from cluster.model.snapshot import DriverObject, Occupancy, Pool
+from cluster.model.snapshot import DriverObject, Pool
 from cluster.model.states import Boot, Health, Place
 from cluster.plan.builds.builds import BuildState
-from cluster.plan.builds.preflight import PreflightAnswer
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.hardware import near_label
 from cluster.plan.nodes.members import Member
-from cluster.plan.nodes.neighbours import problem
 from cluster.plan.rollout.casualties import Casualty
 from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.state import RolloutState
-from cluster.plan.rollout.unload import Unload
 from cluster.plan.status.messages import called
 from nodeside.spec import Driver
 
@@ -30,13 +27,10 @@ from nodeside.spec import Driver
 class StatusReport:
     """The inputs of conditions and pool rows.
 
-    `contested` maps a rival Driver to the nodes that we do not get because of it, `taken` to the
-    nodes that stay unchanged because of it. `versions` maps known revisions to versions.
-    `fell_back` says why a pool builds instead of using its image. `builds` are the newest
-    revision's builds that run once for all nodes of a pool. `casualties` are the nodes that the
-    newest revision has broken or taken down. `disorder` is why a Driver cannot come after the
-    others, as reason and message. `near` is a label that nodes have, where no node has one of the
-    Driver's.
+    `versions` maps known revisions to versions. `fell_back` says why a pool builds instead of using
+    its image. `builds` are the newest revision's builds that run once for all nodes of a pool.
+    `casualties` are the nodes that the newest revision has broken or taken down. `near` is a label
+    that nodes have, where no node has one of the Driver's.
     """
 
     found: DriverObject
@@ -45,16 +39,10 @@ class StatusReport:
     decisions: Sequence[Decision]
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
-    contested: Mapping[str, Collection[str]] = field(default_factory=dict)
-    taken: Mapping[str, Collection[str]] = field(default_factory=dict)
     fell_back: Mapping[Pool, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    leaving: Unload | None = None
     builds: Mapping[Pool, BuildState] = field(default_factory=dict)
-    preflight: Sequence[PreflightAnswer] = ()
-    occupancy: Occupancy = field(default_factory=Occupancy)
     casualties: Sequence[Casualty] = ()
-    disorder: tuple[str, str] = ("", "")
     near: str = ""
 
     @cached_property
@@ -75,7 +63,7 @@ class StatusReport:
         return called(revision, self.versions.get(revision, ""))
 
 
-def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusReport:
+def report_of(context: DriverContext) -> StatusReport:
     """Returns the inputs of a Driver's status."""
     return StatusReport(
         found=context.resource,
@@ -84,8 +72,6 @@ def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusRe
         decisions=context.rollout.announced,
         resolutions=context.toolkits.resolutions,
         served=context.supply.served,
-        contested=context.nodes.contested,
-        taken=context.nodes.taken,
         fell_back={
             at.pool: context.fallbacks.by_assignment[at].why
             for at in context.rollout.desired.values()
@@ -93,11 +79,7 @@ def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusRe
         },
         versions={each: driver.spec.version for each, driver in context.revisions.drivers.items()},
         builds=context.supply.newest_builds,
-        preflight=context.supply.preflight,
-        occupancy=context.snapshot.occupancy,
         casualties=context.rollout.casualties,
-        leaving=leaving,
-        disorder=problem(context.snapshot, context.driver),
         near="" if context.rollout.announced else _near(context),
     )
 

@@ -7,19 +7,19 @@ the kubelet does not count, so it has no row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cluster.model.snapshot import Node
 from cluster.plan.status.messages import cut, some
-from cluster.plan.status.report import StatusReport
-from nodeside.spec.devices import Expose
+from cluster.plan.status.part import StatusPart
+from nodeside.spec.devices import Device, Expose
 
 
-def resource_rows(report: StatusReport) -> list[dict[str, Any]]:
-    nodes = [decision.member.node for decision in report.decisions]
-    devices = report.driver.spec.devices
-    return [_row(each.resource, nodes) for each in devices if each.expose is Expose.DEVICE_PLUGIN]
+def status_part(devices: Iterable[Device], nodes: Sequence[Node]) -> StatusPart:
+    """Returns the rows of `spec.devices` on the nodes of a Driver."""
+    counted = (each.resource for each in devices if each.expose is Expose.DEVICE_PLUGIN)
+    return StatusPart({"resources": [_row(resource, nodes) for resource in counted]})
 
 
 def _row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:

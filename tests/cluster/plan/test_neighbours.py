@@ -237,9 +237,9 @@ def test_each_driver_is_looked_at_once_in_a_plan(
     chain(model)
     looks: list[str] = []
 
-    def counted(snapshot: Any, driver: Any, *rest: Any) -> Any:
+    def counted(snapshot: Any, driver: Any, *rest: Any, **more: Any) -> Any:
         looks.append(driver.name)
-        return members(snapshot, driver, *rest)
+        return members(snapshot, driver, *rest, **more)
 
     monkeypatch.setattr("cluster.plan.context.nodes.members", counted)
     plan(model.snapshot, 0.0)

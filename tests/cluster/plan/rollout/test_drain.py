@@ -14,10 +14,10 @@ from cluster.model.lanes import CORDONS, Lane
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import Occupancy
 from cluster.plan.nodes.drain_labels import stamp
-from cluster.plan.rollout.decisions import DrainStep
 from cluster.plan.rollout.drain_table import (
     TABLE,
     Change,
+    DrainStep,
     DriverState,
     Eviction,
     Hold,
