@@ -118,5 +118,5 @@ def finish(child: process.Child, started: float, timeout: float) -> Timing:
 
 def failed(argv: Sequence[str], code: int, log: Path) -> BenchError:
     said = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
-    words = f"{process.in_words(code)}: {' '.join(argv)}"
+    words = f"{process.exit_code_in_words(code)}: {' '.join(argv)}"
     return BenchError(f"{words}\n{process.tail(said)}")

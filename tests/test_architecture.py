@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import nodeside.toolkit_sidecar
-from nodeside.driver.handoff.zipapp import SHARED, program
+from nodeside.driver.handoff.zipapp import SHARED, build_zipapp
 from nodeside.errors import NodesideError
 from nodeside.system import process
 from tests.patience import patience
@@ -199,7 +199,7 @@ def test_no_file_names_a_host_of_packages_or_the_place_of_this_checkout() -> Non
 
 
 def test_the_program_of_the_sidecar_holds_what_it_imports_late() -> None:
-    archive = zipfile.ZipFile(io.BytesIO(program()))
+    archive = zipfile.ZipFile(io.BytesIO(build_zipapp()))
     packed = {name for name in archive.namelist() if name.endswith(".py")}
     wanted = {
         name

@@ -22,7 +22,7 @@ import psutil
 from cluster.model.actions import EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.labelmap import changed, labels_of
 from cluster.model.names import daemonset_name
-from cluster.model.snapshot import DriverPod, NodeDriverObject, Settings, Snapshot
+from cluster.model.snapshot import DriverPod, NodeReport, Settings, Snapshot
 from cluster.plan.planner import Planner
 from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
 from nodeside.system import process
@@ -96,7 +96,7 @@ def _world(names: list[str], count: int, option: str) -> Snapshot:
         nodes[node] = replace(like, name=node, uid=f"u{node}", boot_id=f"{node}-1", labels=labels)
         for driver in names:
             serving = model.daemonsets[daemonset_name(driver, like.labels[assigned_label(driver)])]
-            word = NodeDriverObject(
+            word = NodeReport(
                 node_driver_name(driver, node), driver, node, "ready", nodes[node].boot_id,
                 like.kernel, serving.revision, "1.0.0", "built", serving.toolkit, time=_NOW,
             )  # fmt: skip

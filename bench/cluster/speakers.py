@@ -28,10 +28,10 @@ from cluster.kube.client import Api, connect
 from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import NODES, PODS
 from cluster.model.names import DRIVER, NAMESPACE, OURS
-from nodeside.driver.announce.api import CALLER, Cluster
+from nodeside.driver.announce.api import CALLER, StatusClient
 from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.http.status import KubernetesError
-from nodeside.kube.client import Access, Client
+from nodeside.kube.client import Client, PodAccess
 from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
 from tests.controlplane.controlplane import ControlPlane
 
@@ -126,7 +126,7 @@ class _Session:
 class _Client(Client):
     """That of a node, with its own token; the connection stays open for the next node."""
 
-    def __init__(self, access: Access, session: _Session) -> None:
+    def __init__(self, access: PodAccess, session: _Session) -> None:
         super().__init__(access, CALLER)
         self._shared: Any = session
 
@@ -135,10 +135,10 @@ class _Client(Client):
         return found
 
 
-class _Node(Cluster):
+class _Node(StatusClient):
     """What a driver container talks to the API server with."""
 
-    def __init__(self, access: Access, session: _Session) -> None:
+    def __init__(self, access: PodAccess, session: _Session) -> None:
         super().__init__(access)
         self._client = _Client(access, session)
 
@@ -220,7 +220,7 @@ class _Voices:
         where.mkdir(parents=True)
         token = self._control_plane.pod_token(NAMESPACE, DRIVER, pod)  # as the kubelet does
         (where / "token").write_text(token)
-        node = _Node(Access(self._control_plane.url, where), self._session())
+        node = _Node(PodAccess(self._control_plane.url, where), self._session())
         counted = _Counted(node, status.node, self._count, self._acknowledged, self._failed)
         delivery = Delivery(counted, _QUICK)
         delivery.want(status)
@@ -290,7 +290,7 @@ class _Voices:
 class _Counted:
     """The requests of a node, counted as they are made."""
 
-    api: Cluster
+    api: StatusClient
     node: str
     count: Callable[[str], None]
     acknowledged: Callable[[str], None]

@@ -21,7 +21,7 @@ from bench.cluster.speakers import Heard, Speakers
 from bench.cluster.usage import Usage
 from bench.room import BenchError
 from bench.waiting import Waiting
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.kube.client import connect
 from cluster.kube.errors import ApiError
 from cluster.kube.resources import NODES
@@ -125,7 +125,7 @@ class Stage:
         with ExitStack() as stack:
             self.control_plane = stack.enter_context(ControlPlane())
             self._directory = stack.enter_context(scratch_directory("bench-cluster"))
-            install_all(self.control_plane, Installation())
+            install_all(self.control_plane, InstallSettings())
             install_image_streams(self.control_plane)
             set_image_stream(self.control_plane, dict(_tag(pool) for pool in range(POOLS)))
             self._reader = self._make_reader()

@@ -9,8 +9,8 @@ from typing import Any
 
 from cluster.cache.consumers import ConsumerCache
 from cluster.cache.image_labels import TagLabels
-from cluster.cache.image_streams import NamedStreams
-from cluster.cache.node_changes import attention
+from cluster.cache.image_streams import ImageStreamFilter
+from cluster.cache.node_changes import node_filter_of
 from cluster.cache.stages import StageView
 from cluster.cache.stages import read_once as read_stages
 from cluster.kube import resources
@@ -19,19 +19,19 @@ from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection, WatchHealth
 from cluster.kube.resources import Resource
 from cluster.model import parse
-from cluster.model.demand import Demand
+from cluster.model.demand import PodDemand
 from cluster.model.names import BUILDER, JOBS_OF_OURS, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
-from cluster.model.snapshot import Node, Settings, Snapshot, Tag, Unseen
+from cluster.model.snapshot import Node, NotListed, Settings, Snapshot, Tag
 from cluster.model.stages import Template
 
-Trim = Callable[[Mapping[str, Any]], Any]
+Parser = Callable[[Mapping[str, Any]], Any]
 Selections = dict[str, Selection[Any]]
 
 _JOIN = 2.0  # seconds for all threads to end; they are daemon threads
 
 
-def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selections:
+def selections(namespace: str, streams: Parser = parse.image_stream_from) -> Selections:
     """Return the selection for each field of Snapshot that a reflector fills."""
     ours: dict[str, Any] = {"namespace": namespace, "selector": OURS}
     return {
@@ -64,7 +64,7 @@ def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selec
     }
 
 
-class View:
+class ClusterCache:
     """All reflectors. Use as a context manager: they run inside it."""
 
     def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class View:
         self._stages = StageView(api, settings.namespace, wake)
         self._consumers = ConsumerCache(api, wake)
         self._tag_labels = TagLabels(api)
-        self._streams = NamedStreams()
+        self._streams = ImageStreamFilter()
         chosen = selections(settings.namespace, self._streams.trim)
         chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
         self._reflectors = {
@@ -89,9 +89,9 @@ class View:
         already, since this is called after storing it.
         """
         drivers = self._reflectors["drivers"].objects() or {}
-        return attention(drivers.values()).is_news(before, after)
+        return node_filter_of(drivers.values()).is_relevant_change(before, after)
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> ClusterCache:
         for reflector in self._reflectors.values():
             reflector.start()
         return self
@@ -158,7 +158,7 @@ class View:
         )
         return self._stages.added(snapshot)
 
-    def want(self, demand: Demand | None) -> None:
+    def want(self, demand: PodDemand | None) -> None:
         """Watch these pods of the cluster; None: a plan needs none."""
         self._consumers.want(demand)
 
@@ -183,7 +183,7 @@ class View:
     def again_in(self) -> float | None:
         """Return the seconds until more image labels may be known, or until pods need not be
         watched any more; None if that is unknown."""
-        waits = (self._tag_labels.again_in(), self._consumers.ends_in())
+        waits = (self._tag_labels.again_in(), self._consumers.expires_in())
         return min((wait for wait in waits if wait is not None), default=None)
 
     def health(self) -> list[WatchHealth]:
@@ -204,11 +204,11 @@ class View:
         return reflector is None or reflector.wait_gone(name, uid, timeout)
 
 
-def _objects(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
+def _objects(reflector: Reflector[Any]) -> Mapping[str, Any] | NotListed | None:
     """Return the objects of a kind, or Unseen if an optional kind is not listed yet."""
     health = reflector.health()
     if health.optional and not health.synced:
-        return Unseen(health.trouble or "the API server has not answered yet")
+        return NotListed(health.trouble or "the API server has not answered yet")
     return reflector.objects()
 
 
@@ -219,10 +219,10 @@ def read_once(api: Api, settings: Settings) -> Snapshot:
     return read_stages(api, Snapshot(**objects, settings=settings))
 
 
-def _once(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | Unseen | None:
+def _once(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | NotListed | None:
     try:
         return selection.list_once(api)
     except ApiError as error:
         if not selection.optional:
             raise
-        return Unseen(str(error))
+        return NotListed(str(error))

@@ -16,13 +16,13 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import PODS, RESOURCE_CLAIMS
-from cluster.model.demand import Demand
-from cluster.model.index import Index
+from cluster.model.demand import PodDemand
+from cluster.model.index import LookupCache
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
-from cluster.model.snapshot import EMPTY, Claim, Consumer, Occupancy
+from cluster.model.snapshot import EMPTY, ClaimObject, Consumer, Occupancy
 
-_KEPT: Final = 300.0  # seconds for which pods are watched after a plan last asked for them
+_WATCH_AFTER_LAST_USE: Final = 300.0  # seconds from the last plan that asked for pods
 
 
 class ConsumerCache:
@@ -39,17 +39,17 @@ class ConsumerCache:
         self._api = api
         self._wake = wake
         self._now = now
-        self._demand: Demand | None = None
+        self._demand: PodDemand | None = None
         self._asked = float("-inf")
         self._pods: Reflector[Consumer] | None = None
-        self._claims: Reflector[Claim] | None = None
-        self._index = Index()
+        self._claims: Reflector[ClaimObject] | None = None
+        self._index = LookupCache()
 
-    def want(self, demand: Demand | None) -> None:
+    def want(self, demand: PodDemand | None) -> None:
         """Watch these pods, and for some time those of earlier plans too."""
         now, before = self._now(), self._demand
         if demand is None:
-            if now >= self._asked + _KEPT:
+            if now >= self._asked + _WATCH_AFTER_LAST_USE:
                 self.stop()
             return
         self._asked = now
@@ -69,9 +69,11 @@ class ConsumerCache:
                 reflector.stop()
         self._demand, self._pods, self._claims = None, None, None
 
-    def ends_in(self) -> float | None:
+    def expires_in(self) -> float | None:
         """Return the seconds until pods need not be watched any more; None if none are."""
-        return None if self._demand is None else max(0.0, self._asked + _KEPT - self._now())
+        if self._demand is None:
+            return None
+        return max(0.0, self._asked + _WATCH_AFTER_LAST_USE - self._now())
 
     def occupancy(self) -> Occupancy:
         """Return the pods. They are unknown while a watch fails: a pod may have been added."""
@@ -89,7 +91,7 @@ class ConsumerCache:
         return Occupancy(consumers, known=True, demand=self._demand)
 
 
-def look(api: Api, demand: Demand | None) -> Occupancy:
+def list_consumers(api: Api, demand: PodDemand | None) -> Occupancy:
     """List the pods once, for a one-shot command."""
     if demand is None:
         return Occupancy()
@@ -102,11 +104,11 @@ def look(api: Api, demand: Demand | None) -> Occupancy:
     return Occupancy(consumers, known=True, demand=demand)
 
 
-def _pods(demand: Demand) -> Selection[Consumer]:
+def _pods(demand: PodDemand) -> Selection[Consumer]:
     return Selection(PODS, partial(consumer_from, demand=demand), fields=FIELDS, left_out=pod_name)
 
 
-def _claims(demand: Demand) -> Selection[Claim]:
+def _claims(demand: PodDemand) -> Selection[ClaimObject]:
     """Return the claims; a cluster without dynamic resource allocation has none."""
     trim = partial(claim_from, demand=demand)
     return Selection(RESOURCE_CLAIMS, trim, optional=True, left_out=pod_name)

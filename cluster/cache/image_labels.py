@@ -22,7 +22,7 @@ from nodeside import log
 READING: Final = 2.0  # seconds for all tags that one plan asks for
 # Rounds: one for the tags of OS versions, one for all tags if one of those does not fit, one for
 # the rendered templates of stages, and one to plan.
-LOOKS: Final = 4
+MAX_READS_PER_PLAN: Final = 4
 Known = Mapping[str, ToolkitLabels]
 _FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until a failed read is retried
 
@@ -35,8 +35,8 @@ class TagLabels:
         self._now = now
         self._known: Known = {}
         self._pending: frozenset[str] = frozenset()
-        self._rests: dict[Tag, _Rest] = {}  # backoff of tags that could not be read
-        self._rest = _Rest()  # backoff after a failure that concerns all tags
+        self._rests: dict[Tag, _Backoff] = {}  # backoff of tags that could not be read
+        self._rest = _Backoff()  # backoff after a failure that concerns all tags
         self._unread: Sequence[Tag] = ()
 
     @property
@@ -61,13 +61,13 @@ class TagLabels:
             self._known = before | new
         self._unread = [tag for tag in tags if tag.image not in self._known]
         if not self._unread:
-            self._rest = _Rest()
-        pending, self._pending = self._pending, frozenset(self._may_come())
+            self._rest = _Backoff()
+        pending, self._pending = self._pending, frozenset(self._may_appear())
         return bool(new) or self._pending != pending
 
     def read(self, asked: Callable[[Known], Iterable[Tag]]) -> Known:
         """Read labels for a one-shot command; `asked` may return more tags as labels arrive."""
-        for _ in range(LOOKS):
+        for _ in range(MAX_READS_PER_PLAN):
             if not self.learn(list(asked(self._known))):
                 break
         return self._known
@@ -79,10 +79,10 @@ class TagLabels:
         untils = [max(self._rest.until, self._resting(tag).until) for tag in self._unread]
         return max(0.0, min(untils) - self._now()) if untils else None
 
-    def _resting(self, tag: Tag) -> _Rest:
-        return self._rests.get(tag) or _Rest()
+    def _resting(self, tag: Tag) -> _Backoff:
+        return self._rests.get(tag) or _Backoff()
 
-    def _may_come(self) -> Iterator[str]:
+    def _may_appear(self) -> Iterator[str]:
         if self._rest.length and not self._rest.passing:
             return
         for tag in self._unread:
@@ -111,17 +111,17 @@ class TagLabels:
             except ApiError as error:
                 failures, passing = failures + error.concerns_all, error.retryable
                 if isinstance(error, NoSuchKind | Forbidden) or failures > 1:
-                    self._give_up(error)
+                    self._stop_reading(error)
                     break
             if labels is None:
-                self._rests.setdefault(tag, _Rest()).begin(self._now(), passing=passing)
+                self._rests.setdefault(tag, _Backoff()).begin(self._now(), passing=passing)
                 continue
             by_image[tag.image] = labels
             self._rests.pop(tag, None)
-            self._rest = _Rest()
+            self._rest = _Backoff()
         return by_image
 
-    def _give_up(self, error: ApiError) -> None:
+    def _stop_reading(self, error: ApiError) -> None:
         if not self._rest.length:
             log.detail("cannot read the labels of toolkit images", why=error)
         self._rest.begin(self._now(), passing=error.retryable)
@@ -136,7 +136,7 @@ class TagLabels:
 
 
 @dataclass
-class _Rest:
+class _Backoff:
     """An exponential backoff. `passing`: the cause may be transient."""
 
     length: float = 0.0

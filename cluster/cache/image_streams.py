@@ -19,7 +19,7 @@ _OFTEN: Final = frozenset((Toolkit().image_stream,))
 _LISTED = 2.0  # seconds to wait for the list when a Driver names a new stream
 
 
-class NamedStreams:
+class ImageStreamFilter:
     """The set of named streams. It only grows, so a Driver that reverts a change needs no list."""
 
     def __init__(self) -> None:

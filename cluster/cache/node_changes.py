@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cluster.model.names import OSTREE_LABEL
-from cluster.model.snapshot import DriverObject, Node, uses
+from cluster.model.snapshot import DriverObject, Node, has_stages
 from cluster.model.stage_order import awaited_of, stages_of
 from nodeside.protocol.labels import API_GROUP
 from nodeside.spec.model import Hardware
@@ -22,7 +22,7 @@ _DEVICE: Final = "/pci-"
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class NodeFilter:
     """The label keys that are read: our own and `keys`.
 
     `devices`: also those of PCI devices. `every`: all labels. `resources`: the extended resources
@@ -34,7 +34,7 @@ class Attention:
     every: bool = False
     resources: frozenset[str] = frozenset()
 
-    def is_news(self, before: Node, after: Node) -> bool:
+    def is_relevant_change(self, before: Node, after: Node) -> bool:
         """Return whether the change of a node may change a plan."""
         if before == after:
             return False
@@ -57,19 +57,19 @@ class Attention:
         return key in self.keys or key.startswith(_OURS) or (self.devices and _DEVICE in key)
 
 
-def attention(drivers: Iterable[DriverObject]) -> Attention:
+def node_filter_of(drivers: Iterable[DriverObject]) -> NodeFilter:
     """Return what these Drivers read. The manifests of a stage may select nodes by any label."""
-    total = Attention()
+    total = NodeFilter()
     for each in drivers:
-        every = total.every or uses(each)
+        every = total.every or has_stages(each)
         hardware = each.driver.spec.hardware if each.driver else Hardware()
         keys, devices = total.keys | hardware.node_selector.keys(), bool(hardware.pci)
-        resources = total.resources.union(*_awaited(each))
-        total = Attention(keys, total.devices or devices, every, resources)
+        resources = total.resources.union(*_awaited_resources(each))
+        total = NodeFilter(keys, total.devices or devices, every, resources)
     return total
 
 
-def _awaited(found: DriverObject) -> Iterator[Mapping[str, int]]:
+def _awaited_resources(found: DriverObject) -> Iterator[Mapping[str, int]]:
     if found.driver:
         for stage in stages_of(found.driver.spec):
             yield awaited_of(stage, found.driver.spec)

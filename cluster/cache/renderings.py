@@ -26,7 +26,7 @@ _FIRST_REST, _LONGEST_REST = 10.0, 600.0  # seconds until a failed rendering is 
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _RenderingCase:
     """A requested template. `due` is when to render it, None if it is finished."""
 
     due: float | None
@@ -53,7 +53,7 @@ class Renderings:
         self._now = now
         self._total = total
         self._changed = threading.Condition()
-        self._cases: dict[Template, _Case] = {}
+        self._cases: dict[Template, _RenderingCase] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -64,7 +64,7 @@ class Renderings:
         """
         with self._changed:
             old = self._cases
-            self._cases = {each: old.get(each) or _Case(self._now()) for each in templates}
+            self._cases = {each: old.get(each) or _RenderingCase(self._now()) for each in templates}
             if self._cases.keys() <= old.keys():
                 return False
             before = self._count()
@@ -138,11 +138,11 @@ class Renderings:
         if rendered.error != (case.rendered.error if case.rendered else None):
             self._wake()
 
-    def _next(self, case: _Case, rendered: Rendered, *, failed: bool) -> _Case:
+    def _next(self, case: _RenderingCase, rendered: Rendered, *, failed: bool) -> _RenderingCase:
         if not failed:
             return replace(case, due=None, rendered=rendered)
         rest = backoff(case.failures + 1, _FIRST_REST, _LONGEST_REST)
-        return _Case(self._now() + rest, case.failures + 1, rendered)
+        return _RenderingCase(self._now() + rest, case.failures + 1, rendered)
 
     def _has_room(self, rendered: Rendered) -> bool:
         """Return whether a result fits; earlier results keep their room."""

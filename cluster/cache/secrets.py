@@ -18,7 +18,7 @@ from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import SECRETS
 from cluster.model.names import CONTROLLER
 from cluster.model.snapshot import Snapshot
-from cluster.model.stages import SecretSight
+from cluster.model.stages import SecretData
 
 _PAUSE = 30.0  # seconds between two reads
 _FORBIDDEN = 403
@@ -36,7 +36,7 @@ class Secrets:
         self._pause = pause
         self._changed = threading.Condition()
         self._wanted: frozenset[str] = frozenset()
-        self._seen: dict[str, SecretSight] = {}
+        self._seen: dict[str, SecretData] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -52,7 +52,7 @@ class Secrets:
                 self._thread.start()
             self._changed.notify_all()
 
-    def seen(self) -> Mapping[str, SecretSight]:
+    def seen(self) -> Mapping[str, SecretData]:
         with self._changed:
             return dict(self._seen)
 
@@ -79,10 +79,10 @@ class Secrets:
         try:
             sight = read_secret(self._api, self._namespace, name)
         except ApiError as error:
-            sight = SecretSight(words=f"Secret {name}: {error}")
+            sight = SecretData(words=f"Secret {name}: {error}")
         except Exception as exc:  # a bug of ours: report and retry
             traceback.print_exc()
-            sight = SecretSight(words=f"a bug in nodeside, please report it: {type(exc).__name__}")
+            sight = SecretData(words=f"a bug in nodeside, please report it: {type(exc).__name__}")
         with self._changed:
             before = self._seen.get(name)
             outage = sight.data is None and not sight.is_certain
@@ -92,17 +92,17 @@ class Secrets:
         return sight != before
 
 
-def read_secret(api: Api, namespace: str, name: str) -> SecretSight:
+def read_secret(api: Api, namespace: str, name: str) -> SecretData:
     """Read a Secret. Raises ApiError if that says nothing about it."""
     try:
         data = api.get(SECRETS, name, namespace=namespace).get("data") or {}
     except NotFound:
-        return SecretSight(words=f"there is no Secret {name} in {namespace}", is_certain=True)
+        return SecretData(words=f"there is no Secret {name} in {namespace}", is_certain=True)
     except ApiError as error:
         if error.status != _FORBIDDEN:
             raise
-        return SecretSight(words=_forbidden(namespace, name), is_certain=True)
-    return SecretSight(dict(_texts(data)), is_certain=True)
+        return SecretData(words=_forbidden(namespace, name), is_certain=True)
+    return SecretData(dict(_texts(data)), is_certain=True)
 
 
 def _texts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from cluster.model.log_pattern import PatternRefused, search
 from cluster.model.names import stage_label
 from cluster.model.snapshot import Snapshot
 from cluster.model.stage_order import stages_of
-from cluster.model.stages import LogSight, LogWanted
+from cluster.model.stages import LogMatch, LogWanted
 from nodeside import log
 from nodeside.system.clock import backoff
 
@@ -33,14 +33,14 @@ _AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _LogCase:
     """A polled log. `since` and `due` are monotonic times; `looks` is the number of reads."""
 
     wanted: LogWanted
     since: float
     due: float
     looks: int = 0
-    sight: LogSight = field(default_factory=LogSight)
+    sight: LogMatch = field(default_factory=LogMatch)
 
 
 class StageLogs:
@@ -59,7 +59,7 @@ class StageLogs:
         self._wake = wake
         self._now = now
         self._changed = threading.Condition()
-        self._cases: dict[str, _Case] = {}
+        self._cases: dict[str, _LogCase] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -70,7 +70,7 @@ class StageLogs:
             self._cases = {
                 each.uid: old[each.uid]
                 if each.uid in old and old[each.uid].wanted == each
-                else _Case(each, since=now, due=now)
+                else _LogCase(each, since=now, due=now)
                 for each in wanted
             }
             if self._cases and self._thread is None and not self._stopping:
@@ -78,7 +78,7 @@ class StageLogs:
                 self._thread.start()
             self._changed.notify_all()
 
-    def seen(self) -> Mapping[str, LogSight]:
+    def seen(self) -> Mapping[str, LogMatch]:
         """Return the results by pod uid."""
         with self._changed:
             return {uid: case.sight for uid, case in self._cases.items()}
@@ -94,7 +94,7 @@ class StageLogs:
                 if any(list(workers.map(self.look, due))):
                     self._wake()
 
-    def _await_due(self) -> list[_Case]:
+    def _await_due(self) -> list[_LogCase]:
         """Wait for logs that are due and return them; an empty list means stop."""
         with self._changed:
             while not self._stopping:
@@ -106,7 +106,7 @@ class StageLogs:
                 self._changed.wait(None if next_ is None else next_ - now)
             return []
 
-    def look(self, case: _Case) -> bool:
+    def look(self, case: _LogCase) -> bool:
         """Read a log once. Return whether the result changed."""
         try:
             matched, trouble = self._matches(case), ""
@@ -118,7 +118,7 @@ class StageLogs:
         now = self._now()
         late = not matched and now - case.since >= case.wanted.seconds
         pause = backoff(case.looks + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
-        sight = LogSight(matched, late, trouble)
+        sight = LogMatch(matched, late, trouble)
         log.detail("looked at a log", pod=case.wanted.pod, matched=matched, trouble=trouble)
         with self._changed:
             if case.wanted.uid in self._cases:
@@ -129,7 +129,7 @@ class StageLogs:
                 )
         return sight != case.sight
 
-    def _matches(self, case: _Case) -> bool:
+    def _matches(self, case: _LogCase) -> bool:
         wanted, matches = case.wanted, search(case.wanted.pattern)
         text = self._api.read_log(
             wanted.pod,
@@ -142,7 +142,7 @@ class StageLogs:
         return any(matches(line[:_LINE]) for line in text.splitlines())
 
 
-def logs_wanted(snapshot: Snapshot) -> Iterator[LogWanted]:
+def logs_to_read(snapshot: Snapshot) -> Iterator[LogWanted]:
     """Yield the logs that stages wait for: of ready pods whose node lacks the stage's label."""
     waits = {
         (each.name, stage.name): stage.wait_for

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.cache.renderings import Renderings
 from cluster.cache.secrets import Secrets, read_secret, secrets_wanted
-from cluster.cache.stage_logs import StageLogs, logs_wanted
+from cluster.cache.stage_logs import StageLogs, logs_to_read
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection
@@ -26,7 +26,7 @@ from cluster.model.parse_stages import (
     stage_item_from,
     stage_pod_from,
 )
-from cluster.model.snapshot import DriverObject, Snapshot, uses
+from cluster.model.snapshot import DriverObject, Snapshot, has_stages
 from cluster.model.stages import OPTIONAL, WATCHED, Key, StageObject, StagePod, Stages, Template
 
 _UNREAD = "the objects of stages have not been read yet"
@@ -34,7 +34,7 @@ _UNREAD = "the objects of stages have not been read yet"
 
 def used(drivers: Iterable[DriverObject]) -> bool:
     """Return whether any Driver has stages, or had stages that may have left objects."""
-    return any(uses(driver) for driver in drivers)
+    return any(has_stages(driver) for driver in drivers)
 
 
 class StageView:
@@ -68,7 +68,7 @@ class StageView:
         if not self._started:
             return snapshot
         snapshot = replace(snapshot, stages=self._stages())
-        self._logs.want(logs_wanted(snapshot))
+        self._logs.want(logs_to_read(snapshot))
         assert snapshot.stages is not None
         self._secrets.want(secrets_wanted(snapshot))
         stages = replace(

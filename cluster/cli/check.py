@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from cluster.cli import image_pulls
-from cluster.cli.leader_status import NotInstalled, presence
+from cluster.cli.leader_status import ControllerNotInstalled, presence
 from cluster.cli.resolve import evidence, image_streams
 from cluster.cli.rivals import rivalries
 from cluster.install import crd_check
@@ -64,7 +64,7 @@ _ENFORCE = "pod-security.kubernetes.io/enforce"
 _SHOWN = 3
 
 
-class State(Enum):
+class CheckState(Enum):
     """Whether something holds. What cannot be seen with these rights is not known."""
 
     OK = "ok"
@@ -77,20 +77,20 @@ class Check:
     """One thing that must be true, what was found, and what to do if it is not."""
 
     name: str
-    state: State
+    state: CheckState
     found: str
     remedy: str = ""
 
 
 @dataclass(frozen=True)
-class Checked:
+class ClusterCheck:
     """All checks. `good` if nothing is missing."""
 
     checks: tuple[Check, ...]
 
     @property
     def good(self) -> bool:
-        return all(check.state is not State.MISSING for check in self.checks)
+        return all(check.state is not CheckState.MISSING for check in self.checks)
 
     def text(self) -> str:
         rows = [(each.name, each.state.value, _cell(each)) for each in self.checks]
@@ -105,7 +105,7 @@ def _cell(check: Check) -> str:
     return f"{check.found}\n-> {check.remedy}" if check.remedy else check.found
 
 
-def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
+def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterCheck:
     """Look at everything. A refusal or an error of one check does not end the others.
 
     Without `driver`, what the Drivers of the cluster need is looked at.
@@ -135,8 +135,8 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> Checked:
         try:
             checks += look()
         except ApiError as error:
-            checks.append(Check(name, State.UNKNOWN, str(error), error.hint))
-    return Checked(tuple(checks))
+            checks.append(Check(name, CheckState.UNKNOWN, str(error), error.hint))
+    return ClusterCheck(tuple(checks))
 
 
 def _drivers(api: Api) -> tuple[list[DriverObject], ApiError | None]:
@@ -156,7 +156,7 @@ def _mistakes(found: Sequence[DriverObject], unread: ApiError | None) -> Iterato
     for each in found:
         if each.driver is None:
             remedy = f"correct it: kubectl edit driver {each.name}"
-            yield Check(f"driver {each.name}", State.MISSING, escaped(each.mistakes), remedy)
+            yield Check(f"driver {each.name}", CheckState.MISSING, escaped(each.mistakes), remedy)
 
 
 def _version(api: Api) -> Iterator[Check]:
@@ -168,9 +168,9 @@ def _version(api: Api) -> Iterator[Check]:
         found += f", OpenShift {openshift}"
     oldest = ".".join(map(str, _OLDEST))
     if number >= _OLDEST:
-        yield Check("Kubernetes", State.OK, found)
+        yield Check("Kubernetes", CheckState.OK, found)
     else:
-        yield Check("Kubernetes", State.MISSING, found, f"nodeside needs {oldest} or later")
+        yield Check("Kubernetes", CheckState.MISSING, found, f"nodeside needs {oldest} or later")
 
 
 def _openshift(api: Api) -> str:
@@ -185,12 +185,12 @@ def _policies(api: Api) -> Iterator[Check]:
     group, plural = _POLICIES
     name = "admission policies"
     if plural in api.served(group):
-        yield Check(name, State.OK, f"{plural} are served")
+        yield Check(name, CheckState.OK, f"{plural} are served")
         return
     why = "they keep the token of one node's pod from writing about another node"
     yield Check(
         name,
-        State.MISSING,
+        CheckState.MISSING,
         f"{group} does not serve {plural}; {why}",
         "enable them in the API server: --runtime-config",
     )
@@ -201,11 +201,11 @@ def _rights(api: Api) -> Iterator[Check]:
         f"{verb} {resource.plural}" for verb, resource in _RIGHTS if not _may(api, verb, resource)
     ]
     if not lacking:
-        yield Check("rights", State.OK, "this user may install nodeside")
+        yield Check("rights", CheckState.OK, "this user may install nodeside")
         return
     yield Check(
         "rights",
-        State.MISSING,
+        CheckState.MISSING,
         f"this user may not {shortlist(lacking, _SHOWN)}",
         "install as a cluster administrator; to look at a cluster, other rights will do",
     )
@@ -228,19 +228,19 @@ def _namespace(api: Api, namespace: str) -> Iterator[Check]:
     try:
         found = api.get(NAMESPACES, namespace)
     except NotFound:
-        yield Check(name, State.OK, "is not there; `install` makes it, for privileged pods")
+        yield Check(name, CheckState.OK, "is not there; `install` makes it, for privileged pods")
         return
     if _ends(found):
         remedy = f"wait: kubectl wait --for=delete namespace/{namespace} --timeout=10m"
-        yield Check(name, State.MISSING, "is being deleted, with all that is in it", remedy)
+        yield Check(name, CheckState.MISSING, "is being deleted, with all that is in it", remedy)
         return
     level = str((found["metadata"].get("labels") or {}).get(_ENFORCE, "not set"))
     if level in ("privileged", "not set"):
-        yield Check(name, State.OK, f"pod security: {level}")
+        yield Check(name, CheckState.OK, f"pod security: {level}")
         return
     yield Check(
         name,
-        State.MISSING,
+        CheckState.MISSING,
         f"pod security: {level}, which admits no driver pod",
         f"kubectl label --overwrite namespace {namespace} {_ENFORCE}=privileged",
     )
@@ -281,10 +281,10 @@ def _pools(nodes: _Nodes) -> Iterator[Check]:
     count = len(nodes.all())
     kernels = sorted({node.kernel for node in nodes.all() if node.kernel})
     if not count:
-        yield Check("nodes", State.MISSING, "no Linux node", "add one; see kubectl get nodes")
+        yield Check("nodes", CheckState.MISSING, "no Linux node", "add one; see kubectl get nodes")
         return
     words = f"{count} with {len(kernels)} kernel{'s' * (len(kernels) != 1)}"
-    yield Check("nodes", State.OK, f"{words}: {shortlist(kernels, _SHOWN)}")
+    yield Check("nodes", CheckState.OK, f"{words}: {shortlist(kernels, _SHOWN)}")
 
 
 def _labels(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
@@ -298,7 +298,7 @@ def _labels(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
         "your own: hardware.nodeSelector"
     )
     count = len(nodes.all())
-    state = State.OK if labelled else State.MISSING
+    state = CheckState.OK if labelled else CheckState.MISSING
     found = f"{len(labelled)} of {count} nodes have labels of Node Feature Discovery for PCI"
     yield Check(name, state, found, "" if labelled else remedy)
 
@@ -313,7 +313,7 @@ def _hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
         remedy = other if driver.spec.hardware.pci else "label the nodes: kubectl label node"
         yield Check(
             f"hardware of {driver.name}",
-            State.OK if fitting else State.MISSING,
+            CheckState.OK if fitting else CheckState.MISSING,
             f"{fitting} of {count} nodes have what `hardware` asks for",
             _only_vendors(nodes, driver) if fitting else remedy,
         )
@@ -333,7 +333,7 @@ def _only_vendors(nodes: _Nodes, driver: Driver) -> str:
 
 def _rivals(nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]) -> Iterator[Check]:
     for each in rivalries(nodes.all(), drivers, others, _fits):
-        state = State.MISSING if each.certain else State.UNKNOWN
+        state = CheckState.MISSING if each.certain else CheckState.UNKNOWN
         yield Check(each.subject, state, each.found, each.remedy)
 
 
@@ -341,7 +341,7 @@ def _image(driver: Driver | None) -> Iterator[Check]:
     if driver is not None and not driver.spec.image:
         yield Check(
             f"image of {driver.name}",
-            State.MISSING,
+            CheckState.MISSING,
             "spec.image is not set",
             "name the driver image that the nodes pull: spec.image in driver.yaml",
         )
@@ -370,22 +370,22 @@ def _toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) -> Itera
         found = toolkit_image.resolve(pool, chain, streams, known)
         where = f"{pool.kernel} ({count} node{'s' * (count != 1)})"
         if found.image:
-            yield Check(f"{name} for {where}", State.OK, f"{found.image}: {found.why}")
+            yield Check(f"{name} for {where}", CheckState.OK, f"{found.image}: {found.why}")
             continue
         if driver is not None and (driver.spec.prebuilt.sources or driver.spec.prebuilt.image):
             words = "none; prebuilt modules are used"
-            yield Check(f"{name} for {where}", State.OK, words)
+            yield Check(f"{name} for {where}", CheckState.OK, words)
             continue
         remedy = found.remedy
         if driver is None:
             remedy += "; with --driver FILE, its own `toolkit` is looked at"
-        yield Check(f"{name} for {where}", State.MISSING, found.why, remedy)
+        yield Check(f"{name} for {where}", CheckState.MISSING, found.why, remedy)
 
 
 def _definitions(api: Api) -> Iterator[Check]:
     old = crd_check.words(crd_check.lacking(api))
     if old:
-        yield Check("definitions", State.MISSING, old, crd_check.REMEDY)
+        yield Check("definitions", CheckState.MISSING, old, crd_check.REMEDY)
 
 
 def _controller(api: Api, namespace: str) -> Iterator[Check]:
@@ -394,13 +394,13 @@ def _controller(api: Api, namespace: str) -> Iterator[Check]:
             return  # what is left of it ends too
     try:
         who = presence(api, namespace)
-    except NotInstalled as error:
-        yield Check("controller", State.UNKNOWN, "not installed yet", error.hint)
+    except ControllerNotInstalled as error:
+        yield Check("controller", CheckState.UNKNOWN, "not installed yet", error.hint)
         return
     if who.leads:
-        yield Check("controller", State.OK, "leads")
+        yield Check("controller", CheckState.OK, "leads")
     else:
-        state = State.MISSING if who.absent else State.UNKNOWN
+        state = CheckState.MISSING if who.absent else CheckState.UNKNOWN
         yield Check("controller", state, who.words)
 
 
@@ -413,12 +413,12 @@ def _images(api: Api, namespace: str) -> Iterator[Check]:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         yield Check(
             "images",
-            State.MISSING,
+            CheckState.MISSING,
             escaped(f"{image} cannot be pulled{more}: {message}"),
             image_pulls.remedy(message),
         )
     elif pods:
-        yield Check("images", State.OK, f"{len(pods)} pods, none waits for an image")
+        yield Check("images", CheckState.OK, f"{len(pods)} pods, none waits for an image")
 
 
 def _not_pulled(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

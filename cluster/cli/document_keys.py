@@ -16,7 +16,7 @@ _SHOWN = 120  # characters of a value that nothing was made of
 
 
 @dataclass(frozen=True)
-class Part:
+class DocumentPart:
     """A value at a path of a document; None where the document has nothing.
 
     `part` only goes down. `text`, `whole` and `entries` (of an empty list) count as read. A value
@@ -30,20 +30,20 @@ class Part:
     def __bool__(self) -> bool:
         return bool(self.value)
 
-    def part(self, *keys: str) -> Part:
+    def part(self, *keys: str) -> DocumentPart:
         here = self
         for key in keys:
             below = here.value.get(key) if isinstance(here.value, Mapping) else None
-            here = Part(below, (*here.path, key), self.read)
+            here = DocumentPart(below, (*here.path, key), self.read)
         return here
 
-    def entries(self) -> list[Part]:
+    def entries(self) -> list[DocumentPart]:
         """Return what a list holds."""
         if not isinstance(self.value, list):
             return []
         if not self.value:
             self.read.add(self.path)
-        return [Part(each, (*self.path, n), self.read) for n, each in enumerate(self.value)]
+        return [DocumentPart(each, (*self.path, n), self.read) for n, each in enumerate(self.value)]
 
     def text(self) -> str:
         """Return a scalar as text, "" if there is none."""
@@ -69,7 +69,7 @@ class Part:
         """Return a list with all that is below it, an empty one if it is none."""
         return self.whole() if isinstance(self.value, list) else []
 
-    def unread(self) -> Iterator[Part]:
+    def unread(self) -> Iterator[DocumentPart]:
         """Yield the largest parts of which nothing was read, in the order of the document."""
         if self.path in self.read:
             return
@@ -79,10 +79,10 @@ class Part:
         for each in self.below():
             yield from each.unread()
 
-    def below(self) -> Iterator[Part]:
+    def below(self) -> Iterator[DocumentPart]:
         """Yield the values of a mapping or list; reads none of them."""
         for key, value in _pairs(self.value):
-            yield Part(value, (*self.path, key), self.read)
+            yield DocumentPart(value, (*self.path, key), self.read)
 
     def brief(self) -> str:
         """Return the value as JSON, cut if it is long."""

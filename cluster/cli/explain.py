@@ -14,28 +14,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from cluster.cache.cache import read_once
-from cluster.cache.consumers import look
+from cluster.cache.consumers import list_consumers
 from cluster.cache.image_labels import TagLabels
 from cluster.cli import image_pulls, node_pods
-from cluster.cli.leader_status import Presence, standing
-from cluster.cli.status import NoSuchObject, named, overtaken
+from cluster.cli.leader_status import LeaderStatus, leader_status
+from cluster.cli.status import NoSuchObject, find_driver, outdated_status_note
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
-from cluster.model.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
+from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.conflicts import WAY_OUT
-from cluster.plan.nodes.hardware import Fit, disagreement, former_devices, has_hardware
-from cluster.plan.nodes.members import CANNOT_PULL, Member
+from cluster.plan.nodes.hardware import Match, former_devices, has_hardware, stale_nfd_label
+from cluster.plan.nodes.members import CANNOT_PULL, DriverNode
 from cluster.plan.planner import plan
-from cluster.plan.rollout.decisions import Decision, why_queued
+from cluster.plan.rollout.decisions import NodeDecision, why_queued
 from cluster.plan.rollout.table import Act
-from cluster.plan.rollout.unload import Unload, UnloadPhase
+from cluster.plan.rollout.unload import DriverUnload, UnloadPhase
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import resources
 from cluster.plan.status.drains import held_up
-from cluster.plan.status.messages import called, nodes, pool_reason, some, toolkit_message
+from cluster.plan.status.messages import nodes, pool_reason, revision_name, shorten, toolkit_message
 from cluster.plan.status.report import report_of
 from cluster.plan.status.stages import blocking, blocking_everywhere, on_node
 from cluster.render.renderer import rendered
@@ -62,7 +62,7 @@ class Explanation:
     next: tuple[str, ...]
     notice: str = ""
 
-    def with_presence(self, who: Presence) -> Explanation:
+    def with_presence(self, who: LeaderStatus) -> Explanation:
         """Return the explanation with the presence of a leader taken into account."""
         if not who.absent:
             return replace(self, notice=who.words)
@@ -90,10 +90,10 @@ class Explanation:
 
 def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
     """Read the cluster once and explain the controller's view of it. Raises NotInstalled."""
-    who = standing(api, settings.namespace)
+    who = leader_status(api, settings.namespace)
     snapshot = read_once(api, settings)
     snapshot = replace(snapshot, now=api.now())
-    snapshot = _learned(api, snapshot)
+    snapshot = _with_controller_data(api, snapshot)
     if not node:
         return explain_driver(snapshot, driver).with_presence(who)
     explanation = explain_node(snapshot, driver, node)
@@ -103,7 +103,7 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     return replace(explanation, there=there, blocks=blocks).with_presence(who)
 
 
-def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
+def _with_controller_data(api: Api, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with the data that a controller reads only if a plan asks for it."""
     known = TagLabels(api).read(
         lambda known: plan(replace(snapshot, toolkit_labels=known), snapshot.now).tags
@@ -113,11 +113,11 @@ def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
     if snapshot.stages is not None:
         given = rendered(made.templates)
         snapshot = replace(snapshot, stages=replace(snapshot.stages, rendered=given))
-    return replace(snapshot, occupancy=look(api, made.demand))
+    return replace(snapshot, occupancy=list_consumers(api, made.demand))
 
 
 def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
-    observed = named(snapshot.drivers, name)
+    observed = find_driver(snapshot.drivers, name)
     ready, degraded = condition(observed.status, "Ready"), condition(observed.status, "Degraded")
     progressing = condition(observed.status, "Progressing")
     blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
@@ -127,7 +127,7 @@ def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
     return Explanation(
         subject=f"driver {name}",
         wanted=tuple(_wanted(snapshot, observed)),
-        there=tuple(_there(snapshot, observed)),
+        there=tuple(_observed(snapshot, observed)),
         blocks=tuple(blocks),
         next=tuple(_next(snapshot, name, progressing)),
     )
@@ -140,7 +140,7 @@ def _wanted(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
         yield "its document has mistakes"
         return
     spec, context = observed.driver.spec, DriverContext(snapshot, observed, observed.driver)
-    newest = report_of(context).called(context.revisions.newest)
+    newest = report_of(context).revision_name(context.revisions.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
     yield f"on {nodes(len(context.members))}; hardware: {_hardware(observed)}"
     rollout = spec.rollout
@@ -150,9 +150,9 @@ def _wanted(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     )
 
 
-def _there(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
+def _observed(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     """Yield lines for the status that the controller last wrote."""
-    if old := overtaken(observed):
+    if old := outdated_status_note(observed):
         yield old
     status = observed.status
     nodes = status.get("nodes", {})
@@ -163,9 +163,9 @@ def _there(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     if good := status.get("lastGoodRevision"):
         read = DriverContext(snapshot, observed, observed.driver) if observed.driver else None
         version = read.revisions.drivers[good].spec.version if read and read.revisions.good else ""
-        yield f"last good version {called(good, version)}"
+        yield f"last good version {revision_name(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
-        yield f"nodes that failed or went down with the newest version: {some(lost)}"
+        yield f"nodes that failed or went down with the newest version: {shorten(lost)}"
     for row in status.get("pools", ()):
         pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
         counts = row["nodes"]
@@ -197,7 +197,7 @@ class _Notes:
 
 
 def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
-    observed = named(snapshot.drivers, name)
+    observed = find_driver(snapshot.drivers, name)
     node = snapshot.nodes.get(node_name)
     if node is None:
         raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
@@ -215,24 +215,26 @@ def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
 def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     """Return the desired state of a node, what blocks it, and what it waits for."""
     if observed.deleting:
-        leaving = Unload(snapshot, observed, (), _now(snapshot))
-        return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
+        leaving = DriverUnload(snapshot, observed, (), _now(snapshot))
+        return _unload_notes(leaving, node, _Notes(["nothing: the driver is being deleted"]))
     if observed.driver is None:
         return _Notes(["nothing: its document has mistakes"], [observed.mistakes])
     context = DriverContext(snapshot, observed, observed.driver)
     decision = next((v for v in context.rollout.decisions if v.member.node is node), None)
     if decision is None:
-        leaving = Unload(snapshot, observed, {m.node.name for m in context.members}, _now(snapshot))
-        return _leaves(leaving, node, _not_for(context, node))
+        leaving = DriverUnload(
+            snapshot, observed, {m.node.name for m in context.members}, _now(snapshot)
+        )
+        return _unload_notes(leaving, node, _not_for(context, node))
     fit, resolution = decision.member.fit, context.toolkits.resolutions[decision.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(decision.member.pool)}"])
     notes.wanted.append(f"toolkit: {resolution.why}")
     if build := context.supply.newest_builds.get(decision.member.pool):
         notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
     state = context.rollout.state
-    newest, good = map(report_of(context).called, (state.newest, state.good))
+    newest, good = map(report_of(context).revision_name, (state.newest, state.good))
     notes.wanted.append(f"version {newest}; last good {good}")
-    if fit is Fit.KEPT:
+    if fit is Match.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
     notes.blocks += [
         *_blocks(context, decision),
@@ -266,7 +268,7 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
     return notes
 
 
-def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
+def _unload_notes(leaving: DriverUnload, node: Node, notes: _Notes) -> _Notes:
     """Return the notes with the unload phase, for a node that a Driver leaves."""
     leaver = next((each for each in leaving.leavers if each.node is node), None)
     if leaver is None or leaver.phase is UnloadPhase.GONE:
@@ -289,7 +291,7 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
                 f" (it has {present})" if present else ""
             )
     alone = replace(hardware, node_selector={})
-    if hardware.pci and has_hardware(node, alone, assigned=False) is not Fit.HAS:
+    if hardware.pci and has_hardware(node, alone, assigned=False) is not Match.HAS:
         ids = ["_".join(filter(None, (each.vendor, each.device))) for each in hardware.pci]
         labels = [f"feature.node.kubernetes.io/pci-{each}.present=true" for each in ids]
         yield (
@@ -299,7 +301,7 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
         )
 
 
-def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
+def _blocks(context: DriverContext, decision: NodeDecision) -> Iterator[str]:
     member, row = decision.member, decision.row
     build = context.supply.newest_builds.get(member.pool)
     if build is not None and (reason := pool_reason(build, [decision])) is not None:
@@ -313,7 +315,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
             yield f"driver {rival} has a module of the same name there; {WAY_OUT}"
     if member.health is Health.DOWN:
         yield "the node is not ready"
-    yield from _trouble(member)
+    yield from _pod_problem(member)
     if (report := member.word) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
@@ -325,7 +327,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
         yield f"{row.why}: {degraded['message']}" if stopped else row.why
 
 
-def _trouble(member: Member) -> Iterator[str]:
+def _pod_problem(member: DriverNode) -> Iterator[str]:
     """Yield why its pod does not start, and what to do if that is an image."""
     if member.trouble:
         yield member.trouble
@@ -334,7 +336,7 @@ def _trouble(member: Member) -> Iterator[str]:
         yield image_pulls.remedy(unpulled[0])
 
 
-def _awaited(decision: Decision) -> Iterator[str]:
+def _awaited(decision: NodeDecision) -> Iterator[str]:
     """Yield what a node that nothing blocks is waiting for."""
     if decision.place is not Place.NEWEST:
         yield decision.row.why
@@ -348,7 +350,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
         yield f"kernel {node.kernel} ({node.architecture}){system}"
     else:
         yield "kernel not reported yet"
-    if odd := disagreement(node):
+    if odd := stale_nfd_label(node):
         yield odd
     if node.unschedulable:
         yield "the node is cordoned: of new pods, only those of DaemonSets start there"
@@ -373,7 +375,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
 
 def _concerns(action: Action, driver: str, node: str) -> bool:
     """Return whether an action is about the node; an uncordon counts for any Driver."""
-    if not isinstance(action, LabelNode | Cordon | Uncordon | Evict) or action.node != node:
+    if not isinstance(action, LabelNode | Cordon | Uncordon | EvictPod) or action.node != node:
         return False
     return isinstance(action, Uncordon) or action.driver == driver
 

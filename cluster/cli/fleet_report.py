@@ -26,7 +26,7 @@ from cluster.cli.status import (
 from cluster.kube.client import Api
 from cluster.kube.resources import NODE_DRIVERS
 from cluster.model.parse import node_driver_from
-from cluster.model.snapshot import DriverObject, NodeDriverObject
+from cluster.model.snapshot import DriverObject, NodeReport
 from nodeside.protocol.node_status import State
 from nodeside.text.html_page import (
     Bar,
@@ -61,7 +61,7 @@ _SILENT = "silent"  # of the nodes that are to have it, those that have reported
 class NodeRow:
     """What a node reported of a driver. `seconds` are those of its stages, by name."""
 
-    report: NodeDriverObject
+    report: NodeReport
     seconds: Mapping[str, float]
 
     @property

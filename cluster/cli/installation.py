@@ -13,13 +13,13 @@ from cluster.cli.options import (
     NAMESPACE,
     Connection,
     connected,
-    in_own_right,
+    explain_missing_role,
     installed,
 )
 from nodeside.errors import UsageError
 
 if TYPE_CHECKING:
-    from cluster.install.manifests import Installation
+    from cluster.install.manifests import InstallSettings
 
 FORMATS = ("yaml", "helm", "kustomize")
 
@@ -115,7 +115,7 @@ def _is_given(context: click.Context, name: str | None) -> bool:
     return source not in (None, click.core.ParameterSource.DEFAULT)
 
 
-def _make_directory(format: str, output: Path, installation: Installation) -> None:
+def _make_directory(format: str, output: Path, installation: InstallSettings) -> None:
     from cluster.install.directory import write_directory
 
     if format == "helm":
@@ -134,7 +134,7 @@ def _make_directory(format: str, output: Path, installation: Installation) -> No
 
 
 @click.command()
-@in_own_right(INSTALLING)
+@explain_missing_role(INSTALLING)
 @connected
 @installed
 def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
@@ -157,7 +157,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@in_own_right(INSTALLING)
+@explain_missing_role(INSTALLING)
 @connected
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
@@ -216,13 +216,13 @@ def import_module(module: Path, image: str) -> None:
 COMMANDS = (crds, manifests, install, uninstall, import_module)
 
 
-def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:
-    from cluster.install.manifests import IMAGE, Installation
+def _installation(namespace: str, chosen: Mapping[str, Any]) -> InstallSettings:
+    from cluster.install.manifests import IMAGE, InstallSettings
     from cluster.install.pull_specs import beside
 
     image = chosen["image"] or IMAGE
     images = {"image": image, "agent_image": chosen["agent_image"] or beside(image)}
-    return Installation(namespace, **{**chosen, **images})
+    return InstallSettings(namespace, **{**chosen, **images})
 
 
 def _report(steps: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cluster.cli.document_keys import Part
+from cluster.cli.document_keys import DocumentPart
 from cluster.cli.kmm_remarks import remarks
 from cluster.cli.kmm_workload import config_map, device_classes, workloads
 from nodeside.errors import SpecError
@@ -46,27 +46,27 @@ class _Field:
 class _Import:
     """One Module."""
 
-    module: Part
+    module: DocumentPart
     image: str
 
     @property
-    def spec(self) -> Part:
+    def spec(self) -> DocumentPart:
         return self.module.part("spec")
 
     @property
-    def container(self) -> Part:
+    def container(self) -> DocumentPart:
         return self.spec.part("moduleLoader", "container")
 
     @property
-    def modprobe(self) -> Part:
+    def modprobe(self) -> DocumentPart:
         return self.container.part("modprobe")
 
     @cached_property
-    def mappings(self) -> list[Part]:
+    def mappings(self) -> list[DocumentPart]:
         return self.container.part("kernelMappings").entries()
 
     @property
-    def places(self) -> list[Part]:
+    def places(self) -> list[DocumentPart]:
         """The container, whose fields are for every kernel, and its kernel mappings."""
         return [self.container, *self.mappings]
 
@@ -234,7 +234,7 @@ def _values(parameters: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return {name: value for each in given.values() for name, value in each.items()}, comments
 
 
-def _build_comments(build: Part, kernels: str) -> Iterator[str]:
+def _build_comments(build: DocumentPart, kernels: str) -> Iterator[str]:
     where = build.part(*_DOCKERFILE).text()
     file = f"the Dockerfile in ConfigMap {where}" if where else "a Dockerfile"
     yield f"{kernels}: what {file} does between FROM and `make`"
@@ -260,11 +260,11 @@ def convert(text: str, where: str, image: str) -> str:
     return "".join((*_mistakes(body), *head, body, *further))
 
 
-def _read(text: str, where: str) -> Part:
+def _read(text: str, where: str) -> DocumentPart:
     document = read_yaml(text, where)
     if document.mistakes:  # such as a key that appears twice
         raise refuse(document, document.mistakes)
-    module = Part(document.data)
+    module = DocumentPart(document.data)
     kind, version = module.part("kind").text(), module.part("apiVersion").text()
     if kind != _KIND:
         raise SpecError(f"{where}: expected {_EXPECTED}, got {kind or 'a document without kind'}")

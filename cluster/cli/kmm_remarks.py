@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from cluster.cli.document_keys import Part
+from cluster.cli.document_keys import DocumentPart
 from nodeside.spec.mistakes import in_words
 
 _PULLS: Final = "images are pulled by the nodes' container runtime, which has settings of its own"
@@ -61,7 +61,7 @@ _UNKNOWN: Final = "not known to this program; nothing of it is in the Driver bel
 _SILENT: Final = ("status", "metadata.managedFields")  # whose values are not repeated
 
 
-def remarks(unread: Iterable[Part]) -> Iterator[str]:
+def remarks(unread: Iterable[DocumentPart]) -> Iterator[str]:
     """Yield a sentence for each part of a Module that was not read.
 
     A part that the table knows only in pieces is said in pieces.
@@ -76,7 +76,7 @@ def remarks(unread: Iterable[Part]) -> Iterator[str]:
             yield f"{in_words(part.path).removeprefix('$.')}{value}: {_known(place) or _UNKNOWN}"
 
 
-def _place(part: Part) -> str:
+def _place(part: DocumentPart) -> str:
     keys = [key for key in part.path if isinstance(key, str)]
     return ".".join(keys).replace("container.kernelMappings.", "container.", 1)
 

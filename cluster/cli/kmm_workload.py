@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cluster.cli.document_keys import Part
+from cluster.cli.document_keys import DocumentPart
 from nodeside.spec.yamltext import write_yaml
 
 _TEMPLATE = re.compile(r"\{[{%#]")  # what begins something in a stage's templates
@@ -71,12 +71,12 @@ _DRA = Workload(
 )
 
 
-def workloads(spec: Part) -> Iterator[Workload]:
+def workloads(spec: DocumentPart) -> Iterator[Workload]:
     """Yield what a Module's `spec` has beside the driver."""
     yield from (each for each in (_PLUGIN, _DRA) if spec.part(each.key))
 
 
-def config_map(workload: Workload, spec: Part, name: str) -> dict[str, Any]:
+def config_map(workload: Workload, spec: DocumentPart, name: str) -> dict[str, Any]:
     """Return the ConfigMap `name` of a stage, with the DaemonSet as a template."""
     labels = {"app": name}
     pod = _pod(workload, spec.part(workload.key))
@@ -104,7 +104,7 @@ def _escaped(text: str) -> str:
     return _TEMPLATE.sub(lambda found: "{{ '" + found[0] + "' }}", text)
 
 
-def _pod(workload: Workload, section: Part) -> dict[str, Any]:
+def _pod(workload: Workload, section: DocumentPart) -> dict[str, Any]:
     volumes = [
         {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
         for name, path in workload.paths.items()
@@ -142,7 +142,7 @@ def _listed(given: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def device_classes(spec: Part) -> Iterator[dict[str, Any]]:
+def device_classes(spec: DocumentPart) -> Iterator[dict[str, Any]]:
     """Yield the DeviceClasses of a DRA driver, which no stage may have: they are cluster-wide."""
     for each in spec.part("dra", "deviceClasses").entries():
         given = dict(each.mapping())

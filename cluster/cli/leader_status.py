@@ -25,7 +25,7 @@ _BINDINGS = Resource("ClusterRoleBinding", "clusterrolebindings", "rbac.authoriz
 _CLOCKS = 30.0
 
 
-class NotInstalled(NodesideError):
+class ControllerNotInstalled(NodesideError):
     """The given namespace has neither a Lease nor a Deployment of ours."""
 
     exit_code = ExitCode.USAGE
@@ -33,7 +33,7 @@ class NotInstalled(NodesideError):
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class LeaderStatus:
     """The presence of a leader. `leads` is None if unknown; `words` is the problem, "" if none."""
 
     leads: bool | None
@@ -44,19 +44,19 @@ class Presence:
         return self.leads is False
 
 
-def presence(api: Api, namespace: str) -> Presence:
+def presence(api: Api, namespace: str) -> LeaderStatus:
     """Read the Lease. Raises NotInstalled if there is neither a Lease nor a Deployment of ours."""
     try:
         lease = api.get(LEASES, LEASE, namespace=namespace)
     except NotFound:
         _check_installed(api, namespace)
-        return Presence(False, f"no controller has led yet; {_look(namespace)}")
+        return LeaderStatus(False, f"no controller has led yet; {_look(namespace)}")
     except Forbidden as error:
-        return Presence(None, f"whether a controller leads is not known: {error}")
+        return LeaderStatus(None, f"whether a controller leads is not known: {error}")
     return read(lease, namespace, api.now())
 
 
-def standing(api: Api, namespace: str) -> Presence:
+def leader_status(api: Api, namespace: str) -> LeaderStatus:
     """Return the presence, with a note if the definitions are outdated; for one-shot commands."""
     who = presence(api, namespace)
     old = crd_check.words(crd_check.lacking(api))
@@ -64,18 +64,18 @@ def standing(api: Api, namespace: str) -> Presence:
     return replace(who, words="\n".join(filter(None, messages)))
 
 
-def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:
+def read(lease: Mapping[str, Any], namespace: str, now: float) -> LeaderStatus:
     """Evaluate a Lease. `now` is wall clock time."""
     spec = lease.get("spec") or {}
     holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
     since = f" since {renewed[:19]}Z" if renewed else ""
     if not holder:
-        return Presence(False, f"no controller leads{since}; {_look(namespace)}")
+        return LeaderStatus(False, f"no controller leads{since}; {_look(namespace)}")
     silent = now - seconds(f"{renewed[:19]}Z")  # without the fraction
     if silent > float(spec.get("leaseDurationSeconds") or 0) + _CLOCKS:
         words = f"no controller leads: {holder} did, and has been silent{since}; {_look(namespace)}"
-        return Presence(False, words)
-    return Presence(True)
+        return LeaderStatus(False, words)
+    return LeaderStatus(True)
 
 
 def _look(namespace: str) -> str:
@@ -92,7 +92,7 @@ def _check_installed(api: Api, namespace: str) -> None:
             if where not in ("", namespace)
             else "nodeside-cluster install --help"
         )
-        raise NotInstalled(
+        raise ControllerNotInstalled(
             f"nodeside is not installed in namespace {namespace}: neither the Lease {LEASE} "
             f"nor the Deployment {CONTROLLER} is there",
             hint=hint,

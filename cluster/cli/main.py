@@ -32,7 +32,7 @@ from cluster.cli.options import (
     PULL_SECRETS,
     Connection,
     connected,
-    in_own_right,
+    explain_missing_role,
     not_empty,
 )
 from cluster.cli.preflight import preflight
@@ -164,7 +164,7 @@ def run(
 
 
 @root.command()
-@in_own_right(LOOKING)
+@explain_missing_role(LOOKING)
 @connected
 @ANY_DRIVER
 @output_option
@@ -181,7 +181,7 @@ def status(*, connection: Connection, driver: str, output: str, watch: bool) -> 
     api, namespace = connection.open(), connection.namespace
     current = overview.look(api, namespace, driver)  # a watch would keep retrying after a refusal
     if watch:
-        for current in overview.follow(api, namespace, driver):  # never ends by itself
+        for current in overview.watch_status(api, namespace, driver):  # never ends by itself
             if output == "table" and sys.stdout.isatty():
                 _show_in_place(current)
             else:
@@ -206,7 +206,7 @@ def _show(current: Overview, output: str) -> None:
 
 
 @root.command()
-@in_own_right(LOOKING)
+@explain_missing_role(LOOKING)
 @connected
 @DRIVER
 @ANY_NODE
@@ -226,7 +226,7 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 
 
 @root.command()
-@in_own_right(LOOKING)
+@explain_missing_role(LOOKING)
 @connected
 @ANY_DRIVER
 @click.option(
@@ -254,7 +254,7 @@ def report(*, connection: Connection, driver: str, output: Path | None) -> None:
 
 
 @root.command()
-@in_own_right(LOOKING)
+@explain_missing_role(LOOKING)
 @connected
 @click.argument("os_version", callback=not_empty)
 @click.option("--kernel", default="", help="Kernel release, for images that are named by kernel.")
@@ -284,7 +284,7 @@ def resolve(
 
 
 @root.command()
-@in_own_right(LOOKING)
+@explain_missing_role(LOOKING)
 @connected
 @click.option(
     "--driver",

@@ -16,7 +16,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.resources import PODS, Resource
 from cluster.model.fields import part, report_text, text
-from cluster.model.limits import clipped
+from cluster.model.limits import truncate
 from cluster.model.snapshot import DriverPod, Snapshot
 from nodeside.protocol.labels import node_driver_name
 from nodeside.protocol.node_status import State
@@ -101,5 +101,5 @@ def _said(event: dict[str, Any]) -> _Said | None:
     with suppress(ValueError):
         time = parse_rfc3339(f"{last.rstrip('Z').partition('.')[0]}Z")
         words = " ".join(report_text(event, "message").split())
-        return _Said(time, clipped(words, _LIMIT))
+        return _Said(time, truncate(words, _LIMIT))
     return None

@@ -41,7 +41,7 @@ class Connection:
 
         api = connect(self._kubeconfig, self._context)
         if reach:
-            api.reach()
+            api.check_reachable()
         return api
 
     def settings(self, **more: Any) -> Settings:
@@ -212,7 +212,7 @@ TRYING = "`preflight` takes the ClusterRole and the Role nodeside-preflight"
 INSTALLING = "`install` and `uninstall` take cluster-admin"
 
 
-def in_own_right(needs: str) -> Callable[[F], F]:
+def explain_missing_role(needs: str) -> Callable[[F], F]:
     """Return a decorator that adds the required role to the hint if the API server refuses."""
 
     def made(function: F) -> F:

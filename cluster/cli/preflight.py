@@ -7,14 +7,21 @@ from typing import Any
 
 import click
 
-from cluster.cli.options import ARCHITECTURE, DRIVER, TRYING, Connection, connected, in_own_right
+from cluster.cli.options import (
+    ARCHITECTURE,
+    DRIVER,
+    TRYING,
+    Connection,
+    connected,
+    explain_missing_role,
+)
 from nodeside.failures import output_option
 
 _SECONDS = 3600.0
 
 
 @click.command()
-@in_own_right(TRYING)
+@explain_missing_role(TRYING)
 @connected
 @DRIVER
 @click.option("--os-version", default="", help="The toolkit image of this tag.")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cluster.cli.leader_status import Presence, presence, standing
+from cluster.cli.leader_status import LeaderStatus, leader_status, presence
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError
@@ -44,7 +44,7 @@ class Overview:
     """All Drivers, or one."""
 
     drivers: Drivers
-    presence: Presence
+    presence: LeaderStatus
 
     @property
     def ready(self) -> bool:
@@ -79,18 +79,20 @@ class Overview:
 
 def look(api: Api, namespace: str, driver: str = "") -> Overview:
     """Read once. Raises NotInstalled, and NoSuchObject if `driver` is given and does not exist."""
-    who = standing(api, namespace)
+    who = leader_status(api, namespace)
     drivers = {each.name: each for each in api.list(DRIVERS, driver_from).items}
     return overview(drivers, who, driver)
 
 
-def overview(drivers: Drivers, who: Presence, driver: str = "") -> Overview:
+def overview(drivers: Drivers, who: LeaderStatus, driver: str = "") -> Overview:
     """Return the overview of all Drivers or of one. Raises NoSuchObject."""
     names = [driver] if driver else sorted(drivers)
-    return Overview({name: named(drivers, name) for name in names}, who)
+    return Overview({name: find_driver(drivers, name) for name in names}, who)
 
 
-def follow(api: Api, namespace: str, driver: str = "", every: float = 1.0) -> Iterator[Overview]:
+def watch_status(
+    api: Api, namespace: str, driver: str = "", every: float = 1.0
+) -> Iterator[Overview]:
     """Yield the overview now and after each change, at most once per `every` seconds.
 
     It uses a watch, so it costs little.
@@ -121,7 +123,7 @@ def _watched(api: Api, wakes: Wakeup) -> Iterator[Reflector[DriverObject]]:
         drivers.join(_JOIN)
 
 
-def named(drivers: Drivers, name: str) -> DriverObject:
+def find_driver(drivers: Drivers, name: str) -> DriverObject:
     """Return one Driver. Raises NoSuchObject, which lists the existing ones."""
     if name not in drivers:
         raise no_driver(name, drivers)
@@ -133,7 +135,7 @@ def no_driver(name: str, existing: Iterator[str] | Drivers | Sequence[str]) -> N
     return NoSuchObject(f"no Driver {name!r} in this cluster", hint=f"there is: {names}")
 
 
-def overtaken(observed: DriverObject) -> str:
+def outdated_status_note(observed: DriverObject) -> str:
     """Return why the status is not about the current generation of the Driver; "" if it is."""
     seen = observed.status.get("observedGeneration")
     if not observed.status or seen is None or seen == observed.generation:
@@ -142,7 +144,9 @@ def overtaken(observed: DriverObject) -> str:
 
 
 def _is_ready(observed: DriverObject) -> bool:
-    return condition(observed.status, "Ready")["status"] == "True" and not overtaken(observed)
+    return condition(observed.status, "Ready")["status"] == "True" and not outdated_status_note(
+        observed
+    )
 
 
 def row_of(observed: DriverObject) -> Row:
@@ -151,7 +155,7 @@ def row_of(observed: DriverObject) -> Row:
     # A true Ready with another reason is about the stages.
     well = ready["status"] == "True" and ready["reason"] == "Ready"
     why = "" if well else ready["message"]
-    if old := overtaken(observed):
+    if old := outdated_status_note(observed):
         why = f"{old}; {why}" if why else old
     return (
         observed.name,

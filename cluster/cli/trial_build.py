@@ -27,7 +27,7 @@ from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.model.snapshot import Settings, Snapshot
 from cluster.plan.builds.preflight import build_for, tags
-from cluster.plan.objects.build_job import ANSWER, Build, job_spec
+from cluster.plan.objects.build_job import ANSWER, SharedBuild, job_spec
 from cluster.plan.objects.revision import revision_of, revision_text
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
@@ -85,7 +85,7 @@ _WORDS = {
 }
 
 
-def trial_of(api: Api, name: str, place: Preflight, architecture: str) -> Build:
+def trial_of(api: Api, name: str, place: Preflight, architecture: str) -> SharedBuild:
     """Return the trial build of a Driver of the cluster. Raises NoSuchObject, NoToolkit."""
     try:
         observed = driver_from(api.get(DRIVERS, name))
@@ -119,7 +119,7 @@ class TrialBuild:
 
     api: Api
     settings: Settings
-    build: Build
+    build: SharedBuild
     say: Say
     line: Say
     timeout: float

@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from cluster.controller.contention import Standoffs
-from cluster.controller.eviction_backoff import Evictions
-from cluster.controller.executor import Outcome
-from cluster.controller.failures import Failure, again, generation_of, with_blindness, with_troubles
-from cluster.controller.status_throttle import Quiet
+from cluster.controller.contention import RevertedEdits
+from cluster.controller.eviction_backoff import EvictionBackoff
+from cluster.controller.executor import ExecutionResult
+from cluster.controller.failures import (
+    Failure,
+    generation_of,
+    next_retry,
+    report_failures,
+    report_unreadable_kinds,
+)
+from cluster.controller.status_throttle import StatusThrottle
 from cluster.model.actions import EmitEvent, Plan
 from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot
@@ -24,10 +30,10 @@ class Amendments:
     """`jitter` is for the backoff of failures. `_events` are for failures that no condition can
     report. All times but `wall` are monotonic."""
 
-    throttle: Quiet
+    throttle: StatusThrottle
     jitter: Callable[[], float]
-    evictions: Evictions = field(default_factory=Evictions)
-    _standoffs: Standoffs = field(default_factory=Standoffs)
+    evictions: EvictionBackoff = field(default_factory=EvictionBackoff)
+    _standoffs: RevertedEdits = field(default_factory=RevertedEdits)
     _failures: dict[Lane, Failure] = field(default_factory=dict)
     _events: list[EmitEvent] = field(default_factory=list)
 
@@ -48,13 +54,15 @@ class Amendments:
         counts what it passes as written. Evictions only bring the next plan forward.
         """
         plan = self._standoffs(plan, snapshot, now=now, wall=wall)
-        plan = with_troubles(plan, snapshot, self._failures, now=now, wall=wall)
-        plan = with_blindness(plan, snapshot, blind, wall)
+        plan = report_failures(plan, snapshot, self._failures, now=now, wall=wall)
+        plan = report_unreadable_kinds(plan, snapshot, blind, wall)
         plan, self._events = replace(plan, actions=(*plan.actions, *self._events)), []
         plan = self.throttle(plan, snapshot, now)
-        return self.evictions.waking(plan, now)
+        return self.evictions.requeue_for_retry(plan, now)
 
-    def take(self, outcome: Outcome, snapshot: Snapshot, *, began: float, now: float) -> bool:
+    def take(
+        self, outcome: ExecutionResult, snapshot: Snapshot, *, began: float, now: float
+    ) -> bool:
         """Record the outcome of a round; return whether the next plan has more to report.
 
         Clears the failure of each lane that was due when the round began and succeeded. A lane in
@@ -85,6 +93,6 @@ class Amendments:
                 event = EmitEvent(driver.name, driver.uid, True, failure.reason, failure.message)
                 self._events.append(event)
         generation = generation_of(lane, snapshot)
-        self._failures[lane] = again(
+        self._failures[lane] = next_retry(
             before, failure, generation=generation, now=now, jitter=self.jitter()
         )

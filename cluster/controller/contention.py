@@ -15,8 +15,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.controller.failures import Failure, reported
-from cluster.kube.managed_fields import Overwrite
+from cluster.controller.failures import Failure, report_in_status
+from cluster.kube.managed_fields import ExistingObject
 from cluster.model.actions import Action, Apply, EmitEvent, Plan, SetStatus
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.snapshot import Snapshot
@@ -24,14 +24,14 @@ from cluster.model.snapshot import Snapshot
 REASON = "FieldsContested"
 
 _FIRST, _LONGEST = 1.0, 300.0  # seconds between two reverts of one object
-_CALM = 900.0  # seconds without an edit, after which the count starts again
-_STUBBORN = 3  # edits of one object from which on it is taken for a program
+_FORGET_AFTER = 900.0  # seconds without an edit, after which the count starts again
+_EDITS_OF_A_PROGRAM = 3  # edits of one object from which on it is taken for a program
 
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
+class _AppliedObject:
     """An object as we last applied it. `edits` of it were reverted, the last one at `at`.
 
     `altered`: it was reported that the object does not stay as applied.
@@ -51,10 +51,10 @@ class _Past:
 
 
 @dataclass
-class Standoffs:
+class RevertedEdits:
     """The reverted objects, by kind and name; times are monotonic."""
 
-    _past: dict[_Key, _Past] = field(default_factory=dict)
+    _past: dict[_Key, _AppliedObject] = field(default_factory=dict)
     _news: list[tuple[str, str, str]] = field(default_factory=list)
 
     def clear(self) -> None:
@@ -74,7 +74,7 @@ class Standoffs:
                 waits.append(wait)
         for name, past in self._contested(snapshot, now):
             actions = _with_complaint(actions, snapshot, name, past, wall)
-            waits.append(past.at + _CALM - now)
+            waits.append(past.at + _FORGET_AFTER - now)
         actions += self._events(snapshot)
         return replace(plan, actions=tuple(actions)).within(waits)
 
@@ -83,8 +83,8 @@ class Standoffs:
         for action, stamp in applied:
             key, digest = _key(action), _digest(action)
             before = self._past.get(key)
-            past = _Past(action.driver, digest, stamp)
-            if before is not None and now < before.at + _CALM:
+            past = _AppliedObject(action.driver, digest, stamp)
+            if before is not None and now < before.at + _FORGET_AFTER:
                 past = replace(past, edits=before.edits, at=before.at, words=before.words)
             if _is_repeated(action, before):
                 words = (action.over.edit if action.over else "") or "something changed it"
@@ -101,12 +101,12 @@ class Standoffs:
         past = self._past.get(_key(action))
         if past is None or past.digest != _digest(action):
             return 0.0
-        if _is_in_vain(action.over, past):
+        if _is_changed_by_webhook(action.over, past):
             self._report_altered(_key(action), past)
             return None
         return max(0.0, past.at + past.pause - now)
 
-    def _report_altered(self, key: _Key, past: _Past) -> None:
+    def _report_altered(self, key: _Key, past: _AppliedObject) -> None:
         if not past.altered:
             self._past[key] = replace(past, altered=True)
             words = (
@@ -122,12 +122,12 @@ class Standoffs:
             if driver := snapshot.drivers.get(name):
                 yield EmitEvent(name, driver.uid, warning=True, reason=reason, note=note)
 
-    def _contested(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _Past]]:
+    def _contested(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _AppliedObject]]:
         """Yield the objects that somebody keeps editing."""
         for (kind, name), past in self._past.items():
             if (
-                past.edits >= _STUBBORN
-                and now < past.at + _CALM
+                past.edits >= _EDITS_OF_A_PROGRAM
+                and now < past.at + _FORGET_AFTER
                 and past.driver in snapshot.drivers
             ):
                 yield f"{kind} {name}", past
@@ -151,20 +151,20 @@ def _digest(action: Apply) -> str:
     return notes.get(APPLIED_NOTE) or hashlib.sha256(text.encode()).hexdigest()
 
 
-def _is_repeated(action: Apply, past: _Past | None) -> bool:
+def _is_repeated(action: Apply, past: _AppliedObject | None) -> bool:
     """Return whether it was applied before and somebody has changed it since."""
     if action.over is None:
         return False
     return bool(action.over.edit) or (past is not None and past.digest == _digest(action))
 
 
-def _is_in_vain(over: Overwrite, past: _Past) -> bool:
+def _is_changed_by_webhook(over: ExistingObject, past: _AppliedObject) -> bool:
     """Return whether it differs from what was applied although nobody else has written it."""
-    return bool(over.edit) and over.stamp == past.stamp
+    return bool(over.edit) and over.last_write == past.stamp
 
 
 def _with_complaint(
-    actions: list[Action], snapshot: Snapshot, name: str, past: _Past, wall: float
+    actions: list[Action], snapshot: Snapshot, name: str, past: _AppliedObject, wall: float
 ) -> list[Action]:
     """Add the complaint to the Driver's status, unless it is already Degraded otherwise."""
     driver = snapshot.drivers[past.driver]
@@ -178,4 +178,4 @@ def _with_complaint(
         f"{name}: {past.words}, again and again; it is reverted every {past.pause:.0f} s at most: "
         "keep that program away from the objects of nodeside"
     )
-    return reported(actions, driver, Failure(REASON, words), wall, {})
+    return report_in_status(actions, driver, Failure(REASON, words), wall, {})

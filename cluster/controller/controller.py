@@ -16,16 +16,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.cache.cache import View
-from cluster.cache.image_labels import LOOKS
+from cluster.cache.cache import ClusterCache
+from cluster.cache.image_labels import MAX_READS_PER_PLAN
 from cluster.controller.amendments import Amendments
-from cluster.controller.executor import Applier, Outcome
-from cluster.controller.failures import Failure, failure_of, unreadable_kinds, with_blindness
+from cluster.controller.executor import Applier, ExecutionResult
+from cluster.controller.failures import (
+    Failure,
+    failure_of,
+    report_unreadable_kinds,
+    unreadable_kinds,
+)
 from cluster.controller.pacing import CpuBudget, Heartbeat, LoopTimings
-from cluster.controller.status_throttle import Quiet
+from cluster.controller.status_throttle import StatusThrottle
 from cluster.kube.election import Leadership
 from cluster.kube.wakeup import Wakeup
-from cluster.model.actions import Plan, together
+from cluster.model.actions import Plan, merge_plans
 from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot
 from nodeside import log
@@ -35,17 +40,17 @@ Planner = Callable[[Snapshot, float], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class ReconcileResult:
     """The result of one round, for metrics. Durations in seconds."""
 
     snapshot: Snapshot
     plan: Plan
-    outcome: Outcome
+    outcome: ExecutionResult
     planning: float
     doing: float
 
 
-_OVERTAKEN = 1.0  # seconds until the next round after a conflict with another writer
+_RETRY_AFTER_CONFLICT = 1.0  # seconds until the next round after a conflict with another writer
 
 
 class Controller:
@@ -53,14 +58,14 @@ class Controller:
 
     def __init__(
         self,
-        view: View,
+        view: ClusterCache,
         wakes: Wakeup,
         applier: Applier,
         planner: Planner,
         *,
         stopping: threading.Event,
         pulse: Heartbeat | None = None,
-        after: Callable[[Reconciled], None] = lambda _: None,
+        after: Callable[[ReconcileResult], None] = lambda _: None,
         pace: LoopTimings | None = None,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -81,26 +86,26 @@ class Controller:
         self._jitter = jitter
         self._outages = 0
         self._late = math.inf  # when a round goes on without the kinds that are not answered
-        self._allowance = CpuBudget(self._pace, now())
-        self._amendments = Amendments(Quiet(self._pace.counts), jitter)
+        self._cpu_budget = CpuBudget(self._pace, now())
+        self._amendments = Amendments(StatusThrottle(self._pace.counts), jitter)
 
     def work(self, leadership: Leadership) -> None:
         """Lead until the lease is lost or we must stop. Nothing is under way when it returns."""
         self._amendments.clear()
         try:
-            self._look_first(leadership)
+            self._wait_for_caches(leadership)
             while self._may_go_on(leadership):
-                if not self._has_caught_up():
+                if not self._caches_are_current():
                     continue
                 began = self._now()
                 self._pulse.begin()
-                wait = self._round(leadership)
+                wait = self._reconcile_once(leadership)
                 self._pulse.end()
-                self._rest(began, wait)
+                self._wait_for_next_round(began, wait)
         finally:
             self._view.want_nothing()
 
-    def _look_first(self, leadership: Leadership) -> None:
+    def _wait_for_caches(self, leadership: Leadership) -> None:
         """Wait until every kind is listed: before that, an absence proves nothing.
 
         The cache may date from before an outage, or from before the last leader's last write, so
@@ -118,7 +123,7 @@ class Controller:
                 return
             self._report_blind(leadership)
 
-    def _has_caught_up(self) -> bool:
+    def _caches_are_current(self) -> bool:
         """Return whether the cache is up to date again after an outage; wait for it for a moment.
 
         What it has from before may be undone: etcd may have been restored. Once the API server
@@ -139,30 +144,30 @@ class Controller:
     def _report_blind(self, leadership: Leadership) -> None:
         """Report on the Drivers why nothing can be planned yet, if that will not pass by itself."""
         snapshot, failure = self._view.snapshot(), unreadable_kinds(self._view.health())
-        plan = with_blindness(Plan(()), snapshot, failure, self._wall())
+        plan = report_unreadable_kinds(Plan(()), snapshot, failure, self._wall())
         if plan.actions:
-            self._await_echo(self._applier.carry_out(plan, snapshot, leadership))
+            self._wait_for_own_writes(self._applier.carry_out(plan, snapshot, leadership))
 
-    def _round(self, leadership: Leadership) -> float | None:
+    def _reconcile_once(self, leadership: Leadership) -> float | None:
         """Run one round: look, plan, carry out. Return the seconds until the next one without a
         change; None: wait for a change."""
         began, worked = self._now(), self._worked()
-        snapshot, plan = self._look(began)
+        snapshot, plan = self._snapshot_and_plan(began)
         self._view.want(plan.demand)
         planned = self._now()
-        self._allowance.spend(self._worked() - worked, planned)
+        self._cpu_budget.spend(self._worked() - worked, planned)
         outcome = self._applier.carry_out(plan, snapshot, leadership)
         if self._amendments.take(outcome, snapshot, began=began, now=self._now()):
             self._wakes.wake()
-        result = Reconciled(snapshot, plan, outcome, planned - began, self._now() - planned)
+        result = ReconcileResult(snapshot, plan, outcome, planned - began, self._now() - planned)
         self._after(result)
         self._log_round(result)
-        self._await_echo(outcome)
+        self._wait_for_own_writes(outcome)
         return self._next(plan, outcome)
 
-    def _look(self, began: float) -> tuple[Snapshot, Plan]:
+    def _snapshot_and_plan(self, began: float) -> tuple[Snapshot, Plan]:
         """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
-        for looks_left in reversed(range(LOOKS)):
+        for looks_left in reversed(range(MAX_READS_PER_PLAN)):
             snapshot = self._amendments.evictions.seen(self._view.snapshot(), began)
             plan, failed = plan_apart(self._planner, snapshot, self._wall())
             news = self._view.render(plan.templates)
@@ -174,7 +179,7 @@ class Controller:
         amended = self._amendments.amended(plan, snapshot, blind, now=now, wall=self._wall())
         return snapshot, amended
 
-    def _await_echo(self, outcome: Outcome) -> None:
+    def _wait_for_own_writes(self, outcome: ExecutionResult) -> None:
         """Wait for our own writes; a plan made before they are seen would repeat them."""
         ends = self._now() + self._pace.echo
         seen = self._view.wait_written(outcome.written, self._pace.echo)
@@ -184,27 +189,27 @@ class Controller:
         if not seen:
             log.detail("our own writes have not come back yet")
 
-    def _next(self, plan: Plan, outcome: Outcome) -> float | None:
+    def _next(self, plan: Plan, outcome: ExecutionResult) -> float | None:
         if outcome.outage is None:
             self._outages = 0
-            waits = (_soonest(plan, outcome), self._view.again_in())
+            waits = (_requeue_after(plan, outcome), self._view.again_in())
             return min((wait for wait in waits if wait is not None), default=None)
         self._outages += 1
         pace = self._pace
         wait = backoff(self._outages, pace.first_retry, pace.longest_retry)
         return max(wait * (0.5 + self._jitter() / 2), outcome.outage.retry_after or 0.0)
 
-    def _rest(self, began: float, wait: float | None) -> None:
+    def _wait_for_next_round(self, began: float, wait: float | None) -> None:
         """Wait until something changes, then a moment longer: changes tend to come in bursts."""
         self._wakes.wait(wait)
         now = self._now()
-        left = max(began + self._pace.between - now, self._allowance.wait(now))
+        left = max(began + self._pace.between - now, self._cpu_budget.wait(now))
         self._stopping.wait(max(self._pace.settle, left))
 
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()
 
-    def _log_round(self, result: Reconciled) -> None:
+    def _log_round(self, result: ReconcileResult) -> None:
         plan, outcome, planning = result.plan, result.outcome, f"{result.planning:.3f}s"
         if outcome.outage is not None:
             say = log.warning if self._outages == 0 else log.detail
@@ -221,11 +226,13 @@ class Controller:
             )
 
 
-def _soonest(plan: Plan, outcome: Outcome) -> float | None:
+def _requeue_after(plan: Plan, outcome: ExecutionResult) -> float | None:
     """Return the seconds until there is something to do if nothing wakes us earlier."""
     if outcome.unfinished:
         return 0.0
-    return min(_OVERTAKEN, plan.again_in or _OVERTAKEN) if outcome.overtaken else plan.again_in
+    if outcome.overtaken:
+        return min(_RETRY_AFTER_CONFLICT, plan.again_in or _RETRY_AFTER_CONFLICT)
+    return plan.again_in
 
 
 def plan_apart(
@@ -243,7 +250,7 @@ def plan_apart(
             plans.append(planner(only(snapshot, name), wall))
         except Exception as exc:
             failed[name] = failure_of(exc, f"plan driver {name}")
-    return together(plans), failed
+    return merge_plans(plans), failed
 
 
 def names(snapshot: Snapshot) -> set[str]:

@@ -13,7 +13,7 @@ from cluster.controller.node_labels import Limit
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.kube.resources import NODES
-from cluster.model.actions import Cordon, Evict, Uncordon
+from cluster.model.actions import Cordon, EvictPod, Uncordon
 from cluster.model.names import CORDONED
 from nodeside import log
 
@@ -73,7 +73,7 @@ def _end(api: Api, action: Uncordon, node: Document, limit: Limit) -> Document:
     return api.merge_patch(NODES, action.node, patch, **limit())
 
 
-def evict(api: Api, action: Evict, limit: Limit) -> str:
+def evict(api: Api, action: EvictPod, limit: Limit) -> str:
     """Return the API server's reason why the pod cannot be evicted now; "" if it is evicted.
 
     A refusal concerns this pod only. Raises ApiError if the failure is about us: no answer, too

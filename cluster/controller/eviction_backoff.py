@@ -19,18 +19,18 @@ _LEAVING = 10.0  # seconds to wait for an evicted pod to show as terminating
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _EvictionAttempt:
     message: str
     failures: int
     again_at: float
 
 
 @dataclass
-class Evictions:
+class EvictionBackoff:
     """The evictions by pod uid; times are monotonic."""
 
     jitter: Callable[[], float] = random.random
-    _asked: dict[str, _Asked] = field(default_factory=dict)
+    _asked: dict[str, _EvictionAttempt] = field(default_factory=dict)
 
     def clear(self) -> None:
         self._asked.clear()
@@ -55,9 +55,9 @@ class Evictions:
             failures = before.failures + 1 if before and message else int(bool(message))
             pause = backoff(failures, _FIRST, _LONGEST)
             wait = pause * (0.5 + self.jitter() / 2) if message else _LEAVING
-            self._asked[uid] = _Asked(message, failures, now + wait)
+            self._asked[uid] = _EvictionAttempt(message, failures, now + wait)
 
-    def waking(self, plan: Plan, now: float) -> Plan:
+    def requeue_for_retry(self, plan: Plan, now: float) -> Plan:
         """Return the plan with `again_in` at most the time until the next eviction retry."""
         if plan.demand is None:
             return plan

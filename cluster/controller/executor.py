@@ -39,16 +39,16 @@ from cluster.model.actions import (
     Create,
     Delete,
     EmitEvent,
-    Evict,
+    EvictPod,
     LabelNode,
     Plan,
     SetFinalizers,
     SetStatus,
     Uncordon,
+    depends_on,
     lane_of,
     node_of,
-    rests_on,
-    waits_for_all,
+    waits_for_all_nodes,
 )
 from cluster.model.lanes import STATUS, Lane
 from cluster.model.snapshot import Snapshot
@@ -58,13 +58,13 @@ from nodeside.protocol.timestamps import rfc3339_micro
 
 PARALLEL = 16  # concurrent requests: more would only queue up in the API server
 _LANES = 8  # Drivers processed concurrently
-_OF_NODES = (LabelNode, Cordon, Uncordon, Evict, Annotate, Create)
+_OF_NODES = (LabelNode, Cordon, Uncordon, EvictPod, Annotate, Create)
 _ROUND = 5.0  # seconds after which labels and their dependents are left to the next round
 _REQUEST = 10.0  # seconds for one request including its retries
 
 
 @dataclass
-class Outcome:
+class ExecutionResult:
     """The outcome of a plan.
 
     `written` is the newest version of each kind that we wrote, `deleted` the deletions.
@@ -116,10 +116,10 @@ class Applier:
         self._lanes.shutdown()
         self._requests.shutdown()
 
-    def carry_out(self, plan: Plan, snapshot: Snapshot, leadership: Leadership) -> Outcome:
+    def carry_out(self, plan: Plan, snapshot: Snapshot, leadership: Leadership) -> ExecutionResult:
         """Do everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
-        lanes = _Lanes(self, snapshot, leadership, Outcome(), lambda: self._now() >= ends)
+        lanes = _Lanes(self, snapshot, leadership, ExecutionResult(), lambda: self._now() >= ends)
         list(self._lanes.map(lambda lane: lanes.run(*lane), plan.lanes().items()))
         return lanes.outcome
 
@@ -128,7 +128,7 @@ class Applier:
     ) -> Iterator[None]:
         return self._requests.map(do, actions)
 
-    def collides_again(self, action: Action) -> bool:
+    def is_name_taken(self, action: Action) -> bool:
         """Return whether a create conflicts again after a new snapshot. Then the existing object of
         that name is not in our cache, so it is not ours."""
         with self._lock:
@@ -138,7 +138,11 @@ class Applier:
         return again
 
     def do(
-        self, action: Action, snapshot: Snapshot, left: Callable[[], float], outcome: Outcome
+        self,
+        action: Action,
+        snapshot: Snapshot,
+        left: Callable[[], float],
+        outcome: ExecutionResult,
     ) -> None:
         """Carry out one action. Each of its requests takes at most the seconds that are `left` just
         before it. Raises ApiError."""
@@ -148,12 +152,12 @@ class Applier:
 
         match action:
             case Apply() | Create():
-                self._put(action, outcome, limit)
+                self._apply_or_create(action, outcome, limit)
             case LabelNode() | Cordon() | Uncordon():
                 self._change_node(action, snapshot, outcome, limit)
             case Annotate():
                 self._annotate(action, outcome, limit)
-            case Evict():
+            case EvictPod():
                 self._evict(action, outcome, limit)
             case SetStatus():
                 self._set_status(action, snapshot, outcome, limit)
@@ -162,27 +166,29 @@ class Applier:
             case Delete():
                 self._delete(action, outcome, limit)
             case EmitEvent():
-                self._say(action, limit)
+                self._emit_event(action, limit)
             case _:
                 assert_never(action)
 
-    def _put(self, action: Apply | Create, outcome: Outcome, limit: Limit) -> None:
+    def _apply_or_create(
+        self, action: Apply | Create, outcome: ExecutionResult, limit: Limit
+    ) -> None:
         if isinstance(action, Apply):
             answer = self._apply(action, limit)
             with self._lock:
-                outcome.applied.append((action, kept_from(answer).stamp))
+                outcome.applied.append((action, kept_from(answer).last_write))
         else:
             answer = self._api.create(action.document, **limit())
             with self._lock:
                 self._collided.discard(action.words)
         # Applied objects of stages have watches of their own.
         if isinstance(action, Create) or not lane_of(action).is_of_stages:
-            self._wrote(outcome, resource_of(action.document), answer)
+            self._record_version(outcome, resource_of(action.document), answer)
 
     def _apply(self, action: Apply, limit: Limit) -> Mapping[str, Any]:
         """Apply a document. Fields that others added are removed first; apply would leave those."""
         document = action.document
-        if action.over is not None and action.over.shared:
+        if action.over is not None and action.over.co_owned:
             # A patch ignores unknown fields: an invalid document must not change anything.
             self._api.apply(document, dry_run=True, **limit())
             self._replace(document, action.over.uid, limit)
@@ -199,41 +205,43 @@ class Applier:
                 raise Conflict(str(error), status=409) from error
             raise
 
-    def _set_finalizers(self, action: SetFinalizers, outcome: Outcome, limit: Limit) -> None:
+    def _set_finalizers(
+        self, action: SetFinalizers, outcome: ExecutionResult, limit: Limit
+    ) -> None:
         metadata: dict[str, Any] = {"uid": action.uid, "finalizers": list(action.finalizers)}
         if action.version:
             metadata["resourceVersion"] = action.version
         patch = {"metadata": metadata}
         with suppress(NotFound):
             answer = self._api.merge_patch(DRIVERS, action.driver, patch, **limit())
-            self._wrote(outcome, DRIVERS, answer)
+            self._record_version(outcome, DRIVERS, answer)
 
-    def _annotate(self, action: Annotate, outcome: Outcome, limit: Limit) -> None:
+    def _annotate(self, action: Annotate, outcome: ExecutionResult, limit: Limit) -> None:
         patch = {"metadata": {"uid": action.uid, "annotations": {action.key: action.value}}}
         with suppress(NotFound):
             answer = self._api.merge_patch(
                 action.resource, action.name, patch, namespace=action.namespace, **limit()
             )
             if action.resource == JOBS:  # pods of stages have their own watch
-                self._wrote(outcome, JOBS, answer)
+                self._record_version(outcome, JOBS, answer)
 
     def _change_node(
         self,
         action: LabelNode | Cordon | Uncordon,
         snapshot: Snapshot,
-        outcome: Outcome,
+        outcome: ExecutionResult,
         limit: Limit,
     ) -> None:
         with suppress(NotFound):  # a deleted node needs no label
             node = snapshot.nodes.get(action.node)
             seen = node.labels if node is not None else {}
             if isinstance(action, LabelNode):
-                answer = node_labels.label(self._api, action, seen, limit)
+                answer = node_labels.patch_labels(self._api, action, seen, limit)
             else:
                 answer = drain_requests.change(self._api, action, limit, seen)
-            self._wrote(outcome, NODES, answer)
+            self._record_version(outcome, NODES, answer)
 
-    def _evict(self, action: Evict, outcome: Outcome, limit: Limit) -> None:
+    def _evict(self, action: EvictPod, outcome: ExecutionResult, limit: Limit) -> None:
         """Evict a pod. A refusal is a normal answer: the next plan decides when to retry."""
         refusal = drain_requests.evict(self._api, action, limit)
         if refusal:
@@ -242,7 +250,7 @@ class Applier:
             outcome.asked[action.uid] = refusal
 
     def _set_status(
-        self, action: SetStatus, snapshot: Snapshot, outcome: Outcome, limit: Limit
+        self, action: SetStatus, snapshot: Snapshot, outcome: ExecutionResult, limit: Limit
     ) -> None:
         driver = snapshot.drivers.get(action.driver)
         patch = {"status": difference(driver.status if driver else {}, action.status)}
@@ -250,9 +258,9 @@ class Applier:
             answer = self._api.merge_patch(
                 DRIVERS, action.driver, patch, subresource="status", **limit()
             )
-            self._wrote(outcome, DRIVERS, answer)
+            self._record_version(outcome, DRIVERS, answer)
 
-    def _delete(self, action: Delete, outcome: Outcome, limit: Limit) -> None:
+    def _delete(self, action: Delete, outcome: ExecutionResult, limit: Limit) -> None:
         with suppress(NotFound, Conflict):  # gone, or already replaced by another of that name
             self._api.delete(
                 action.resource, action.name, namespace=action.namespace, uid=action.uid, **limit()
@@ -260,7 +268,7 @@ class Applier:
         with self._lock:
             outcome.deleted.append(action)
 
-    def _say(self, action: EmitEvent, limit: Limit) -> None:
+    def _emit_event(self, action: EmitEvent, limit: Limit) -> None:
         """Emit an Event; a failure is only logged and not retried."""
         try:
             self._api.create(event(action, now=self._wall(), instance=self._instance), **limit())
@@ -269,7 +277,9 @@ class Applier:
         except ApiError as error:
             log.warning(f"cannot {action.words}: {error}", hint=error.hint)
 
-    def _wrote(self, outcome: Outcome, resource: Resource, answer: Mapping[str, Any]) -> None:
+    def _record_version(
+        self, outcome: ExecutionResult, resource: Resource, answer: Mapping[str, Any]
+    ) -> None:
         version = str(answer.get("metadata", {}).get("resourceVersion", ""))
         with self._lock:
             before = outcome.written.get(resource, "0")
@@ -284,7 +294,7 @@ class _Lanes:
     applier: Applier
     snapshot: Snapshot
     leadership: Leadership
-    outcome: Outcome
+    outcome: ExecutionResult
     late: Callable[[], bool]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -302,8 +312,8 @@ class _Lanes:
 
     def _one(self, lane: Lane, action: Action) -> None:
         troubles = self.outcome.troubles
-        stopped = any(each in troubles for each in rests_on(action))
-        stopped = stopped or waits_for_all(action, troubles)
+        stopped = any(each in troubles for each in depends_on(action))
+        stopped = stopped or waits_for_all_nodes(action, troubles)
         if self._ended(lane) or stopped or self._left_over(lane, action):
             return
         try:
@@ -326,7 +336,7 @@ class _Lanes:
 
         A conflict is neither: somebody else wrote first, and the next snapshot shows the result.
         """
-        if isinstance(error, Conflict) and not self.applier.collides_again(action):
+        if isinstance(error, Conflict) and not self.applier.is_name_taken(action):
             log.detail(f"cannot {action.words}: {error}")
             self.outcome.overtaken = True
         elif error.concerns_all:

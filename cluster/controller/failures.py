@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cluster.kube.reflector import WatchHealth
-from cluster.model.actions import Action, Plan, SetStatus, lane_of, rests_on, waits_for_all
+from cluster.model.actions import Action, Plan, SetStatus, depends_on, lane_of, waits_for_all_nodes
 from cluster.model.lanes import Lane
-from cluster.model.limits import clipped
+from cluster.model.limits import truncate
 from cluster.model.snapshot import DriverObject, Snapshot
 from nodeside.errors import NodesideError
 from nodeside.protocol.timestamps import rfc3339
@@ -52,7 +52,7 @@ def failure_of(error: Exception, doing: str) -> Failure:
     )
 
 
-def again(
+def next_retry(
     before: Failure | None, trouble: Failure, *, generation: int, now: float, jitter: float
 ) -> Failure:
     """Return the failure with the time of its next retry, by exponential backoff with jitter."""
@@ -73,17 +73,19 @@ def backing_off(trouble: Failure, *, generation: int, now: float) -> bool:
     return trouble.generation == generation and now < trouble.again_at
 
 
-def with_troubles(
+def report_failures(
     plan: Plan, snapshot: Snapshot, troubles: Mapping[Lane, Failure], *, now: float, wall: float
 ) -> Plan:
     """Return the plan in which failing Drivers report their failures and back off until retry."""
-    actions: list[Action] = [a for a in plan.actions if not _left_out(a, snapshot, troubles, now)]
+    actions: list[Action] = [
+        a for a in plan.actions if not _is_blocked_by_failure(a, snapshot, troubles, now)
+    ]
     for lane, trouble in _merged_by_driver(troubles):
         driver = snapshot.drivers.get(lane.driver)
         if driver is None or trouble.mute:
             continue
         also = {"StagesReady": "False"} if lane.is_of_stages else {}
-        actions = reported(actions, driver, trouble, wall, also)
+        actions = report_in_status(actions, driver, trouble, wall, also)
     waits = [max(0.0, trouble.again_at - now) for trouble in troubles.values()]
     return replace(plan, actions=tuple(actions)).within(waits)
 
@@ -101,7 +103,7 @@ def _merged_by_driver(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[Lane, 
     yield from ((lane, each) for lane, each in troubles.items() if not lane.node)
 
 
-def reported(
+def report_in_status(
     actions: Sequence[Action],
     driver: DriverObject,
     trouble: Failure,
@@ -114,7 +116,7 @@ def reported(
     """
     planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
     status = planned[-1].status if planned else driver.status
-    reporting = with_trouble(status, trouble, wall, also)
+    reporting = with_failure_condition(status, trouble, wall, also)
     first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
     others: list[Action] = [action for action in actions if action not in planned]
     if _without_times(reporting) != _without_times(driver.status):
@@ -122,7 +124,7 @@ def reported(
     return others
 
 
-def with_trouble(
+def with_failure_condition(
     status: Mapping[str, Any],
     trouble: Failure,
     wall: float,
@@ -143,21 +145,21 @@ def with_trouble(
             "type": kind,
             "status": value,
             "reason": trouble.reason,
-            "message": clipped(trouble.message),
+            "message": truncate(trouble.message),
             "lastTransitionTime": since,
         }
     return {**status, "conditions": list(conditions.values())}
 
 
-def _left_out(
+def _is_blocked_by_failure(
     action: Action, snapshot: Snapshot, troubles: Mapping[Lane, Failure], now: float
 ) -> bool:
     if not troubles:
         return False
     generation = generation_of(lane_of(action), snapshot)
-    found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
+    found = (troubles[lane] for lane in depends_on(action) if lane in troubles)
     rests = any(backing_off(trouble, generation=generation, now=now) for trouble in found)
-    return rests or waits_for_all(action, troubles)
+    return rests or waits_for_all_nodes(action, troubles)
 
 
 def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +170,8 @@ def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
     return {**status, "conditions": sorted(conditions, key=lambda c: str(c.get("type")))}
 
 
-_DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # conditions that every Driver has
+# What every Driver has, and what is unknown of it while a kind cannot be read.
+_CONDITIONS_WITHOUT_DATA: Final = ("Ready", "Available", "Progressing")
 
 
 def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Failure | None:
@@ -185,14 +188,18 @@ def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Failure | None:
     return replace(trouble, reason=f"{first}sUnreadable", message=trouble.message + also)
 
 
-def with_blindness(plan: Plan, snapshot: Snapshot, trouble: Failure | None, wall: float) -> Plan:
+def report_unreadable_kinds(
+    plan: Plan, snapshot: Snapshot, trouble: Failure | None, wall: float
+) -> Plan:
     """Return the plan in which every Driver reports the failure and is Unknown instead of ready."""
     if trouble is None:
         return plan
     actions: list[Action] = list(plan.actions)
     for driver in snapshot.drivers.values():
-        doubtful = (*_DOUBTFUL, *_of_stages(driver))
-        actions = reported(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
+        doubtful = (*_CONDITIONS_WITHOUT_DATA, *_of_stages(driver))
+        actions = report_in_status(
+            actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown")
+        )
     return replace(plan, actions=tuple(actions))
 
 

@@ -21,10 +21,10 @@ Limit = Callable[[], Mapping[str, Any]]  # how long the next request may take
 
 _TEST_FAILED = 422  # failed test in a JSON patch; an invalid value gives the same code
 _INVALID = "is invalid"  # the API server's message for an invalid value
-_UNTOLD = "the server rejected our request"  # its message for a step that fails
+_FAILED_STEP_MESSAGE = "the server rejected our request"  # its message for a step that fails
 
 
-def label(api: Api, action: LabelNode, seen: Mapping[str, str], limit: Limit) -> Document:
+def patch_labels(api: Api, action: LabelNode, seen: Mapping[str, str], limit: Limit) -> Document:
     """Change the labels. Raises Conflict if one differs from `seen`, NotFound if the node is gone.
 
     https://datatracker.ietf.org/doc/html/rfc6902
@@ -35,12 +35,12 @@ def label(api: Api, action: LabelNode, seen: Mapping[str, str], limit: Limit) ->
     except ApiError as error:
         if error.status != _TEST_FAILED:
             raise
-        return _anyhow(api, action, seen, limit, error)
+        return _node_if_already_changed(api, action, seen, limit, error)
 
 
 def is_failed_test(error: ApiError) -> bool:
     """Return whether a step of a JSON patch failed, rather than a rule or a webhook refusing it."""
-    return error.status == _TEST_FAILED and _UNTOLD in str(error)
+    return error.status == _TEST_FAILED and _FAILED_STEP_MESSAGE in str(error)
 
 
 def _steps(key: str, value: str | None, seen: Mapping[str, str]) -> list[Document]:
@@ -52,7 +52,7 @@ def _steps(key: str, value: str | None, seen: Mapping[str, str]) -> list[Documen
     return [test, {"op": "remove", "path": path}] if key in seen else [test]
 
 
-def _anyhow(
+def _node_if_already_changed(
     api: Api,
     action: LabelNode,
     seen: Mapping[str, str],

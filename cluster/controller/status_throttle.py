@@ -16,14 +16,15 @@ from cluster.model.snapshot import Snapshot
 from nodeside import log
 
 _BETWEEN = 1.0  # seconds between two statuses of a Driver that differ only in counts
-_PASSING = ("Ready", "NodesBusy")  # reasons between which a pool alternates during a rollout
+# Between these a pool alternates during a rollout.
+_TRANSIENT_REASONS = ("Ready", "NodesBusy")
 _EVENTS = 25  # burst of Events per Driver and reason, as in client-go
 _REFILL = 300.0  # seconds after which one more is allowed
 _LARGE = 1000  # nodes beyond which the interval grows, so that statuses stay few next to labels
 
 
 @dataclass
-class Quiet:
+class StatusThrottle:
     """The throttle. Remembers when each Driver's status was last written, in monotonic time."""
 
     between: float = _BETWEEN
@@ -64,18 +65,25 @@ class Quiet:
         found = snapshot.drivers.get(action.driver)
         pause = self.between * max(1.0, _nodes(action.status) / _LARGE)
         wait = self._written.get(action.driver, float("-inf")) + pause - now
-        if found is not None and wait > 0 and news(found.status) == news(action.status):
+        if (
+            found is not None
+            and wait > 0
+            and urgent_fields(found.status) == urgent_fields(action.status)
+        ):
             return wait
         self._written[action.driver] = now
         return 0.0
 
 
-def news(status: Mapping[str, Any]) -> object:
+def urgent_fields(status: Mapping[str, Any]) -> object:
     """Return the parts of a status whose changes are reported at once."""
     conditions = status.get("conditions", ())
     states = [(c.get("type"), c.get("status"), c.get("reason")) for c in conditions]
     rows = [
-        (row.get("kernel"), reason if (reason := row.get("reason")) not in _PASSING else "")
+        (
+            row.get("kernel"),
+            reason if (reason := row.get("reason")) not in _TRANSIENT_REASONS else "",
+        )
         for row in status.get("pools", ())
     ]
     revisions = (status.get("revision"), status.get("lastGoodRevision"))

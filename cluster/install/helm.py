@@ -1,7 +1,7 @@
 """The Helm chart, made from the templates that `nodeside-cluster install` uses.
 
     Chart.yaml            has the version of the package
-    values.yaml           the fields of an `Installation`, with its values as defaults
+    values.yaml           the fields of an `InstallSettings`, with its values as defaults
     values.schema.json    validates the values before Helm renders anything
     crds/                 the definitions: Helm creates them once, never upgrades or deletes them
     templates/            manifests.TEMPLATES as Go templates (helm_templates.py), notes, the image
@@ -21,7 +21,7 @@ from cluster.install.helm_templates import Later, go_template, wrapped
 from cluster.install.manifests import (
     ONLY_IF,
     TEMPLATES,
-    Installation,
+    InstallSettings,
     check,
     constants,
     file_text,
@@ -54,7 +54,7 @@ LATER: Mapping[str, Later] = {
 _CREATED = "$.Values.namespace.create"  # `helm install` expects an existing namespace
 
 
-def chart(defaults: Installation) -> dict[str, str]:
+def chart(defaults: InstallSettings) -> dict[str, str]:
     """Return the files of the chart by their paths in its directory."""
     check(defaults)
     files = {
@@ -81,7 +81,7 @@ def _template(name: str) -> str:
     return wrapped(text, LATER[ONLY_IF[name]].expression) if name in ONLY_IF else text
 
 
-def _values(defaults: Installation) -> dict[str, Any]:
+def _values(defaults: InstallSettings) -> dict[str, Any]:
     """Return the values for values.yaml: those of an Installation, in the usual form of charts."""
     names = [{"name": name} for name in defaults.pull_secrets]
     proxy = dict(sorted(defaults.proxy.items()))

@@ -17,7 +17,7 @@ from typing import Any
 from cluster.install.crds import crds
 from cluster.install.manifests import (
     TEMPLATES,
-    Installation,
+    InstallSettings,
     file_text,
     manifests_by_template,
     to_yaml,
@@ -40,7 +40,7 @@ NAMES = frozenset(
 Document = Mapping[str, Any]
 
 
-def base(installation: Installation) -> dict[str, str]:
+def base(installation: InstallSettings) -> dict[str, str]:
     """Return the files of the base by their paths in its directory."""
     parts = {"crds": list(crds()), **manifests_by_template(installation)}
     listed = "".join(f"  - {name}.yaml\n" for name in parts)

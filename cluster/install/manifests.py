@@ -5,7 +5,7 @@ for `kubectl apply -f -` and for a repository of manifests. Pure: rendered text 
 is used, and an unknown name in a template is an error.
 
 The Helm chart (helm.py) and the kustomize base (kustomize.py) use the same templates. Templates may
-therefore use the fields of an `Installation` only in `{% if NAME %}`, `{% for … in NAME %}` and
+therefore use the fields of an `InstallSettings` only in `{% if NAME %}`, `{% for … in NAME %}` and
 `| tojson`: helm_templates.py lists what it can translate.
 """
 
@@ -85,7 +85,7 @@ _LABEL_VALUE = re.compile(f"({_NAME_63})?")
 
 
 class NotInstallable(NodesideError):
-    """A value of an `Installation` that no API server or kubelet would accept."""
+    """A value of an `InstallSettings` that no API server or kubelet would accept."""
 
     exit_code = ExitCode.USAGE
     reason = "NotInstallable"
@@ -96,7 +96,7 @@ class TemplateBroken(Exception):
 
 
 @dataclass(frozen=True)
-class Installation:
+class InstallSettings:
     """The options of an installation. `arguments` are further ones of `nodeside-cluster run`.
 
     Pull secrets, CA and proxy are for driver pods; node selector, tolerations and resources are for
@@ -119,7 +119,7 @@ class Installation:
     service_monitor: bool = False
 
 
-def manifests(installation: Installation) -> tuple[Document, ...]:
+def manifests(installation: InstallSettings) -> tuple[Document, ...]:
     """Return the definitions first, then what the controller needs, then the controller."""
     parts = manifests_by_template(installation)
     return (*crds(), *(document for part in parts.values() for document in part))
@@ -128,10 +128,10 @@ def manifests(installation: Installation) -> tuple[Document, ...]:
 def manifests_of_any(namespace: str) -> tuple[Document, ...]:
     """Return what any installation in this namespace could have made, so that it can be removed
     without knowing its options."""
-    return manifests(Installation(namespace, openshift=True, service_monitor=True))
+    return manifests(InstallSettings(namespace, openshift=True, service_monitor=True))
 
 
-def manifests_by_template(installation: Installation) -> dict[str, list[Document]]:
+def manifests_by_template(installation: InstallSettings) -> dict[str, list[Document]]:
     """Return everything except the definitions, by template name."""
     check(installation)
     values = values_of(installation)
@@ -149,7 +149,7 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
-def check(installation: Installation) -> None:
+def check(installation: InstallSettings) -> None:
     """Raise NotInstallable for a bad value.
 
     This runs before anything is applied: half of an installation is worse than none.
@@ -179,7 +179,7 @@ def _check_image(image: str, what: str, name: str) -> None:
         raise NotInstallable(f"{image!r} is no pull spec of {what}", hint=hint)
 
 
-def values_of(installation: Installation) -> dict[str, Any]:
+def values_of(installation: InstallSettings) -> dict[str, Any]:
     """Return the values that templates may use: the options and the constants."""
     options = {each.name: getattr(installation, each.name) for each in fields(installation)}
     lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}

@@ -24,7 +24,14 @@ from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.nesting import decode
 from cluster.kube.resources import PODS, Resource, resource_of
-from cluster.kube.transport import Call, Document, Exchange, RequestCounts, in_words, no_answer
+from cluster.kube.transport import (
+    ApiTransport,
+    Call,
+    Document,
+    RequestCounts,
+    no_answer,
+    translate_errors,
+)
 from nodeside.http.status import document_of
 from nodeside.protocol.labels import API_GROUP, API_VERSION
 
@@ -38,7 +45,7 @@ _SMALLER = 8  # times fewer objects in the pages after one that is too large
 # Bytes that the text of several objects may take in memory. That of one takes up to 36 MiB: of the
 # 1.5 MiB that etcd stores, JSON may make six times as many characters (`<`), of four bytes each.
 _TEXT_LIMIT = 32 << 20
-_WIDER = re.compile(rb"[\xc4-\xf4]")  # begins a character beyond Latin-1
+_BEYOND_LATIN1 = re.compile(rb"[\xc4-\xf4]")  # begins a character beyond Latin-1
 _WIDEST = re.compile(rb"[\xf0-\xf4]")  # begins one beyond U+FFFF
 
 _READ = 15.0  # read timeout in seconds after the requested end of a watch
@@ -87,7 +94,7 @@ class Watch:
 
     def _read(self) -> bytes:
         try:
-            with in_words(self._request):
+            with translate_errors(self._request):
                 return bytes(self._response.read1(_PIECE))
         except Unreachable:
             if self._closing:
@@ -98,7 +105,7 @@ class Watch:
 class Api:
     """The API verbs. All methods raise only ApiError."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ApiTransport) -> None:
         self._exchange = exchange
 
     @property
@@ -114,7 +121,7 @@ class Api:
         """Return the API server's wall clock time; the local one before the first response."""
         return self._exchange.time.now()
 
-    def reach(self) -> None:
+    def check_reachable(self) -> None:
         """Raise Unreachable after a single try if the API server does not answer.
 
         For interactive use: retrying does not fix a wrong address.
@@ -190,12 +197,12 @@ class Api:
         """
         request = RequestInfo("list", resource.plural, "", namespace, resource.group)
         path = resource.path(namespace=namespace)
-        query = _given(labelSelector=selector, fieldSelector=fields)
+        query = _options(labelSelector=selector, fieldSelector=fields)
         whole: Page[T] = Page()
         size = PAGE
         of_kind = _with_kind(resource, trim)
         while True:
-            here = _given(limit=str(size), **{"continue": whole.next})
+            here = _options(limit=str(size), **{"continue": whole.next})
             call = Call("GET", path, request, query | here)
             try:
                 limit = _TEXT_LIMIT if size > 1 else math.inf
@@ -215,7 +222,7 @@ class Api:
     ) -> str:
         """Return the resource version that a list of this kind has now. One try."""
         request = RequestInfo("list", resource.plural, "", namespace, resource.group)
-        query = _given(labelSelector=selector, fieldSelector=fields, limit="1")
+        query = _options(labelSelector=selector, fieldSelector=fields, limit="1")
         call = Call("GET", resource.path(namespace=namespace), request, query)
         answer = self._exchange.send(call, patient=False)
         return _page(request, answer, lambda _: None, math.inf).resource_version
@@ -232,7 +239,7 @@ class Api:
     ) -> Watch:
         """Watch changes after `resource_version`. One try; the caller restarts the watch."""
         request = RequestInfo("watch", resource.plural, "", namespace, resource.group)
-        query = _given(
+        query = _options(
             labelSelector=selector,
             fieldSelector=fields,
             watch="true",
@@ -257,7 +264,7 @@ class Api:
         call = Call("GET", path, request, {"container": container, "follow": "true"})
         rest, ends = b"", time.monotonic() + seconds
         with closing(self._exchange.open(call, read=max(1.0, seconds))) as response:
-            while (piece := _piece(request, response)) and time.monotonic() < ends:
+            while (piece := _read_chunk(request, response)) and time.monotonic() < ends:
                 *lines, rest = (rest + piece).split(b"\n")
                 if len(rest) > _LINE:
                     lines, rest = [*lines, rest], b""
@@ -270,7 +277,7 @@ class Api:
 
         With `dry_run`, the document is checked and nothing is changed.
         """
-        query = _given(force="true", dryRun="All" if dry_run else "")
+        query = _options(force="true", dryRun="All" if dry_run else "")
         content_type = "application/apply-patch+yaml"
         return self._write("patch", "PATCH", document, limits, content_type, **query)
 
@@ -365,7 +372,7 @@ class Api:
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
         """
         request = RequestInfo("get", "pods/log", pod, namespace)
-        query = _given(
+        query = _options(
             container=container, limitBytes=str(limit), tailLines="" if tail is None else str(tail)
         )
         path = PODS.path(pod, namespace=namespace, subresource="log")
@@ -396,11 +403,11 @@ class Api:
 
 def connect(kubeconfig: Path | None = None, context: str = "") -> Api:
     """Connect to the API server of a kubeconfig, or of the cluster this pod runs in."""
-    return Api(Exchange(Access(kubeconfig, context)))
+    return Api(ApiTransport(Access(kubeconfig, context)))
 
 
-def _piece(request: RequestInfo, response: BaseHTTPResponse) -> bytes:
-    with in_words(request):
+def _read_chunk(request: RequestInfo, response: BaseHTTPResponse) -> bytes:
+    with translate_errors(request):
         return bytes(response.read1(_PIECE))
 
 
@@ -433,7 +440,7 @@ def _page(
     limit: float,
 ) -> Page[T]:
     """Parse a page. Raises TooLarge if its text would take more than `limit` bytes in memory."""
-    if len(body) * _width(body) > limit:
+    if len(body) * _bytes_per_char(body) > limit:
         raise TooLarge(f"the answer to {request} takes more than {_TEXT_LIMIT >> 10} KiB as text")
     try:
         text = body.decode()
@@ -454,13 +461,13 @@ def _with_kind(
     return lambda item: trim({**kinds, **item})
 
 
-def _width(body: bytes) -> int:
+def _bytes_per_char(body: bytes) -> int:
     """Return the bytes that Python gives each character of a text: what the widest one needs."""
-    if body.isascii() or not _WIDER.search(body):
+    if body.isascii() or not _BEYOND_LATIN1.search(body):
         return 1
     return 4 if _WIDEST.search(body) else 2
 
 
-def _given(**query: str) -> dict[str, str]:
+def _options(**query: str) -> dict[str, str]:
     """Return the query without empty values."""
     return {key: value for key, value in query.items() if value}

@@ -110,7 +110,7 @@ class Leadership:
 
 
 @dataclass
-class _Seen:
+class _ObservedLease:
     """The Lease as last seen, and when *we* saw it change."""
 
     version: str = ""
@@ -154,7 +154,7 @@ class Election:
         self._now = now
         self._wall = wall
         self._jitter = jitter
-        self._seen = _Seen()
+        self._seen = _ObservedLease()
         self.leadership = Leadership(now, on_end)
 
     def look_first(self) -> None:
@@ -217,13 +217,13 @@ class Election:
         if seen.holder:
             self._seen = replace(seen, version="", document={})
         elif seen.version or seen.since == float("-inf"):
-            self._seen = _Seen(since=self._now())
+            self._seen = _ObservedLease(since=self._now())
 
     def _note(self, lease: Mapping[str, Any]) -> None:
         version, spec = lease["metadata"]["resourceVersion"], lease.get("spec") or {}
         if version == self._seen.version:
             return
-        self._seen = _Seen(
+        self._seen = _ObservedLease(
             version,
             str(spec.get("holderIdentity") or ""),
             float(spec.get("leaseDurationSeconds") or 0),

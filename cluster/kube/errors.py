@@ -15,10 +15,10 @@ from nodeside.http.status import (
     OLD_DEFINITIONS,
     WORDS_LIMIT,
     KubernetesError,
-    may_pass,
-    meant_status,
-    seconds_of,
-    words_of,
+    corrected_status,
+    is_transient,
+    message_of,
+    retry_after_seconds,
 )
 
 _CANNOT = re.compile(r"\bcannot ([a-z]+) resource\b")
@@ -131,8 +131,8 @@ def refusal(
     request: RequestInfo, status: int, document: Mapping[str, Any], retry_after: str = ""
 ) -> ApiError:
     """Return the error for an unsuccessful response, or for a `Status` object sent by a watch."""
-    message = words_of(document)
-    meant = meant_status(status, message)
+    message = message_of(document)
+    meant = corrected_status(status, message)
     kind, words = _meaning(meant)
     if meant == 404 and not message:
         kind = NoSuchKind
@@ -140,9 +140,9 @@ def refusal(
     return kind(
         f"{words} {request}" + (f": {message}" if message else f" (HTTP status {status})"),
         hint=_hint(request, meant, message),
-        retryable=may_pass(meant),
+        retryable=is_transient(meant),
         status=status,
-        retry_after=seconds_of(retry_after),
+        retry_after=retry_after_seconds(retry_after),
         budgets=_budgets(document) if status == 429 else (),
     )
 

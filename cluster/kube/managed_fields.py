@@ -38,46 +38,48 @@ _NAMED: Final = 3
 class ObjectMeta:
     """Metadata for detecting changes and foreign fields.
 
-    `stamp` changes with each change of the applied fields: it is the generation if the object has
-    one, else the resource version. `managed` is the object's `managedFields`.
+    `last_write` changes with each change of the applied fields: it is the generation if the object
+    has one, else the resource version. `managed` is the object's `managedFields`.
     """
 
-    stamp: str = ""
+    last_write: str = ""
     managed: Sequence[Document] = ()
     uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Overwrite:
+class ExistingObject:
     """The existing object that an apply overwrites.
 
-    `edit` describes a hand edit, "" if only the desired state changed. `shared`: the part that is
+    `edit` describes a hand edit, "" if only the desired state changed. `co_owned`: the part that is
     ours has fields with another owner than our applies, which an apply would leave.
     """
 
-    stamp: str
+    last_write: str
     edit: str = ""
-    shared: bool = False
+    co_owned: bool = False
     uid: str = ""
 
 
 def kept_from(data: Document) -> ObjectMeta:
     metadata = data.get("metadata") or {}
-    stamp = str(metadata.get("generation") or metadata.get("resourceVersion") or "")
+    last_write = str(metadata.get("generation") or metadata.get("resourceVersion") or "")
     managed = tuple(metadata.get("managedFields") or ())
-    return ObjectMeta(stamp, managed, str(metadata.get("uid") or ""))
+    return ObjectMeta(last_write, managed, str(metadata.get("uid") or ""))
 
 
-def over(meta: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
+def over(meta: ObjectMeta, document: Document, *, edited: bool) -> ExistingObject:
     """Return the Overwrite for applying `document`.
 
     `edited`: the existing object was applied as `document` and has been changed since.
     """
-    shared = any(
+    co_owned = any(
         (entry.get("manager"), entry.get("operation")) != (FIELD_MANAGER, "Apply")
         for entry, _ in _entries(meta, document)
     )
-    return Overwrite(meta.stamp, _edit(meta, document) if edited else "", shared, meta.uid)
+    return ExistingObject(
+        meta.last_write, _edit(meta, document) if edited else "", co_owned, meta.uid
+    )
 
 
 def has_additions(meta: ObjectMeta, document: Document) -> bool:

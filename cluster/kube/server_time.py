@@ -35,7 +35,7 @@ class ServerTime:
     def now(self) -> float:
         return self._wall() - self._ahead
 
-    def heard(self, date: str) -> None:
+    def update_from_response(self, date: str) -> None:
         """Record the `Date` header of a response that just arrived; other text is ignored."""
         if date == self._heard:
             return

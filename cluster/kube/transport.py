@@ -57,7 +57,7 @@ class Call:
     metadata_only: bool = False
 
 
-class Exchange:
+class ApiTransport:
     """A sender of calls. All methods raise only ApiError."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Exchange:
         if left <= 0:
             raise Unreachable(f"no time left: cannot {call.request}")
         response = self._answered(call, read=_READ, whole=left)
-        with in_words(call.request), closing(response):
+        with translate_errors(call.request), closing(response):
             return self._body(call.request, response, ends, limit)
 
     def _answered(self, call: Call, *, read: float, whole: float | None = None) -> BaseHTTPResponse:
@@ -131,13 +131,13 @@ class Exchange:
         ends = self._now() + (whole or _READ)
         response, generation = self._request(call, read, whole)
         if response.status == 401:
-            with in_words(call.request):
+            with translate_errors(call.request):
                 self._body(call.request, response, ends)
             self._access.renew(generation)
             response, _ = self._request(call, read, whole and max(0.1, ends - self._now()))
         if 200 <= response.status < 300:
             return response
-        with in_words(call.request), closing(response):
+        with translate_errors(call.request), closing(response):
             body = self._body(call.request, response, ends)
         after = response.headers.get("Retry-After", "")
         raise refusal(call.request, response.status, document_of(body), after)
@@ -155,7 +155,7 @@ class Exchange:
             headers["Content-Type"] = call.content_type
         query = f"?{urlencode(call.query)}" if call.query else ""
         status = 0
-        with in_words(call.request):
+        with translate_errors(call.request):
             try:
                 response = pool.request(
                     call.method,
@@ -168,7 +168,7 @@ class Exchange:
                     preload_content=False,
                 )
                 status = response.status
-                self.time.heard(response.headers.get("Date", ""))
+                self.time.update_from_response(response.headers.get("Date", ""))
             except SSLError:
                 self._access.renew(generation)  # the cluster's CA may have changed
                 raise
@@ -220,7 +220,7 @@ def no_answer(request: RequestInfo) -> str:
     return f"no answer from the API server to {request}: "
 
 
-class in_words:  # noqa: N801  (a context manager, written as a class for its speed)
+class translate_errors:  # noqa: N801  (a context manager, written as a class for its speed)
     """A context manager that converts urllib3 and system errors to Unreachable."""
 
     __slots__ = ("_request",)

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.cache.cache import View
+from cluster.cache.cache import ClusterCache
 from cluster.controller.controller import Controller, Planner
 from cluster.controller.executor import PARALLEL, Applier
 from cluster.controller.pacing import Heartbeat, LoopTimings
@@ -29,7 +29,7 @@ from cluster.kube.client import Api
 from cluster.kube.election import Election
 from cluster.kube.wakeup import Wakeup
 from cluster.manager.metrics import Metrics
-from cluster.manager.metrics_auth import Reviews
+from cluster.manager.metrics_auth import TokenReviewer
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.probes import HealthServer, alive, ready
 from cluster.manager.tls import Serving
@@ -72,7 +72,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
     gc.set_threshold(_UNSEARCHED)
     wakes, pulse = Wakeup(), Heartbeat()
     with ExitStack() as stack:
-        view = View(api, options.settings, wakes.wake)
+        view = ClusterCache(api, options.settings, wakes.wake)
         checks = {
             "/healthz": lambda: alive(pulse),
             "/readyz": lambda: ready(view.health()),
@@ -121,7 +121,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
 
 @contextmanager
 def _measured(
-    api: Api, options: Options, election: Election, view: View
+    api: Api, options: Options, election: Election, view: ClusterCache
 ) -> Iterator[tuple[Metrics, int]]:
     """Serve the metrics; yields them and their port."""
     answers: Counter[int] = Counter()
@@ -135,7 +135,7 @@ def _measured(
     with MetricsServer(
         options.metrics_port,
         serving=Serving(options.certificate, [name]),
-        judge=Reviews(api).decision,
+        judge=TokenReviewer(api).decision,
         exposition=metrics.exposition,
         answers=answers,
     ) as server:

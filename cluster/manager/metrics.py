@@ -5,7 +5,7 @@ the watches. A scrape sends no request to the API server and iterates over no no
 per node, so an answer stays small in any cluster. A replica that does not lead has made no plan, so
 it reports only about itself.
 
-To add a metric, add an entry to `FAMILIES` with a function that reads it from a `Look`.
+To add a metric, add an entry to `FAMILIES` with a function that reads it from a `MetricInputs`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.controller.controller import Reconciled
+from cluster.controller.controller import ReconcileResult
 from cluster.kube.reflector import WatchHealth
 from cluster.kube.transport import RequestCounts
-from cluster.model.actions import Counts, SetStatus
+from cluster.model.actions import NodeCounts, SetStatus
 from cluster.model.names import SILENT
-from cluster.model.states import Phase, Place, Progress
+from cluster.model.states import BuildProgress, Phase, Place
 from nodeside import __version__
 from nodeside.protocol.node_status import State
 
@@ -36,51 +36,51 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True)
-class Look:
+class MetricInputs:
     """The data for one scrape. Per-Driver mappings are empty if this replica does not lead."""
 
     leads: bool
     kinds: Sequence[WatchHealth]
     tally: RequestCounts
     answers: Mapping[int, int]
-    censuses: Mapping[str, Counts] = field(default_factory=dict)
+    censuses: Mapping[str, NodeCounts] = field(default_factory=dict)
     statuses: Mapping[str, Status] = field(default_factory=dict)
     last_success: float = 0.0
 
 
 @dataclass(frozen=True)
 class Family:
-    """One metric; `samples` reads its label values and numbers from a `Look`."""
+    """One metric; `samples` reads its label values and numbers from a `MetricInputs`."""
 
     name: str
     metric_class: type[GaugeMetricFamily] | type[CounterMetricFamily]
     help: str
     labels: tuple[str, ...]
-    samples: Callable[[Look], Iterable[Sample]]
+    samples: Callable[[MetricInputs], Iterable[Sample]]
 
 
 # --- samples ---------------------------------------------------------------------------------
 
 
-def _requests(look: Look) -> Iterator[Sample]:
+def _requests(look: MetricInputs) -> Iterator[Sample]:
     yield from ((labels, count) for labels, count in look.tally.read()[0].items())
 
 
-def _repeats(look: Look) -> Iterator[Sample]:
+def _repeats(look: MetricInputs) -> Iterator[Sample]:
     yield from ((labels, count) for labels, count in look.tally.read()[1].items())
 
 
-def _restarts(look: Look) -> Iterator[Sample]:
+def _restarts(look: MetricInputs) -> Iterator[Sample]:
     for kind, watched in _by_kind(look).items():
         yield (kind,), sum(max(0, each.watches - 1) for each in watched)
 
 
-def _current(look: Look) -> Iterator[Sample]:
+def _current(look: MetricInputs) -> Iterator[Sample]:
     for kind, watched in _by_kind(look).items():
         yield (kind,), all(each.synced and not each.trouble for each in watched)
 
 
-def _by_kind(look: Look) -> Mapping[str, Sequence[WatchHealth]]:
+def _by_kind(look: MetricInputs) -> Mapping[str, Sequence[WatchHealth]]:
     """Group the watches by kind. Some kinds, such as pods, have two watches but only one series."""
     kinds: dict[str, list[WatchHealth]] = {}
     for each in look.kinds:
@@ -88,58 +88,58 @@ def _by_kind(look: Look) -> Mapping[str, Sequence[WatchHealth]]:
     return kinds
 
 
-def _last_success(look: Look) -> Iterator[Sample]:
+def _last_success(look: MetricInputs) -> Iterator[Sample]:
     if look.last_success:
         yield (), look.last_success
 
 
-def _answers(look: Look) -> Iterator[Sample]:
+def _answers(look: MetricInputs) -> Iterator[Sample]:
     yield from (((str(code),), count) for code, count in dict(look.answers).items())
 
 
-def _conditions(look: Look) -> Iterator[Sample]:
+def _conditions(look: MetricInputs) -> Iterator[Sample]:
     for driver, status in look.statuses.items():
         for condition in status.get("conditions") or ():
             yield (driver, str(condition.get("type"))), condition.get("status") == "True"
 
 
-def _phases(look: Look) -> Iterator[Sample]:
+def _phases(look: MetricInputs) -> Iterator[Sample]:
     for driver, counts in look.censuses.items():
         yield from (((driver, phase.name.lower()), phase is counts.phase) for phase in Phase)
 
 
-def _places(look: Look) -> Iterator[Sample]:
+def _places(look: MetricInputs) -> Iterator[Sample]:
     for driver, counts in look.censuses.items():
         yield from (((driver, p.name.lower()), counts.places.get(p, 0)) for p in Place)
 
 
-def _states(look: Look) -> Iterator[Sample]:
+def _states(look: MetricInputs) -> Iterator[Sample]:
     states = (*(state.value for state in State), SILENT)
     for driver, counts in look.censuses.items():
         yield from (((driver, state), counts.states.get(state, 0)) for state in states)
 
 
-def _pools(look: Look) -> Iterator[Sample]:
+def _pools(look: MetricInputs) -> Iterator[Sample]:
     yield from (((driver,), len(counts.pools)) for driver, counts in look.censuses.items())
 
 
-def _pool_nodes(look: Look) -> Iterator[Sample]:
+def _pool_nodes(look: MetricInputs) -> Iterator[Sample]:
     for driver, counts in look.censuses.items():
         for row in counts.pools:
             where = (row.pool.architecture, row.pool.os_version, row.pool.kernel)
             yield (driver, *where, row.link), row.nodes
 
 
-def _builds(look: Look) -> Iterator[Sample]:
+def _builds(look: MetricInputs) -> Iterator[Sample]:
     for driver, counts in look.censuses.items():
-        yield from (((driver, p.name.lower()), counts.builds.get(p, 0)) for p in Progress)
+        yield from (((driver, p.name.lower()), counts.builds.get(p, 0)) for p in BuildProgress)
 
 
-def _unavailable(look: Look) -> Iterator[Sample]:
+def _unavailable(look: MetricInputs) -> Iterator[Sample]:
     yield from (((driver,), counts.unavailable) for driver, counts in look.censuses.items())
 
 
-def _allowed(look: Look) -> Iterator[Sample]:
+def _allowed(look: MetricInputs) -> Iterator[Sample]:
     yield from (((driver,), counts.allowed) for driver, counts in look.censuses.items())
 
 
@@ -204,7 +204,7 @@ class Metrics(Collector):
     ) -> None:
         self._tally, self._leads, self._kinds, self._answers = tally, leads, kinds, answers
         self._wall = wall
-        self._last: tuple[Mapping[str, Counts], Mapping[str, Status]] = ({}, {})
+        self._last: tuple[Mapping[str, NodeCounts], Mapping[str, Status]] = ({}, {})
         self._success = 0.0
         self._registry = CollectorRegistry(auto_describe=False)
         self._rounds, self._plans = (
@@ -214,7 +214,7 @@ class Metrics(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def after(self, result: Reconciled) -> None:
+    def after(self, result: ReconcileResult) -> None:
         """Store the results of the last round. The cost does not grow with the number of nodes."""
         self._rounds.observe(result.planning + result.doing)
         self._plans.observe(result.planning)
@@ -224,11 +224,11 @@ class Metrics(Collector):
         if result.outcome.outage is None and result.outcome.lost is None:
             self._success = self._wall()
 
-    def look(self) -> Look:
+    def look(self) -> MetricInputs:
         leads = self._leads()
         censuses, statuses = self._last if leads else ({}, {})
         success = self._success if leads else 0.0
-        return Look(
+        return MetricInputs(
             leads, self._kinds(), self._tally, self._answers, censuses, statuses, success
         )  # fmt: skip
 

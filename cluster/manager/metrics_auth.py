@@ -33,7 +33,7 @@ _TOKEN_LIMIT = 16 << 10  # characters; a service account token has about a thous
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AccessVerdict:
     """An HTTP status, with a message if it is not a success."""
 
     status: HTTPStatus
@@ -60,43 +60,45 @@ class Budget:
 
 
 @dataclass
-class Reviews:
+class TokenReviewer:
     """Reviews by the API server, with a short-lived cache."""
 
     api: Api
     now: Callable[[], float] = time.monotonic
-    _cache: OrderedDict[str, tuple[float, Verdict]] = field(default_factory=OrderedDict)
+    _cache: OrderedDict[str, tuple[float, AccessVerdict]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._budget = Budget(self.now)
 
-    def decision(self, authorization: str, path: str) -> Verdict:
+    def decision(self, authorization: str, path: str) -> AccessVerdict:
         """Return whether the sender of this Authorization header may get `path`."""
         kind, _, token = authorization.strip().partition(" ")
         token = token.strip()
         if kind.lower() != "bearer" or not token:
-            return Verdict(HTTPStatus.UNAUTHORIZED, "a bearer token is required")
+            return AccessVerdict(HTTPStatus.UNAUTHORIZED, "a bearer token is required")
         if len(token) > _TOKEN_LIMIT:
-            return Verdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
+            return AccessVerdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
         key = hashlib.sha256(f"{path}\n{token}".encode()).hexdigest()
         with self._lock:
             verdict = self._cached(key)
             if verdict is None and not self._budget.take():
-                return Verdict(HTTPStatus.TOO_MANY_REQUESTS, "too many unknown tokens; try later")
+                return AccessVerdict(
+                    HTTPStatus.TOO_MANY_REQUESTS, "too many unknown tokens; try later"
+                )
         return verdict or self._reviewed(key, token, path)
 
-    def _cached(self, key: str) -> Verdict | None:
+    def _cached(self, key: str) -> AccessVerdict | None:
         until, verdict = self._cache.get(key, (0.0, None))
         return verdict if until > self.now() else None
 
-    def _reviewed(self, key: str, token: str, path: str) -> Verdict:
+    def _reviewed(self, key: str, token: str, path: str) -> AccessVerdict:
         try:
             verdict = self._review(token, path)
         except ApiError as error:
             log.warning(f"cannot check the token of a metrics request: {error}", hint=error.hint)
             message = "the API server did not check your token; see the controller's log"
-            return Verdict(HTTPStatus.SERVICE_UNAVAILABLE, message)
+            return AccessVerdict(HTTPStatus.SERVICE_UNAVAILABLE, message)
         seconds = _ALLOWED if verdict.status is HTTPStatus.OK else _REFUSED
         with self._lock:
             self._cache[key] = (self.now() + seconds, verdict)
@@ -105,11 +107,11 @@ class Reviews:
                 self._cache.popitem(last=False)
         return verdict
 
-    def _review(self, token: str, path: str) -> Verdict:
+    def _review(self, token: str, path: str) -> AccessVerdict:
         status = self._create(TOKEN_REVIEWS, {"token": token})
         user = status.get("user") or {}
         if status.get("authenticated") is not True or not user.get("username"):
-            return Verdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
+            return AccessVerdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
         access = {
             "user": user["username"],
             "uid": user.get("uid", ""),
@@ -118,10 +120,10 @@ class Reviews:
             "nonResourceAttributes": {"path": path, "verb": "get"},
         }
         if self._create(SUBJECT_ACCESS_REVIEWS, access).get("allowed") is True:
-            return Verdict(HTTPStatus.OK)
+            return AccessVerdict(HTTPStatus.OK)
         name = user["username"]
         message = f"{name} may not get {path}; the ClusterRole {METRICS_READER} allows it"
-        return Verdict(HTTPStatus.FORBIDDEN, message)
+        return AccessVerdict(HTTPStatus.FORBIDDEN, message)
 
     def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create a review and return its status. The API server does not store reviews."""

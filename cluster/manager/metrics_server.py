@@ -15,12 +15,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from cluster.manager.metrics_auth import Verdict
+from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.tls import Serving
 from cluster.model.names import METRICS_PATH as PATH
 from nodeside import log
 from nodeside.errors import SystemRefused
-from nodeside.http.server import Server
+from nodeside.http.server import HttpServer
 
 _CONNECTIONS = 8  # maximum number of concurrent connections
 _SECONDS = 10.0  # for a whole connection
@@ -28,10 +28,10 @@ _STEP = 5.0  # seconds to wait for the client's next byte
 _SWEEP = 0.5  # seconds between two checks for expired connections
 
 Exposition = Callable[[str], tuple[str, bytes]]
-Judge = Callable[[str, str], Verdict]
+Judge = Callable[[str, str], AccessVerdict]
 
 
-class _Server(Server):
+class _TlsServer(HttpServer):
     """The HTTPS server; the base class enforces the limits."""
 
     serving: Serving
@@ -44,7 +44,7 @@ class _Server(Server):
 
     def __init__(self, host: str, port: int) -> None:
         self._counting = threading.Lock()
-        super().__init__(host, port, _Handler)
+        super().__init__(host, port, _MetricsHandler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection. The handshake happens here, in the connection's own thread."""
@@ -62,8 +62,8 @@ class _Server(Server):
             self.answers[status.value] += 1
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _MetricsHandler(BaseHTTPRequestHandler):
+    server: _TlsServer
     timeout = _STEP
     server_version, sys_version = "nodeside", ""
 
@@ -114,7 +114,7 @@ class MetricsServer:
         seconds: float = _SECONDS,
     ) -> None:
         try:
-            self._server = _Server(host, port)
+            self._server = _TlsServer(host, port)
         except OSError as exc:
             raise SystemRefused(
                 f"cannot listen on port {port} for metrics: {exc.strerror}",

@@ -17,7 +17,7 @@ from cluster.controller.pacing import STUCK, Heartbeat
 from cluster.kube.reflector import WatchHealth
 from nodeside import log
 from nodeside.errors import SystemRefused
-from nodeside.http.server import Server
+from nodeside.http.server import HttpServer
 
 STALE = 180.0  # seconds without an answer from the API server after which we are not ready
 _SECONDS = 2.0  # for a whole connection; the kubelet waits one second
@@ -25,7 +25,7 @@ _SWEEP = 0.5  # seconds between two checks for expired connections
 
 
 @dataclass(frozen=True)
-class Report:
+class ProbeReport:
     """The result of a check, with one line for each item."""
 
     healthy: bool
@@ -36,21 +36,21 @@ class Report:
         return "\n".join(self.lines) + "\n"
 
 
-def alive(pulse: Heartbeat) -> Report:
+def alive(pulse: Heartbeat) -> ProbeReport:
     """Return whether the main loop makes progress."""
     busy = pulse.busy_for
     if busy > STUCK:
-        return Report(False, (f"stuck: one round has taken {busy:.0f} s",))
-    return Report(True, ("ok",))
+        return ProbeReport(False, (f"stuck: one round has taken {busy:.0f} s",))
+    return ProbeReport(True, ("ok",))
 
 
-def ready(kinds: list[WatchHealth]) -> Report:
+def ready(kinds: list[WatchHealth]) -> ProbeReport:
     """Return whether all non-optional kinds are listed and the API server answers.
 
     A kind that fails counts as unanswered after `STALE` seconds of silence.
     """
     lines = [_line(kind) for kind in kinds]
-    return Report(all(_current(kind) for kind in kinds), tuple(lines))
+    return ProbeReport(all(_current(kind) for kind in kinds), tuple(lines))
 
 
 def _current(kind: WatchHealth) -> bool:
@@ -75,13 +75,13 @@ class HealthServer:
     def __init__(
         self,
         port: int,
-        checks: dict[str, Callable[[], Report]],
+        checks: dict[str, Callable[[], ProbeReport]],
         host: str = "",
         seconds: float = _SECONDS,
     ) -> None:
-        handler = type("_Handler", (_Handler,), {"checks": checks})
+        handler = type("_Handler", (_ProbeHandler,), {"checks": checks})
         try:
-            self._server = Server(host, port, handler)
+            self._server = HttpServer(host, port, handler)
         except OSError as exc:
             raise SystemRefused(
                 f"cannot listen on port {port} for health checks: {exc.strerror}",
@@ -105,8 +105,8 @@ class HealthServer:
         self._server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    checks: dict[str, Callable[[], Report]]
+class _ProbeHandler(BaseHTTPRequestHandler):
+    checks: dict[str, Callable[[], ProbeReport]]
     timeout = _SECONDS  # wait for the client's next byte
 
     def do_GET(self) -> None:

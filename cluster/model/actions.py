@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.kube.managed_fields import Overwrite
+from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
-from cluster.model.demand import Demand, all_of
+from cluster.model.demand import PodDemand, union_of_demands
 from cluster.model.lanes import CORDONS, STATUS, Lane
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
-from cluster.model.states import Phase, Place, Progress
+from cluster.model.states import BuildProgress, Phase, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Apply:
 
     driver: str
     document: Mapping[str, Any]
-    over: Overwrite | None = None
+    over: ExistingObject | None = None
     part: str = ""
 
     @property
@@ -140,7 +140,7 @@ class Uncordon:
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
+class EvictPod:
     """Evict a pod through the eviction API if it still has this uid."""
 
     driver: str
@@ -215,7 +215,7 @@ Action = (
     | LabelNode
     | Cordon
     | Uncordon
-    | Evict
+    | EvictPod
     | Annotate
     | SetStatus
     | SetFinalizers
@@ -234,7 +234,7 @@ def lane_of(action: Action) -> Lane:
             return Lane(action.driver)
 
 
-def rests_on(action: Action) -> tuple[Lane, ...]:
+def depends_on(action: Action) -> tuple[Lane, ...]:
     """Return the lanes in which a failure blocks this action.
 
     A failed status update blocks only what is `of_status`; the status reports other failures.
@@ -252,7 +252,7 @@ def rests_on(action: Action) -> tuple[Lane, ...]:
 def node_of(action: Action) -> str:
     """Return the only node that an action concerns, "" if it is not limited to one node."""
     match action:
-        case LabelNode() | Cordon() | Uncordon() | Evict() | Create() | Annotate():
+        case LabelNode() | Cordon() | Uncordon() | EvictPod() | Create() | Annotate():
             return action.node
         case Delete(resource=resource) if resource == NODE_DRIVERS:
             return action.name.partition(".")[2]
@@ -260,7 +260,7 @@ def node_of(action: Action) -> str:
             return ""
 
 
-def waits_for_all(action: Action, lanes: Collection[Lane]) -> bool:
+def waits_for_all_nodes(action: Action, lanes: Collection[Lane]) -> bool:
     """Return whether a deletion must wait because a node of the driver has a failure in `lanes`.
 
     That node may still use the object to delete, since it could not be moved to its replacement.
@@ -283,8 +283,8 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     again_in: float | None = None
-    censuses: Mapping[str, Counts] = field(default_factory=dict)
-    demand: Demand | None = None
+    censuses: Mapping[str, NodeCounts] = field(default_factory=dict)
+    demand: PodDemand | None = None
     tags: frozenset[Tag] = frozenset()
     templates: frozenset[Template] = frozenset()
     reads_all: bool = False
@@ -302,12 +302,12 @@ class Plan:
         return lanes
 
 
-def together(plans: Sequence[Plan], *more: Action) -> Plan:
+def merge_plans(plans: Sequence[Plan], *more: Action) -> Plan:
     """Merge plans in their order, followed by the actions in `more`."""
     actions = [action for plan in plans for action in plan.actions]
     waits = [plan.again_in for plan in plans if plan.again_in is not None]
     censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
-    demand = all_of(plan.demand for plan in plans)
+    demand = union_of_demands(plan.demand for plan in plans)
     tags = frozenset().union(*(plan.tags for plan in plans))
     templates = frozenset().union(*(plan.templates for plan in plans))
     return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags, templates)
@@ -323,7 +323,7 @@ class PoolCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class NodeCounts:
     """Node counts of a Driver by place and by last reported state.
 
     `unavailable` is counted against `allowed`.
@@ -333,6 +333,6 @@ class Counts:
     places: Mapping[Place, int]
     states: Mapping[str, int]
     pools: Sequence[PoolCount]
-    builds: Mapping[Progress, int]
+    builds: Mapping[BuildProgress, int]
     unavailable: int
     allowed: int

@@ -13,34 +13,35 @@ from typing import Final
 from cluster.model.snapshot import EMPTY
 from nodeside.protocol.timestamps import parse_rfc3339, rfc3339
 
-BELIEVED: Final = 6 * 3600.0  # seconds
+FALLBACK_LASTS: Final = 6 * 3600.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFallback:
-    """Since when a pool falls back to building, and why; `note` is the annotation text."""
+    """Since when a pool falls back to building, and why; `annotation` is how a
+    DaemonSet keeps both."""
 
     since: float
     why: str
 
     @property
-    def note(self) -> str:
+    def annotation(self) -> str:
         return f"{rfc3339(self.since)} {self.why}"
 
     @property
     def until(self) -> float:
-        return self.since + BELIEVED
+        return self.since + FALLBACK_LASTS
 
     def holds(self, now: float) -> bool:
         return now < self.until
 
 
-def read_note(note: str) -> ImageFallback:
+def decode_fallback(text: str) -> ImageFallback:
     """Parse the annotation; an invalid one, edited by hand, counts as expired."""
-    moment, _, why = note.partition(" ")
+    moment, _, why = text.partition(" ")
     with suppress(ValueError):
         return ImageFallback(parse_rfc3339(moment), why)
-    return ImageFallback(0.0, note)
+    return ImageFallback(0.0, text)
 
 
 _MOST_WORDS = 1000  # characters of a reason
@@ -63,7 +64,7 @@ def _refused_by(why: str) -> int:
     return int(count[1]) if count else 1
 
 
-def note(refused: Mapping[str, str]) -> str:
+def encode_refusals(refused: Mapping[str, str]) -> str:
     """Return the annotation text, "" if empty; images that most nodes refuse go first.
 
     Images beyond the size limit are dropped: all annotations of an object are limited to 256 KiB
@@ -76,7 +77,7 @@ def note(refused: Mapping[str, str]) -> str:
     return text if entries else ""
 
 
-def read_refused(text: str) -> Mapping[str, str]:
+def decode_refusals(text: str) -> Mapping[str, str]:
     """Parse the annotation; one that was edited by hand counts as far as it can be read."""
     with suppress(ValueError, RecursionError):
         refused = json.loads(text or "{}")

@@ -10,7 +10,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PodDemand:
     """Pods that request one of the resources, or have all labels of one selector.
 
     Among the resources are drivers of dynamic resource allocation, whose names have no slash: a pod
@@ -21,9 +21,9 @@ class Demand:
     selectors: frozenset[Labels]
     namespaces: frozenset[str]
 
-    def __or__(self, other: Demand) -> Demand:
+    def __or__(self, other: PodDemand) -> PodDemand:
         every = not self.namespaces or not other.namespaces
-        return Demand(
+        return PodDemand(
             self.resources | other.resources,
             self.selectors | other.selectors,
             frozenset() if every else self.namespaces | other.namespaces,
@@ -34,12 +34,12 @@ class Demand:
         """Return the drivers of dynamic resource allocation among the resources."""
         return frozenset(name for name in self.resources if "/" not in name)
 
-    def covers(self, other: Demand) -> bool:
+    def covers(self, other: PodDemand) -> bool:
         """Return whether this includes all pods of the other demand."""
         return self | other == self
 
 
-def all_of(demands: Iterable[Demand | None]) -> Demand | None:
+def union_of_demands(demands: Iterable[PodDemand | None]) -> PodDemand | None:
     """Return the union of the demands; None if there is none."""
     asked = [demand for demand in demands if demand is not None]
-    return reduce(Demand.__or__, asked) if asked else None
+    return reduce(PodDemand.__or__, asked) if asked else None

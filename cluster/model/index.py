@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Index:
+class LookupCache:
     """A cache of lookups, keyed by the identity of the mappings they were made from.
 
     A new mapping causes a new pass. So an index may be reused for the next snapshot: lookups from

@@ -1,8 +1,8 @@
 """Trims a status to the limits of its schema and of the API server.
 
 The texts in a status come from nodes, compilers and people and have any length. The API server
-rejects the whole status if any field is too long, so a status goes through `fitted` before it is
-compared or written. Limits are in bytes, which is at least as strict as the schema's characters.
+rejects the whole status if any field is too long, so a status goes through `fit_status` before it
+is compared or written. Limits are in bytes, which is at least as strict as the schema's characters.
 Pure.
 """
 
@@ -21,7 +21,7 @@ _CONDITIONS: Final = "conditions"  # few, and read first: not shortened for the 
 Schema = Mapping[str, Any]
 
 
-def fitted(status: Mapping[str, Any]) -> dict[str, Any]:
+def fit_status(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return a status that the API server accepts. Many rows share a limit for their messages."""
     rows = sum(len(value) for key, value in status.items() if _is_rows(key, value))
     share = min(TEXT_LIMIT, _SENTENCES // max(1, rows))
@@ -32,7 +32,7 @@ def fitted(status: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def clipped(text: str, limit: int = TEXT_LIMIT) -> str:
+def truncate(text: str, limit: int = TEXT_LIMIT) -> str:
     """Return `text` cut to at most `limit` bytes of UTF-8, with a mark at the cut."""
     if 4 * len(text) <= limit:
         return text
@@ -50,7 +50,7 @@ def _fit(value: Any, schema: Schema, share: int) -> Any:
     match value:
         case str():
             limit = schema.get("maxLength", TEXT_LIMIT)
-            return clipped(value, limit if limit <= WORD_LIMIT else min(limit, share))
+            return truncate(value, limit if limit <= WORD_LIMIT else min(limit, share))
         case Mapping():
             fields = schema.get("properties", {})
             return {key: _fit(each, fields.get(key, {}), share) for key, each in value.items()}

@@ -13,7 +13,7 @@ from sys import intern
 
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
 from cluster.kube.quantity import amount
-from cluster.model.annotations import read_refused
+from cluster.model.annotations import decode_refusals
 from cluster.model.fields import condition, part, report_text, seconds, text, uname
 from cluster.model.labelmap import labels_of
 from cluster.model.names import (
@@ -46,7 +46,7 @@ from cluster.model.snapshot import (
     ImageStream,
     JobObject,
     Node,
-    NodeDriverObject,
+    NodeReport,
     Pool,
     RevisionObject,
     StageRun,
@@ -148,7 +148,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         toolkit=text(notes, TOOLKIT_NOTE),
         link=text(notes, LINK_NOTE),
         fell_back=text(notes, FELL_BACK_NOTE),
-        refused=read_refused(str(notes.get(REFUSED_NOTE) or "")),
+        refused=decode_refusals(str(notes.get(REFUSED_NOTE) or "")),
         deleting="deletionTimestamp" in metadata,
         touched=_touched(metadata),
         spec=part(data, "spec"),
@@ -156,7 +156,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
     )
 
 
-def node_driver_from(data: Document) -> NodeDriverObject | None:
+def node_driver_from(data: Document) -> NodeReport | None:
     """Parse a NodeDriver; None if its name is not `<driver>.<node>`.
 
     Driver and node are taken from the name, which the admission policy ties to the writing pod.
@@ -166,7 +166,7 @@ def node_driver_from(data: Document) -> NodeDriverObject | None:
     driver, _, node = name.partition(".")
     if not node or not _DRIVER_NAME.fullmatch(driver):
         return None
-    return NodeDriverObject(
+    return NodeReport(
         name=name,
         driver=intern(driver),
         node=intern(node),
@@ -228,7 +228,7 @@ def revision_from(data: Document) -> RevisionObject:
         revision=text(labels, REVISION_LABEL),
         document=str(files.get("driver.yaml", files.get(POLICY_KEY, ""))),
         uid=text(metadata, "uid"),
-        stamp=kept_from(data).stamp,
+        stamp=kept_from(data).last_write,
     )
 
 

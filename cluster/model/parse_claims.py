@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster.model.demand import Demand
+from cluster.model.demand import PodDemand
 from cluster.model.fields import part, text
 from cluster.model.parse_pods import pod_name
-from cluster.model.snapshot import Claim, Consumer
+from cluster.model.snapshot import ClaimObject, Consumer
 
 
-def claim_from(document: Mapping[str, Any], demand: Demand) -> Claim | None:
+def claim_from(document: Mapping[str, Any], demand: PodDemand) -> ClaimObject | None:
     """Return the parts of a claim that match this demand; None if nothing matches.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
@@ -23,11 +23,11 @@ def claim_from(document: Mapping[str, Any], demand: Demand) -> Claim | None:
     drivers = demand.by_claims & {text(result, "driver") for result in given}
     users = status.get("reservedFor") or ()
     pods = frozenset(text(user, "uid") for user in users if user.get("resource") == "pods")
-    return Claim(pod_name(document), drivers, pods) if drivers and pods else None
+    return ClaimObject(pod_name(document), drivers, pods) if drivers and pods else None
 
 
 def with_claims(
-    consumers: Mapping[str, Consumer], claims: Mapping[str, Claim]
+    consumers: Mapping[str, Consumer], claims: Mapping[str, ClaimObject]
 ) -> Mapping[str, Consumer]:
     """Return the consumers with what they request by claims; those that request nothing go."""
     drivers: dict[str, frozenset[str]] = defaultdict(frozenset)

@@ -7,7 +7,7 @@ from itertools import islice
 from sys import intern
 from typing import Any, Final, TypeVar
 
-from cluster.model.demand import Demand
+from cluster.model.demand import PodDemand
 from cluster.model.fields import part, printable, seconds, text
 from cluster.model.names import (
     DRIVER_LABEL,
@@ -192,7 +192,7 @@ def pod_name(document: Mapping[str, Any]) -> str:
     return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
 
 
-def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | None:
+def consumer_from(document: Mapping[str, Any], demand: PodDemand) -> Consumer | None:
     """Return the parts of a pod that match this demand; None if nothing matches.
 
     If claims are asked for, a pod with claims is kept; parse_claims.py says what they are for.

@@ -21,7 +21,7 @@ from cluster.model.names import (
     STAGE_MANAGER,
 )
 from cluster.model.parse_pods import last_words, pod_from
-from cluster.model.stages import ServiceAddress, Source, StageObject, StagePod
+from cluster.model.stages import ServiceAddress, StageObject, StagePod, TemplateSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class StageItem:
 
     name: str
     object: StageObject
-    source: Source | None = None
+    source: TemplateSource | None = None
     address: ServiceAddress | None = None
 
     @property
@@ -50,7 +50,7 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
     if manager != STAGE_MANAGER:
         foreign = manager not in (MANAGER, PREFLIGHT)
         files = data.get("data") or {} if kind == "ConfigMap" and foreign else None
-        source = None if files is None else Source(name, dict(files))
+        source = None if files is None else TemplateSource(name, dict(files))
         address = _address(data) if kind == "Service" and foreign else None
         return StageItem(name, StageObject(kind, name), source, address)
     rolled_out, progress = _rollout(data) if kind == "Deployment" else (True, "")

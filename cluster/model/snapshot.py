@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cluster.kube.managed_fields import ObjectMeta
-from cluster.model.demand import Demand
-from cluster.model.index import Index
+from cluster.model.demand import PodDemand
+from cluster.model.index import LookupCache
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import Stages
 from nodeside.protocol.build_job import BuildOutcome
@@ -114,7 +114,7 @@ class DaemonSetObject:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDriverObject:
+class NodeReport:
     """The last report of the pod on a node, made at `time`.
 
     It is void if `boot_id` is not the node's. `toolkit` is the image of the pod's sidecar, "" if it
@@ -231,7 +231,7 @@ class BuildPod:
 class Consumer:
     """A pod that must leave a node before a Driver changes there. `name` is namespace/name.
 
-    Only resources and labels that a Driver names are kept; see `Demand` for the resources.
+    Only resources and labels that a Driver names are kept; see `PodDemand` for the resources.
     """
 
     name: str
@@ -243,7 +243,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimObject:
     """A ResourceClaim: the drivers whose devices it was given, and the uids of pods that use it.
 
     `name` is namespace/name. Only drivers that somebody asks for are kept.
@@ -275,9 +275,9 @@ class Occupancy:
     known: bool = False
     trouble: str = ""
     answers: Mapping[str, EvictionAnswer] = field(default_factory=_nothing)
-    demand: Demand | None = None
+    demand: PodDemand | None = None
 
-    def knows(self, demand: Demand) -> bool:
+    def knows(self, demand: PodDemand) -> bool:
         """Return whether all pods of a demand are known."""
         return self.known and (self.demand is None or self.demand.covers(demand))
 
@@ -324,14 +324,14 @@ class ToolkitLabels:
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class NotListed:
     """An optional kind that could not be listed yet. `why` is the reason."""
 
     why: str
 
 
 # None: the API server does not serve this kind.
-ImageStreams = Mapping[str, ImageStream] | Unseen | None
+ImageStreams = Mapping[str, ImageStream] | NotListed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +368,7 @@ class Snapshot:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     drivers: Mapping[str, DriverObject] = field(default_factory=dict)
     daemonsets: Mapping[str, DaemonSetObject] = field(default_factory=dict)
-    node_drivers: Mapping[str, NodeDriverObject] = field(default_factory=dict)
+    node_drivers: Mapping[str, NodeReport] = field(default_factory=dict)
     pods: Mapping[str, DriverPod] = field(default_factory=dict)
     revisions: Mapping[str, RevisionObject] = field(default_factory=dict)
     image_streams: ImageStreams = None
@@ -381,7 +381,7 @@ class Snapshot:
     about: str = ""
     toolkit_labels: Mapping[str, ToolkitLabels] = field(default_factory=dict)
     toolkits_pending: frozenset[str] = frozenset()
-    index: Index = field(default_factory=Index, compare=False, repr=False)
+    index: LookupCache = field(default_factory=LookupCache, compare=False, repr=False)
 
     def pods_of(self, driver: str) -> Sequence[DriverPod]:
         """Return the pods of one Driver."""
@@ -394,9 +394,9 @@ class Snapshot:
         by_driver = self.index.once(_stage_jobs, self.jobs)
         return by_driver.get(driver, ())
 
-    def homeless_of(self, driver: str) -> Sequence[NodeDriverObject]:
+    def homeless_of(self, driver: str) -> Sequence[NodeReport]:
         """Return the reports about one Driver from nodes that no longer exist."""
-        by_driver: Mapping[str, list[NodeDriverObject]] = self.index.once(
+        by_driver: Mapping[str, list[NodeReport]] = self.index.once(
             _homeless, self.node_drivers, self.nodes
         )
         return by_driver.get(driver, ())
@@ -420,9 +420,9 @@ def _stage_jobs(
 
 
 def _homeless(
-    reports: Mapping[str, NodeDriverObject], nodes: Mapping[str, Node]
-) -> dict[str, list[NodeDriverObject]]:
-    by_driver: dict[str, list[NodeDriverObject]] = {}
+    reports: Mapping[str, NodeReport], nodes: Mapping[str, Node]
+) -> dict[str, list[NodeReport]]:
+    by_driver: dict[str, list[NodeReport]] = {}
     for report in reports.values():
         if report.node not in nodes:
             by_driver.setdefault(report.driver, []).append(report)
@@ -453,7 +453,7 @@ def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) 
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def uses(found: DriverObject) -> bool:
+def has_stages(found: DriverObject) -> bool:
     """Return whether a Driver has stages, or had stages that may have left objects."""
     stages = found.driver is not None and stages_of(found.driver.spec)
     return bool(stages or found.status.get("stages"))

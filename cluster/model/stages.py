@@ -120,7 +120,7 @@ class LogWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSight:
+class LogMatch:
     """The result of reading a log. `words` is the error if it could not be read, else ""."""
 
     matched: bool = False
@@ -129,7 +129,7 @@ class LogSight:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TemplateSource:
     """A user's ConfigMap: file name → template."""
 
     name: str
@@ -146,7 +146,7 @@ class ServiceAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretSight:
+class SecretData:
     """The text entries of a Secret; None, and the reason in words, if it could not be read.
 
     `is_certain` is false if the reason is an outage of the API server.
@@ -193,16 +193,16 @@ class Stages:
     """
 
     objects: Mapping[Key, StageObject] = field(default_factory=dict)
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, TemplateSource] = field(default_factory=dict)
     pods: Mapping[str, StagePod] = field(default_factory=dict)
-    logs: Mapping[str, LogSight] = field(default_factory=dict)
+    logs: Mapping[str, LogMatch] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
     unknown: str = ""
     rendered: Mapping[Template, Rendered] = field(default_factory=dict)
     cluster_version: str = ""
     services: Mapping[str, ServiceAddress] = field(default_factory=dict)
-    secrets: Mapping[str, SecretSight] = field(default_factory=dict)
+    secrets: Mapping[str, SecretData] = field(default_factory=dict)
 
 
 # The documents to apply, in order, and descriptions of what is left out.
-Framed = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]
+GatedDocuments = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]

@@ -59,7 +59,7 @@ class Supply(FastEnum):
     TAKEN = "has it, but another Driver has a module of the newest revision on this node"
 
 
-class Progress(Enum):
+class BuildProgress(Enum):
     """The progress of a build as far as it matters for nodes."""
 
     RUNNING = "it is being built"

@@ -2,6 +2,7 @@
 
 planner               plans one Driver after the other and orders the actions of a plan
 assign                node labels and cordons, one request per node
+options               what the options of a Driver add to its status
 plan_cache            plans that still hold: whom a change concerns
 deletion, build_jobs, stage_actions, announce      make actions
 status/               the status of a Driver

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.model.actions import Action, EmitEvent, SetStatus
-from cluster.model.limits import fitted
+from cluster.model.limits import fit_status
 from cluster.model.snapshot import DaemonSetObject, DriverObject
 from cluster.plan.builds.toolkit_evidence import remembered
 from cluster.plan.context.context import DriverContext
 from cluster.plan.objects.driver_pod import DaemonSetInput
 
 
-def status_changes(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
+def set_status(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
     """Yields the status if it changed, and an Event for each notable change of a condition."""
-    status = fitted(status)
+    status = fit_status(status)
     if status == found.status:
         return
     yield SetStatus(found.name, status)
@@ -26,13 +26,13 @@ def status_changes(found: DriverObject, status: Mapping[str, Any]) -> Iterator[A
             condition["status"],
             condition["reason"],
         )
-        if changed and condition["status"] == "True" and _is_news(condition["type"], old):
+        if changed and condition["status"] == "True" and _deserves_event(condition["type"], old):
             warning = condition["type"] == "Degraded"
             reason, message = condition["reason"], condition["message"]
             yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)
 
 
-def falls_told(context: DriverContext) -> Iterator[EmitEvent]:
+def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
     """Yields one Event per pool that falls back to building because an image cannot be pulled.
 
     It is not repeated: the DaemonSet records the fallback.
@@ -40,11 +40,11 @@ def falls_told(context: DriverContext) -> Iterator[EmitEvent]:
     found, falls = context.resource, context.fallbacks.by_assignment
     for key, at in context.rollout.desired.items():
         daemonset = context.snapshot.daemonsets.get(key)
-        if at in falls and (daemonset is None or daemonset.fell_back != falls[at].note):
+        if at in falls and (daemonset is None or daemonset.fell_back != falls[at].annotation):
             yield EmitEvent(found.name, found.uid, True, "FellBack", falls[at].why)
 
 
-def refusals_told(
+def refusal_events(
     applied: Sequence[DaemonSetInput], daemonsets: Iterable[DaemonSetObject]
 ) -> Iterator[EmitEvent]:
     """Yields one Event per toolkit image that nodes refuse; DaemonSets record the refusal."""
@@ -59,7 +59,7 @@ def refusals_told(
                 yield EmitEvent(owner.name, owner.uid, True, "ToolkitRefused", words)
 
 
-def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
+def _deserves_event(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
     """Returns whether a condition that became true deserves an Event, given the old conditions.
 
     A joining node makes a Driver not ready for a while, which needs no Event each time. An Event is

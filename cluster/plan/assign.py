@@ -12,7 +12,7 @@ from cluster.model.states import Place
 from cluster.plan.builds.kernel_images import NO_IMAGE
 from cluster.plan.context.context import DriverContext
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.decisions import Decision, forgiven
+from cluster.plan.rollout.decisions import NodeDecision, nodes_to_forgive
 from cluster.plan.rollout.drain_table import DrainStep
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
@@ -45,12 +45,12 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
             labels, why = {**labels, **moves}, NO_IMAGE if falls_back else decision.row.why
         if labels:
             yield LabelNode(driver, member.node.name, labels, why)
-    for member in forgiven(rollout.decisions, rollout.state):
+    for member in nodes_to_forgive(rollout.decisions, rollout.state):
         gone: dict[str, str | None] = {before_label(driver): None}
         yield LabelNode(driver, member.node.name, gone, "the rollout is over")
 
 
-def _labels(context: DriverContext, decision: Decision) -> dict[str, str | None]:
+def _labels(context: DriverContext, decision: NodeDecision) -> dict[str, str | None]:
     """Returns the changes of a node's labels; None removes a label.
 
     The state label of a node that moved describes its previous kernel. It is reset to `waiting`

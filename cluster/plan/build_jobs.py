@@ -14,12 +14,12 @@ from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import JobObject, Snapshot
 from cluster.plan.builds.builds import outcome_of
 from cluster.plan.context.context import DriverContext
-from cluster.plan.nodes.neighbours import problem
-from cluster.plan.objects.build_job import Build, job
+from cluster.plan.nodes.neighbours import dependency_error
+from cluster.plan.objects.build_job import SharedBuild, job
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 
 
-def builds(context: DriverContext) -> Mapping[str, Build]:
+def builds(context: DriverContext) -> Mapping[str, SharedBuild]:
     """Returns every desired build by the name of its Job."""
     state, supply = context.rollout.state, context.supply
     revisions = (state.newest, state.good)  # the newest may just have become the last good one
@@ -29,13 +29,13 @@ def builds(context: DriverContext) -> Mapping[str, Build]:
         if at.revision in revisions and each.is_next
     ]
     desired += supply.with_good_symbols
-    desired += supply.coming
+    desired += supply.builds_for_new_tags
     states = [each.state for each in supply.preflight if each.state is not None]
     desired += [each.build for each in states if each.is_next]
     return {build.name: build for build in reversed(desired)}
 
 
-def wanted(context: DriverContext) -> Iterator[Action]:
+def create_jobs(context: DriverContext) -> Iterator[Action]:
     """Yields actions that create missing Jobs and record the outcome of those that ended."""
     snapshot, settings = context.snapshot, context.snapshot.settings
     for name, build in sorted(builds(context).items()):
@@ -56,43 +56,43 @@ def wanted(context: DriverContext) -> Iterator[Action]:
             yield _event(context, build, outcome)
 
 
-def retired(context: DriverContext) -> Iterator[Action]:
+def delete_unneeded_jobs(context: DriverContext) -> Iterator[Action]:
     """Deletes Jobs that are no longer desired.
 
     Deletes none while the image streams are unknown, or a Driver that this one comes after is not
     there: then the desired builds are unknown too.
     """
-    if context.toolkits.unseen or any(problem(context.snapshot, context.driver)):
+    if context.toolkits.unseen or any(dependency_error(context.snapshot, context.driver)):
         return
     desired = builds(context)
     yield from (
         _delete(context.snapshot, each)
-        for each in of(context.snapshot, context.driver.name)
+        for each in build_jobs_of(context.snapshot, context.driver.name)
         if each.name not in desired
     )
 
 
-def revisions_at_work(context: DriverContext) -> set[str]:
+def revisions_in_jobs(context: DriverContext) -> set[str]:
     """Returns the revisions that running Jobs mount.
 
     The Job may mount an older revision that builds the same as the newest.
     """
     desired = builds(context)
-    jobs = of(context.snapshot, context.driver.name)
+    jobs = build_jobs_of(context.snapshot, context.driver.name)
     return {job.revision for job in jobs if job.name in desired and not job.finished}
 
 
-def of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
+def build_jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
     """Yields the build Jobs of a Driver that are not being deleted yet."""
-    return (job for job in _all(snapshot, driver) if job.run is None)
+    return (job for job in _jobs_of(snapshot, driver) if job.run is None)
 
 
-def deleted(snapshot: Snapshot, driver: str) -> Iterator[Action]:
+def delete_all_jobs(snapshot: Snapshot, driver: str) -> Iterator[Action]:
     """Deletes all Jobs of a Driver that is being deleted."""
-    return (_delete(snapshot, each) for each in _all(snapshot, driver))
+    return (_delete(snapshot, each) for each in _jobs_of(snapshot, driver))
 
 
-def _all(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
+def _jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
     return (job for job in snapshot.jobs.values() if job.driver == driver and not job.deleting)
 
 
@@ -100,7 +100,7 @@ def _delete(snapshot: Snapshot, existing: JobObject) -> Delete:
     return Delete(existing.driver, JOBS, existing.name, snapshot.settings.namespace, existing.uid)
 
 
-def _event(context: DriverContext, build: Build, outcome: BuildOutcome) -> EmitEvent:
+def _event(context: DriverContext, build: SharedBuild, outcome: BuildOutcome) -> EmitEvent:
     failed = outcome.verdict in (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
     reason = "BuildFailed" if failed else "Built"
     words = outcome.words if failed else outcome.message

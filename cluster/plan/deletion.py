@@ -24,18 +24,25 @@ from cluster.model.actions import (
     SetStatus,
 )
 from cluster.model.names import FINALIZER
-from cluster.model.snapshot import DriverObject, DriverPod, NodeDriverObject, Snapshot
+from cluster.model.snapshot import DriverObject, DriverPod, NodeReport, Snapshot
 from cluster.plan import build_jobs
-from cluster.plan.announce import status_changes
+from cluster.plan.announce import set_status
 from cluster.plan.objects.revision import config_map, revision_text
 from cluster.plan.objects.unload_pod import unload_pod
-from cluster.plan.rollout.unload import REST, SLOW, LeavingNode, Unload, UnloadPhase, trace_labels
+from cluster.plan.rollout.unload import (
+    REST,
+    SLOW,
+    DriverUnload,
+    LeavingNode,
+    UnloadPhase,
+    trace_labels,
+)
 from cluster.plan.status import conditions
 from nodeside.protocol.labels import feature_prefix, node_driver_name
 from nodeside.protocol.node_status import State
 
 LIMIT = 100  # active unload pods per Driver; a pod that waits for holders does not count
-_AT_ONCE = 200  # orphaned NodeDrivers handled in one plan
+_MAX_ORPHANS = 200  # orphaned NodeDrivers handled in one plan
 _LEFT = "ModulesStay"  # reason of the final condition if modules stay loaded
 
 
@@ -43,27 +50,27 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
     """Removes the pods, then the modules, then labels and reports, and finally the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
-    jobs = tuple(build_jobs.deleted(snapshot, found.name))
-    leaving = Unload(snapshot, found, (), now)
+    jobs = tuple(build_jobs.delete_all_jobs(snapshot, found.name))
+    leaving = DriverUnload(snapshot, found, (), now)
     if leaving.has_daemonsets or (leaving.waits and not _is_reported(found)):
-        return Plan((*jobs, *_take_out(leaving)), again_in(leaving))
+        return Plan((*jobs, *_delete_workloads(leaving)), again_in(leaving))
     if leaving.leavers or _has_objects(snapshot, found.name):
-        return Plan((*jobs, *_report_left_behind(leaving), *_sweep(leaving)))
+        return Plan((*jobs, *_report_left_behind(leaving), *_delete_leftovers(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
     return Plan((*_final_event(found), SetFinalizers(found.name, found.uid, rest, found.version)))
 
 
-def leave(leaving: Unload) -> Iterator[Action]:
+def remove_from_nodes(leaving: DriverUnload) -> Iterator[Action]:
     """Cleans up nodes that an existing Driver no longer selects."""
     driver = leaving.found.name
     for each in leaving.leavers:
         if each.phase is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
             yield LabelNode(driver, each.node.name, labels, "the driver no longer selects it")
     yield from _unload_pods(leaving)
-    yield from _clean(leaving)
+    yield from _clean_nodes(leaving)
 
 
-def again_in(leaving: Unload) -> float | None:
+def again_in(leaving: DriverUnload) -> float | None:
     """Returns the seconds until a failed pod is recreated or a silent one is reported.
 
     None if there is no such pod.
@@ -76,7 +83,7 @@ def again_in(leaving: Unload) -> float | None:
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def orphans(snapshot: Snapshot) -> Iterator[Action]:
+def delete_orphans(snapshot: Snapshot) -> Iterator[Action]:
     """Removes leftovers of Drivers deleted without cleanup, e.g. a finalizer removed by hand.
 
     The garbage collector removes the rest.
@@ -91,7 +98,7 @@ def orphans(snapshot: Snapshot) -> Iterator[Action]:
                 daemonset.uid,
             )
     yield from map(_delete_pod, snapshot.index.once(_orphaned, snapshot.pods, snapshot.drivers))
-    yield from _forget_orphans(snapshot)
+    yield from _remove_node_traces(snapshot)
 
 
 def _orphaned(
@@ -103,12 +110,12 @@ def _orphaned(
 
 
 def _reports_of_the_gone(
-    reports: Mapping[str, NodeDriverObject], drivers: Mapping[str, DriverObject]
-) -> Sequence[NodeDriverObject]:
+    reports: Mapping[str, NodeReport], drivers: Mapping[str, DriverObject]
+) -> Sequence[NodeReport]:
     return [report for report in reports.values() if report.driver not in drivers]
 
 
-def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
+def _remove_node_traces(snapshot: Snapshot) -> Iterator[Action]:
     """Removes orphaned labels and NodeDrivers: a new Driver of that name would take them over.
 
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
@@ -124,7 +131,7 @@ def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
         for report in gone
         if report.driver not in with_daemonsets and (report.driver, report.node) not in with_pods
     ]
-    reports = reports[:_AT_ONCE]
+    reports = reports[:_MAX_ORPHANS]
     traces = {
         key: each.driver
         for each in reports
@@ -150,7 +157,7 @@ def _beginning(key: str) -> str:
 # --- a Driver that is deleted --------------------------------------------------------------------
 
 
-def _take_out(leaving: Unload) -> Iterator[Action]:
+def _delete_workloads(leaving: DriverUnload) -> Iterator[Action]:
     """Deletes DaemonSets, then unloads and cleans nodes.
 
     While a DaemonSet exists, its controller would recreate pods on a cleaned node.
@@ -166,10 +173,10 @@ def _take_out(leaving: Unload) -> Iterator[Action]:
         text = revision_text(found.driver)
         yield Apply(found.name, config_map(found, leaving.newest, text, snapshot.settings))
     yield from _unload_pods(leaving)
-    yield from _clean(leaving)
+    yield from _clean_nodes(leaving)
 
 
-def _report_progress(leaving: Unload) -> Iterator[Action]:
+def _report_progress(leaving: DriverUnload) -> Iterator[Action]:
     """Sets a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
     rest = leaving.summary(*(phase for phase in UnloadPhase if not phase.is_obstacle))
@@ -177,10 +184,10 @@ def _report_progress(leaving: Unload) -> Iterator[Action]:
     status = conditions.deleting(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
     )
-    yield from status_changes(found, status)
+    yield from set_status(found, status)
 
 
-def _report_left_behind(leaving: Unload) -> Iterator[Action]:
+def _report_left_behind(leaving: DriverUnload) -> Iterator[Action]:
     """Reports once where modules stay loaded and why, before the node state is removed.
 
     The Event comes first: a controller killed between the two repeats it instead of losing it.
@@ -215,7 +222,7 @@ def _has_objects(snapshot: Snapshot, driver: str) -> bool:
     )
 
 
-def _sweep(leaving: Unload) -> Iterator[Action]:
+def _delete_leftovers(leaving: DriverUnload) -> Iterator[Action]:
     """Removes labels (one request per node), NodeDrivers, pods, and finally the revisions."""
     snapshot, driver = leaving.snapshot, leaving.found.name
     yield from _forget(leaving, leaving.leavers)
@@ -228,7 +235,7 @@ def _sweep(leaving: Unload) -> Iterator[Action]:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def _unload_pods(leaving: Unload) -> Iterator[Action]:
+def _unload_pods(leaving: DriverUnload) -> Iterator[Action]:
     """Deletes stray and failed unload pods, and creates new ones up to LIMIT."""
     snapshot, found = leaving.snapshot, leaving.found
     yield from (_delete_pod(pod) for pod in leaving.stray_pods())
@@ -242,14 +249,14 @@ def _unload_pods(leaving: Unload) -> Iterator[Action]:
         yield Create(found.name, document, each.node.name)
 
 
-def _clean(leaving: Unload) -> Iterator[Action]:
+def _clean_nodes(leaving: DriverUnload) -> Iterator[Action]:
     """Cleans the nodes where unloading is finished."""
     gone = leaving.at(UnloadPhase.GONE)
     yield from _forget(leaving, gone)
     yield from (_delete_pod(each.pod) for each in gone if each.pod and not each.pod.deleting)
 
 
-def _forget(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
+def _forget(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
     """Removes labels and NodeDrivers of these nodes.
 
     Actions of one kind are yielded in a row, so that they are sent in parallel.

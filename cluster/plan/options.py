@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes import neighbours
-from cluster.plan.rollout.unload import Unload
+from cluster.plan.rollout.unload import DriverUnload
 from cluster.plan.status import conflicts, drains, leaving, resources
 from cluster.plan.status.part import StatusPart
 
 
-def status_parts(context: DriverContext, unload: Unload) -> Iterator[StatusPart]:
+def status_parts(context: DriverContext, unload: DriverUnload) -> Iterator[StatusPart]:
     """Yields the part of each option that the Driver uses, or that has left something."""
     spec, rollout, nodes = context.driver.spec, context.rollout, context.nodes
     if spec.after:
-        reason, message = neighbours.problem(context.snapshot, context.driver)
+        reason, message = neighbours.dependency_error(context.snapshot, context.driver)
         yield StatusPart(complaints={reason: message})
     if nodes.contested or nodes.taken:
         yield conflicts.status_part(nodes.contested, nodes.taken)

@@ -18,7 +18,14 @@ from typing import Any, Final, TypeVar
 
 from cluster.model.actions import Plan
 from cluster.model.names import CORDONED
-from cluster.model.snapshot import DriverObject, DriverPod, Node, RevisionObject, Snapshot, uses
+from cluster.model.snapshot import (
+    DriverObject,
+    DriverPod,
+    Node,
+    RevisionObject,
+    Snapshot,
+    has_stages,
+)
 from cluster.model.stages import Stages
 from cluster.plan.nodes.conflicts import modules_of, modules_of_revision
 from cluster.plan.nodes.hardware import has_hardware
@@ -217,7 +224,7 @@ def _drivers_with_stages(snapshot: Snapshot) -> set[str]:
     stages = snapshot.stages or Stages()
     left = {each.driver for kind in (stages.objects, stages.pods) for each in kind.values()}
     left |= {job.driver for job in snapshot.jobs.values() if job.run is not None}
-    return left | {name for name, found in snapshot.drivers.items() if uses(found)}
+    return left | {name for name, found in snapshot.drivers.items() if has_stages(found)}
 
 
 def _selects(found: DriverObject, sides: Collection[Node]) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from cluster.kube.managed_fields import Overwrite
+from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
-from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, together
+from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, merge_plans
 from cluster.model.names import FINALIZER, config_map_name, policy_name
 from cluster.model.snapshot import (
     EMPTY,
@@ -26,12 +26,12 @@ from cluster.model.snapshot import (
     Snapshot,
 )
 from cluster.plan import build_jobs
-from cluster.plan.announce import falls_told, refusals_told, status_changes
+from cluster.plan.announce import fallback_events, refusal_events, set_status
 from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
 from cluster.plan.context.context import Contexts, DriverContext, Memory
 from cluster.plan.context.supply import publishes
-from cluster.plan.deletion import again_in, delete, leave, orphans
+from cluster.plan.deletion import again_in, delete, delete_orphans, remove_from_nodes
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
 from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.node_policy import policy_map, policy_text
@@ -39,13 +39,13 @@ from cluster.plan.objects.revision import config_map
 from cluster.plan.options import status_parts
 from cluster.plan.plan_cache import PlanCache
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.drain import let_go, uncordons
-from cluster.plan.rollout.unload import Unload
-from cluster.plan.stage_actions import admissions, stage_objects, take_down, with_stage_labels
+from cluster.plan.rollout.drain import end_cordons, remove_drain_labels
+from cluster.plan.rollout.unload import DriverUnload
+from cluster.plan.stage_actions import admit_pods, delete_stages, stage_objects, with_stage_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.part import merge
-from cluster.plan.status.report import census, report_of
+from cluster.plan.status.report import node_counts, report_of
 from cluster.plan.status.stages import with_stages
 
 _SOON = 1.0  # seconds until an object that is being deleted may be gone
@@ -86,8 +86,8 @@ def plan(
                 of_driver = plan_driver(snapshot, snapshot.drivers[key], now, contexts)
                 cache.store(key, of_driver)
             plans.append(of_driver)
-    merged = together(plans, *orphans(snapshot))
-    return replace(merged, actions=(*merged.actions, *uncordons(snapshot, merged.actions)))
+    merged = merge_plans(plans, *delete_orphans(snapshot))
+    return replace(merged, actions=(*merged.actions, *end_cordons(snapshot, merged.actions)))
 
 
 def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts: Contexts) -> Plan:
@@ -96,8 +96,10 @@ def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts
     An option is asked only if the Driver uses it, or if something of it is left.
     """
     if resource.deleting:
-        removal = take_down(snapshot, resource, now) or delete(snapshot, resource, now)
-        return replace(removal, actions=(*let_go(snapshot, resource.name), *removal.actions))
+        removal = delete_stages(snapshot, resource, now) or delete(snapshot, resource, now)
+        return replace(
+            removal, actions=(*remove_drain_labels(snapshot, resource.name), *removal.actions)
+        )
     if resource.driver is None or not resource.driver.spec.image:
         return _plan_of_invalid(snapshot, resource, now)
     context = contexts.of(resource, resource.driver)
@@ -106,40 +108,40 @@ def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts
     has_jobs = _has_build_jobs(context)
     members = {member.node.name for member in context.members}
     # A node with stage pods does not leave before they are gone.
-    leaving = Unload(snapshot, resource, members | rollout.occupied_by_own, now)
+    leaving = DriverUnload(snapshot, resource, members | rollout.occupied_by_own, now)
     report = report_of(context)
     status = conditions.status(report, merge(status_parts(context, leaving)), now=now)
     steps: list[Iterable[Action]] = [
         _finalizer(resource),
-        _revisions_made(context),
-        _policy_made(context),
-        _daemonsets_applied(context),
+        _create_revision(context),
+        _apply_policy(context),
+        _apply_daemonsets(context),
         outdated_reports(context, changes),
     ]
     if staging:
-        steps += with_stage_labels(changes, staging), admissions(staging)
+        steps += with_stage_labels(changes, staging), admit_pods(staging)
         status = with_stages(staging, status, now)
     else:
         steps.append(changes)
     if drains.rows:
         steps.append(drain.evictions(drains, snapshot.occupancy.answers))
     if context.nodes.marked:
-        steps.append(let_go(snapshot, resource.name, members))
+        steps.append(remove_drain_labels(snapshot, resource.name, members))
     if leaving.has_work:
-        steps.append(leave(leaving))
+        steps.append(remove_from_nodes(leaving))
     if has_jobs:
-        steps.append(build_jobs.wanted(context))
-    steps.append(_daemonsets_retired(context))
+        steps.append(build_jobs.create_jobs(context))
+    steps.append(_delete_daemonsets(context))
     if has_jobs:
-        steps.append(build_jobs.retired(context))
-    steps += falls_told(context), status_changes(resource, status)
-    steps.append(_revisions_dropped(context, leaving.needed, has_jobs))
+        steps.append(build_jobs.delete_unneeded_jobs(context))
+    steps += fallback_events(context), set_status(resource, status)
+    steps.append(_delete_revisions(context, leaving.needed, has_jobs))
     if staging:
         steps.append(stage_objects(staging))
     return Plan(
         tuple(chain.from_iterable(steps)),
         again_in=_again_in(context, leaving),
-        censuses={resource.name: census(report)},
+        censuses={resource.name: node_counts(report)},
         demand=drain.demand(drains) if drains.policies else None,
         tags=context.toolkits.tags,
         templates=staging.templates if staging else frozenset(),
@@ -149,8 +151,8 @@ def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts
 
 def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject, now: float) -> Plan:
     mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
-    status = conditions.unreadable(resource, mistakes, now=now)
-    return Plan((*let_go(snapshot, resource.name), *status_changes(resource, status)))
+    status = conditions.invalid_spec(resource, mistakes, now=now)
+    return Plan((*remove_drain_labels(snapshot, resource.name), *set_status(resource, status)))
 
 
 def _has_build_jobs(context: DriverContext) -> bool:
@@ -179,7 +181,7 @@ def _reads_all(context: DriverContext) -> bool:
     return bool(context.driver.spec.hardware.node_selector) and not context.members
 
 
-def _again_in(context: DriverContext, leaving: Unload) -> float | None:
+def _again_in(context: DriverContext, leaving: DriverUnload) -> float | None:
     """Returns the seconds until the plan may change without any event, or None for never."""
     rollout, daemonsets = context.rollout, context.snapshot.daemonsets
     newest, now = context.revisions.newest, context.snapshot.now
@@ -201,7 +203,7 @@ def _finalizer(resource: DriverObject) -> Iterator[Action]:
         yield SetFinalizers(resource.name, resource.uid, finalizers, resource.version)
 
 
-def _revisions_made(context: DriverContext) -> Iterator[Action]:
+def _create_revision(context: DriverContext) -> Iterator[Action]:
     """Creates the newest revision; older ones cannot be recreated."""
     driver, newest, text = context.driver.name, context.revisions.newest, context.revisions.text
     existing = context.snapshot.revisions.get(config_map_name(driver, newest))
@@ -211,16 +213,16 @@ def _revisions_made(context: DriverContext) -> Iterator[Action]:
         yield Apply(driver, config_map(context.resource, newest, text, context.snapshot.settings))
 
 
-def _policy_made(context: DriverContext) -> Iterator[Action]:
+def _apply_policy(context: DriverContext) -> Iterator[Action]:
     """Applies the policy before any pod that mounts it; it can change without a new pod."""
     driver, settings = context.driver, context.snapshot.settings
     existing = context.snapshot.revisions.get(policy_name(driver.name))
     if existing is None or existing.document != policy_text(driver):
-        over = Overwrite(existing.stamp) if existing else None
+        over = ExistingObject(existing.stamp) if existing else None
         yield Apply(driver.name, policy_map(context.resource, driver, settings), over)
 
 
-def _daemonsets_applied(context: DriverContext) -> Iterator[Action]:
+def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
     desired, unchanged = context.rollout.desired, context.memory.daemonsets
     applied: list[DaemonSetInput] = []
     for key in unchanged.keys() - desired.keys():
@@ -241,7 +243,7 @@ def _daemonsets_applied(context: DriverContext) -> Iterator[Action]:
         else:
             unchanged[key] = spec, existing
     if context.toolkits.refusals:
-        yield from refusals_told(applied, context.revisions.daemonsets)
+        yield from refusal_events(applied, context.revisions.daemonsets)
 
 
 def _daemonset_input(
@@ -265,18 +267,18 @@ def _daemonset_input(
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
-        image=image, fell_back=fallback.note if fallback else "",
+        image=image, fell_back=fallback.annotation if fallback else "",
         refused=context.toolkits.refused(at.pool),
     )  # fmt: skip
 
 
-def _daemonsets_retired(context: DriverContext) -> Iterator[Action]:
+def _delete_daemonsets(context: DriverContext) -> Iterator[Action]:
     for each in context.revisions.daemonsets:
         if each.name not in context.rollout.desired and not each.deleting:
             yield _deleted(context, DAEMON_SETS, each)
 
 
-def _revisions_dropped(
+def _delete_revisions(
     context: DriverContext, unloading: Collection[str], has_jobs: bool
 ) -> Iterator[Action]:
     """Deletes revisions that no node runs, is to run or unloads with, and no Job works on.
@@ -285,7 +287,7 @@ def _revisions_dropped(
     would have no canaries, so the status comes first.
     """
     needed = {at.revision for at in context.rollout.desired.values()} | set(unloading)
-    needed |= build_jobs.revisions_at_work(context) if has_jobs else set()
+    needed |= build_jobs.revisions_in_jobs(context) if has_jobs else set()
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
     for each in context.snapshot.revisions.values():
         if each.driver == context.driver.name and each.revision not in needed:

@@ -23,16 +23,16 @@ from cluster.model.actions import (
 )
 from cluster.model.lanes import stages_part
 from cluster.model.names import ADMITTED_NOTE
-from cluster.model.snapshot import DriverObject, JobObject, Snapshot, uses
+from cluster.model.snapshot import DriverObject, JobObject, Snapshot, has_stages
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import ALLOWED, StageObject
 from cluster.plan.nodes.stage_pods import has_left, label_keys
 from cluster.plan.stages.changes import content, end_order, to_apply, to_prune
-from cluster.plan.stages.job_changes import to_begin, to_end
+from cluster.plan.stages.job_changes import jobs_to_create, jobs_to_delete
 from cluster.plan.stages.labels import changed_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
-from cluster.plan.status.messages import some
+from cluster.plan.status.messages import shorten
 
 _RESOURCES = {each.kind: each for each in ALLOWED}
 
@@ -59,7 +59,7 @@ def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
         yield from _remove_labels(staging.context.snapshot, staging.driver)
 
 
-def admissions(staging: StagePlan) -> Iterator[Annotate]:
+def admit_pods(staging: StagePlan) -> Iterator[Annotate]:
     """Yields what tells waiting pods that the stage before is ready in this boot."""
     namespace = staging.context.snapshot.settings.namespace
     for pod, node in staging.unadmitted() if staging.active else ():
@@ -80,7 +80,7 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     if not staging.active:
         return
     gone, changed = list(to_prune(staging)), list(to_apply(staging))
-    over, due = list(to_end(staging)), list(to_begin(staging))
+    over, due = list(jobs_to_delete(staging)), list(jobs_to_create(staging))
     if not (gone or changed or over or due):
         return  # the usual case; hashing all documents is slow
     part = stages_part(content(staging))
@@ -93,10 +93,10 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     yield from (Create(staging.driver, document, node, part) for document, node in due)
 
 
-def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
+def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
     """Removes the stages of a deleted Driver, last one first; None when they are gone."""
     observed = snapshot.stages
-    if observed is None or not (uses(found) or has_left(snapshot, found.name)):
+    if observed is None or not (has_stages(found) or has_left(snapshot, found.name)):
         rest = tuple(_remove_labels(snapshot, found.name))
         return Plan(rest) if rest else None
     if observed.unknown:
@@ -106,17 +106,17 @@ def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | Non
     jobs = snapshot.stage_jobs_of(found.name)
     pods = {pod.stage: [] for pod in observed.pods.values()}  # type: dict[str, list[str]]
     for pod in observed.pods.values():
-        if pod.driver == found.name and not pod.over and _holds_up(snapshot, pod.node):
+        if pod.driver == found.name and not pod.over and _delays_deletion(snapshot, pod.node):
             pods[pod.stage].append(pod.node)
     stages = {each.stage for each in left} | {run.stage for _, run in jobs}
     stages |= {stage for stage, nodes in pods.items() if nodes}
     if not stages:
         labels = tuple(_remove_labels(snapshot, found.name))
         return Plan(labels) if labels else None
-    last = max(stages, key=lambda stage: _rank(found, stage))
+    last = max(stages, key=lambda stage: _stage_order(found, stage))
     gone = sorted((each for each in left if each.stage == last), key=end_order)
     namespace = snapshot.settings.namespace
-    where = some(sorted(pods.get(last, ())))
+    where = shorten(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
     over = [job for job, run in jobs if run.stage == last and not job.deleting]
     ending = [_delete_job(job, namespace) for job in over]
@@ -139,12 +139,12 @@ def _set_status(found: DriverObject, words: str, now: float) -> Iterator[SetStat
         yield SetStatus(found.name, status)
 
 
-def _holds_up(snapshot: Snapshot, node: str) -> bool:
+def _delays_deletion(snapshot: Snapshot, node: str) -> bool:
     """Returns whether a node's pods delay removal; those of a node that is down never end."""
     return node in snapshot.nodes and snapshot.nodes[node].ready
 
 
-def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
+def _stage_order(found: DriverObject, stage: str) -> tuple[int, str]:
     """Returns the sort key of a stage; one that is no longer listed ends first."""
     if found.driver is not None:
         order = [each.name for each in stages_of(found.driver.spec)]

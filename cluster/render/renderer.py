@@ -120,7 +120,7 @@ class Renderer:
             return f"rendering it took more than {self._processor_seconds} s of processor time"
         if code == worker.NO_MEMORY:
             return f"rendering it took more than {worker.MEMORY >> 20} MiB of memory"
-        return f"the rendering process ended: {process.in_words(code)}"
+        return f"the rendering process ended: {process.exit_code_in_words(code)}"
 
     def _end(self) -> int:
         """End the process and return its exit code. It exits by itself at the end of its input."""

@@ -73,7 +73,7 @@ def run(
     with ExitStack() as stack:
         finder = Finder(driver, host, news, state=state, needs_driver=needs_driver)
         stack.callback(finder.close)
-        agent = Agent(driver, host, kubelet, site)
+        agent = DeviceAgent(driver, host, kubelet, site)
         stack.callback(agent.close)
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
@@ -92,7 +92,7 @@ def run(
             agent.check(time.monotonic())
 
 
-class Agent:
+class DeviceAgent:
     """The plugins of one driver, and its DRA driver. Nothing is registered before its devices were
     looked for."""
 
@@ -177,7 +177,7 @@ def _dra_agent(driver: Driver, host: Host, site: Site | None) -> DraAgent | None
 
 
 def _metrics(
-    driver: Driver | None, host: Host, agent: Agent, port: int
+    driver: Driver | None, host: Host, agent: DeviceAgent, port: int
 ) -> AbstractContextManager[int]:
     from nodeside.device_agent.metrics import Exposition, serving  # takes memory
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from nodeside.device_agent.inventory import Offered
-from nodeside.devices.identity import in_order
+from nodeside.devices.identity import natural_key
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Give
 from nodeside.values import frozen
@@ -42,7 +42,7 @@ def given(give: Give, offered: Mapping[str, Offered], ids: Sequence[str]) -> Giv
     Raises UnknownDevice, and DeviceUnhealthy with the reason.
     """
     found = {each.device.id: each.device for each in (_listed(offered, name) for name in ids)}
-    devices = [found[name] for name in sorted(found, key=in_order)]
+    devices = [found[name] for name in sorted(found, key=natural_key)]
     for device in devices:
         if not device.healthy:
             raise DeviceUnhealthy(f"device {device.id} does not work: {device.why}")
@@ -82,9 +82,9 @@ def preferred(
     near = {offered[name].device.id for name in _group(offered, chosen, left, size - len(chosen))}
     used = Counter(offered[name].device.id for name in chosen)
     free: dict[str, list[str]] = {}  # shares by device, the first one last
-    for name in sorted(left, key=in_order, reverse=True):
+    for name in sorted(left, key=natural_key, reverse=True):
         free.setdefault(offered[name].device.id, []).append(name)
-    order = {device: number for number, device in enumerate(sorted(free, key=in_order))}
+    order = {device: number for number, device in enumerate(sorted(free, key=natural_key))}
     while len(chosen) < size and free:
         best = min(
             free, key=lambda each: (used[each], each not in near, -len(free[each]), order[each])
@@ -115,5 +115,5 @@ def _group(
             if places <= {place} and len({offered[name].device.id for name in ids}) >= more
         ]
         if fitting:
-            return min(fitting, key=lambda ids: (len(ids), in_order(ids[0])))
+            return min(fitting, key=lambda ids: (len(ids), natural_key(ids[0])))
     return ()

@@ -155,7 +155,7 @@ def device_agent(
     from nodeside.device_agent.agent import Kubelet, run, stop_signals
     from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
-    from nodeside.kube.client import Access
+    from nodeside.kube.client import PodAccess
     from nodeside.spec.devices import dra_devices
     from nodeside.spec.document import load, node_load
     from nodeside.spec.userspace import devices_with_userspace
@@ -180,7 +180,7 @@ def device_agent(
         raise SpecError(f"{kubelet_directory}: a socket's path has at most 107 characters")
     state = state_directory / driver.name
     site = None
-    access = Access.from_environment(os.environ)
+    access = PodAccess.from_environment(os.environ)
     if dra_devices(driver.spec.devices):
         if access is None or not node_name:
             raise SpecError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from nodeside import log
-from nodeside.kube.client import Access, Caller, Client
+from nodeside.kube.client import Caller, Client, PodAccess
 from nodeside.kube.nodes import label_node, read_node
 from nodeside.protocol.labels import feature_prefix
 from nodeside.protocol.timestamps import rfc3339
@@ -73,7 +73,7 @@ class NodeLabels:
 
     def write(self, labels: Mapping[str, str]) -> None:
         try:
-            there = self._own(self._client.send(read_node(self.node)))
+            there = self._our_labels(self._client.send(read_node(self.node)))
             gone = sorted(there.keys() - labels.keys())
             changes: dict[str, str | None] = {
                 key: value for key, value in labels.items() if there.get(key) != value
@@ -85,7 +85,7 @@ class NodeLabels:
         finally:
             self._client.close()  # the next change may be weeks away
 
-    def _own(self, node: Mapping[str, Any]) -> Mapping[str, str]:
+    def _our_labels(self, node: Mapping[str, Any]) -> Mapping[str, str]:
         labels = (node.get("metadata") or {}).get("labels") or {}
         return {key: value for key, value in labels.items() if key.startswith(self._prefix)}
 
@@ -99,7 +99,7 @@ class Sinks:
         self._said: object = self  # nothing yet
 
     @staticmethod
-    def of(driver: str, directory: Path | None, access: Access | None, name: str) -> Sinks:
+    def of(driver: str, directory: Path | None, access: PodAccess | None, name: str) -> Sinks:
         """Return those of a pod: NFD's directory, if any, and the node of this name.
 
         Without a token there is no node to label.

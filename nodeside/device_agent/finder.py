@@ -62,9 +62,9 @@ class Finder:
         self._again = [threading.Event() for _ in driver.spec.devices]
         uevents = open_uevents(*_subsystems(driver.spec.devices))
         ready = self._ready_file()  # before the first look, which is made while it is so
-        self._listener = self._started(self._listen, uevents, ready)
+        self._listener = self._start_thread(self._listen, uevents, ready)
         for device, again in zip(driver.spec.devices, self._again, strict=True):
-            self._started(self._look_for_ever, device, again)
+            self._start_thread(self._look_for_ever, device, again)
 
     def close(self) -> None:
         """End the threads; one that reads files is left to the end of the process."""
@@ -73,14 +73,14 @@ class Finder:
         os.eventfd_write(self._closed, 1)
         self._listener.join(_ENDS)
 
-    def _started(self, work: Callable[..., None], *args: object) -> threading.Thread:
+    def _start_thread(self, work: Callable[..., None], *args: object) -> threading.Thread:
         thread = threading.Thread(
-            target=self._guarded, args=(work, *args), name="finder", daemon=True
+            target=self._report_crash, args=(work, *args), name="finder", daemon=True
         )
         thread.start()
         return thread
 
-    def _guarded(self, work: Callable[..., None], *args: object) -> None:
+    def _report_crash(self, work: Callable[..., None], *args: object) -> None:
         try:
             work(*args)
         except BaseException as exc:

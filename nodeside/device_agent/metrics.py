@@ -25,9 +25,9 @@ from prometheus_client.registry import Collector
 
 from nodeside import __version__, log
 from nodeside.device_agent.inventory import Offered, Sight
-from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
+from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
 from nodeside.errors import SystemRefused
-from nodeside.http.server import Server
+from nodeside.http.server import HttpServer
 from nodeside.protocol.ready_file import read_ready
 from nodeside.spec import Driver
 from nodeside.spec.devices import Attribute, MetricType
@@ -162,8 +162,8 @@ class Exposition(Collector):
 
 
 def _shares(
-    offered: Mapping[str, Offered], held: Mapping[str, Sequence[Container]]
-) -> Mapping[tuple[str, Container], int]:
+    offered: Mapping[str, Offered], held: Mapping[str, Sequence[PodContainer]]
+) -> Mapping[tuple[str, PodContainer], int]:
     """Return how many shares of which device which container has, of those that are listed."""
     return Counter(
         (offered[name].device.id, holder)
@@ -185,7 +185,7 @@ def number(text: str) -> float | None:
 # --- the server ----------------------------------------------------------------------------------
 
 
-class _Server(Server):
+class _Server(HttpServer):
     exposition: Callable[[], Exposition]
     connections = _CONNECTIONS
     seconds = _SECONDS

@@ -16,7 +16,7 @@ from nodeside.device_agent import messages
 from nodeside.device_agent.allocation import given, preferred
 from nodeside.device_agent.inventory import Offered
 from nodeside.device_agent.registration import KUBELET_SOCKET, NotRegistered, file_prefix
-from nodeside.device_agent.rpc import CallFailed, Feed, Refused, Server, Unary, call
+from nodeside.device_agent.rpc import CallFailed, Feed, PreconditionFailed, RpcServer, Unary, call
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Device
 
@@ -36,7 +36,7 @@ class Plugin:
         self._counting = threading.Lock()
         self.registrations = self.allocations = 0  # since the start
         self._list = Feed(self._listed, messages.Empty)
-        self._server = Server({SERVICE: self._methods()})
+        self._server = RpcServer({SERVICE: self._methods()})
         self._socket: Path | None = None
 
     # --- for the main thread
@@ -117,7 +117,7 @@ class Plugin:
             responses = [self._given(list(each.devices_ids)) for each in request.container_requests]
         except NodesideError as error:  # the kubelet shows the words to the pod
             log.warning("a container gets no device", resource=self.resource, error=error)
-            raise Refused(str(error)) from error
+            raise PreconditionFailed(str(error)) from error
         return messages.AllocateResponse(container_responses=responses)
 
     def _given(self, ids: Sequence[str]) -> Any:

@@ -22,7 +22,7 @@ class NoAnswer(NodesideError):
 
 
 @dataclass(frozen=True, order=True)
-class Container:
+class PodContainer:
     """A container of a pod."""
 
     namespace: str
@@ -30,7 +30,7 @@ class Container:
     name: str
 
 
-Held = Mapping[str, Mapping[str, Sequence[Container]]]
+Held = Mapping[str, Mapping[str, Sequence[PodContainer]]]
 """Who has the devices, by resource and the kubelet's ids, or by DRA driver and names in slices.
 
 Containers share the devices of one claim.
@@ -48,10 +48,10 @@ class PodResources:
         """Return who has which devices. Raises NoAnswer."""
         answer = self._list()
         self._trouble = ""
-        found: dict[str, dict[str, list[Container]]] = {}
+        found: dict[str, dict[str, list[PodContainer]]] = {}
         for pod in answer.pod_resources:
             for container in pod.containers:
-                holder = Container(pod.namespace, pod.name, container.name)
+                holder = PodContainer(pod.namespace, pod.name, container.name)
                 given = [
                     (each.resource_name, id_)
                     for each in container.devices

@@ -36,7 +36,7 @@ class NotRegistered(NodesideError):
     reason = "NotRegistered"
 
 
-class Listener(Protocol):
+class RegisteredPlugin(Protocol):
     """A plugin as its registration sees it."""
 
     @property
@@ -62,7 +62,7 @@ class Listener(Protocol):
 class Registration:
     """The registration of one plugin; `check` is called every second or so."""
 
-    def __init__(self, plugin: Listener, directory: Path) -> None:
+    def __init__(self, plugin: RegisteredPlugin, directory: Path) -> None:
         self._plugin = plugin
         self._directory = directory
         self._lock = LockFile(directory / f"{file_prefix(plugin.resource)}.lock")

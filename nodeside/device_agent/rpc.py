@@ -36,7 +36,7 @@ _LONGEST = 10.0  # seconds for a start or a stop
 _HEAD = struct.Struct(">?I")  # of a message: whether it is compressed, and its size
 
 
-class Refused(NodesideError):
+class PreconditionFailed(NodesideError):
     """A handler does not do what was asked for: FAILED_PRECONDITION, with the words."""
 
     reason = "Refused"
@@ -110,7 +110,7 @@ Services = Mapping[str, Mapping[str, Unary | Feed]]
 """The methods by their names, by the full name of their service."""
 
 
-class Server:
+class RpcServer:
     """Serves them; nothing listens before `start`."""
 
     def __init__(self, services: Services) -> None:
@@ -302,7 +302,7 @@ def _outcome(handler: Callable[[], Any]) -> Any:
     """Return what a handler returns. Raises GRPCError."""
     try:
         return handler()
-    except Refused as error:
+    except PreconditionFailed as error:
         raise GRPCError(Status.FAILED_PRECONDITION, str(error)[:WORDS]) from error
     except Exception as exc:
         log.traceback(exc)

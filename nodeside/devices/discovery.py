@@ -17,8 +17,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from nodeside.devices.health import silent, verdicts
-from nodeside.devices.identity import DeviceIds, in_order, pci_function, pci_root, short_address
+from nodeside.devices.health import all_unknown, verdicts
+from nodeside.devices.identity import (
+    DeviceIds,
+    natural_key,
+    pci_function,
+    pci_root,
+    short_address,
+)
 from nodeside.errors import DeadlinePassed, NodesideError, SpecError
 from nodeside.spec.devices import Device, Discover
 from nodeside.system import sysfs
@@ -108,7 +114,7 @@ def discover(
         places = places[:MOST]
     given = (ids or DeviceIds()).of([place.key for place in places])
     devices = _Reading(host, device, places, given, not_ready).devices()
-    return found_devices(tuple(sorted(devices, key=lambda each: in_order(each.id))), notes)
+    return found_devices(tuple(sorted(devices, key=lambda each: natural_key(each.id))), notes)
 
 
 def _distinct(places: Iterable[_Place]) -> Sequence[_Place]:
@@ -242,7 +248,8 @@ class _Reading:
         }
         judged = verdicts(health, (text for text in texts.values() if text is not None))
         return {
-            key: silent(health) if text is None else judged[text] for key, text in texts.items()
+            key: all_unknown(health) if text is None else judged[text]
+            for key, text in texts.items()
         }
 
     def _without_node(self, place: _Place, nodes: Mapping[Path, tuple[str, ...]]) -> str:

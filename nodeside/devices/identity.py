@@ -73,7 +73,7 @@ class DeviceIds:
         ids = {path: known for known, path in taken.items()}
         for name, members in sorted(groups.items()):
             free = (each for each in _numbered(name, groups) if each not in taken)
-            for path in sorted(members, key=in_order):
+            for path in sorted(members, key=natural_key):
                 if path not in ids:
                     ids[path] = next(free)
                     taken[ids[path]] = path
@@ -97,7 +97,7 @@ def _name(path: Path) -> str:
     return f"{address}-usb{port}"[: _LONGEST - 5] if port else address
 
 
-def in_order(name: object) -> tuple[list[tuple[int, str]], str]:
+def natural_key(name: object) -> tuple[list[tuple[int, str]], str]:
     """Return a key to sort by: numbers count by value, so that port.2 is before port.10."""
     words = re.split(r"(\d+)", str(name))
     numbers = [(int(word), "") if word.isdecimal() else (-1, word) for word in words]

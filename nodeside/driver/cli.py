@@ -15,7 +15,7 @@ from nodeside.driver.commands.options import dry_run_option, for_kernel, in_plac
 from nodeside.failures import format_option, output_option
 
 if TYPE_CHECKING:
-    from nodeside.driver.commands.outcome import Outcome
+    from nodeside.driver.commands.outcome import CommandOutput
     from nodeside.driver.ladder.task import Config
     from nodeside.system.host import Kernel
 
@@ -424,7 +424,7 @@ def provide(shared: Path | None) -> None:
     provide_shared(SharedDir(shared), packed if packed.is_dir() else None)
 
 
-def _print(outcome: Outcome, output: str) -> None:
+def _print(outcome: CommandOutput, output: str) -> None:
     """Print an outcome, and exit with its code if it is a failure."""
     click.echo(outcome.render(output))
     if outcome.exit_code:

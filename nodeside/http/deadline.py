@@ -43,7 +43,7 @@ class Deadline:
         self._end = time.monotonic() + self.seconds
         self._passed = threading.Event()
         # Each period has its own event, so a late timer does not end the next request.
-        self._timer = threading.Timer(self.seconds, self._expire, [self._passed])
+        self._timer = threading.Timer(self.seconds, self._shut_down_sockets, [self._passed])
         self._timer.daemon = True
         try:
             self._timer.start()
@@ -99,9 +99,9 @@ class Deadline:
                 with self._sockets.pop(0) as oldest, suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
         if self.passed:
-            self._expire(self._passed)
+            self._shut_down_sockets(self._passed)
 
-    def _expire(self, passed: threading.Event) -> None:
+    def _shut_down_sockets(self, passed: threading.Event) -> None:
         passed.set()
         with self._guard:
             for sock in self._sockets:

@@ -13,7 +13,7 @@ _DETAIL = 200  # characters of server text
 _ADDRESS = 400  # characters of a URL
 
 
-def shown(url: str) -> str:
+def safe_url(url: str) -> str:
     """Return a URL without user, password, query and fragment."""
     if "\\" in url:  # parsers disagree about where its password ends
         return "a URL that cannot be parsed"
@@ -40,7 +40,7 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
     while current is not None and current not in visited:
         visited.append(current)
         yield current
-        current = _inner(current)
+        current = _direct_cause(current)
 
 
 def printable(text: str, limit: int = _DETAIL) -> str:
@@ -48,7 +48,7 @@ def printable(text: str, limit: int = _DETAIL) -> str:
     return "".join(c for c in text if c.isprintable())[:limit]
 
 
-def _inner(exc: BaseException) -> BaseException | None:
+def _direct_cause(exc: BaseException) -> BaseException | None:
     """Return the direct cause: urllib3 stores it in one of three places, Python in two more."""
     places = (
         getattr(exc, "reason", None),

@@ -24,7 +24,7 @@ _WAITING = 128  # connections that are not accepted yet
 _ROOM = 0.05  # seconds in which a connection that is closed ends
 
 
-class Server(ThreadingHTTPServer):
+class HttpServer(ThreadingHTTPServer):
     """An HTTP server that listens on all IPv6 and IPv4 addresses; the kubelet uses the pod's.
 
     Uses one thread per connection, like the base class, but limits their number and duration. With

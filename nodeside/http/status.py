@@ -63,23 +63,23 @@ def document_of(body: bytes) -> dict[str, Any]:
     return {}
 
 
-def words_of(document: Mapping[str, Any]) -> str:
+def message_of(document: Mapping[str, Any]) -> str:
     """Return the message of a `Status`, truncated, on one line; empty if there is none."""
     message = str(document.get("message") or "")
     return " ".join("".join(c if c.isprintable() else " " for c in message).split())[:WORDS_LIMIT]
 
 
-def meant_status(status: int, message: str) -> int:
+def corrected_status(status: int, message: str) -> int:
     """Return the HTTP status that the API server should have used."""
     return 400 if message.startswith(_UNTYPED) else status
 
 
-def may_pass(status: int) -> bool:
+def is_transient(status: int) -> bool:
     """Return whether the same request may succeed later without any change."""
     return status in _PASSING or status >= 500
 
 
-def seconds_of(header: str) -> float | None:
+def retry_after_seconds(header: str) -> float | None:
     """Parse Retry-After, in seconds or as a date, into seconds from now; None if invalid.
 
     RFC 9110, 10.2.3. The result is at most 300 s, or a proxy could stall us for a day.

@@ -22,11 +22,11 @@ from nodeside.errors import SystemRefused
 from nodeside.http.status import (
     WORDS_LIMIT,
     KubernetesError,
+    corrected_status,
     document_of,
-    may_pass,
-    meant_status,
-    seconds_of,
-    words_of,
+    is_transient,
+    message_of,
+    retry_after_seconds,
 )
 from nodeside.values import frozen
 
@@ -45,7 +45,7 @@ _PIECE = 1 << 14  # bytes
 
 
 @frozen
-class Call:
+class ApiCall:
     """One request. `verb` and `resource` use the terms of RBAC rules."""
 
     verb: str
@@ -74,18 +74,18 @@ class Caller:
 
     container: str
     rules: Mapping[str, tuple[str, tuple[str, ...]]]
-    meaning: Callable[[Call, int], tuple[str, str] | None] = lambda *_: None
+    meaning: Callable[[ApiCall, int], tuple[str, str] | None] = lambda *_: None
 
 
 @frozen
-class Access:
+class PodAccess:
     """The URL of the API server, and the directory with `token` and `ca.crt`."""
 
     url: str
     directory: Path
 
     @staticmethod
-    def from_environment(environ: Mapping[str, str]) -> Access | None:
+    def from_environment(environ: Mapping[str, str]) -> PodAccess | None:
         """Return the access of this pod, or None outside of a pod.
 
         NODESIDE_TOKEN_DIR overrides the token directory, for a projected token.
@@ -96,7 +96,7 @@ class Access:
         port = environ.get("KUBERNETES_SERVICE_PORT", "") or "443"
         directory = environ.get("NODESIDE_TOKEN_DIR", "") or TOKEN_DIRECTORY
         address = f"[{host}]" if ":" in host else host
-        return Access(f"https://{address}:{port}", Path(directory))
+        return PodAccess(f"https://{address}:{port}", Path(directory))
 
     def token(self, container: str) -> str:
         """Read the current token of a container. Raises KubernetesError, which never quotes it."""
@@ -134,7 +134,7 @@ class Client:
 
     def __init__(
         self,
-        access: Access,
+        access: PodAccess,
         caller: Caller,
         *,
         connect: float = _CONNECT,
@@ -158,7 +158,7 @@ class Client:
             self._deadline.close()
             self._deadline = None
 
-    def send(self, call: Call) -> Mapping[str, Any]:
+    def send(self, call: ApiCall) -> Mapping[str, Any]:
         """Send a request; return the document of a successful response."""
         token = self._access.token(self._caller.container)
         answer = self._exchange(call, token)
@@ -168,20 +168,20 @@ class Client:
             raise api_error(self._caller, call, answer)
         return answer.document
 
-    def _exchange(self, call: Call, token: str) -> Response:
+    def _exchange(self, call: ApiCall, token: str) -> Response:
         """Send one request. Errors of the library and the system become KubernetesError."""
         try:
-            deadline = self._timed()
+            deadline = self._open_deadline()
             with deadline.anew(), closing(self._request(call, token)) as response:
                 answer = self._read(call, response)
                 if deadline.passed:  # a body cut off there may look complete
-                    raise self._too_much(call)
+                    raise self._limit_exceeded_error(call)
                 return answer
         except SystemRefused as exc:
             raise KubernetesError(str(exc), retryable=True) from exc
         except OSError as exc:  # requests.RequestException is one
             if deadline.passed:
-                raise self._too_much(call) from exc
+                raise self._limit_exceeded_error(call) from exc
             raise KubernetesError(
                 f"no answer from the API server {self._access.url} to {call.words}: {_cause(exc)}",
                 hint="check the pod's route to the API server; common causes are a network policy, "
@@ -189,8 +189,8 @@ class Client:
                 retryable=True,
             ) from exc
 
-    def _request(self, call: Call, token: str) -> requests.Response:
-        return self._connected().request(
+    def _request(self, call: ApiCall, token: str) -> requests.Response:
+        return self._open_session().request(
             call.method,
             self._access.url + call.path,
             data=None if call.body is None else json.dumps(call.body).encode(),
@@ -201,33 +201,33 @@ class Client:
             stream=True,
         )
 
-    def _connected(self) -> requests.Session:
+    def _open_session(self) -> requests.Session:
         if self._session is None:
             import requests
 
             self._session = requests.Session()
             self._session.trust_env = False
-            self._timed().watch(self._session)
+            self._open_deadline().watch(self._session)
         return self._session
 
-    def _timed(self) -> Deadline:
+    def _open_deadline(self) -> Deadline:
         if self._deadline is None:
             from nodeside.http.deadline import Deadline
 
             self._deadline = Deadline(self._whole)
         return self._deadline
 
-    def _read(self, call: Call, response: requests.Response) -> Response:
+    def _read(self, call: ApiCall, response: requests.Response) -> Response:
         """Read a response. Raises KubernetesError if it exceeds the size limit."""
         data = b""
         for piece in response.iter_content(_PIECE):
             data += piece
             if len(data) > self._limit:
-                raise self._too_much(call)
-        after = seconds_of(response.headers.get("Retry-After", ""))
+                raise self._limit_exceeded_error(call)
+        after = retry_after_seconds(response.headers.get("Retry-After", ""))
         return Response(response.status_code, document_of(data), after)
 
-    def _too_much(self, call: Call) -> KubernetesError:
+    def _limit_exceeded_error(self, call: ApiCall) -> KubernetesError:
         return KubernetesError(
             f"the answer to {call.words} is too slow or too large: the limits "
             f"are {self._whole:g} s and {self._limit / (1 << 20):g} MiB",
@@ -235,21 +235,21 @@ class Client:
         )
 
 
-def api_error(caller: Caller, call: Call, answer: Response) -> KubernetesError:
+def api_error(caller: Caller, call: ApiCall, answer: Response) -> KubernetesError:
     """Return the error for an unsuccessful response, with a hint on how to fix it."""
-    text = words_of(answer.document)
-    status = meant_status(answer.status, text)
-    kind, hint = caller.meaning(call, status) or _meaning(caller, call, status)
+    text = message_of(answer.document)
+    status = corrected_status(answer.status, text)
+    kind, hint = caller.meaning(call, status) or _explain_status(caller, call, status)
     return KubernetesError(
         f"{kind} {call.words}" + (f": {text}" if text else f" (HTTP status {answer.status})"),
         hint=hint,
-        retryable=may_pass(status),
+        retryable=is_transient(status),
         status=answer.status,
         retry_after=answer.retry_after,
     )
 
 
-def _meaning(caller: Caller, call: Call, status: int) -> tuple[str, str]:
+def _explain_status(caller: Caller, call: ApiCall, status: int) -> tuple[str, str]:
     """Return the beginning of the message, and the hint."""
     match status:
         case 401:
@@ -258,14 +258,14 @@ def _meaning(caller: Caller, call: Call, status: int) -> tuple[str, str]:
                 f"the token may have expired: does the {caller.container} container have it?",
             )
         case 403:
-            return "this pod's service account may not", _rule(caller, call)
+            return "this pod's service account may not", _missing_rbac_rule(caller, call)
         case 408 | 409 | 425 | 429:
             return "the API server asks to repeat the request to", ""
         case _:
             return f"the API server {'failed' if status >= 500 else 'refuses'} to", ""
 
 
-def _rule(caller: Caller, call: Call) -> str:
+def _missing_rbac_rule(caller: Caller, call: ApiCall) -> str:
     """Return a hint with the missing RBAC rule, in the form to add to a ClusterRole."""
     group, verbs = caller.rules[call.resource]
     words = ", ".join(f'"{verb}"' for verb in verbs)
@@ -275,7 +275,7 @@ def _rule(caller: Caller, call: Call) -> str:
     )
 
 
-def _headers(call: Call, token: str) -> dict[str, str]:
+def _headers(call: ApiCall, token: str) -> dict[str, str]:
     headers = {
         "Authorization": f"Bearer {token}",
         "Accept": call.accept,

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from nodeside.kube.client import Call
+from nodeside.kube.client import ApiCall
 
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 
-def read_node(node: str) -> Call:
-    return Call("get", "nodes", node, "GET", _path(node), accept=_METADATA_ONLY)
+def read_node(node: str) -> ApiCall:
+    return ApiCall("get", "nodes", node, "GET", _path(node), accept=_METADATA_ONLY)
 
 
-def label_node(node: str, labels: Mapping[str, str | None]) -> Call:
+def label_node(node: str, labels: Mapping[str, str | None]) -> ApiCall:
     """Set these labels, remove those that are None, change nothing else (RFC 7386 merge patch)."""
     body: dict[str, Any] = {"metadata": {"labels": dict(labels)}}
     kind = "application/merge-patch+json"
-    return Call("patch", "nodes", node, "PATCH", _path(node), kind, body, accept=_METADATA_ONLY)
+    return ApiCall("patch", "nodes", node, "PATCH", _path(node), kind, body, accept=_METADATA_ONLY)
 
 
 def _path(node: str) -> str:

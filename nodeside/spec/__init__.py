@@ -10,7 +10,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nodeside.spec.document import dump, glance, load, node_load, node_parse, parse, to_document
+from nodeside.spec.document import (
+    dump,
+    load,
+    node_load,
+    node_parse,
+    parse,
+    peek_driver_name,
+    to_document,
+)
 from nodeside.spec.model import Driver, DriverSpec
 
 if TYPE_CHECKING:
@@ -25,7 +33,6 @@ __all__ = [
     "check_labels",
     "check_node_driver",
     "dump",
-    "glance",
     "json_schema",
     "load",
     "markdown",
@@ -34,6 +41,7 @@ __all__ = [
     "node_parse",
     "openapi_schema",
     "parse",
+    "peek_driver_name",
     "to_document",
 ]
 

@@ -68,7 +68,7 @@ def read_text(text: str, where: str = "driver.yaml") -> Driver:
     return _read(_yaml(text, where), "refuse")
 
 
-def glance(path: Path) -> tuple[str, str]:
+def peek_driver_name(path: Path) -> tuple[str, str]:
     """Return name and version of a driver.yaml that is invalid elsewhere; "" if invalid itself."""
     try:
         document = _document(path)

@@ -47,7 +47,7 @@ class Document:
     written: Mapping[Path, str] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
 
-    def shown(self, path: Path, value: object) -> str:
+    def excerpt(self, path: Path, value: object) -> str:
         """Return a wrong value as it was written, or in brief."""
         written = self.written.get(path)
         return _without_password(written) if written else in_brief(value)

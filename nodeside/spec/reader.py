@@ -54,7 +54,7 @@ class Reader:
         return WRONG
 
     def expected(self, what: str, path: Path, value: object, hint: str = "") -> Wrong:
-        return self.wrong(path, f"expected {what}, got {self.document.shown(path, value)}", hint)
+        return self.wrong(path, f"expected {what}, got {self.document.excerpt(path, value)}", hint)
 
     # --- containers ---
 
@@ -146,7 +146,7 @@ class Reader:
     def _quote(self, value: object, path: Path) -> str:
         """Return a hint to quote a value: YAML does not read 3, 11e8, on and y as text."""
         if isinstance(value, bool | int | float):
-            return f'write "{self.document.shown(path, value)}"'
+            return f'write "{self.document.excerpt(path, value)}"'
         return ""
 
     def _choice(self, shape: Choice, value: object, path: Path) -> Any:

@@ -79,7 +79,7 @@ def _metrics(device: Device) -> list[str]:
 _NO_DRA = "!has(self.expose) || self.expose != 'dra'"
 
 
-def _repeated(modules: tuple[Module, ...]) -> list[str]:
+def _duplicates(modules: tuple[Module, ...]) -> list[str]:
     names = [kernel_name(module.name) for module in modules]
     return sorted({name for name in names if names.count(name) > 1})
 
@@ -175,9 +175,9 @@ RULES: tuple[Rule[Any], ...] = (
         DriverSpec,
         ("modules",),
         "the names of the modules must differ (- and _ are the same)",
-        lambda spec: not _repeated(spec.modules),
+        lambda spec: not _duplicates(spec.modules),
         f"self.modules.all(a, self.modules.exists_one(b, {_same_name('a.name', 'b.name')}))",
-        lambda spec: ", ".join(_repeated(spec.modules)),
+        lambda spec: ", ".join(_duplicates(spec.modules)),
     ),
     Rule(
         DriverSpec,

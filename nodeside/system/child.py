@@ -2,8 +2,8 @@
 
 This is for two kinds of work. A call into the kernel may hang or crash in a module's code; its
 child is then left behind. Code that parses untrusted files may exhaust the memory or never end; its
-child gets `Limits` and is killed at the deadline. The answer has a bounded size and is treated as
-plain data only. All imports are at the top: after a fork in a multi-threaded process, the child
+child gets `ChildLimits` and is killed at the deadline. The answer has a bounded size and is treated
+as plain data only. All imports are at the top: after a fork in a multi-threaded process, the child
 must not take a lock that another thread may hold.
 """
 
@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SystemRefused
-from nodeside.system.process import in_words
+from nodeside.system.process import exit_code_in_words
 from nodeside.values import frozen
 
 _HEAD = struct.Struct("=cQ")  # kind of the answer, and its size in bytes
@@ -37,7 +37,7 @@ _GRACE = 5  # seconds of processor time between SIGXCPU and SIGKILL
 
 
 @frozen
-class Limits:
+class ChildLimits:
     """Resource limits of a child: `memory` in bytes beyond the memory this process has mapped,
     `processor` time in seconds, and the size of its `answer` in bytes."""
 
@@ -75,7 +75,7 @@ def run_in_child(
     timeout: float,
     *,
     keep: Sequence[int] = (),
-    limits: Limits | None = None,
+    limits: ChildLimits | None = None,
     alone: str = "",
 ) -> bytes:
     """Run `call` in a child process and return its result if that is bytes, else empty bytes.
@@ -107,14 +107,14 @@ def run_in_child(
     finally:
         _reading.discard(pid)
         os.close(reader)
-    return _unpacked(data, _reap(pid))
+    return _decode_answer(data, _reap(pid))
 
 
 # --- in the parent ----------------------------------------------------------------------------
 
 
 def _forked(
-    call: Callable[[], object], keep: Sequence[int], limits: Limits | None
+    call: Callable[[], object], keep: Sequence[int], limits: ChildLimits | None
 ) -> tuple[int, int]:
     """Fork; return the read end of the pipe for the answer, and the child's process id."""
     try:
@@ -165,7 +165,7 @@ def _read(reader: int, until: float, limit: int) -> bytes:
 def _reap(pid: int) -> str:
     """Wait for the child and return how it ended, in words."""
     try:
-        return in_words(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return exit_code_in_words(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     except ChildProcessError:  # already reaped as an orphan
         return "ended"
 
@@ -191,7 +191,7 @@ def _is_still_there(pid: int | None) -> bool:
     return False
 
 
-def _unpacked(data: bytes, ended: str) -> bytes:
+def _decode_answer(data: bytes, ended: str) -> bytes:
     kind, size = _HEAD.unpack_from(data) if len(data) >= _HEAD.size else (b"", 0)
     answer = data[_HEAD.size :]
     if not kind or len(answer) != size:
@@ -202,13 +202,15 @@ def _unpacked(data: bytes, ended: str) -> bytes:
     if kind == _ERRNO:
         raise OSError(record["errno"], os.strerror(record["errno"]))
     if kind == _REFUSED:
-        raise _rebuilt(record)
+        raise _rebuild_error(record)
     raise ChildRaised(record["class"], record["text"])
 
 
-def _rebuilt(record: dict[str, Any]) -> NodesideError:
+def _rebuild_error(record: dict[str, Any]) -> NodesideError:
     """Recreate the child's error, with only the attributes that every NodesideError has."""
-    kinds = (kind for kind in _family(NodesideError) if kind.__qualname__ == record["class"])
+    kinds = (
+        kind for kind in _known_exceptions(NodesideError) if kind.__qualname__ == record["class"]
+    )
     kind = next(kinds, NodesideError)
     error = kind.__new__(kind)
     NodesideError.__init__(
@@ -218,21 +220,21 @@ def _rebuilt(record: dict[str, Any]) -> NodesideError:
     return error
 
 
-def _family(kind: type[NodesideError]) -> Iterator[type[NodesideError]]:
+def _known_exceptions(kind: type[NodesideError]) -> Iterator[type[NodesideError]]:
     yield kind
     for child in kind.__subclasses__():
-        yield from _family(child)
+        yield from _known_exceptions(child)
 
 
 # --- in the child -----------------------------------------------------------------------------
 
 
 def _run_and_exit(
-    call: Callable[[], object], writer: int, keep: Sequence[int], limits: Limits | None
+    call: Callable[[], object], writer: int, keep: Sequence[int], limits: ChildLimits | None
 ) -> None:
     """Run the child to its exit. An exception must not escape: the caller would return twice."""
     try:
-        kind, data = _outcome(call, (writer, *keep), limits)
+        kind, data = _encode_outcome(call, (writer, *keep), limits)
         _write(writer, _HEAD.pack(kind, len(data)))
         _write(writer, data)
         os._exit(0)
@@ -246,16 +248,16 @@ def _write(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def _outcome(
-    call: Callable[[], object], keep: Sequence[int], limits: Limits | None
+def _encode_outcome(
+    call: Callable[[], object], keep: Sequence[int], limits: ChildLimits | None
 ) -> tuple[bytes, bytes]:
     try:
         _close_all_but(keep)
         if limits:
-            _confine(limits)
+            _apply_limits(limits)
         result = call()
     except NodesideError as exc:
-        return _REFUSED, _described(exc)
+        return _REFUSED, _describe_error(exc)
     except MemoryError:  # describing it would take more memory
         return _RAISED, b'{"class": "MemoryError", "text": "MemoryError"}'
     except BaseException as exc:
@@ -266,7 +268,7 @@ def _outcome(
     return _RETURNED, result if isinstance(result, bytes) else b""
 
 
-def _described(error: NodesideError) -> bytes:
+def _describe_error(error: NodesideError) -> bytes:
     record = {
         "class": type(error).__qualname__,
         "text": str(error),
@@ -289,13 +291,13 @@ def _close_all_but(keep: Sequence[int]) -> None:
                 os.close(int(name))
 
 
-def _confine(limits: Limits) -> None:
+def _apply_limits(limits: ChildLimits) -> None:
     """Set the limits. Ctrl-C is left to the parent, which kills the child if it gives up."""
     with open("/proc/self/statm") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
-    _limit(resource.RLIMIT_AS, mapped + limits.memory)
-    _limit(resource.RLIMIT_CPU, limits.processor, grace=_GRACE)
-    _limit(resource.RLIMIT_CORE, 0)
+    _set_rlimit(resource.RLIMIT_AS, mapped + limits.memory)
+    _set_rlimit(resource.RLIMIT_CPU, limits.processor, grace=_GRACE)
+    _set_rlimit(resource.RLIMIT_CORE, 0)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -303,7 +305,7 @@ def _confine(limits: Limits) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _limit(kind: int, value: int, *, grace: int = 0) -> None:
+def _set_rlimit(kind: int, value: int, *, grace: int = 0) -> None:
     """Lower a limit, unless it is already lower."""
     _, hard = resource.getrlimit(kind)
     highest = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)

@@ -63,14 +63,14 @@ class ToolError(NodesideError):
     def __init__(self, completed: Completed, *, hint: str = "") -> None:
         self.completed = completed
         last_lines = tail(completed.errors.strip() or completed.output.strip())
-        if full := _about_a_full_disk(completed.errors):
+        if full := _line_about_full_disk(completed.errors):
             self.exit_code, self.retryable = ExitCode.NO_SPACE, True
             last_lines, hint = full, hint or "free some space: df -h"
-        message = f"{in_words(completed.exit_code)}: {shlex.join(completed.argv)}"
+        message = f"{exit_code_in_words(completed.exit_code)}: {shlex.join(completed.argv)}"
         super().__init__(f"{message}\n{last_lines}" if last_lines else message, hint=hint)
 
 
-def _about_a_full_disk(errors: str) -> str:
+def _line_about_full_disk(errors: str) -> str:
     """Return the first "no space" line; tools such as cp print one for each file."""
     return next((row for row in errors.splitlines() if "No space left on device" in row), "")
 
@@ -100,7 +100,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return env
 
 
-def in_words(exit_code: int) -> str:
+def exit_code_in_words(exit_code: int) -> str:
     """Describe an exit code in words; negative ones are signals, as in subprocess."""
     if exit_code < 0:
         with suppress(ValueError):
@@ -159,14 +159,14 @@ def run(
     )
     output, errors = _Output(on_line), _Output(None)
     try:
-        _converse(child, input or b"", {child.stdout: output, child.stderr: errors}, timeout)
+        _exchange_pipes(child, input or b"", {child.stdout: output, child.stderr: errors}, timeout)
     except subprocess.TimeoutExpired:
         last_lines = tail((errors.text or output.text).strip())
         message = f"timed out after {timeout:g} s: {shlex.join(words)}"
         full = f"{message}\n{last_lines}" if last_lines else message
         raise ToolTimeout(full, hint=hint) from None
     finally:
-        _end(child)
+        _terminate(child)
     elapsed = time.monotonic() - started
     done = Completed(words, child.returncode, output.text, errors.text, elapsed)
     if check and done.exit_code != 0:
@@ -253,7 +253,7 @@ class _Output:
         return text if self._on_line is None else text.removesuffix("\n")
 
 
-def _converse(
+def _exchange_pipes(
     child: Child,
     input: bytes,
     outputs: Mapping[IO[bytes] | None, _Output],
@@ -339,7 +339,7 @@ def reap_orphans(keep: Collection[int] = ()) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def _end(child: Child) -> None:
+def _terminate(child: Child) -> None:
     """Kill the rest of the group and reap the command. Processes stuck in the kernel are left."""
     kill_group(child.pid)
     with suppress(subprocess.TimeoutExpired):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from nodeside.errors import DeadlinePassed, SystemRefused
-from nodeside.system.child import ChildDied, ChildRaised, Limits, run_in_child
+from nodeside.system.child import ChildDied, ChildLimits, ChildRaised, run_in_child
 
 SECONDS = 5.0
 _MEMORY = 128 << 20
@@ -23,7 +23,7 @@ def search(pattern: str, *texts: str, timeout: float = 0.0) -> tuple[bool, ...]:
 
     Of at most 4,096 texts, within `timeout` seconds (default: 5). Raises SystemRefused.
     """
-    limits = Limits(memory=_MEMORY, processor=_PROCESSOR, answer=_MOST)
+    limits = ChildLimits(memory=_MEMORY, processor=_PROCESSOR, answer=_MOST)
     seconds = timeout or SECONDS
     try:
         found = run_in_child(lambda: _search(pattern, texts), seconds, limits=limits)

@@ -95,22 +95,22 @@ def _lines(
     below = ""  # what further lines of the last column begin with
     for number, group in enumerate(groups):
         start = _INDENT if number else ""
-        lines.append(start + "".join(_painted(row[i], colors[i], widths[i]) + _GAP for i in group))
+        lines.append(start + "".join(_colored(row[i], colors[i], widths[i]) + _GAP for i in group))
         below = " " * (len(start) + sum(widths[i] + len(_GAP) for i in group))
     start = lines.pop()
     room = max(_NARROWEST, width - len(below))
-    parts = [part for line in row[-1].split("\n") for part in _wrapped(line, room)]
+    parts = [part for line in row[-1].split("\n") for part in _wrap_cell(line, room)]
     if len(parts) == 1:
-        parts = [_painted(parts[0], colors[-1], 0)]
+        parts = [_colored(parts[0], colors[-1], 0)]
     lines += [(start if i == 0 else below) + part for i, part in enumerate(parts)]
     stripped = [line.rstrip() for line in lines]
     return stripped if len(groups) == 1 else [stripped[0], *filter(None, stripped[1:])]
 
 
-def _painted(cell: str, color: str, width: int) -> str:
+def _colored(cell: str, color: str, width: int) -> str:
     padded = cell.ljust(width)
     return f"{color}{cell}\x1b[0m{padded[len(cell) :]}" if color else padded
 
 
-def _wrapped(line: str, room: int) -> list[str]:
+def _wrap_cell(line: str, room: int) -> list[str]:
     return textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""]

@@ -31,8 +31,8 @@ from nodeside.toolkit_sidecar import dkms_conf, memory
 from nodeside.toolkit_sidecar.buildlog import BuildLog, Echo
 from nodeside.toolkit_sidecar.collect import collect, remove_prebuilt
 from nodeside.toolkit_sidecar.confinement import (
+    BuildWatch,
     Step,
-    Watch,
     disk_full,
     free_bytes,
     nothing_left,
@@ -58,14 +58,14 @@ _CONF_SECONDS = 60.0  # seconds; a dkms.conf that runs longer is taken to be end
 
 
 @dataclass
-class Build:
+class BuildRun:
     """The state of one build, filled in as it proceeds. The result reports whatever is set."""
 
     request: BuildRequest
     shared: SharedDir
     root: Path
     log: BuildLog
-    watch: Watch
+    watch: BuildWatch
     begun: int = 1
     toolchain: Toolchain | None = None
     modules: tuple[BuiltModule, ...] = ()
@@ -183,7 +183,7 @@ class Build:
             raise BuildFailed(
                 FailureKind.NO_TOOLS, str(exc), hint=exc.hint, command=step.by_hand
             ) from exc
-        outcome = process.in_words(code)
+        outcome = process.exit_code_in_words(code)
         self.log.say(f"{step.name}: {outcome} after {time.monotonic() - started:.2f} s")
         if code == 0:
             return
@@ -255,12 +255,14 @@ def answer(
     `first`: the sidecar has just started, so any earlier attempt was killed with its container.
     """
     out = shared.out_dir(request.id)
-    watch = Watch(seconds=request.timeout, request=shared.request_path(request.id), disk=shared.out)
+    watch = BuildWatch(
+        seconds=request.timeout, request=shared.request_path(request.id), disk=shared.out
+    )
     try:
         while True:
             begun = _begin(out, root, deaths, first=first)
             with BuildLog(shared.build_log(request.id), echo) as buildlog:
-                result = _outcome(Build(request, shared, root, buildlog, watch, begun))
+                result = _outcome(BuildRun(request, shared, root, buildlog, watch, begun))
             again = result.failure is FailureKind.OUT_OF_MEMORY
             if not again or begun >= memory.lives(count_jobs(root)):
                 return result
@@ -311,7 +313,7 @@ def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
         )
 
 
-def _outcome(build: Build) -> BuildResult:
+def _outcome(build: BuildRun) -> BuildResult:
     failed: BuildFailed | None = None
     try:
         build.run()
@@ -327,7 +329,7 @@ def _outcome(build: Build) -> BuildResult:
     return result_of(build, failed)
 
 
-def result_of(build: Build, failed: BuildFailed | None) -> BuildResult:
+def result_of(build: BuildRun, failed: BuildFailed | None) -> BuildResult:
     """Return the outcome of a build as the record that the driver reads."""
     return BuildResult(
         request=build.request.id,

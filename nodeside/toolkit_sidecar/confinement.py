@@ -61,7 +61,7 @@ class Step:
         return f"cd {shlex.quote(str(self.cwd))} && {shlex.join(words)}"
 
 
-class Watch:
+class BuildWatch:
     """The events that end a build from outside: deadline, withdrawn request, full disk, crowd."""
 
     def __init__(
@@ -83,12 +83,12 @@ class Watch:
         self._least_inodes = least_inodes
         self._next = 0.0
 
-    def within(self, seconds: float, what: str) -> Watch:
+    def within(self, seconds: float, what: str) -> BuildWatch:
         """Return a watch over part of the build, limited to `seconds` and to the time left."""
         left = self._deadline - time.monotonic()
         if left <= seconds:
             return self
-        return Watch(
+        return BuildWatch(
             seconds=seconds,
             request=self._request,
             disk=self._disk,
@@ -159,7 +159,7 @@ def disk_full(path: Path, free: int, least: int = LEAST_FREE) -> BuildFailed:
     )
 
 
-def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
+def run_confined(step: Step, *, mark: str, log: BuildLog, watch: BuildWatch) -> int:
     """Run a step to its end and return its exit code. Raises as `Watch.look`, and ToolMissing.
 
     Every process that the step started is dead when this returns. If one does not die, this raises
@@ -232,7 +232,7 @@ def _require_none(left: frozenset[int], what: str) -> None:
         )
 
 
-def _follow(pid: int, reading: int, log: BuildLog, watch: Watch) -> None:
+def _follow(pid: int, reading: int, log: BuildLog, watch: BuildWatch) -> None:
     """Feed the log until the process ends. A child that keeps the pipe open is not waited for."""
     os.set_blocking(reading, False)
     poll = select.poll()

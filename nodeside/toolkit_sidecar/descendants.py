@@ -49,7 +49,7 @@ class Found(NamedTuple):
     sure: bool = True
 
 
-class Outcome(NamedTuple):
+class KillResult(NamedTuple):
     """How many processes were killed, and those that did not die."""
 
     killed: int
@@ -158,7 +158,7 @@ def kill_marked(prefix: str) -> int:
     return len(left)
 
 
-def kill_others(keeper: int) -> Outcome:
+def kill_others(keeper: int) -> KillResult:
     """Kill all processes below our parent except us.
 
     Processes that an earlier worker left there may have removed their mark. A shell that `kubectl
@@ -172,7 +172,7 @@ def kill_others(keeper: int) -> Outcome:
     return _kill_all(find)
 
 
-def _kill_all(find: Callable[[], Found]) -> Outcome:
+def _kill_all(find: Callable[[], Found]) -> KillResult:
     """Kill and reap what `find` returns until it surely returns nothing.
 
     If that takes too long, all other processes of the container are killed, if it is ours.
@@ -184,7 +184,7 @@ def _kill_all(find: Callable[[], Found]) -> Outcome:
         late = time.monotonic() > deadline  # before the search, which may take long itself
         left, sure = find()
         if not left and (sure or (late and last)):
-            return Outcome(len(killed), left)
+            return KillResult(len(killed), left)
         _kill(left)
         for pid in left:
             with suppress(ChildProcessError):
@@ -193,7 +193,7 @@ def _kill_all(find: Callable[[], Found]) -> Outcome:
         if late and last:
             shown = " ".join(map(str, sorted(left)[:_SHOWN]))
             log.warning("processes of the build do not die", count=len(left), pids=shown)
-            return Outcome(len(killed), left)
+            return KillResult(len(killed), left)
         if late:
             _kill_container()
             last, deadline = True, time.monotonic() + _PATIENCE

@@ -31,7 +31,7 @@ _NOTHING_IS_INSTALLED = (
 
 
 @frozen
-class Plan:
+class DkmsPlan:
     """A dkms.conf interpreted for one kernel. `make` is shell text, "" for dkms's default."""
 
     name: str
@@ -44,7 +44,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def interpret(values: Values, kernel: Kernel, headers: Headers) -> Plan:
+def interpret(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
     """Return a dkms.conf's plan for this kernel. Raises BuildFailed: bad-source or excluded."""
     name, version = values.first("PACKAGE_NAME"), values.first("PACKAGE_VERSION")
     for variable, value in (("PACKAGE_NAME", name), ("PACKAGE_VERSION", version)):
@@ -59,7 +59,7 @@ def interpret(values: Values, kernel: Kernel, headers: Headers) -> Plan:
             f"{kernel.release}",
         )
     products, left_out = _products(values, name, kernel, headers)
-    return Plan(
+    return DkmsPlan(
         name=name,
         version=version,
         make=_make(values),
@@ -97,7 +97,7 @@ def padded(version: str) -> str:
     return re.sub(r"\d+", lambda number: number.group().zfill(3), version)
 
 
-def dkms_recipe(plan: Plan, place: Workplace, directory: Path) -> Recipe:
+def dkms_recipe(plan: DkmsPlan, place: Workplace, directory: Path) -> Recipe:
     """Return the steps of a plan in `directory`, the copy of the tree at dkms's own path."""
     env = {**place.env}
     if place.compiler:
@@ -115,7 +115,7 @@ def dkms_recipe(plan: Plan, place: Workplace, directory: Path) -> Recipe:
     )
 
 
-def make_command(plan: Plan, place: Workplace, directory: Path) -> str:
+def make_command(plan: DkmsPlan, place: Workplace, directory: Path) -> str:
     """Return the vendor's MAKE line, or the default one, with the arguments that dkms adds."""
     settings, headers = place.request.settings, place.headers
     command = plan.make or f"make -C {headers.directory} M={directory}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from nodeside.protocol.build_records import FailureKind
 from nodeside.system.files import UntrustedFile, open_untrusted
 from nodeside.toolkit_sidecar.buildlog import BuildLog
-from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
+from nodeside.toolkit_sidecar.confinement import BuildWatch, Step, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
 from nodeside.values import frozen
@@ -135,7 +135,7 @@ def evaluate(
     env: Mapping[str, str],
     mark: str,
     log: BuildLog,
-    watch: Watch,
+    watch: BuildWatch,
 ) -> Values:
     """Run a dkms.conf and return its values. Raises BuildFailed: bad-source, or timeout."""
     if not conf.is_file():

@@ -24,14 +24,14 @@ _V1_UNLIMITED = 1 << 60
 
 
 @frozen
-class Limits:
+class CgroupLimits:
     """The limits of a cgroup: CPUs (1.5 is one and a half) and bytes of memory; None: no limit."""
 
     cpus: float | None = None
     memory: int | None = None
 
 
-def jobs(affinity: int, limits: Iterable[Limits]) -> int:
+def jobs(affinity: int, limits: Iterable[CgroupLimits]) -> int:
     """Return the number of jobs for `affinity` usable CPUs under all of `limits`; at least one.
 
     A fraction of a CPU counts as one: a throttled job is better than an idle CPU.
@@ -45,21 +45,21 @@ def jobs(affinity: int, limits: Iterable[Limits]) -> int:
     return max(1, most)
 
 
-def parse_v2(files: Mapping[str, str]) -> Limits:
+def parse_v2(files: Mapping[str, str]) -> CgroupLimits:
     """Return the limits of one cgroup v2 directory. `files` maps file names to their text."""
     memories = [_number(files.get(name, "")) for name in ("memory.max", "memory.high")]
     memory = min((value for value in memories if value is not None), default=None)
     quota, _, period = files.get("cpu.max", "").strip().partition(" ")
-    return Limits(_ratio(quota, period), memory)
+    return CgroupLimits(_ratio(quota, period), memory)
 
 
-def parse_v1(files: Mapping[str, str]) -> Limits:
+def parse_v1(files: Mapping[str, str]) -> CgroupLimits:
     """Return the limits of one cgroup v1 directory of the cpu or the memory controller."""
     memory = _number(files.get("memory.limit_in_bytes", ""))
     if memory is not None and memory >= _V1_UNLIMITED:
         memory = None
     cpus = _ratio(files.get("cpu.cfs_quota_us", ""), files.get("cpu.cfs_period_us", ""))
-    return Limits(cpus, memory)
+    return CgroupLimits(cpus, memory)
 
 
 def cgroup_paths(text: str) -> dict[str, str]:
@@ -89,7 +89,7 @@ def upwards(mount: Path, path: str) -> list[Path]:
 
 def count_jobs(root: Path) -> int:
     """Return the number of jobs for this process, from the cgroup files under `root`."""
-    total = Limits(memory=_total_memory(_read(root / "proc/meminfo")))
+    total = CgroupLimits(memory=_total_memory(_read(root / "proc/meminfo")))
     return jobs(len(os.sched_getaffinity(0)), [*_limits(root), total])
 
 
@@ -118,7 +118,7 @@ def cgroup_files(root: Path, v2: str, v1: str, controller: str = "memory") -> It
         yield next((text for text in texts if text), "")
 
 
-def _limits(root: Path) -> list[Limits]:
+def _limits(root: Path) -> list[CgroupLimits]:
     """Return the limits of each cgroup that this process is in."""
     paths = cgroup_paths(_read(root / "proc/self/cgroup"))
     mount = root / "sys/fs/cgroup"

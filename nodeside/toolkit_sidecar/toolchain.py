@@ -53,7 +53,7 @@ class Bench:
 
 
 @frozen
-class Finding:
+class ToolCheck:
     """The outcome of one check, for a person."""
 
     check: str
@@ -78,16 +78,16 @@ def require_toolchain(bench: Bench, jobs: int) -> Toolchain:
     )
 
 
-def inspect(bench: Bench) -> tuple[Finding, ...]:
+def inspect(bench: Bench) -> tuple[ToolCheck, ...]:
     """Run all checks and return every outcome. A failed check does not hide dependent ones."""
-    findings: list[Finding] = []
+    findings: list[ToolCheck] = []
     for name, check in CHECKS:
         try:
-            findings.append(Finding(name, True, check(bench)))
+            findings.append(ToolCheck(name, True, check(bench)))
         except BuildFailed as failed:
-            findings.append(Finding(name, False, str(failed), failed.hint, failed.kind))
+            findings.append(ToolCheck(name, False, str(failed), failed.hint, failed.kind))
         except NodesideError as error:
-            findings.append(Finding(name, False, str(error), error.hint))
+            findings.append(ToolCheck(name, False, str(error), error.hint))
     return tuple(findings)
 
 

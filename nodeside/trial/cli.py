@@ -19,7 +19,7 @@ from nodeside.trial.architecture import AMD64, ARCHITECTURES, architecture_named
 if TYPE_CHECKING:
     from nodeside.trial.architecture import Architecture
     from nodeside.trial.owned_place import OwnedPlace
-    from nodeside.trial.pod import Run
+    from nodeside.trial.pod import TrialRun
     from nodeside.trial.session import TryOptions
 
 Argv = tuple[str, ...]
@@ -210,7 +210,7 @@ def _try(options: TryOptions, output: str, report: str | None) -> NoReturn:
     from nodeside.trial.session import session
 
     with _place_of(report) as place:
-        runs: list[Run] = []
+        runs: list[TrialRun] = []
         try:
             session(options, runs=runs)
         finally:
@@ -231,7 +231,9 @@ def _place_of(report: str | None) -> Iterator[OwnedPlace | None]:
         yield place
 
 
-def _show(options: TryOptions, runs: Sequence[Run], output: str, place: OwnedPlace | None) -> None:
+def _show(
+    options: TryOptions, runs: Sequence[TrialRun], output: str, place: OwnedPlace | None
+) -> None:
     from nodeside.trial import result
     from nodeside.trial.report_files import write_report
 

@@ -1,7 +1,7 @@
 """One trial: boots the node, plays the pod, runs the user's commands, reboots on request.
 
 The node side does all the work. This module starts its containers in the order a kubelet does, and
-listens. The outcome is a `Run` for each kernel. Nothing is judged here but kernel splats.
+listens. The outcome is a `TrialRun` for each kernel. Nothing is judged here but kernel splats.
 
 A kernel that a driver crashes, or for which it does not compile, is a result like any other: the
 next kernel is tried after it on the same disk, as a node goes on after a power cut.
@@ -34,8 +34,8 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.progress import Progress
 from nodeside.trial.report import read_devices, read_report
-from nodeside.trial.target.target import Target
-from nodeside.trial.workshop import Node
+from nodeside.trial.target.target import TrialTarget
+from nodeside.trial.workshop import TrialNode
 from nodeside.values import frozen
 
 _PROVIDE_SECONDS = 300.0
@@ -59,7 +59,7 @@ class Consumed:
 
 
 @frozen
-class Run:
+class TrialRun:
     """One boot. `report` is the node side's own, empty if the node side ended without one.
 
     `devices` is the document of `nodeside driver devices`, None if there is none. `build_seconds`
@@ -110,14 +110,18 @@ class BootOptions:
 
 
 def run(
-    node: Node, target: Target, options: BootOptions, progress: Progress, settled: Mapping[str, Run]
-) -> tuple[Run, ...]:
+    node: TrialNode,
+    target: TrialTarget,
+    options: BootOptions,
+    progress: Progress,
+    settled: Mapping[str, TrialRun],
+) -> tuple[TrialRun, ...]:
     """Boot every kernel in turn on the node's disk, and bring the driver up in each boot.
 
     `settled` maps releases to the runs of kernels that need no boot, because nothing can be loaded.
     With `keep`, the last one boots for the shell all the same.
     """
-    runs: list[Run] = []
+    runs: list[TrialRun] = []
     for index, kernel in enumerate(options.kernels):
         last = index == len(options.kernels) - 1
         if kernel.release in settled:
@@ -138,14 +142,14 @@ def run(
 
 
 def _boot(
-    node: Node,
+    node: TrialNode,
     kernel: KernelDisk,
-    target: Target,
+    target: TrialTarget,
     options: BootOptions,
     progress: Progress,
     *,
-    play: Callable[[_Pod], Run],
-) -> Run:
+    play: Callable[[_Pod], TrialRun],
+) -> TrialRun:
     devices = (*target.extras.devices, *options.devices)
     progress.say(f"booting {kernel.release}")
     with node.boot(kernel, devices=devices, append=options.append, allow_splats=True) as machine:
@@ -169,13 +173,13 @@ def _power_off(machine: Machine) -> None:
 class _Pod:
     """The pod of one boot: init container, toolkit container, driver container, consumers."""
 
-    node: Node
+    node: TrialNode
     machine: Machine
-    target: Target
+    target: TrialTarget
     options: BootOptions
     progress: Progress
 
-    def keep(self) -> Run:
+    def keep(self) -> TrialRun:
         """Open a shell beside the toolkit container, for a source that has not compiled."""
         self._provide()
         sidecar = self._start_sidecar()
@@ -188,7 +192,7 @@ class _Pod:
         self._stop(sidecar)
         return self._result(ExitCode.BUILD_FAILED, {}, ())
 
-    def play(self, *, keep: bool) -> Run:
+    def play(self, *, keep: bool) -> TrialRun:
         self._fill_cache()
         self._provide()
         sidecar = self._start_sidecar()
@@ -261,7 +265,7 @@ class _Pod:
         else:
             self.progress.say(f"what you have edited, as a patch for the driver image: {path}")
 
-    def _crashed(self, moment: str) -> Run:
+    def _crashed(self, moment: str) -> TrialRun:
         """Return the run of a driver that crashed the kernel: a result, and no fault of ours."""
         splats, console = self.machine.splats(), self.machine.serial_log()
         for row in console[max(0, console.find(splats[0])) :].splitlines()[:_CRASH_LINES]:
@@ -282,8 +286,8 @@ class _Pod:
 
     def _result(
         self, exit_code: int, report: Mapping[str, Any], commands: tuple[Consumed, ...]
-    ) -> Run:
-        return Run(
+    ) -> TrialRun:
+        return TrialRun(
             kernel=self.machine.files.kernel.release,
             accelerator=self.machine.settings.accelerator,
             boot_seconds=round(self.machine.boot_seconds, 1),
@@ -432,7 +436,7 @@ def _tell(progress: Progress, container: str, line: str) -> None:
         tell(progress, f"{container:7} |", text)
 
 
-def failed_build(target: Target, build: HostBuild) -> Run:
+def failed_build(target: TrialTarget, build: HostBuild) -> TrialRun:
     """Return the run of a driver that did not compile on the host. There is nothing to boot."""
     spec = target.driver
     report = {
@@ -445,10 +449,10 @@ def failed_build(target: Target, build: HostBuild) -> Run:
         "exitCode": build.exit_code,
     }
     seconds = build.seconds
-    return Run(build.kernel, "", 0.0, build.exit_code, "host", report, build_seconds=seconds)
+    return TrialRun(build.kernel, "", 0.0, build.exit_code, "host", report, build_seconds=seconds)
 
 
-def failed_trial(target: str, kernel: str, error: NodesideError) -> Run:
+def failed_trial(target: str, kernel: str, error: NodesideError) -> TrialRun:
     """Return the run of a kernel for which a trial ended with an error, beside others."""
     report = {
         "driver": target,
@@ -458,7 +462,7 @@ def failed_trial(target: str, kernel: str, error: NodesideError) -> Run:
         "hint": error.hint,
         "exitCode": int(error.exit_code),
     }
-    return Run(kernel, "", 0.0, int(error.exit_code), "", report)
+    return TrialRun(kernel, "", 0.0, int(error.exit_code), "", report)
 
 
 def _mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from nodeside.text.html_page import (
     paragraph,
 )
 from nodeside.trial.owned_place import OwnedPlace
-from nodeside.trial.pod import Run
+from nodeside.trial.pod import TrialRun
 from nodeside.trial.result import as_json, first_error, stage_seconds, stages_of
 from nodeside.values import frozen
 
@@ -48,7 +48,7 @@ class Case:
     skipped: str = ""
 
 
-def write_report(place: OwnedPlace, target: str, runs: Sequence[Run]) -> None:
+def write_report(place: OwnedPlace, target: str, runs: Sequence[TrialRun]) -> None:
     """Write the three files, each by rename. Raises NoSpace, SystemRefused."""
     texts = {
         "report.json": as_json(target, runs) + "\n",
@@ -61,7 +61,7 @@ def write_report(place: OwnedPlace, target: str, runs: Sequence[Run]) -> None:
 # --- JUnit ------------------------------------------------------------------------------------
 
 
-def cases(run: Run) -> Iterator[Case]:
+def cases(run: TrialRun) -> Iterator[Case]:
     """Yield the steps of a run: build, load, each check, each command."""
     code = run.exit_code
     never_booted = run.built_on == "host" and not run.accelerator
@@ -99,7 +99,7 @@ _OF_BUILD = frozenset(
 )
 
 
-def as_junit(target: str, runs: Sequence[Run]) -> str:
+def as_junit(target: str, runs: Sequence[TrialRun]) -> str:
     """Return the runs as JUnit XML. A kernel that the driver excludes is skipped, not failed."""
     root = ElementTree.Element("testsuites", name=_xml(f"nodeside try {target}"))
     for run in runs:
@@ -148,7 +148,7 @@ def _number(value: object) -> float:
 # --- the page ---------------------------------------------------------------------------------
 
 
-def as_page(target: str, runs: Sequence[Run]) -> str:
+def as_page(target: str, runs: Sequence[TrialRun]) -> str:
     """Return the page: a table of kernels by stage, a picture of their times, each one's log."""
     stages = stages_of(runs)
     working = sum(run.verdict == ExitCode.OK for run in runs)
@@ -171,7 +171,7 @@ def as_page(target: str, runs: Sequence[Run]) -> str:
     )
 
 
-def _row(run: Run, stages: Sequence[str]) -> list[str | Cell]:
+def _row(run: TrialRun, stages: Sequence[str]) -> list[str | Cell]:
     seconds = stage_seconds(run)
     times = [number(f"{seconds[name]:.1f} s" if name in seconds else "-") for name in stages]
     if run.verdict == ExitCode.OK:
@@ -179,12 +179,12 @@ def _row(run: Run, stages: Sequence[str]) -> list[str | Cell]:
     return [run.kernel, bad(f"exit code {run.verdict}"), *times, long(first_error(run))]
 
 
-def _bar(run: Run) -> Bar:
+def _bar(run: TrialRun) -> Bar:
     seconds = stage_seconds(run)
     return Bar(f"{run.kernel}: {sum(seconds.values()):.1f} s", tuple(seconds.items()))
 
 
-def _details(run: Run) -> Iterator[str]:
+def _details(run: TrialRun) -> Iterator[str]:
     facts = {
         "exit code": f"{run.verdict}",
         "message": str(run.report.get("message") or ""),

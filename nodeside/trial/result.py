@@ -15,7 +15,7 @@ from nodeside.errors import ExitCode
 from nodeside.log import escaped
 from nodeside.text.table import table
 from nodeside.trial.host.build import BY_HAND
-from nodeside.trial.pod import Consumed, Run
+from nodeside.trial.pod import Consumed, TrialRun
 
 _SHOWN = 1000  # characters of each line of a command's output
 _FIRST = "first error: "  # as `nodeside driver build` says both
@@ -23,12 +23,12 @@ _OURS = ("build", "boot")  # stages that are timed here
 _EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
 
 
-def exit_code(runs: Sequence[Run]) -> int:
+def exit_code(runs: Sequence[TrialRun]) -> int:
     """Return the exit code of the last run that failed, 0 if none did."""
     return next((run.verdict for run in reversed(runs) if run.verdict), ExitCode.OK)
 
 
-def as_json(target: str, runs: Sequence[Run]) -> str:
+def as_json(target: str, runs: Sequence[TrialRun]) -> str:
     document = {
         "target": target,
         "runs": [_document(run) for run in runs],
@@ -37,7 +37,7 @@ def as_json(target: str, runs: Sequence[Run]) -> str:
     return json.dumps(document, indent=2)
 
 
-def as_table(runs: Sequence[Run], *, matrix: bool = False) -> str:
+def as_table(runs: Sequence[TrialRun], *, matrix: bool = False) -> str:
     """Return a table of each run, and after several of them one of all.
 
     In a matrix, a kernel on which the driver works is only a line of the latter.
@@ -54,7 +54,7 @@ def as_table(runs: Sequence[Run], *, matrix: bool = False) -> str:
     return "\n\n".join(parts)
 
 
-def stage_seconds(run: Run) -> dict[str, float]:
+def stage_seconds(run: TrialRun) -> dict[str, float]:
     """Return the seconds of a run by stage, in their order: build, boot, and the node side's."""
     theirs = dict(run.report.get("stages") or {})
     build = run.build_seconds + theirs.pop("build", 0.0)
@@ -62,13 +62,13 @@ def stage_seconds(run: Run) -> dict[str, float]:
     return {name: value for name, value in ours.items() if value} | theirs
 
 
-def stages_of(runs: Sequence[Run]) -> list[str]:
+def stages_of(runs: Sequence[TrialRun]) -> list[str]:
     """Return the stages of several runs, in their order."""
     found = dict.fromkeys(name for run in runs for name in stage_seconds(run))
     return [*(name for name in _OURS if name in found), *(n for n in found if n not in _OURS)]
 
 
-def first_error(run: Run) -> str:
+def first_error(run: TrialRun) -> str:
     """Return the line that a person would look for; "" if the driver got ready and works."""
     if run.verdict == ExitCode.OK:
         return ""
@@ -80,14 +80,14 @@ def first_error(run: Run) -> str:
     return line.rpartition(_FIRST)[2][:_SHOWN]
 
 
-def _summary(run: Run, stages: Sequence[str]) -> tuple[str, ...]:
+def _summary(run: TrialRun, stages: Sequence[str]) -> tuple[str, ...]:
     seconds = stage_seconds(run)
     times = (f"{seconds[name]:.1f} s" if name in seconds else "-" for name in stages)
     result = "ready" if run.verdict == ExitCode.OK else f"exit code {run.verdict}"
     return (run.kernel, result, *times, first_error(run))
 
 
-def _document(run: Run) -> dict[str, Any]:
+def _document(run: TrialRun) -> dict[str, Any]:
     return {
         "kernel": run.kernel,
         "accelerator": run.accelerator,
@@ -107,7 +107,7 @@ def _document(run: Run) -> dict[str, Any]:
     }
 
 
-def _run_table(run: Run) -> str:
+def _run_table(run: TrialRun) -> str:
     report = run.report
     parts = [table(_head(run))]
     if by_hand := _message(run)[1]:  # unwrapped, to be copied
@@ -133,7 +133,7 @@ def _run_table(run: Run) -> str:
     return "\n\n".join(parts)
 
 
-def _head(run: Run) -> list[tuple[str, str]]:
+def _head(run: TrialRun) -> list[tuple[str, str]]:
     report = run.report
     verdict = run.verdict
     code = ExitCode(verdict) if verdict in list(ExitCode) else None
@@ -158,17 +158,17 @@ def _head(run: Run) -> list[tuple[str, str]]:
     return [*rows, ("exit code", f"{verdict}{meaning}")]
 
 
-def _notes(run: Run) -> list[str]:
+def _notes(run: TrialRun) -> list[str]:
     return [str(note) for note in (*(run.report.get("notes") or ()), *run.notes)]
 
 
-def _message(run: Run) -> tuple[str, str]:
+def _message(run: TrialRun) -> tuple[str, str]:
     """Return the message of a run, and the command that repeats a failed build, "" if none."""
     message, _, by_hand = str(run.report.get("message") or "").partition(f"\n{BY_HAND}\n")
     return message, by_hand
 
 
-def _machine(run: Run) -> str:
+def _machine(run: TrialRun) -> str:
     if not run.accelerator:
         return "not booted: there is nothing to load"
     return f"{_EMULATION[run.accelerator]}, booted in {run.boot_seconds} s"
@@ -191,7 +191,7 @@ def _service(service: Any) -> tuple[str, str, str]:
     return service["name"], state, service["message"]
 
 
-def _devices(run: Run) -> list[tuple[str, ...]]:
+def _devices(run: TrialRun) -> list[tuple[str, ...]]:
     """Return the devices that `nodeside driver devices` found, or why it found none."""
     rows: list[tuple[str, str, str, str]] = []
     for found in run.devices["resources"] if run.devices else ():
@@ -203,7 +203,7 @@ def _devices(run: Run) -> list[tuple[str, ...]]:
     return [tuple(escaped(cell, keep="") for cell in row) for row in rows]
 
 
-def _announced(run: Run) -> list[tuple[str, str]]:
+def _announced(run: TrialRun) -> list[tuple[str, str]]:
     """Return the announcements to the API server, and whether it would accept them."""
     announced = run.report.get("announced") or {}
     rows = [("label", f"{key}={value}") for key, value in (announced.get("labels") or {}).items()]

@@ -68,7 +68,7 @@ driver.schema.json
 
 
 @frozen
-class Hardware:
+class FoundHardware:
     """PCI ids (vendor, device) that the modules say they are for, and other buses with a count.
 
     The device is empty where a module is for every device of a vendor.
@@ -82,7 +82,7 @@ class Hardware:
         return tuple(each for each in self.pci if each in _EMULATED)
 
 
-def hardware_of(files: Iterable[ModuleFile]) -> Hardware:
+def hardware_of(files: Iterable[ModuleFile]) -> FoundHardware:
     """Return the hardware in the device tables of modules (scripts/mod/file2alias.c)."""
     pci: set[tuple[str, str]] = set()
     others: dict[str, int] = {}
@@ -92,7 +92,7 @@ def hardware_of(files: Iterable[ModuleFile]) -> Hardware:
             pci.add((found[1].lower(), (found[2] or "").lower()))
         elif colon and re.fullmatch(r"[a-z0-9]{2,16}", bus):
             others[bus] = others.get(bus, 0) + 1
-    return Hardware(tuple(sorted(pci)), others)
+    return FoundHardware(tuple(sorted(pci)), others)
 
 
 def texts(draft: Draft, source: str, release: str) -> dict[str, str]:
@@ -146,7 +146,7 @@ def _driver(draft: Draft, source: str) -> Iterator[str]:
     yield from _validate(draft, hardware)
 
 
-def _hardware(hardware: Hardware) -> Iterator[str]:
+def _hardware(hardware: FoundHardware) -> Iterator[str]:
     yield "  # The nodes of a cluster that get the driver; without `hardware`, all of them do."
     listed = hardware.pci[:LIST_LIMIT]
     if listed:
@@ -204,7 +204,7 @@ def _firmware(files: Sequence[ModuleFile]) -> Iterator[str]:
         yield "  # firmware: {path: firmware} # files that the image brings, as in /lib/firmware"
 
 
-def _validate(draft: Draft, hardware: Hardware) -> Iterator[str]:
+def _validate(draft: Draft, hardware: FoundHardware) -> Iterator[str]:
     """Checks that hold in a trial too: of a device, only where QEMU has it."""
     driver = draft.modules[0]
     yield "  # What shows that the driver works. A node where it does not hold is not ready."

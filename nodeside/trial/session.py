@@ -18,10 +18,10 @@ from nodeside.trial.host import build as host_build
 from nodeside.trial.host.build import HostBuild
 from nodeside.trial.machine import qemu, shell
 from nodeside.trial.machine.kernel_disk import KernelDisk
-from nodeside.trial.pod import BootOptions, Run
+from nodeside.trial.pod import BootOptions, TrialRun
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import dependencies
-from nodeside.trial.target.target import Target, exists, prepare
+from nodeside.trial.target.target import TrialTarget, exists, prepare
 from nodeside.trial.watch import require_triable, watch
 from nodeside.trial.workshop import Workshop
 from nodeside.values import frozen
@@ -48,8 +48,8 @@ class TryOptions:
 
 
 def session(
-    options: TryOptions, progress: Progress | None = None, *, runs: list[Run] | None = None
-) -> tuple[Run, ...]:
+    options: TryOptions, progress: Progress | None = None, *, runs: list[TrialRun] | None = None
+) -> tuple[TrialRun, ...]:
     """Try a driver. Raises NodesideError. In any case nothing is left running or mounted.
 
     `runs` gets those of each node as soon as they are known.
@@ -112,7 +112,7 @@ def _on_a_node(
     progress: Progress,
     *,
     first: bool,
-) -> tuple[Run, ...]:
+) -> tuple[TrialRun, ...]:
     """Try on one node. What goes wrong on one after the first does not end the trial of others."""
     alone = len(options.kernels) == 1
     try:
@@ -142,7 +142,7 @@ class _Session:
     scratch: Path
     progress: Progress
 
-    def run(self, chosen: Sequence[AvailableKernel]) -> tuple[Run, ...]:
+    def run(self, chosen: Sequence[AvailableKernel]) -> tuple[TrialRun, ...]:
         """Run the session. User errors are reported before anything that takes minutes is made."""
         options, workshop = self.options, self.workshop
         image = self.scratch / "driver-image"
@@ -160,8 +160,8 @@ class _Session:
         return runs
 
     def _with_dependencies(
-        self, target: Target, kernels: tuple[KernelDisk, ...], runs: tuple[Run, ...]
-    ) -> tuple[Run, ...]:
+        self, target: TrialTarget, kernels: tuple[KernelDisk, ...], runs: tuple[TrialRun, ...]
+    ) -> tuple[TrialRun, ...]:
         """Try again with what a Debian package depends on in the toolkit, if that lacks some of it.
 
         Returns the runs of before if there is nothing to add, or if it cannot be added.
@@ -186,8 +186,8 @@ class _Session:
             return runs
 
     def _try(
-        self, target: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
-    ) -> tuple[Run, ...]:
+        self, target: TrialTarget, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
+    ) -> tuple[TrialRun, ...]:
         """Boot the kernels, except those for which the driver did not compile on this host."""
         options = self.options
         built = [build.kernel for build in builds if build.exit_code == 0]
@@ -212,7 +212,7 @@ class _Session:
         seconds = {build.kernel: build.seconds for build in builds}
         return tuple(replace(run, build_seconds=seconds.get(run.kernel, 0.0)) for run in runs)
 
-    def _advise(self, run: Run) -> None:
+    def _advise(self, run: TrialRun) -> None:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""
         name, exit_code = self.options.target, run.verdict
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
@@ -228,7 +228,7 @@ class _Session:
                 "cluster: images/build toolkit KERNEL --package PACKAGE"
             )
 
-    def _with_shell(self, run: Run) -> str:
+    def _with_shell(self, run: TrialRun) -> str:
         """Return the command that tries the same again and then opens a shell."""
         options = self.options
         words = ["nodeside", "try", options.target, "--kernel", run.kernel, "--keep"]
@@ -242,7 +242,9 @@ class _Session:
             words += [word for value in values for word in (option, value)]
         return shlex.join(words)
 
-    def _builds(self, target: Target, kernels: tuple[KernelDisk, ...]) -> tuple[HostBuild, ...]:
+    def _builds(
+        self, target: TrialTarget, kernels: tuple[KernelDisk, ...]
+    ) -> tuple[HostBuild, ...]:
         """Build on the host, once for each kernel, if that was requested or is faster."""
         if not self._on_host(kernels[0]):
             return ()

@@ -37,8 +37,8 @@ from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.pod import crash_site
 from nodeside.trial.progress import Progress
 from nodeside.trial.report import read_report
-from nodeside.trial.target.target import LEFT_OUT, Target, prepare
-from nodeside.trial.workshop import Node, Workshop
+from nodeside.trial.target.target import LEFT_OUT, TrialTarget, prepare
+from nodeside.trial.workshop import TrialNode, Workshop
 
 _LOOK = 0.15  # seconds between two looks at the source
 _RUN_SECONDS = 1800.0
@@ -116,7 +116,7 @@ class Watching:
         pause = pause or threading.Event().wait
         with ExitStack() as stack:
             stack.callback(self._end)
-            node: Node | None = None
+            node: TrialNode | None = None
             while True:
                 seen = look_at(self.path)
                 try:
@@ -140,7 +140,7 @@ class Watching:
         """The directory of this trial on the host; that of the one before is removed."""
         return self.scratch / str(self._number)
 
-    def _prepared(self) -> Target:
+    def _prepared(self) -> TrialTarget:
         shutil.rmtree(self._here, ignore_errors=True)
         self._number += 1
         self._here.mkdir()
@@ -151,7 +151,7 @@ class Watching:
         require_triable(target, self.workshop.architecture)
         return target
 
-    def _built(self, target: Target) -> bool:
+    def _built(self, target: TrialTarget) -> bool:
         """Build on this host; what is not needed again is not kept."""
         disk = self.workshop.kernel(self.kernel)
         done = host_build.build(
@@ -167,7 +167,7 @@ class Watching:
             self._failed(done.exit_code, done.message, done.hint)
         return done.exit_code == ExitCode.OK
 
-    def _tried(self, node: Node, target: Target) -> None:
+    def _tried(self, node: TrialNode, target: TrialTarget) -> None:
         """Replace what is loaded, and say how that went. A crash of the kernel is an outcome."""
         started = time.monotonic()
         machine = self._running(node, target)
@@ -230,7 +230,7 @@ class Watching:
         script = f"mkdir -p {_CURRENT} && {empty} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
         machine.run(["sh", "-c", script], "node", timeout=_SEND_SECONDS)
 
-    def _consume(self, machine: Machine, where: ContainerSpec, target: Target) -> None:
+    def _consume(self, machine: Machine, where: ContainerSpec, target: TrialTarget) -> None:
         for argv in (*target.extras.commands, *self.commands):
             tell = partial(self.progress.line, "command |")
             done = machine.run(
@@ -247,7 +247,7 @@ class Watching:
                 self._failed(ExitCode.VALIDATION_FAILED, words, "")
         self._show_log(machine)
 
-    def _running(self, node: Node, target: Target) -> Machine:
+    def _running(self, node: TrialNode, target: TrialTarget) -> Machine:
         """Return the machine; boot it if there is none, or if it has other devices."""
         devices = (*target.extras.devices, *self.devices)
         if self._machine is not None and devices != self._devices:
@@ -302,7 +302,7 @@ class Watching:
         return done.output.splitlines()
 
 
-def require_triable(target: Target, architecture: Architecture) -> None:
+def require_triable(target: TrialTarget, architecture: Architecture) -> None:
     """Raise UsageError for a driver that cannot be tried: by its devices, or alone."""
     qemu.require_devices(target.extras.devices, architecture)
     if after := target.driver.spec.after:

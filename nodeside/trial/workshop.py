@@ -129,7 +129,7 @@ class Workshop:
         driver_image: Path | None = None,
         bundles: Path | None = None,
         host_builds: Sequence[str] = (),
-    ) -> Node:
+    ) -> TrialNode:
         """Return a node with this kernel, by default the architecture's newest cloud kernel.
 
         `driver_image` becomes /driver-image in the driver container. `bundles` is the content of
@@ -137,10 +137,10 @@ class Workshop:
         """
         name = kernel or self.architecture.default_kernel
         disk = self.kernel(name) if isinstance(name, str) else name
-        return Node(self, disk, driver_image, bundles, frozenset(host_builds))
+        return TrialNode(self, disk, driver_image, bundles, frozenset(host_builds))
 
 
-class Node:
+class TrialNode:
     """A node's disk over several boots, used as a context manager."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Node:
         self._directory: Path | None = None
         self._stack = ExitStack()
 
-    def __enter__(self) -> Node:
+    def __enter__(self) -> TrialNode:
         roots = self.workshop.roots
         driver = roots.driver()
         toolkit = roots.toolkit(self.kernel.compiler)

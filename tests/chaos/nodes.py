@@ -24,7 +24,7 @@ from nodeside.system.process import Completed
 from nodeside.system.scratch import scratch_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
-from nodeside.trial.workshop import Node, Workshop
+from nodeside.trial.workshop import TrialNode, Workshop
 from tests.chaos.judging import faults, lies, look
 from tests.chaos.ledger import Round
 from tests.patience import patience
@@ -77,7 +77,7 @@ class Target:
     `durations`: how long each act took when nobody disturbed it, in seconds.
     """
 
-    node: Node
+    node: TrialNode
     build_ids: Mapping[str, str]
     bundle: Bundle
     machine: Machine
@@ -87,7 +87,7 @@ class Target:
     _boots: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
-    def on(cls, node: Node, build_ids: Mapping[str, str], bundle: Bundle) -> Self:
+    def on(cls, node: TrialNode, build_ids: Mapping[str, str], bundle: Bundle) -> Self:
         boots = ExitStack()
         machine = boots.enter_context(node.boot(cpus=1))
         target = cls(node, build_ids, bundle, machine, Pod(machine), _boots=boots)

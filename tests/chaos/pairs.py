@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from nodeside.system.scratch import scratch_directory
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
-from nodeside.trial.workshop import Node, Workshop
+from nodeside.trial.workshop import TrialNode, Workshop
 from tests import daemon
 from tests.chaos.kills import HAD_ENDED, kill_all, kill_one
 from tests.chaos.ledger import Ledger, Round
@@ -44,7 +44,7 @@ _NOBODY_LEAVES = "! ls /run/nodeside-locks | grep -q leaving"
 class Pair:
     """A node with the two drivers, over many boots. `edu` is the directory of its version."""
 
-    node: Node
+    node: TrialNode
     machine: Machine
     pod: Pod
     edu: str = _EDU[0]
@@ -53,7 +53,7 @@ class Pair:
     boots: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
-    def on(cls, node: Node) -> Pair:
+    def on(cls, node: TrialNode) -> Pair:
         boots = ExitStack()
         machine = boots.enter_context(node.boot(devices=("edu",), cpus=1))
         return cls(node, machine, Pod(machine), boots=boots)

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api, connect
 from nodeside.trial.progress import Progress
 from tests.cluster.fakes.installed import install_all
@@ -43,9 +43,9 @@ def control_plane(say: Say) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="package")
-def installed(control_plane: ControlPlane) -> Installation:
+def installed(control_plane: ControlPlane) -> InstallSettings:
     """Definitions, accounts, roles and admission policies; no controller runs."""
-    installation = Installation()
+    installation = InstallSettings()
     install_all(control_plane, installation)
     return installation
 

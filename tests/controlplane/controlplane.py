@@ -59,7 +59,7 @@ class _Running:
     def check(self) -> None:
         """Raise if it has ended."""
         if self.child.poll() is not None:
-            code = process.in_words(self.child.returncode)
+            code = process.exit_code_in_words(self.child.returncode)
             raise NodesideError(f"{self.component.name} ended: {code}\n{self.last_words}")
 
     @property

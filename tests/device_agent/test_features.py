@@ -32,7 +32,7 @@ from nodeside.device_agent.features import (
 from nodeside.device_agent.inventory import Inventory, Sight
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.errors import SystemRefused
-from nodeside.kube.client import Access, Client
+from nodeside.kube.client import Client, PodAccess
 from nodeside.protocol.labels import FEATURE_LIMIT, LABEL_VALUE
 from nodeside.protocol.ready_file import clear_ready
 from nodeside.spec import Driver, patterns
@@ -407,7 +407,7 @@ def test_nfd_is_the_one_that_labels_where_it_is_which_is_said_once(
     caplog.set_level("INFO", logger="nodeside")
     directory = tmp_path / "features.d"
     variables = environ(server)
-    access = Access.from_environment(variables)
+    access = PodAccess.from_environment(variables)
     sinks = Sinks.of("edu", directory, access, variables["NODE_NAME"])
 
     assert isinstance(sinks.chosen(), NodeLabels)
@@ -430,7 +430,7 @@ def test_without_nfd_and_without_a_token_there_are_no_labels_which_is_said_once(
     variables.pop(missing, "")
     if missing == "token":
         (server.credentials / "token").unlink()
-    access = Access.from_environment(variables)
+    access = PodAccess.from_environment(variables)
     sinks = Sinks.of("edu", tmp_path / "features.d", access, variables.get("NODE_NAME", ""))
     assert sinks.chosen() is None
     assert sinks.chosen() is None

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nodeside.device_agent.inventory import Known, Offered, Sight
 from nodeside.device_agent.metrics import Exposition, number, serving
-from nodeside.device_agent.pod_resources import Container, Held, NoAnswer
+from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
 from nodeside.devices.discovery import FoundDevice
 from nodeside.protocol.ready_file import ready_path
 from nodeside.spec.devices import Attribute, Metric, MetricType
@@ -36,7 +36,7 @@ WORKS = FoundDevice(
     attributes={"heat": "41.5", "interrupts": "0x10", "revision": "1"},
 )
 ILL = FoundDevice("ports\\", attributes={"heat": "hot", "interrupts": "inf"}, why="it \n is ill")
-HOLDER = Container("default", "worker", "main")
+HOLDER = PodContainer("default", "worker", "main")
 
 
 def sight(*devices: FoundDevice, shares: int = 1) -> Sight:
@@ -55,7 +55,7 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def scraped(
-    host: Host, *sights: Sight, held: Mapping[str, Container] | None = None
+    host: Host, *sights: Sight, held: Mapping[str, PodContainer] | None = None
 ) -> dict[str, list[tuple[dict[str, str], float]]]:
     asked: list[int] = []
 
@@ -121,7 +121,7 @@ def test_each_device_has_its_health_and_what_it_says_of_itself(tmp_path: Path) -
 
 
 def test_who_has_a_device_is_named_while_it_has_it(tmp_path: Path) -> None:
-    other = Container("default", "other", "main")
+    other = PodContainer("default", "other", "main")
     held = {"00:05.0::0": HOLDER, "00:05.0::2": HOLDER, "00:05.0::1": other, "gone::0": other}
     found = scraped(Host(tmp_path), sight(WORKS, shares=4), held=held)
     pod = {"namespace": "default", "container": "main"}

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeside.device_agent import connections, messages, rpc
-from nodeside.device_agent.rpc import CallFailed, Feed, Refused, Server, Unary, call
+from nodeside.device_agent.rpc import CallFailed, Feed, PreconditionFailed, RpcServer, Unary, call
 from tests.console import until
 from tests.device_agent.agent_process import kubelet_directory
 from tests.patience import patience
@@ -44,7 +44,7 @@ class Service:
             "Hold": Unary(lambda _: self.held.wait(LONG) and ANSWER(), REQUEST),
             "Feed": self.feed,
         }
-        self.server = Server({"test.Service": methods})
+        self.server = RpcServer({"test.Service": methods})
 
     def latest(self) -> Any:
         devices = [messages.Device(ID=f"{number:040}") for number in range(self.devices)]
@@ -58,7 +58,7 @@ class Service:
         )
 
     def refuse(self, _request: Any) -> Any:
-        raise Refused("ä device\nis gone" + "!" * 100_000)
+        raise PreconditionFailed("ä device\nis gone" + "!" * 100_000)
 
     def call(self, *ids: str, method: str = METHOD, **more: Any) -> Any:
         request = REQUEST()
@@ -184,9 +184,9 @@ def test_a_peer_that_says_nothing_is_said(directory: Path) -> None:
 
 def test_a_socket_that_cannot_be_made_is_an_error(service: Service, directory: Path) -> None:
     with pytest.raises(OSError):
-        Server({}).start(directory / "none" / "a.sock")
+        RpcServer({}).start(directory / "none" / "a.sock")
     with pytest.raises(OSError):
-        Server({}).start(directory / ("x" * 108))
+        RpcServer({}).start(directory / ("x" * 108))
     assert service.works()
 
 

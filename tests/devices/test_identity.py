@@ -8,7 +8,7 @@ import pytest
 
 from nodeside.devices.identity import (
     DeviceIds,
-    in_order,
+    natural_key,
     pci_function,
     pci_root,
     short_address,
@@ -110,8 +110,8 @@ def test_no_two_devices_have_one_id() -> None:
 
 def test_the_order_is_that_of_the_numbers_and_always_the_same() -> None:
     mixed = ["port.10-10", "port.2", "port.10-2", "port.10"]
-    assert sorted(mixed, key=in_order) == ["port.2", "port.10", "port.10-2", "port.10-10"]
-    assert sorted(["1", "01"], key=in_order) == sorted(["01", "1"], key=in_order)
+    assert sorted(mixed, key=natural_key) == ["port.2", "port.10", "port.10-2", "port.10-10"]
+    assert sorted(["1", "01"], key=natural_key) == sorted(["01", "1"], key=natural_key)
 
 
 def test_no_id_is_longer_than_the_kubelet_takes() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from cluster.manager.metrics import FAMILIES
 from cluster.model.names import SILENT
-from cluster.model.states import Phase, Place, Progress
+from cluster.model.states import BuildProgress, Phase, Place
 from nodeside.device_agent.inventory import Known, Offered, Sight
 from nodeside.device_agent.metrics import Exposition
-from nodeside.device_agent.pod_resources import Container
+from nodeside.device_agent.pod_resources import PodContainer
 from nodeside.devices.discovery import FoundDevice
 from nodeside.protocol.node_status import State
 from nodeside.system.host import Host
@@ -23,7 +23,7 @@ def exposed(directory: Path) -> set[str]:
     say_ready(Host(directory))
     offered = {"00:05.0": Offered("00:05.0", FoundDevice("00:05.0"))}
     sight = Sight(EDU["resource"], (), Known(offered), True, 1, 1)
-    held = {"00:05.0": [Container("default", "worker", "main")]}
+    held = {"00:05.0": [PodContainer("default", "worker", "main")]}
     agent = Exposition(driver(EDU), Host(directory), [sight], lambda: {EDU["resource"]: held})
     samples = {sample.name for family in agent.collect() for sample in family.samples}
     return samples | {family.name for family in FAMILIES}
@@ -39,6 +39,6 @@ def known() -> dict[str, set[str]]:
         "state": {*(state.value for state in State), SILENT},
         "place": {place.name.lower() for place in Place},
         "phase": {phase.name.lower() for phase in Phase},
-        "progress": {progress.name.lower() for progress in Progress},
+        "progress": {progress.name.lower() for progress in BuildProgress},
         "condition": {each["type"] for each in model.drivers["edu"].status["conditions"]},
     }

@@ -17,7 +17,7 @@ import psutil
 import requests
 import yaml
 
-from cluster.install.manifests import Installation, manifests
+from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.snapshot import Settings
 from cluster.plan.objects.device_agent import device_agent
 from nodeside.system import process
@@ -173,7 +173,7 @@ def devices_jobs(port: int) -> list[Job]:
 
 def controller_jobs(port: int, token: Path) -> list[Job]:
     """By the ServiceMonitor of `install --service-monitor`, and without the operator."""
-    objects = manifests(Installation(service_monitor=True))
+    objects = manifests(InstallSettings(service_monitor=True))
     [monitor] = [each for each in objects if each["kind"] == "ServiceMonitor"]
     [endpoint] = monitor["spec"]["endpoints"]
     found = {

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from cluster.controller.controller import Reconciled
-from cluster.controller.executor import Outcome
+from cluster.controller.controller import ReconcileResult
+from cluster.controller.executor import ExecutionResult
 from cluster.kube.transport import RequestCounts
 from cluster.manager.metrics import Metrics
-from cluster.manager.metrics_auth import Verdict
+from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.tls import Serving
 from cluster.plan.planner import plan
@@ -137,12 +137,14 @@ class Leader:
     def plans(self) -> None:
         self.model.settle()
         snapshot = self.model.snapshot
-        self._metrics.after(Reconciled(snapshot, plan(snapshot, 0.0), Outcome(), 0.5, 0.25))
+        self._metrics.after(
+            ReconcileResult(snapshot, plan(snapshot, 0.0), ExecutionResult(), 0.5, 0.25)
+        )
 
 
-def judge(header: str, path: str) -> Verdict:
+def judge(header: str, path: str) -> AccessVerdict:
     known = (header, path) == (f"Bearer {TOKEN}", "/metrics")
-    return Verdict(HTTPStatus.OK if known else HTTPStatus.UNAUTHORIZED)
+    return AccessVerdict(HTTPStatus.OK if known else HTTPStatus.UNAUTHORIZED)
 
 
 def test_alerts_about_drivers_say_what_happens_to_them(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ import pytest
 
 from nodeside.driver.module.elf import MalformedElf
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
-from nodeside.system.child import ChildDied, ChildRaised, Limits, NoProcess, run_in_child
+from nodeside.system.child import ChildDied, ChildLimits, ChildRaised, NoProcess, run_in_child
 from tests import TOP
 from tests.patience import patience
 
 LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
-LIMITS = Limits(memory=64 << 20, processor=2, answer=1 << 20)
+LIMITS = ChildLimits(memory=64 << 20, processor=2, answer=1 << 20)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def raising(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("limits", [None, LIMITS])
-def test_bytes_come_back_whole(limits: Limits | None) -> None:
+def test_bytes_come_back_whole(limits: ChildLimits | None) -> None:
     data = os.urandom(300_000)  # more than a pipe holds
 
     assert run_in_child(lambda: data, 10, limits=limits) == data
@@ -72,7 +72,7 @@ def test_a_child_that_cannot_be_started_is_no_error_of_the_call(
 @pytest.mark.parametrize("limits", [None, LIMITS])
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError("no number"), KeyboardInterrupt()])
 def test_an_exception_that_nobody_expected_is_no_success(
-    error: BaseException, limits: Limits | None
+    error: BaseException, limits: ChildLimits | None
 ) -> None:
     with pytest.raises(ChildRaised, match=rf"in raising(.|\n)*{type(error).__name__}") as caught:
         run_in_child(lambda: raising(error), 10, limits=limits)
@@ -133,12 +133,12 @@ def test_processor_time_has_a_limit() -> None:
             pass
 
     with pytest.raises(ChildDied, match="killed by SIGXCPU"):
-        run_in_child(spin, 600, limits=Limits(LIMITS.memory, 1, 100))
+        run_in_child(spin, 600, limits=ChildLimits(LIMITS.memory, 1, 100))
 
 
 def test_an_answer_has_a_limit() -> None:
     with pytest.raises(ChildDied, match="its answer has more than 1000 bytes"):
-        run_in_child(lambda: bytes(200_000), 10, limits=Limits(LIMITS.memory, 2, 1000))
+        run_in_child(lambda: bytes(200_000), 10, limits=ChildLimits(LIMITS.memory, 2, 1000))
 
 
 def test_one_that_does_not_end_is_killed_at_its_deadline(forked: list[int]) -> None:
@@ -179,7 +179,7 @@ def test_ctrl_c_is_for_the_parent_alone() -> None:
 
 def test_a_limit_that_is_lower_already_stays() -> None:
     def twice() -> bytes:
-        return run_in_child(lambda: b"inner", 10, limits=Limits(1 << 40, 10**6, 100))
+        return run_in_child(lambda: b"inner", 10, limits=ChildLimits(1 << 40, 10**6, 100))
 
     assert run_in_child(twice, 10, limits=LIMITS) == b"inner"
 

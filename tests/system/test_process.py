@@ -103,7 +103,7 @@ def test_a_failure_is_a_document() -> None:
 )
 def test_an_exit_code_is_said_in_words(script: str, words: str) -> None:
     done = run(["sh", "-c", script], timeout=LONG, check=False)
-    assert process.in_words(done.exit_code) == words
+    assert process.exit_code_in_words(done.exit_code) == words
 
 
 def test_a_missing_command_is_named_with_a_hint() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.toolkit_sidecar.dkms import Plan, interpret, padded
+from nodeside.toolkit_sidecar.dkms import DkmsPlan, interpret, padded
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
@@ -17,7 +17,7 @@ from tests.toolkit_sidecar.faketoolkit import KERNEL, FakeToolkit
 HEADERS = Headers(Path("/headers"), KERNEL.release, KERNEL.version, {"CONFIG_I2C": "m"})
 
 
-def plan(**variables: str | dict[int, str]) -> Plan:
+def plan(**variables: str | dict[int, str]) -> DkmsPlan:
     """The plan for the given variables; names and a module are there unless given."""
     default = {"PACKAGE_NAME": "straw", "PACKAGE_VERSION": "1.0", "BUILT_MODULE_NAME": "straw"}
     values = {**default, **variables}

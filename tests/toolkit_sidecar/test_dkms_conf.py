@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nodeside.protocol.build_records import FailureKind
 from nodeside.toolkit_sidecar.buildlog import BuildLog
-from nodeside.toolkit_sidecar.confinement import Watch
+from nodeside.toolkit_sidecar.confinement import BuildWatch
 from nodeside.toolkit_sidecar.dkms_conf import Values, evaluate, parse_dump
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from tests.tries import tries
@@ -40,7 +40,7 @@ def read(text: str, directory: Path, *, seconds: float = 30.0) -> Values:
             env={"LC_ALL": "C"},
             mark=str(directory),
             log=log,
-            watch=Watch(seconds=seconds, request=directory, disk=directory, what="dkms.conf"),
+            watch=BuildWatch(seconds=seconds, request=directory, disk=directory, what="dkms.conf"),
         )
 
 

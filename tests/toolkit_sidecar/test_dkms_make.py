@@ -18,7 +18,7 @@ from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.system import process
 from nodeside.toolkit_sidecar import dkms_conf
 from nodeside.toolkit_sidecar.buildlog import BuildLog
-from nodeside.toolkit_sidecar.confinement import Watch
+from nodeside.toolkit_sidecar.confinement import BuildWatch
 from nodeside.toolkit_sidecar.dkms import interpret, make_command
 from nodeside.toolkit_sidecar.headers import Headers
 from nodeside.toolkit_sidecar.recipe import Workplace
@@ -105,7 +105,7 @@ def run(place: Workplace, line: str) -> list[str]:
             env=place.env,
             mark=str(place.out),
             log=log,
-            watch=Watch(seconds=LONG, request=conf, disk=place.out),
+            watch=BuildWatch(seconds=LONG, request=conf, disk=place.out),
         )
     command = make_command(interpret(values, KERNEL, HEADERS), place, here)
     process.run(["bash", "-c", command], timeout=LONG, env=place.env, cwd=here)

@@ -17,7 +17,7 @@ from nodeside.system import process
 from nodeside.system.host import Host
 from nodeside.toolkit_sidecar import builder, confinement, descendants, sidecar
 from nodeside.toolkit_sidecar.buildlog import BuildLog
-from nodeside.toolkit_sidecar.confinement import Step, Watch, free_bytes, run_confined
+from nodeside.toolkit_sidecar.confinement import BuildWatch, Step, free_bytes, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.supervisor import Life
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, LONG, FakeToolkit, lives, until
@@ -87,7 +87,7 @@ def test_a_step_fails_if_its_processes_do_not_die(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(descendants, "kill_descendants", lambda *_: frozenset((7, 8)))
-    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
     step = Step("make", ("true",), tmp_path)
     with (
         BuildLog(tmp_path / "log", lambda _: None) as log,
@@ -122,7 +122,7 @@ def test_a_process_that_traces_a_step_does_not_hold_up_its_end(
 ) -> None:
     monkeypatch.setattr(confinement, "_REAP", 0.5)
     begun = time.monotonic()
-    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
     step = Step("make", (sys.executable, "-c", _TRACED.format(seconds=LONG)), tmp_path)
     with BuildLog(tmp_path / "log", lambda _: None) as log:
         assert run_confined(step, mark="none", log=log, watch=watch) == 0
@@ -222,7 +222,7 @@ def test_a_worker_that_builds_could_open_begins_none(
 ) -> None:
     """Its supervisor closes itself before it forks the next one."""
     monkeypatch.setattr(sidecar, "die_with_parent", lambda _: None)
-    monkeypatch.setattr(sidecar, "kill_others", lambda _: descendants.Outcome(0, frozenset()))
+    monkeypatch.setattr(sidecar, "kill_others", lambda _: descendants.KillResult(0, frozenset()))
     failed = BuildFailed(FailureKind.COMPILE, "make failed")
     monkeypatch.setattr(
         builder, "answer", lambda request, *_, **__: builder.refusal(request.id, BOOT_ID, failed)
@@ -266,7 +266,7 @@ def test_a_build_leaves_space_to_others_beyond_what_it_may_need(
     monkeypatch.setattr(
         os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks[0], **size, **inodes)
     )
-    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
     watch.leave_to_others(source)
     part = watch.within(LONG / 2, "part of it")
     for looking in (watch, part):
@@ -282,7 +282,7 @@ def test_a_build_leaves_inodes_to_others(tmp_path: Path, monkeypatch: pytest.Mon
     inodes = [2_000_000]
     size = {"f_frsize": 1, "f_blocks": 100 << 30, "f_bavail": 50 << 30, "f_files": 10_000_000}
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_favail=inodes[0], **size))
-    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
     watch.leave_to_others(0)
     inodes[0] = 500_000
     watch.look()
@@ -297,7 +297,7 @@ def test_a_build_leaves_processes_to_others(
 ) -> None:
     tasks = [16_385]
     monkeypatch.setattr(confinement, "count_tasks", lambda _: tasks[0])
-    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
     watch.look()  # elsewhere than in a container of its own, others are counted with it
     monkeypatch.setattr(descendants._Container, "ours", True)
     watch._next = 0.0

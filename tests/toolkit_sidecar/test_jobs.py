@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nodeside.toolkit_sidecar.jobs import (
     MEMORY_PER_JOB,
-    Limits,
+    CgroupLimits,
     cgroup_paths,
     count_jobs,
     count_tasks,
@@ -27,29 +27,39 @@ from nodeside.toolkit_sidecar.jobs import (
     ("affinity", "limits", "expected"),
     [
         (8, [], 8),
-        (8, [Limits(cpus=2.0)], 2),
-        (8, [Limits(cpus=1.5)], 2),
-        (8, [Limits(cpus=0.1)], 1),
-        (64, [Limits(memory=4 * MEMORY_PER_JOB)], 4),
-        (64, [Limits(memory=MEMORY_PER_JOB // 2)], 1),
-        (64, [Limits(cpus=8), Limits(cpus=4, memory=100 * MEMORY_PER_JOB), Limits()], 4),
+        (8, [CgroupLimits(cpus=2.0)], 2),
+        (8, [CgroupLimits(cpus=1.5)], 2),
+        (8, [CgroupLimits(cpus=0.1)], 1),
+        (64, [CgroupLimits(memory=4 * MEMORY_PER_JOB)], 4),
+        (64, [CgroupLimits(memory=MEMORY_PER_JOB // 2)], 1),
+        (
+            64,
+            [
+                CgroupLimits(cpus=8),
+                CgroupLimits(cpus=4, memory=100 * MEMORY_PER_JOB),
+                CgroupLimits(),
+            ],
+            4,
+        ),
     ],
 )
-def test_the_tightest_limit_decides(affinity: int, limits: list[Limits], expected: int) -> None:
+def test_the_tightest_limit_decides(
+    affinity: int, limits: list[CgroupLimits], expected: int
+) -> None:
     assert jobs(affinity, limits) == expected
 
 
 def test_cgroup_v2_files_are_read() -> None:
     files = {"cpu.max": "150000 100000\n", "memory.max": "1073741824\n", "memory.high": "max\n"}
-    assert parse_v2(files) == Limits(cpus=1.5, memory=1 << 30)
-    assert parse_v2({"cpu.max": "max 100000\n", "memory.max": "max\n"}) == Limits()
+    assert parse_v2(files) == CgroupLimits(cpus=1.5, memory=1 << 30)
+    assert parse_v2({"cpu.max": "max 100000\n", "memory.max": "max\n"}) == CgroupLimits()
 
 
 def test_cgroup_v1_files_are_read() -> None:
     files = {"cpu.cfs_quota_us": "400000", "cpu.cfs_period_us": "100000"}
-    assert parse_v1(files) == Limits(cpus=4.0)
+    assert parse_v1(files) == CgroupLimits(cpus=4.0)
     unlimited = {"cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "9223372036854771712"}
-    assert parse_v1(unlimited) == Limits()
+    assert parse_v1(unlimited) == CgroupLimits()
 
 
 @given(st.dictionaries(st.sampled_from(["cpu.max", "memory.max", "memory.high"]), st.text()))

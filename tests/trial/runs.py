@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.trial.pod import Run
+from nodeside.trial.pod import TrialRun
 
 REPORT: dict[str, Any] = {
     "driver": "edu",
@@ -54,7 +54,7 @@ GOOD = {
 }
 
 
-def run(**changes: Any) -> Run:
+def run(**changes: Any) -> TrialRun:
     values: dict[str, Any] = {
         "kernel": "6.1.0-56-cloud-amd64",
         "accelerator": "tcg",
@@ -63,13 +63,13 @@ def run(**changes: Any) -> Run:
         "built_on": "node",
         "report": REPORT,
     }
-    return Run(**values | changes)
+    return TrialRun(**values | changes)
 
 
-def ready(**changes: object) -> Run:
+def ready(**changes: object) -> TrialRun:
     return run(**{"report": GOOD, "built_on": "host", "build_seconds": 1.5, **changes})
 
 
-def broken(message: str = "make failed: exit code 2; first error: a.c:1: no\nmore") -> Run:
+def broken(message: str = "make failed: exit code 2; first error: a.c:1: no\nmore") -> TrialRun:
     report = {"driver": "edu", "state": "failed", "message": message, "exitCode": 10}
     return run(kernel="6.12.1", accelerator="", boot_seconds=0.0, exit_code=10, report=report)

@@ -12,14 +12,14 @@ import pytest
 
 from nodeside.trial import result
 from nodeside.trial.owned_place import owned_place
-from nodeside.trial.pod import Consumed, Run
+from nodeside.trial.pod import Consumed, TrialRun
 from nodeside.trial.report_files import as_junit, as_page, write_report
 from tests.trial.runs import REPORT, broken, ready, run
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b]0;x\x07 ]]> &amp; \x00 \ufffe"
 
 
-def suites(*runs: Run) -> list[ElementTree.Element]:
+def suites(*runs: TrialRun) -> list[ElementTree.Element]:
     return list(ElementTree.fromstring(as_junit("edu", runs)))
 
 
@@ -69,7 +69,7 @@ def test_a_kernel_on_which_all_is_well_has_a_case_for_each_step() -> None:
         (ready(commands=(Consumed(("false",), 3, "no"),)), {"command false": "exit code 3"}),
     ],
 )
-def test_what_failed_is_the_case_that_fails(tried: Run, expected: dict[str, str]) -> None:
+def test_what_failed_is_the_case_that_fails(tried: TrialRun, expected: dict[str, str]) -> None:
     [suite] = suites(tried)
 
     assert failures(suite) == expected

@@ -14,7 +14,7 @@ import pytest
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError
 from nodeside.trial import session
 from nodeside.trial.errors import ArchiveError, MachineLost, TargetError
-from nodeside.trial.pod import Run
+from nodeside.trial.pod import TrialRun
 from nodeside.trial.progress import Progress
 from nodeside.trial.session import TryOptions
 from tests.trial.runs import run
@@ -43,7 +43,7 @@ class FakeWorkshop:
         return FakeKernel(word)
 
 
-Outcomes = dict[str, Run | BaseException | None]
+Outcomes = dict[str, TrialRun | BaseException | None]
 
 
 class Trials:
@@ -52,7 +52,7 @@ class Trials:
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes = outcomes
 
-    def __call__(self, trial: Any, chosen: Sequence[Any]) -> tuple[Run, ...]:
+    def __call__(self, trial: Any, chosen: Sequence[Any]) -> tuple[TrialRun, ...]:
         release = chosen[0].release
         outcome = self.outcomes[release]
         if isinstance(outcome, BaseException):
@@ -66,7 +66,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(session, "Workshop", FakeWorkshop)
     monkeypatch.setattr("nodeside.trial.machine.qemu.require_qemu", lambda _: None)
 
-    def tried(outcomes: Outcomes, runs: list[Run] | None = None) -> tuple[Run, ...]:
+    def tried(outcomes: Outcomes, runs: list[TrialRun] | None = None) -> tuple[TrialRun, ...]:
         trials = Trials(outcomes)
         monkeypatch.setattr(session._Session, "run", lambda *words: trials(*words))  # noqa: PLW0108  # bound
         options = TryOptions("edu", tuple(outcomes))
@@ -119,7 +119,7 @@ def test_an_error_of_the_only_kernel_is_that_of_the_command(tried: Any) -> None:
 
 
 def test_what_was_known_before_an_interruption_is_not_lost(tried: Any) -> None:
-    runs: list[Run] = []
+    runs: list[TrialRun] = []
 
     with pytest.raises(KeyboardInterrupt):
         tried({"6.1": None, "6.12": KeyboardInterrupt()}, runs)
@@ -148,7 +148,7 @@ class Attempts:
     def toolkit(self, _compiler: str) -> Path:
         return Path()
 
-    def attempt(self, *_: object) -> tuple[Run, ...]:
+    def attempt(self, *_: object) -> tuple[TrialRun, ...]:
         self.count += 1
         if self.toolkit_packages and self.adding is not None:
             raise self.adding
@@ -157,7 +157,7 @@ class Attempts:
 
 def again(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch, target: str = "ipt-netflow-dkms"
-) -> tuple[Run, ...]:
+) -> tuple[TrialRun, ...]:
     """Try again what failed for want of a package."""
     monkeypatch.setattr(session._Session, "_try", lambda _, *words: attempts.attempt(*words))
     monkeypatch.setattr(session._Session, "_builds", lambda *_: ())

@@ -14,7 +14,7 @@ from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.machine.containers import DRIVER, TOOLKIT, TOOLKIT_UID
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.workshop import Node, Workshop
+from nodeside.trial.workshop import TrialNode, Workshop
 from tests.patience import patience
 from tests.toolkit_sidecar.faketoolkit import LONG, until
 
@@ -24,13 +24,13 @@ SECONDS = patience(600.0)
 
 
 @pytest.fixture(scope="module")
-def node(workshop: Workshop, newest: KernelDisk) -> Iterator[Node]:
+def node(workshop: Workshop, newest: KernelDisk) -> Iterator[TrialNode]:
     with workshop.node(newest) as node:
         yield node
 
 
 @pytest.fixture(scope="module")
-def machine(node: Node) -> Iterator[Machine]:
+def machine(node: TrialNode) -> Iterator[Machine]:
     with node.boot(devices=["edu"], cpus=1) as machine:
         yield machine
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from cluster.model.coreos import coreos, tag_order
 from cluster.model.snapshot import BuildPod, ImageStream, JobObject, Pool, Snapshot
-from cluster.model.states import Progress
+from cluster.model.states import BuildProgress
 from cluster.plan.builds.toolkit_image import Link, Resolution, stream_of
-from cluster.plan.objects.build_job import Build, publish_target
+from cluster.plan.objects.build_job import SharedBuild, publish_target
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 
@@ -27,8 +27,8 @@ class BuildState:
     `is_next` is false while another build has to come first.
     """
 
-    build: Build
-    progress: Progress
+    build: SharedBuild
+    progress: BuildProgress
     words: str
     outcome: BuildOutcome | None = None
     is_next: bool = True
@@ -36,14 +36,14 @@ class BuildState:
 
 def build_of(
     driver: Driver, revision: str, pool: Pool, resolution: Resolution, publish: str
-) -> Build:
+) -> SharedBuild:
     """Returns the build for a pool.
 
     A toolkit found by OS version builds for its own kernel of the pool's variant. That is the same
     build as the one made before the first node had that kernel.
     """
     named = resolution.link in (Link.MAP, Link.TEMPLATE)
-    return Build(
+    return SharedBuild(
         driver=driver,
         revision=revision,
         toolkit=resolution.image,
@@ -54,27 +54,29 @@ def build_of(
     )
 
 
-def standing(build: Build, snapshot: Snapshot, kernel: str = "") -> BuildState:
+def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> BuildState:
     """Returns the state of a build, for nodes with `kernel` if it is given."""
     job = snapshot.jobs.get(build.name)
     outcome = outcome_of(job, snapshot) if job is not None else None
     if outcome is None:
         waiting = _waiting(snapshot, build.name)
         if waiting:
-            return BuildState(build, Progress.BROKEN, f"the build's pod cannot start: {waiting}")
-        return BuildState(build, Progress.RUNNING, f"Job {build.name} builds for {build.what}")
-    return BuildState(build, *_read(outcome, kernel), outcome)
+            return BuildState(
+                build, BuildProgress.BROKEN, f"the build's pod cannot start: {waiting}"
+            )
+        return BuildState(build, BuildProgress.RUNNING, f"Job {build.name} builds for {build.what}")
+    return BuildState(build, *_read_outcome(outcome, kernel), outcome)
 
 
-def _read(outcome: BuildOutcome, kernel: str) -> tuple[Progress, str]:
+def _read_outcome(outcome: BuildOutcome, kernel: str) -> tuple[BuildProgress, str]:
     match outcome.verdict:
         case BuildVerdict.REFUSED:
-            return Progress.REFUSED, outcome.words
+            return BuildProgress.REFUSED, outcome.words
         case BuildVerdict.BROKEN:
-            return Progress.BROKEN, f"the build failed: {outcome.reason}: {outcome.words}"
+            return BuildProgress.BROKEN, f"the build failed: {outcome.reason}: {outcome.words}"
     if kernel and outcome.kernel != kernel:
-        return Progress.BROKEN, f"the toolkit image has kernel {outcome.kernel}, not {kernel}"
-    return Progress.DONE, outcome.message
+        return BuildProgress.BROKEN, f"the toolkit image has kernel {outcome.kernel}, not {kernel}"
+    return BuildProgress.DONE, outcome.message
 
 
 def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
@@ -112,12 +114,12 @@ def _waiting(snapshot: Snapshot, job: str) -> str:
 # --- before the reboot ---------------------------------------------------------------------------
 
 
-def coming(
+def builds_for_new_tags(
     driver: Driver,
     revisions: Mapping[str, Driver],
     snapshot: Snapshot,
     resolutions: Mapping[Pool, Resolution],
-) -> Iterator[Build]:
+) -> Iterator[SharedBuild]:
     """Yields builds of these revisions for the newest tags that are coming for a pool.
 
     `driver` defines where toolkits are found and modules are published. Pools of the same variant
@@ -136,7 +138,7 @@ def coming(
     for (_, tag), architecture, variant in sorted(targets):
         image = stream.tags[tag]
         for revision, source in revisions.items():
-            yield Build(source, revision, image, architecture, publish, variant=variant)
+            yield SharedBuild(source, revision, image, architecture, publish, variant=variant)
 
 
 def _coming_tags(pool: Pool, image: str, stream: ImageStream) -> list[str]:

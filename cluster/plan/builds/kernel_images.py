@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cluster.model.annotations import ImageFallback, read_note
+from cluster.model.annotations import ImageFallback, decode_fallback
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool
 from cluster.plan.builds.toolkit_image import fill
 from nodeside.spec import Driver
@@ -48,7 +48,7 @@ def falls(
 
     `failing` lists (assignment, image, reason) where an image cannot be pulled.
     """
-    fallbacks = {at_of(d): read_note(d.fell_back) for d in daemonsets if d.fell_back}
+    fallbacks = {at_of(d): decode_fallback(d.fell_back) for d in daemonsets if d.fell_back}
     for at, image, why in failing:
         building = Assignment(at.pool, at.revision, builds=True)
         if building not in fallbacks or not fallbacks[building].holds(now):

@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.model.snapshot import Pool, Snapshot, Tag
-from cluster.model.states import Progress
-from cluster.plan.builds.builds import BuildState, build_of, standing
+from cluster.model.states import BuildProgress
+from cluster.plan.builds.builds import BuildState, build_of, build_state
 from cluster.plan.builds.toolkit_evidence import Evidence
 from cluster.plan.builds.toolkit_image import asked, resolve
-from cluster.plan.objects.build_job import Build, publish_target
+from cluster.plan.objects.build_job import SharedBuild, publish_target
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight, Toolkit
 
-InOrder = Callable[[Build], Build | BuildState | None]
+AddDependencies = Callable[[SharedBuild], SharedBuild | BuildState | None]
 
 USUAL_ARCHITECTURE = "x86_64"  # default if there are no nodes
 
 _VERDICTS = {
-    Progress.RUNNING: "Building",
-    Progress.DONE: "Builds",
-    Progress.REFUSED: "DoesNotBuild",
-    Progress.BROKEN: "Unknown",
+    BuildProgress.RUNNING: "Building",
+    BuildProgress.DONE: "Builds",
+    BuildProgress.REFUSED: "DoesNotBuild",
+    BuildProgress.BROKEN: "Unknown",
 }
 
 
@@ -57,14 +57,14 @@ class PreflightAnswer:
         }
 
 
-def answers(
+def preflight_results(
     driver: Driver,
     revision: str,
     snapshot: Snapshot,
     regular: Collection[str],
     used: Collection[Pool],
     *,
-    in_order: InOrder = lambda build: build,
+    in_order: AddDependencies = lambda build: build,
 ) -> Iterator[PreflightAnswer]:
     """Yields the answer to every preflight entry, for each architecture in use.
 
@@ -80,24 +80,24 @@ def answers(
                 yield PreflightAnswer(entry, architecture, None, why)
                 continue
             found = in_order(build)
-            if not isinstance(found, Build):
+            if not isinstance(found, SharedBuild):
                 words = "a driver that it comes after has no published build for this kernel"
                 yield PreflightAnswer(entry, architecture, found, "" if found else words)
                 continue
             published = replace(found, publish=publish)
             build = published if published.name in regular else found
-            yield PreflightAnswer(entry, architecture, standing(build, snapshot))
+            yield PreflightAnswer(entry, architecture, build_state(build, snapshot))
 
 
 def build_for(
     entry: Preflight, driver: Driver, revision: str, snapshot: Snapshot, architecture: str
-) -> tuple[Build | None, str]:
+) -> tuple[SharedBuild | None, str]:
     """Returns the build for a preflight entry, or None and the reason.
 
     A kernel's variant is part of its name. An OS version or a toolkit builds for the plain kernel.
     """
     if entry.toolkit:
-        return Build(driver, revision, entry.toolkit, architecture), ""
+        return SharedBuild(driver, revision, entry.toolkit, architecture), ""
     chain, evidence = _chain(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
     resolution = resolve(_pool(entry, architecture), chain, snapshot.image_streams, evidence)
     if resolution.image:

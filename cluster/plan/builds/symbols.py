@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cluster.model.states import Progress
+from cluster.model.states import BuildProgress
 from cluster.plan.builds.builds import BuildState
-from cluster.plan.objects.build_job import Build
+from cluster.plan.objects.build_job import SharedBuild
 from nodeside.protocol.build_job import BuildOutcome
 
-Find = Callable[[Build], BuildState | None]
+Find = Callable[[SharedBuild], BuildState | None]
 """Returns the build of another driver for the same kernel; None if nodes build it themselves."""
 
 
-def with_symbols(build: Build, before: Sequence[tuple[str, Find]]) -> Build | BuildState | None:
+def with_symbols(
+    build: SharedBuild, before: Sequence[tuple[str, Find]]
+) -> SharedBuild | BuildState | None:
     """Returns the build with the bundles of the drivers before it.
 
     Returns a state while a bundle is still to come, and None if there will be none: then the nodes
@@ -27,11 +29,11 @@ def with_symbols(build: Build, before: Sequence[tuple[str, Find]]) -> Build | Bu
         if state is None or not state.build.publish:
             return None
         match state.progress:
-            case Progress.DONE if state.outcome is not None:
+            case BuildProgress.DONE if state.outcome is not None:
                 bundles.append(_address(state.build.publish, state.outcome))
-            case Progress.RUNNING:
+            case BuildProgress.RUNNING:
                 words = f"waits for the build of driver {driver}, which it comes after"
-                return BuildState(build, Progress.RUNNING, words, is_next=False)
+                return BuildState(build, BuildProgress.RUNNING, words, is_next=False)
             case _:
                 return None
     return replace(build, symbols_of=tuple(bundles))

@@ -27,7 +27,7 @@ from cluster.model.snapshot import (
     EMPTY,
     DaemonSetObject,
     Node,
-    NodeDriverObject,
+    NodeReport,
     Pool,
     ToolkitLabels,
 )
@@ -57,7 +57,7 @@ class Witness:
 
     node: Node
     image: str
-    report: NodeDriverObject | None
+    report: NodeReport | None
 
     @property
     def kernel(self) -> Kernel:
@@ -195,7 +195,7 @@ def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
     }
 
 
-def refuses(node: Node, report: NodeDriverObject) -> bool:
+def refuses(node: Node, report: NodeReport) -> bool:
     """Returns whether a node reports that its pod's toolkit image is not for its kernel."""
     return (
         report.state == State.FAILED.value
@@ -205,7 +205,7 @@ def refuses(node: Node, report: NodeDriverObject) -> bool:
     )
 
 
-def has_built(node: Node, report: NodeDriverObject) -> bool:
+def has_built(node: Node, report: NodeReport) -> bool:
     """Returns whether a node reports that its pod's toolkit image has built for its kernel."""
     return (
         report.state == State.READY.value

@@ -22,11 +22,11 @@ from cluster.model.snapshot import (
     DaemonSetObject,
     ImageStream,
     ImageStreams,
-    NodeDriverObject,
+    NodeReport,
+    NotListed,
     Pool,
     Snapshot,
     Tag,
-    Unseen,
 )
 from cluster.plan.builds.toolkit_evidence import NO_EVIDENCE, Evidence, has_built
 from nodeside.protocol.labels import assigned_label
@@ -175,7 +175,7 @@ def proven(snapshot: Snapshot) -> Proven:
     return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
 
 
-def _matches(report: NodeDriverObject, daemonset: DaemonSetObject) -> bool:
+def _matches(report: NodeReport, daemonset: DaemonSetObject) -> bool:
     """Returns whether a node's report can be about what a DaemonSet gives it."""
     reported = (report.toolkit, report.revision, report.kernel)
     return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
@@ -192,7 +192,7 @@ def _chain(
     mapped = toolkit.images.get(pool.kernel, "")
     verb = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
-    if isinstance(streams, Unseen):
+    if isinstance(streams, NotListed):
         yield _from_before(streams, current)
     else:
         yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, current)
@@ -208,7 +208,7 @@ def _chain(
 def _remedy(
     pool: Pool, stream: ImageStream | None, streams: ImageStreams, doubted: Collection[str]
 ) -> str:
-    if isinstance(streams, Unseen):
+    if isinstance(streams, NotListed):
         return "wait until they are, or name an image in spec.toolkit.images"
     if doubted:
         return "name the image of this kernel in spec.toolkit.images"
@@ -219,7 +219,7 @@ def _remedy(
     return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
 
 
-def _from_before(streams: Unseen, current: CurrentImage) -> tuple[Link, str, str]:
+def _from_before(streams: NotListed, current: CurrentImage) -> tuple[Link, str, str]:
     """Keeps an image that came from an image stream, by the same link, while none can be read."""
     link = next((each for each in Link if each.of_a_stream and each.value == current.link), None)
     why = f"the image streams are not known: {streams.why}"

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot, uses
-from cluster.model.stages import Framed, Rendered
+from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot, has_stages
+from cluster.model.stages import GatedDocuments, Rendered
 from cluster.plan.context.nodes import Nodes, has_order, with_alternatives
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.rollout import RolloutPlan
 from cluster.plan.context.supply import Fallbacks, ModuleSupply
 from cluster.plan.context.toolkits import Toolkits
 from cluster.plan.nodes import neighbours
-from cluster.plan.nodes.members import Member, NotMember
-from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.members import DriverNode, OtherNode
+from cluster.plan.nodes.memo import NodeCache
 from cluster.plan.objects.driver_pod import DaemonSetInput
-from cluster.plan.rollout.decisions import Decision
+from cluster.plan.rollout.decisions import NodeDecision
 from nodeside.spec import Driver
 
 
@@ -32,10 +32,10 @@ class Memory:
     the inputs they were made from.
     """
 
-    members: Memo[Member | NotMember] = field(default_factory=Memo)
-    decisions: Memo[Decision] = field(default_factory=Memo)
+    members: NodeCache[DriverNode | OtherNode] = field(default_factory=NodeCache)
+    decisions: NodeCache[NodeDecision] = field(default_factory=NodeCache)
     daemonsets: dict[str, tuple[DaemonSetInput, DaemonSetObject]] = field(default_factory=dict)
-    framed: dict[str, tuple[Rendered | None, object, Framed]] = field(default_factory=dict)
+    framed: dict[str, tuple[Rendered | None, object, GatedDocuments]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class DriverContext:
         return Fallbacks(self.revisions, self.nodes.observed, self.toolkits.resolutions)
 
     @cached_property
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[DriverNode]:
         return with_alternatives(self.nodes, self.toolkits, self.fallbacks)
 
     @cached_property
@@ -104,21 +104,21 @@ class DriverContext:
     @property
     def uses_stages(self) -> bool:
         """Whether the Driver has stages, or any Driver has, so that some may be left here."""
-        return self.snapshot.stages is not None or uses(self.resource)
+        return self.snapshot.stages is not None or has_stages(self.resource)
 
     @cached_property
     def before(self) -> Sequence[DriverContext]:
         """The Drivers in `spec.after`, in the same snapshot."""
         if not self.driver.spec.after:
             return ()
-        return [self._other(each) for each in neighbours.predecessors(self.snapshot, self.driver)]
+        return [self._other(each) for each in neighbours.dependencies(self.snapshot, self.driver)]
 
     @cached_property
     def after(self) -> Sequence[DriverContext]:
         """The Drivers that come after this one, in the same snapshot."""
         if not has_order(self.snapshot):
             return ()
-        return [self._other(each) for each in neighbours.followers(self.snapshot, self.driver)]
+        return [self._other(each) for each in neighbours.dependents(self.snapshot, self.driver)]
 
     def _other(self, driver: Driver) -> DriverContext:
         contexts = self.contexts or Contexts(self.snapshot)

@@ -14,9 +14,9 @@ from cluster.plan.context.toolkits import Toolkits
 from cluster.plan.nodes import conflicts
 from cluster.plan.nodes.consumers import all_evicted
 from cluster.plan.nodes.drain_state import DrainState
-from cluster.plan.nodes.members import Member, NotMember, members
-from cluster.plan.nodes.memo import Memo
-from cluster.plan.nodes.neighbours import followers
+from cluster.plan.nodes.members import DriverNode, OtherNode, members
+from cluster.plan.nodes.memo import NodeCache
+from cluster.plan.nodes.neighbours import dependents
 from cluster.plan.nodes.stage_pods import ending_pods
 from cluster.plan.rollout.drain import drain_states
 from nodeside.spec import Driver
@@ -30,23 +30,23 @@ class Nodes:
     resource: DriverObject
     driver: Driver
     assignments: Mapping[str, Assignment]
-    memory: Memo[Member | NotMember]
+    memory: NodeCache[DriverNode | OtherNode]
 
     @cached_property
     def rivals(self) -> Sequence[Driver]:
         """Older Drivers that share a module with this one."""
         if len(self.snapshot.drivers) < 2:
             return ()
-        return conflicts.elders(self.snapshot, self.resource)
+        return conflicts.older_drivers_with_module(self.snapshot, self.resource)
 
     @cached_property
     def contested(self) -> Mapping[str, frozenset[str]]:
         """By rival, the nodes that this Driver selects and does not get because of it."""
-        contested = conflicts.contested
+        contested = conflicts.nodes_of_older_driver
         return {r.name: contested(self.snapshot, self.driver, r) for r in self.rivals}
 
     @cached_property
-    def observed(self) -> Sequence[Member]:
+    def observed(self) -> Sequence[DriverNode]:
         without = frozenset().union(*self.contested.values())
         snapshot, driver = self.snapshot, self.driver
         return tuple(
@@ -64,7 +64,7 @@ class Nodes:
     def _drains(self) -> Callable[[Node], DrainState] | None:
         """What says how far a node is drained; None where no Driver evicts or has stages."""
         snapshot, driver = self.snapshot, self.driver
-        leaving = (driver, *(followers(snapshot, driver) if has_order(snapshot) else ()))
+        leaving = (driver, *(dependents(snapshot, driver) if has_order(snapshot) else ()))
         evict = any(each.spec.rollout.evict for each in leaving)
         names = [each.name for each in leaving]
         stage_pods = EMPTY if snapshot.stages is None else ending_pods(snapshot, names)
@@ -88,7 +88,7 @@ class Nodes:
         there."""
         if len(self.snapshot.drivers) < 2:
             return {}
-        by_rival = conflicts.taken(self.snapshot, self.driver, self.rivals)
+        by_rival = conflicts.nodes_with_conflicting_module(self.snapshot, self.driver, self.rivals)
         names = {m.node.name for m in self.observed} if any(by_rival.values()) else set()
         return {name: frozenset(nodes & names) for name, nodes in by_rival.items()}
 
@@ -102,7 +102,9 @@ def _has_order(drivers: Mapping[str, DriverObject]) -> bool:
     return any(each.driver and each.driver.spec.after for each in drivers.values())
 
 
-def with_alternatives(nodes: Nodes, toolkits: Toolkits, fallbacks: Fallbacks) -> Sequence[Member]:
+def with_alternatives(
+    nodes: Nodes, toolkits: Toolkits, fallbacks: Fallbacks
+) -> Sequence[DriverNode]:
     """Return the members as observed, except that a failed one with an alternative counts as busy.
 
     Either it cannot pull its image but can build, or it gets another toolkit image.
@@ -114,7 +116,7 @@ def with_alternatives(nodes: Nodes, toolkits: Toolkits, fallbacks: Fallbacks) ->
     return tuple(_excused(m, toolkits, fallbacks) for m in marked)
 
 
-def _excused(member: Member, toolkits: Toolkits, fallbacks: Fallbacks) -> Member:
+def _excused(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -> DriverNode:
     if member.health is not Health.BROKEN:
         return member
     if fallbacks.applies_to(member):

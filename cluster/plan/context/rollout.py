@@ -12,14 +12,14 @@ from cluster.model.states import Health, Place, Supply
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.supply import Fallbacks
 from cluster.plan.nodes.consumers import all_evicted
-from cluster.plan.nodes.members import Member
-from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.members import DriverNode
+from cluster.plan.nodes.memo import NodeCache
 from cluster.plan.nodes.stage_pods import occupied
-from cluster.plan.rollout.casualties import Casualty, casualties, recorded
-from cluster.plan.rollout.decisions import Decision, Room, decide_all
+from cluster.plan.rollout.casualties import FailedNode, casualties, recorded_failures
+from cluster.plan.rollout.decisions import DependentBudget, NodeDecision, decide_updates
 from cluster.plan.rollout.drain import Drains, drain
 from cluster.plan.rollout.drain_table import ENDS_STAGES
-from cluster.plan.rollout.state import RolloutState, assess
+from cluster.plan.rollout.state import RolloutState, rollout_state
 from nodeside.spec.fleet import Evict
 
 Others = Callable[[], Sequence["RolloutPlan"]]
@@ -34,19 +34,19 @@ class RolloutPlan:
     """
 
     revisions: Revisions
-    members: Sequence[Member]
+    members: Sequence[DriverNode]
     supplies: Mapping[Pool, Supply]
     fallbacks: Fallbacks
-    memory: Memo[Decision]
+    memory: NodeCache[NodeDecision]
     later: Mapping[Pool, str] = field(default_factory=dict)
     before: Others = field(default=lambda: (), repr=False)
     after: Others = field(default=lambda: (), repr=False)
 
     @cached_property
-    def casualties(self) -> Sequence[Casualty]:
+    def casualties(self) -> Sequence[FailedNode]:
         """The casualties of the newest revision, to be recorded."""
         newest, now = self.revisions.newest, self.revisions.snapshot.now
-        before = recorded(self.revisions.resource, newest)
+        before = recorded_failures(self.revisions.resource, newest)
         return casualties(before, self.members, newest, self.revisions.good, now)
 
     @cached_property
@@ -73,9 +73,11 @@ class RolloutPlan:
     def _state(self, away: Collection[str] = ()) -> RolloutState:
         revisions, supply, casualties = self.revisions, self.supplies.__getitem__, self.casualties
         driver, newest, good = revisions.driver, revisions.newest, revisions.good
-        return assess(self.members, driver, newest, good, supply, remembered=casualties, away=away)
+        return rollout_state(
+            self.members, driver, newest, good, supply, remembered=casualties, away=away
+        )
 
-    def _rooms(self) -> Iterator[Room]:
+    def _rooms(self) -> Iterator[DependentBudget]:
         """Yield what the Drivers after this one leave to it of their budgets."""
         changing = {member.node.name for member in self.members if _is_changing(member)}
         newest, good = self.revisions.newest, self.revisions.good
@@ -88,7 +90,7 @@ class RolloutPlan:
             works = {m.node.name for m in other.members if m.health is Health.WORKING}
             lost = changed & {m.node.name for m in other.members} - works
             away = set(other.alone.unavailable) | (changing & works) | lost
-            yield Room(other.revisions.driver.name, other.alone.allowed, works, away)
+            yield DependentBudget(other.revisions.driver.name, other.alone.allowed, works, away)
 
     @cached_property
     def policies(self) -> Sequence[Evict]:
@@ -113,7 +115,7 @@ class RolloutPlan:
         """The decision for each member, and those that wait until its node is drained."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
         rooms, state = tuple(self._rooms()), self.state
-        decisions = decide_all(
+        decisions = decide_updates(
             self.members, driver, state, self.supplies, self.memory, rooms=rooms, later=self.later
         )
         if not (self.policies or self.occupied or any(m.drain.since for m in self.members)):
@@ -121,12 +123,12 @@ class RolloutPlan:
         return drain(decisions, driver, self.policies, self.occupied, now)
 
     @property
-    def decisions(self) -> Sequence[Decision]:
+    def decisions(self) -> Sequence[NodeDecision]:
         """The decision for each member, after the drain step has been applied."""
         return self.drains.decisions
 
     @cached_property
-    def ending_stages(self) -> Sequence[Member]:
+    def ending_stages(self) -> Sequence[DriverNode]:
         """Nodes that keep their revision until their stages have ended.
 
         Also nodes that the driver will leave for a moment, for a Driver before it.
@@ -136,21 +138,21 @@ class RolloutPlan:
             d.member for d in self.decisions if d.member.node.name in ending or self._leaves(d)
         )
 
-    def changes(self, decision: Decision) -> bool:
+    def changes(self, decision: NodeDecision) -> bool:
         """Return whether the driver is being replaced on a node, or begins to be."""
         begins = decision.revision is not None or self.drains.step(decision) in ENDS_STAGES
         return begins or _is_changing(decision.member)
 
-    def _leaves(self, decision: Decision) -> bool:
+    def _leaves(self, decision: NodeDecision) -> bool:
         member = decision.member
         return member.health is Health.WORKING and member.node.name in self._away
 
     @cached_property
-    def announced(self) -> Sequence[Decision]:
+    def announced(self) -> Sequence[NodeDecision]:
         """The decisions to report: a node that this plan gives another revision is already busy."""
         return tuple(self._announced(d, d.revision) if d.revision else d for d in self.decisions)
 
-    def _announced(self, decision: Decision, revision: str) -> Decision:
+    def _announced(self, decision: NodeDecision, revision: str) -> NodeDecision:
         member, word = decision.member, decision.member.word
         at = self.fallbacks.of_new_nodes(Assignment(member.pool, revision))
         has_it = member.at == at or (word is not None and word.revision == revision)
@@ -169,7 +171,7 @@ class RolloutPlan:
         driver = self.revisions.driver.name
         return {daemonset_name(driver, self.revisions.name_of(at)): at for at in set(ats.values())}
 
-    def target(self, decision: Decision) -> Assignment | None:
+    def target(self, decision: NodeDecision) -> Assignment | None:
         """Return the assignment of a member after this plan; None if it has none."""
         member = decision.member
         if decision.revision is None:
@@ -180,5 +182,5 @@ class RolloutPlan:
         return self.fallbacks.of_new_nodes(Assignment(member.pool, decision.revision))
 
 
-def _is_changing(member: Member) -> bool:
+def _is_changing(member: DriverNode) -> bool:
     return bool(member.drain.since) or member.health is Health.BUSY

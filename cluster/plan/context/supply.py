@@ -9,17 +9,17 @@ from functools import cached_property
 
 from cluster.model.annotations import ImageFallback
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
-from cluster.model.states import Health, Progress, Supply
-from cluster.plan.builds.builds import BuildState, build_of, coming, standing
+from cluster.model.states import BuildProgress, Health, Supply
+from cluster.plan.builds.builds import BuildState, build_of, build_state, builds_for_new_tags
 from cluster.plan.builds.kernel_images import LOST, at_of, falls, image_for, without_image
-from cluster.plan.builds.preflight import PreflightAnswer, answers
+from cluster.plan.builds.preflight import PreflightAnswer, preflight_results
 from cluster.plan.builds.symbols import Find, with_symbols
 from cluster.plan.builds.toolkit_evidence import most
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.toolkits import Toolkits
-from cluster.plan.nodes.members import Member
-from cluster.plan.objects.build_job import Build, publish_target, stores
+from cluster.plan.nodes.members import DriverNode
+from cluster.plan.objects.build_job import SharedBuild, publish_target, stores
 from nodeside.protocol.node_status import NOTHING_SERVED
 from nodeside.spec import Driver
 
@@ -29,7 +29,7 @@ class Fallbacks:
     """`members` are the nodes as observed."""
 
     revisions: Revisions
-    members: Sequence[Member]
+    members: Sequence[DriverNode]
     resolutions: Mapping[Pool, Resolution]
 
     def image(self, at: Assignment) -> str:
@@ -38,7 +38,7 @@ class Fallbacks:
         driver = self.revisions.drivers.get(at.revision)
         return "" if driver is None or at.builds else image_for(driver, at.pool)
 
-    def applies_to(self, member: Member) -> bool:
+    def applies_to(self, member: DriverNode) -> bool:
         """Return whether the node should build because the image for its kernel cannot be pulled.
 
         If the driver works there, a restarted pod can wait until the registry is back.
@@ -94,7 +94,7 @@ class ModuleSupply:
     driver: Driver
     revisions: Revisions
     toolkits: Toolkits
-    members: Sequence[Member]
+    members: Sequence[DriverNode]
     before: Others = field(default=lambda: (), repr=False)
     after: Others = field(default=lambda: (), repr=False)
 
@@ -120,7 +120,7 @@ class ModuleSupply:
                         states[at] = state
         return states
 
-    def _state(self, build: Build, pool: Pool, *, newest: bool) -> BuildState | None:
+    def _state(self, build: SharedBuild, pool: Pool, *, newest: bool) -> BuildState | None:
         """Return the state of a build of this Driver for a pool, with the symbols that it needs.
 
         They are those of the `newest` or of the good revision of the Drivers before. None if there
@@ -128,14 +128,18 @@ class ModuleSupply:
         """
         if missing := self._missing:
             words = f"comes after driver {missing}, which is not there"
-            return BuildState(build, Progress.RUNNING, words, is_next=False)
+            return BuildState(build, BuildProgress.RUNNING, words, is_next=False)
         finds = [
             (each.driver.name, each.find_for(pool, newest=newest))
             for each in self.before()
             if each.driver.spec.modules
         ]
         found = with_symbols(build, finds) if finds else build
-        return standing(found, self.snapshot, pool.kernel) if isinstance(found, Build) else found
+        return (
+            build_state(found, self.snapshot, pool.kernel)
+            if isinstance(found, SharedBuild)
+            else found
+        )
 
     @property
     def _missing(self) -> str:
@@ -147,7 +151,7 @@ class ModuleSupply:
         """Return a function that finds the build for a pool, whatever its toolkit is."""
         revision = self.revisions.newest if newest else self.revisions.good
 
-        def find(_: Build) -> BuildState | None:
+        def find(_: SharedBuild) -> BuildState | None:
             same = (
                 state
                 for at, state in self.builds.items()
@@ -158,7 +162,7 @@ class ModuleSupply:
 
         return find
 
-    def find_same(self, build: Build) -> BuildState | None:
+    def find_same(self, build: SharedBuild) -> BuildState | None:
         """Return the newest revision's build with the same toolkit for the same kernel."""
         target = _target(build)
         states = [
@@ -166,14 +170,14 @@ class ModuleSupply:
         ]
         states += [each.state for each in self.preflight if each.state is not None]
         states += [
-            standing(each, self.snapshot)
-            for each in self.coming
+            build_state(each, self.snapshot)
+            for each in self.builds_for_new_tags
             if each.revision == self.revisions.newest
         ]
         return next((each for each in states if _target(each.build) == target), None)
 
     @cached_property
-    def with_good_symbols(self) -> Sequence[Build]:
+    def with_good_symbols(self) -> Sequence[SharedBuild]:
         """Builds with the symbols of the good revisions of Drivers before this one.
 
         Nodes have those until the newest ones are rolled out there.
@@ -213,17 +217,17 @@ class ModuleSupply:
         A Driver that works is not changed before those after it are built for that change.
         """
         is_change = self.revisions.good not in ("", self.revisions.newest)
-        if state.progress is not Progress.DONE or not is_change:
+        if state.progress is not BuildProgress.DONE or not is_change:
             return state
         for other in self.after():
             if other.driver.spec.modules and self.driver.name in other.driver.spec.after:
                 later = other.find_for(pool, newest=True)(state.build)
-                if later and later.progress in (Progress.RUNNING, Progress.REFUSED):
+                if later and later.progress in (BuildProgress.RUNNING, BuildProgress.REFUSED):
                     words = f"driver {other.driver.name}, which comes after it: {later.words}"
                     return replace(later, build=state.build, words=words)
         return state
 
-    def _is_built_once(self, at: Assignment, build: Build) -> bool:
+    def _is_built_once(self, at: Assignment, build: SharedBuild) -> bool:
         """Return whether a Job builds it. If the nodes already build it, no new Job is started."""
         on_nodes = any(each.toolkit for each in self.revisions.daemonsets if at_of(each) == at)
         return not on_nodes or build.name in self.snapshot.jobs
@@ -233,7 +237,7 @@ class ModuleSupply:
         return driver is not None and publish_target(self.driver) in stores(driver)
 
     @cached_property
-    def coming(self) -> Sequence[Build]:
+    def builds_for_new_tags(self) -> Sequence[SharedBuild]:
         """Builds for kernels that no node has yet.
 
         This includes the good revision, because a node that gets such a kernel during a rollout is
@@ -245,11 +249,11 @@ class ModuleSupply:
         drivers = {newest: self.driver}
         if good != newest and self._fetches(good):
             drivers[good] = self.revisions.drivers[good]
-        plain = coming(self.driver, drivers, self.snapshot, self.toolkits.resolutions)
+        plain = builds_for_new_tags(self.driver, drivers, self.snapshot, self.toolkits.resolutions)
         found = (self._in_order(build) for build in plain)
-        return tuple(build for build in found if isinstance(build, Build))
+        return tuple(build for build in found if isinstance(build, SharedBuild))
 
-    def _in_order(self, build: Build) -> Build | BuildState | None:
+    def _in_order(self, build: SharedBuild) -> SharedBuild | BuildState | None:
         """Return a build that is not for a pool, with the symbols that it needs."""
         if self._missing:
             return None
@@ -262,10 +266,12 @@ class ModuleSupply:
         if not self.driver.spec.preflight:
             return ()
         regular = {each.build.name for each in self.builds.values()}
-        regular |= {build.name for build in self.coming}
+        regular |= {build.name for build in self.builds_for_new_tags}
         newest, pools = self.revisions.newest, self.toolkits.resolutions
         order = self._in_order
-        return tuple(answers(self.driver, newest, self.snapshot, regular, pools, in_order=order))
+        return tuple(
+            preflight_results(self.driver, newest, self.snapshot, regular, pools, in_order=order)
+        )
 
     @cached_property
     def by_pool(self) -> Mapping[Pool, Supply]:
@@ -295,7 +301,7 @@ class ModuleSupply:
         if build is None and not self._may_be_built_yet(at.pool):
             prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
             return bool(self.toolkits.resolutions[at.pool].image) or prebuilt
-        if build is not None and build.progress in (Progress.DONE, Progress.BROKEN):
+        if build is not None and build.progress in (BuildProgress.DONE, BuildProgress.BROKEN):
             return True
         used = {at_of(each) for each in self.revisions.daemonsets} | {m.at for m in self.members}
         return at in used
@@ -323,9 +329,9 @@ class ModuleSupply:
             may_come = bool(self.driver.spec.after) and existing is not None
             return not may_come or self._cannot_fetch(at)
         match build.progress:
-            case Progress.BROKEN:
+            case BuildProgress.BROKEN:
                 return True
-            case Progress.DONE:
+            case BuildProgress.DONE:
                 return existing is not None and self._cannot_fetch(at)
             case _:
                 return existing is None
@@ -342,7 +348,7 @@ def publishes(driver: Driver) -> bool:
     return any(source.publish for source in driver.spec.prebuilt.sources)
 
 
-def _target(build: Build) -> tuple[str, str, str, str | None]:
+def _target(build: SharedBuild) -> tuple[str, str, str, str | None]:
     return build.toolkit, build.architecture, build.kernel, build.variant
 
 
@@ -350,6 +356,6 @@ def _has_images(driver: Driver) -> bool:
     return bool(driver.spec.prebuilt.image)
 
 
-def _lacks_build(member: Member) -> bool:
+def _lacks_build(member: DriverNode) -> bool:
     word = member.word
     return member.health is Health.BROKEN and word is not None and word.reason == NOTHING_SERVED

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from cluster.model.snapshot import EMPTY, DaemonSetObject, Pool, Snapshot, Tag, Unseen
+from cluster.model.snapshot import EMPTY, DaemonSetObject, NotListed, Pool, Snapshot, Tag
 from cluster.model.states import Health
 from cluster.plan.builds.preflight import tags
 from cluster.plan.builds.toolkit_evidence import (
@@ -32,8 +32,8 @@ from cluster.plan.builds.toolkit_image import (
     proven,
     resolve,
 )
-from cluster.plan.nodes.deadlines import Deadline, Deadlines
-from cluster.plan.nodes.members import Member
+from cluster.plan.nodes.deadlines import NodeDeadline, NodeDeadlines
+from cluster.plan.nodes.members import DriverNode
 from nodeside.spec import Driver
 
 
@@ -44,7 +44,7 @@ class Toolkits:
     snapshot: Snapshot
     driver: Driver
     daemonsets: Sequence[DaemonSetObject]
-    members: Sequence[Member]
+    members: Sequence[DriverNode]
 
     @cached_property
     def refusals(self) -> Refusals:
@@ -70,7 +70,7 @@ class Toolkits:
     @property
     def unseen(self) -> bool:
         """Whether the image streams have not been read."""
-        return isinstance(self.snapshot.image_streams, Unseen)
+        return isinstance(self.snapshot.image_streams, NotListed)
 
     @cached_property
     def resolutions(self) -> Mapping[Pool, Resolution]:
@@ -130,7 +130,7 @@ class Toolkits:
         coming = tags(self.driver, spec.preflight, self.snapshot, architectures)
         return frozenset(chain(*own, coming))
 
-    def correction(self, member: Member) -> Deadline | None:
+    def correction(self, member: DriverNode) -> NodeDeadline | None:
         """Return the deadline of a node whose next pod gets another toolkit image than the refused
         one; None if that is not the case."""
         word = member.word
@@ -138,4 +138,4 @@ class Toolkits:
             return None
         if self.resolutions[member.pool].image in ("", word.toolkit):
             return None
-        return Deadlines(self.snapshot, self.driver).corrected(member.assigned, word)
+        return NodeDeadlines(self.snapshot, self.driver).corrected(member.assigned, word)

@@ -23,7 +23,7 @@ from nodeside.spec import Driver
 WAY_OUT: Final = "delete one of the two, or part their nodes by hardware.nodeSelector"
 
 
-def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
+def older_drivers_with_module(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
     """Returns older Drivers that have a module in common with this one."""
     modules = modules_of(found.driver)
     return tuple(
@@ -35,7 +35,7 @@ def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
     )
 
 
-def taken(
+def nodes_with_conflicting_module(
     snapshot: Snapshot, driver: Driver, came_first: Sequence[Driver]
 ) -> Mapping[str, set[str]]:
     """Returns the nodes that must not get the newest revision of a Driver, by rival."""
@@ -97,7 +97,7 @@ def modules_of(driver: Driver | None) -> frozenset[str]:
     return frozenset(module.name.replace("-", "_") for module in modules)
 
 
-def contested(snapshot: Snapshot, driver: Driver, rival: Driver) -> frozenset[str]:
+def nodes_of_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver) -> frozenset[str]:
     """Returns the nodes that both select, if `rival` is older and has a module in common.
 
     A node where this driver is assigned already is not included: removing it would help no one.

@@ -1,6 +1,6 @@
 """Pods that use a device and must leave before a Driver is replaced on their node.
 
-Pure. `Demand` describes the pod data that all evicting Drivers need from the whole cluster.
+Pure. `PodDemand` describes the pod data that all evicting Drivers need from the whole cluster.
 `consumer_from` keeps only that data. It drops pods that no Driver asks for and pods that are never
 evicted: DaemonSet pods, static pods, our own, and those that have ended.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from cluster.model.demand import Demand
+from cluster.model.demand import PodDemand
 from cluster.model.snapshot import EMPTY, Consumer, Snapshot
 from nodeside.protocol.labels import dra_driver
 from nodeside.spec import Driver
@@ -25,7 +25,7 @@ def evicts(driver: Driver) -> Evict | None:
     """Returns which pods a Driver evicts, None for none: a reboot empties a node by itself.
 
     Without `resources` and `selector`, they are those that request a declared device. Those that
-    request one by a claim are found by the name of the driver that gives it, see `Demand`.
+    request one by a claim are found by the name of the driver that gives it, see `PodDemand`.
     """
     evict, devices = driver.spec.rollout.evict, driver.spec.devices
     if evict is None or driver.spec.upgrade is not Upgrade.LIVE:
@@ -44,14 +44,14 @@ def all_evicted(drivers: Iterable[Driver]) -> tuple[Evict, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def demand_of(*policies: Evict) -> Demand:
+def demand_of(*policies: Evict) -> PodDemand:
     """Returns the demand for the pods that one of the policies matches."""
-    return reduce(Demand.__or__, (_demand_of(each) for each in policies))
+    return reduce(PodDemand.__or__, (_demand_of(each) for each in policies))
 
 
-def _demand_of(evict: Evict) -> Demand:
+def _demand_of(evict: Evict) -> PodDemand:
     selector = frozenset(evict.selector.items())
-    return Demand(
+    return PodDemand(
         frozenset(evict.resources),
         frozenset([selector] if selector else ()),
         frozenset(evict.namespaces),

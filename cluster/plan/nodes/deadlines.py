@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from cluster.kube.timestamps import believed
+from cluster.kube.timestamps import limit_to_near_future
 from cluster.model.names import daemonset_name
-from cluster.model.snapshot import DriverPod, Node, NodeDriverObject, Snapshot
+from cluster.model.snapshot import DriverPod, Node, NodeReport, Snapshot
 from nodeside.protocol.labels import node_driver_name
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.protocol.timestamps import rfc3339
@@ -43,42 +43,42 @@ _NEVER = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class NodeDeadline:
     """A deadline. `until` is when waiting ends; `words` is the report after that, "" before."""
 
     until: float = _NEVER
     words: str = ""
 
 
-PATIENT: Final = Deadline()
+NO_DEADLINE: Final = NodeDeadline()
 
 
-def gone(node: Node, now: float) -> Deadline:
+def down_deadline(node: Node, now: float) -> NodeDeadline:
     """Returns the deadline for a node that is down; the text applies to a node being changed."""
-    until = believed(node.ready_since, now) + LOST
+    until = limit_to_near_future(node.ready_since, now) + LOST
     if not node.ready_since:
-        return PATIENT
+        return NO_DEADLINE
     if now < until:
-        return Deadline(until)
+        return NodeDeadline(until)
     since = rfc3339(node.ready_since)
-    return Deadline(words=f"its node has been down since {since}, in the middle of its change")
+    return NodeDeadline(words=f"its node has been down since {since}, in the middle of its change")
 
 
 @dataclass(frozen=True)
-class Deadlines:
+class NodeDeadlines:
     """The deadlines for the nodes of one Driver."""
 
     snapshot: Snapshot
     driver: Driver
 
-    def next_report(self, node: Node, assigned: str, report: NodeDriverObject | None) -> Deadline:
+    def next_report(self, node: Node, assigned: str, report: NodeReport | None) -> NodeDeadline:
         """Returns how long the node may stay silent.
 
         `report` is its report for this boot and its revision, None if there is none.
         """
         waits = report is not None and report.reason == WAITS_FOR_DRIVER
         if waits and self.driver.spec.after:
-            return PATIENT
+            return NO_DEADLINE
         if report is not None and report.state:
             return self._waiting(
                 self._believed(report.time),
@@ -86,9 +86,9 @@ class Deadlines:
                 lambda: f"it reported {report.state} at {rfc3339(report.time)}, and nothing since",
             )
         if not assigned:
-            return PATIENT
+            return NO_DEADLINE
         if (length := len(node_driver_name(self.driver.name, node.name))) > _LONGEST_NAME:
-            return Deadline(
+            return NodeDeadline(
                 words=f"its NodeDriver would have a name of {length} characters, but the API "
                 f"server accepts {_LONGEST_NAME}: give the Driver or the node a shorter name"
             )
@@ -101,7 +101,7 @@ class Deadlines:
             )
         return self._without_a_pod(node, daemonset)
 
-    def corrected(self, assigned: str, report: NodeDriverObject) -> Deadline:
+    def corrected(self, assigned: str, report: NodeReport) -> NodeDeadline:
         """Returns the deadline for the next pod, which will not repeat the failure in `report`."""
         name = daemonset_name(self.driver.name, assigned)
         daemonset = self.snapshot.daemonsets.get(name)
@@ -116,14 +116,14 @@ class Deadlines:
             ),
         )
 
-    def _without_a_pod(self, node: Node, name: str) -> Deadline:
+    def _without_a_pod(self, node: Node, name: str) -> NodeDeadline:
         """Returns the deadline for a node without a pod.
 
         There is none while its DaemonSet does not exist: then the node waits for the controller.
         """
         daemonset = self.snapshot.daemonsets.get(name)
         if daemonset is None or daemonset.deleting or not node.labelled:
-            return PATIENT
+            return NO_DEADLINE
         # A pod of another node that keeps changing its readiness changes the DaemonSet, too.
         labelled = self._believed(node.labelled)
         own = max(labelled, min(daemonset.touched, labelled + _OTHERS))
@@ -136,14 +136,14 @@ class Deadlines:
             ),
         )
 
-    def _waiting(self, since: float, patience: float, words: Callable[[], str]) -> Deadline:
+    def _waiting(self, since: float, patience: float, words: Callable[[], str]) -> NodeDeadline:
         if not since:
-            return PATIENT
+            return NO_DEADLINE
         until = since + patience
-        return Deadline(until) if self.snapshot.now < until else Deadline(words=words())
+        return NodeDeadline(until) if self.snapshot.now < until else NodeDeadline(words=words())
 
     def _believed(self, moment: float) -> float:
-        return believed(moment, self.snapshot.now)
+        return limit_to_near_future(moment, self.snapshot.now)
 
     @property
     def _describe(self) -> str:

@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from cluster.kube.timestamps import believed
+from cluster.kube.timestamps import limit_to_near_future
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.plan.nodes.drain_state import IDLE, DrainState
 from nodeside.protocol.labels import API_GROUP
@@ -36,20 +36,20 @@ def hold_of(labels: Mapping[str, str], driver: str) -> DrainState:
     return DrainState(since, given_up, ending) if since or given_up or ending else IDLE
 
 
-def stamp(now: float) -> str:
+def timestamp_label(now: float) -> str:
     """Returns a time as a label value."""
     return time.strftime(_STAMP, time.gmtime(now))
 
 
-def lasts(since: str, now: float) -> float:
+def seconds_since(since: str, now: float) -> float:
     """Returns the seconds since a stamp; 0 if it is not a time."""
     try:
-        return now - believed(calendar.timegm(time.strptime(since, _STAMP)), now)
+        return now - limit_to_near_future(calendar.timegm(time.strptime(since, _STAMP)), now)
     except ValueError:
         return 0.0
 
 
-def for_people(since: str) -> str:
+def label_to_rfc3339(since: str) -> str:
     """Returns a stamp in the format used in a status."""
     try:
         return time.strftime(_PEOPLE, time.strptime(since, _STAMP))

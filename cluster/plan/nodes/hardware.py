@@ -21,7 +21,7 @@ _NOT_IN_A_VALUE = re.compile(r"[^-A-Za-z0-9_.]")
 _NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
 
 
-class Fit(Enum):
+class Match(Enum):
     """The result of matching a Driver to a node."""
 
     HAS = "has the hardware"
@@ -32,10 +32,10 @@ class Fit(Enum):
 
     @property
     def is_selected(self) -> bool:
-        return self in (Fit.HAS, Fit.KEPT)
+        return self in (Match.HAS, Match.KEPT)
 
 
-def disagreement(node: Node) -> str:
+def stale_nfd_label(node: Node) -> str:
     """Returns how Node Feature Discovery contradicts the kubelet, "" if not; informational only.
 
     A kubelet that does not say the kernel or the version is not contradicted.
@@ -60,7 +60,7 @@ def _nfd_value(release: str) -> str:
 
 def has_hardware(
     node: Node, hardware: Hardware, *, assigned: bool, former: tuple[PciId, ...] = ()
-) -> Fit:
+) -> Match:
     """Returns whether the hardware selector of a Driver matches a node.
 
     An `assigned` node leaves only if a label *says* so: a selector key has another value or, if it
@@ -70,7 +70,7 @@ def has_hardware(
     longer names: a node also leaves if only such a device is still labelled.
     """
     if node.labels.get(_OS_LABEL, _LINUX) != _LINUX:
-        return Fit.FOREIGN
+        return Match.FOREIGN
     fits = [
         _selected(node.labels, key, value, assigned=assigned)
         for key, value in hardware.node_selector.items()
@@ -79,7 +79,7 @@ def has_hardware(
         fits.append(_devices(node.labels, hardware.pci, former, assigned=assigned))
     if len(fits) == 1:
         return fits[0]
-    return max(fits, key=_SEVERITY.__getitem__, default=Fit.HAS)
+    return max(fits, key=_SEVERITY.__getitem__, default=Match.HAS)
 
 
 def devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
@@ -107,18 +107,18 @@ def near_label(nodes: Iterable[Node], key: str, value: str) -> str:
 
 _LOOKED_AT: Final = 100  # nodes
 _NEAR: Final = 0.8  # of difflib's ratio: one letter of a label's name may be missing
-_SEVERITY: Final = {Fit.HAS: 0, Fit.KEPT: 1, Fit.LACKS: 2, Fit.CONTRADICTED: 3}
+_SEVERITY: Final = {Match.HAS: 0, Match.KEPT: 1, Match.LACKS: 2, Match.CONTRADICTED: 3}
 
 
-def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool) -> Fit:
+def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool) -> Match:
     current = labels.get(key)
     if current == value:
-        return Fit.HAS
+        return Match.HAS
     if current is not None:
-        return Fit.CONTRADICTED
+        return Match.CONTRADICTED
     if not assigned:
-        return Fit.LACKS
-    return Fit.KEPT if _NFD.match(key) else Fit.CONTRADICTED
+        return Match.LACKS
+    return Match.KEPT if _NFD.match(key) else Match.CONTRADICTED
 
 
 def _devices(
@@ -127,15 +127,15 @@ def _devices(
     former: tuple[PciId, ...],
     *,
     assigned: bool,
-) -> Fit:
+) -> Match:
     if any(labels.get(key) == "true" for key in _usual_labels(selected)):
-        return Fit.HAS
+        return Match.HAS
     values = _label_values(labels, selected)
     if "true" in values:
-        return Fit.HAS
+        return Match.HAS
     if values or (assigned and "true" in _label_values(labels, former)):
-        return Fit.CONTRADICTED
-    return Fit.KEPT if assigned else Fit.LACKS
+        return Match.CONTRADICTED
+    return Match.KEPT if assigned else Match.LACKS
 
 
 def _label_values(labels: Mapping[str, str], ids: tuple[PciId, ...]) -> list[str]:

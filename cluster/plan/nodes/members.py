@@ -1,8 +1,8 @@
 """The state of a Driver on each of its nodes: observations translated to the terms of table.py.
 
-Pure. A `Member` is a node that has the hardware of a Driver. A report counts only for the current
-boot and the revision that the node has: a report of an older boot is void, and one for another
-revision comes from the previous pod.
+Pure. A `DriverNode` is a node that has the hardware of a Driver. A report counts only for the
+current boot and the revision that the node has: a report of an older boot is void, and one for
+another revision comes from the previous pod.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cluster.model.snapshot import (
     Assignment,
     DriverPod,
     Node,
-    NodeDriverObject,
+    NodeReport,
     Pool,
     Snapshot,
 )
 from cluster.model.states import Boot, Health, Place
-from cluster.plan.nodes.deadlines import PATIENT, Deadlines, gone
+from cluster.plan.nodes.deadlines import NO_DEADLINE, NodeDeadlines, down_deadline
 from cluster.plan.nodes.drain_state import IDLE, DrainState
-from cluster.plan.nodes.hardware import Fit, former_devices, has_hardware
-from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.hardware import Match, former_devices, has_hardware
+from cluster.plan.nodes.memo import NodeCache
 from cluster.plan.nodes.pools import pool_of
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
@@ -41,13 +41,13 @@ class Observations(NamedTuple):
     """The observations a member is built from. `pod` is set only if the pod cannot start."""
 
     node: Node
-    report: NodeDriverObject | None
+    report: NodeReport | None
     pod: DriverPod | None
     drain: DrainState
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class DriverNode:
     """A node of a Driver. `at` is None if the assignment is unknown.
 
     `before` is the assignment under which the driver worked there until we changed the node.
@@ -59,7 +59,7 @@ class Member:
     """
 
     node: Node
-    fit: Fit
+    fit: Match
     pool: Pool
     assigned: str
     at: Assignment | None
@@ -67,9 +67,9 @@ class Member:
     boot: Boot
     before: str
     was_ready: bool
-    report: NodeDriverObject | None
+    report: NodeReport | None
     trouble: str
-    due: float = PATIENT.until
+    due: float = NO_DEADLINE.until
     drain: DrainState = IDLE
     pod: DriverPod | None = None
     taken: bool = False
@@ -81,7 +81,7 @@ class Member:
         return not self.drain.has_labels and self.pod is None
 
     @property
-    def word(self) -> NodeDriverObject | None:
+    def word(self) -> NodeReport | None:
         """Returns the node's report for this boot and its revision, None if there is none."""
         return _current_report(self.node, self.at, self.report, changed=bool(self.before))
 
@@ -110,7 +110,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class NotMember:
+class OtherNode:
     """A node that a Driver does not select."""
 
     node: Node
@@ -125,22 +125,22 @@ def members(
     assignments: Mapping[str, Assignment],
     excluded: Collection[str] = (),
     *,
-    memory: Memo[Member | NotMember] | None = None,
+    memory: NodeCache[DriverNode | OtherNode] | None = None,
     drains: Callable[[Node], DrainState] | None = None,
-) -> Iterator[Member]:
+) -> Iterator[DriverNode]:
     """Yields every node that the Driver selects, in the order of the snapshot's nodes.
 
     `assignments` resolves assignment labels. `excluded` names the nodes that another Driver has.
     `memory` caches members from earlier snapshots; each member holds all values it was built from.
     `drains` says how far each node is drained; None: none is.
     """
-    memory = Memo() if memory is None else memory
+    memory = NodeCache() if memory is None else memory
     memory.forget(snapshot.nodes)
     status = snapshot.drivers[driver.name].status if driver.name in snapshot.drivers else EMPTY
     former = former_devices(driver.spec.hardware, status)
     cached = memory.on((driver, assignments, excluded, former))
-    builder, deadlines = _Builder(driver, assignments, former), Deadlines(snapshot, driver)
-    key, troubles = builder.assigned, dict(_troubles(snapshot, driver.name))
+    builder, deadlines = _Builder(driver, assignments, former), NodeDeadlines(snapshot, driver)
+    key, troubles = builder.assigned, dict(_stuck_pods(snapshot, driver.name))
     reports, prefix = snapshot.node_drivers, f"{driver.name}."
     for node in snapshot.nodes.values():
         name = node.name
@@ -152,15 +152,18 @@ def members(
         )
         member = cached.get(name)
         if member is None or not member.rests_on(inputs):
-            member = NotMember(node) if name in excluded else builder.member(inputs)
+            member = OtherNode(node) if name in excluded else builder.member(inputs)
             cached[name] = member
-        if isinstance(member, NotMember):
+        if isinstance(member, OtherNode):
             continue
-        if member.health is Health.BUSY and (timed := _timed(member, deadlines)) is not member:
+        if (
+            member.health is Health.BUSY
+            and (timed := _apply_deadline(member, deadlines)) is not member
+        ):
             member = timed
             if member.health is Health.BUSY:
                 cached[name] = member
-        yield _timed_down(member, snapshot.now) if member.health is Health.DOWN else member
+        yield _apply_down_deadline(member, snapshot.now) if member.health is Health.DOWN else member
 
 
 @dataclass(frozen=True)
@@ -179,20 +182,20 @@ class _Builder:
     def before(self) -> str:
         return before_label(self.driver.name)
 
-    def member(self, observations: Observations) -> Member | NotMember:
+    def member(self, observations: Observations) -> DriverNode | OtherNode:
         """Returns the member as far as it does not depend on the time."""
         node, report, pod, drain = observations
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
         fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
         if not fit.is_selected:
-            return NotMember(node)
+            return OtherNode(node)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, on_reboot = self.assignments.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
         before = labels.get(self.before, "")
         current = _current_report(node, at, report, changed=bool(before))
         health = _health(node, current, on_reboot=on_reboot)
-        return Member(
+        return DriverNode(
             node=node,
             fit=fit,
             pool=pool_of(
@@ -214,7 +217,7 @@ class _Builder:
         )
 
 
-def _timed(member: Member, deadlines: Deadlines) -> Member:
+def _apply_deadline(member: DriverNode, deadlines: NodeDeadlines) -> DriverNode:
     """Applies the deadlines to a node in progress; one that waits for its reboot has none.
 
     `due` may be too early, since another pass does no harm.
@@ -229,20 +232,20 @@ def _timed(member: Member, deadlines: Deadlines) -> Member:
     return member if in_time else replace(member, due=silence.until)
 
 
-def _timed_down(member: Member, now: float) -> Member:
+def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
     """Applies the deadline to a node that is down; it is reported only if we changed the node.
 
     A node that comes back is treated as any other.
     """
-    silence = gone(member.node, now)
+    silence = down_deadline(member.node, now)
     trouble = silence.words if member.before else ""
     lost = bool(silence.words)
     return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
 
 
 def _current_report(
-    node: Node, at: Assignment | None, report: NodeDriverObject | None, *, changed: bool
-) -> NodeDriverObject | None:
+    node: Node, at: Assignment | None, report: NodeReport | None, *, changed: bool
+) -> NodeReport | None:
     """Returns the node's report for this boot and its revision, None if there is none.
 
     If the assignment is no longer known, any report of this boot counts, unless we `changed` the
@@ -255,7 +258,7 @@ def _current_report(
     return report if report.revision == at.revision else None
 
 
-def _health(node: Node, report: NodeDriverObject | None, *, on_reboot: bool) -> Health:
+def _health(node: Node, report: NodeReport | None, *, on_reboot: bool) -> Health:
     if not node.ready:
         return Health.DOWN
     state = report.state if report is not None else ""
@@ -267,7 +270,7 @@ def _health(node: Node, report: NodeDriverObject | None, *, on_reboot: bool) -> 
     return Health.BUSY
 
 
-def _troubles(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
+def _stuck_pods(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
     """Yields the pods that cannot start, by node and assignment."""
     for pod in snapshot.pods_of(driver):
         if pod.waiting and not pod.deleting and pod.unloader is None:
@@ -279,7 +282,7 @@ def _words(pod: DriverPod) -> str:
     return f"its pod cannot start: {why}"
 
 
-def cause(member: Member) -> str:
+def failure_message(member: DriverNode) -> str:
     """Returns why the driver does not work on a node; the node's own message if it has one."""
     report = member.report
     if member.trouble or report is None:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Memo(Generic[T]):
+class NodeCache(Generic[T]):
     """Results of one kind by node name, all computed from the same shared inputs, the `ground`."""
 
     ground: object = None

@@ -13,15 +13,15 @@ from cluster.model.snapshot import Snapshot
 from nodeside.spec import Driver
 
 
-def predecessors(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
+def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
     """Returns the Drivers named in `after`, as far as they are there; none in a circle."""
-    if circle(snapshot, driver):
+    if dependency_cycle(snapshot, driver):
         return ()
     found = (_valid(snapshot, name) for name in driver.spec.after)
     return tuple(each for each in found if each is not None)
 
 
-def followers(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
+def dependents(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
     """Returns the Drivers that come after this one, and after those; none in a circle."""
     return tuple(_followers(snapshot, driver.name))
 
@@ -38,11 +38,11 @@ def _followers(snapshot: Snapshot, name: str) -> Iterator[Driver]:
             if before in driver.spec.after and driver.name not in seen:
                 seen.add(driver.name)
                 names.append(driver.name)
-                if not circle(snapshot, driver):
+                if not dependency_cycle(snapshot, driver):
                     yield driver
 
 
-def circle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
+def dependency_cycle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
     """Returns the names of Drivers that come after one another and this one after the last.
 
     Empty if it does not come after itself.
@@ -60,9 +60,9 @@ def circle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
     return ()
 
 
-def problem(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
+def dependency_error(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
     """Returns why the Driver cannot be loaded anywhere, as reason and message; empty if it can."""
-    if path := circle(snapshot, driver):
+    if path := dependency_cycle(snapshot, driver):
         words = " after ".join(path)
         return "AfterItself", f"{words}: none of them is loaded; change spec.after of one of them"
     for name in driver.spec.after:

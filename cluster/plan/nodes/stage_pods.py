@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cluster.model.names import CLOSED, closed_label, stage_label
-from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, uses
+from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, has_stages
 from nodeside.protocol.labels import state_label
 from nodeside.protocol.node_status import State
 
@@ -41,7 +41,7 @@ def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
         return frozenset()
     up = [node for node in snapshot.nodes.values() if node.ready]
     if stages.unknown:
-        return frozenset(node.name for node in up) if uses(found) else frozenset()
+        return frozenset(node.name for node in up) if has_stages(found) else frozenset()
     with_pods = {p.node for p in stages.pods.values() if p.driver == found.name and p.holds}
     may_come = any(
         each.driver == found.name and each.kind == "DaemonSet" for each in stages.objects.values()
@@ -63,7 +63,7 @@ def ending_pods(snapshot: Snapshot, drivers: Collection[str]) -> Mapping[str, Se
     None if they are unknown.
     """
     stages, owners = snapshot.stages, map(snapshot.drivers.get, drivers)
-    if stages is None or (stages.unknown and not any(each and uses(each) for each in owners)):
+    if stages is None or (stages.unknown and not any(each and has_stages(each) for each in owners)):
         return EMPTY
     if stages.unknown:
         return None

@@ -80,7 +80,7 @@ _SCRATCH_LIMIT = "4Gi"
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class SharedBuild:
     """One build: `driver` as of `revision`; `publish` in the syntax of `--to`, "" for nowhere.
 
     `kernel` is a release. If it is "", the build uses the toolkit's one kernel of `variant`, or its
@@ -134,7 +134,7 @@ def _to(source: PrebuiltSource) -> str:
     return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
 
 
-def job(build: Build, found: DriverObject, settings: Settings) -> Document:
+def job(build: SharedBuild, found: DriverObject, settings: Settings) -> Document:
     """Returns the Job, which is created once and never changed."""
     return {
         "apiVersion": "batch/v1",
@@ -149,7 +149,7 @@ def job(build: Build, found: DriverObject, settings: Settings) -> Document:
     }
 
 
-def job_spec(build: Build, settings: Settings, config_map: str = "") -> Document:
+def job_spec(build: SharedBuild, settings: Settings, config_map: str = "") -> Document:
     """Returns the Job spec. `config_map` holds driver.yaml; it defaults to that of the revision."""
     notes = {"openshift.io/required-scc": "restricted-v2"} if settings.scc else {}
     revision = config_map or config_map_name(build.driver.name, build.revision)
@@ -175,7 +175,7 @@ def job_spec(build: Build, settings: Settings, config_map: str = "") -> Document
     }
 
 
-def _pod(build: Build, settings: Settings, config_map: str) -> Document:
+def _pod(build: SharedBuild, settings: Settings, config_map: str) -> Document:
     """Returns the pod spec; each container is one step and ends before the next begins."""
     spec: Document = {
         "restartPolicy": "Never",
@@ -214,7 +214,7 @@ def _security(user: int, settings: Settings) -> Document:
     return unprivileged(**ids, runAsNonRoot=True)
 
 
-def _chosen(build: Build) -> Iterator[str]:
+def _chosen(build: SharedBuild) -> Iterator[str]:
     """Yields the options that select the kernel and the publish target."""
     if build.kernel:
         yield from ("--kernel", build.kernel)
@@ -223,7 +223,7 @@ def _chosen(build: Build) -> Iterator[str]:
     yield from ("--to", build.publish) if build.publish else ("--no-publish",)
 
 
-def _driver_step(step: str, build: Build, settings: Settings, *args: str) -> Document:
+def _driver_step(step: str, build: SharedBuild, settings: Settings, *args: str) -> Document:
     return {
         "name": step,
         "image": build.driver.spec.image,
@@ -244,7 +244,7 @@ def _driver_step(step: str, build: Build, settings: Settings, *args: str) -> Doc
     }
 
 
-def _env(step: str, build: Build, settings: Settings) -> list[Document]:
+def _env(step: str, build: SharedBuild, settings: Settings) -> list[Document]:
     # The driver image names the place where a driver pod mounts the host; this pod mounts none.
     values = {"NODESIDE_SHARED": _SHARED, "NODESIDE_HOST": "/"}
     if step in TELLING:
@@ -262,7 +262,7 @@ def _env(step: str, build: Build, settings: Settings) -> list[Document]:
     return [{"name": key, "value": value} for key, value in values.items() if value]
 
 
-def _toolkit_step(step: str, build: Build, settings: Settings) -> Document:
+def _toolkit_step(step: str, build: SharedBuild, settings: Settings) -> Document:
     """Returns a toolkit container.
 
     The shared directory is read-only except for the parts that the protocol assigns to the sidecar.
@@ -287,7 +287,7 @@ def _toolkit_step(step: str, build: Build, settings: Settings) -> Document:
     }
 
 
-def _volumes(build: Build, settings: Settings, config_map: str) -> list[Document]:
+def _volumes(build: SharedBuild, settings: Settings, config_map: str) -> list[Document]:
     return [
         {"name": "driver-yaml", "configMap": {"name": config_map}},
         {"name": "work", "emptyDir": {"sizeLimit": _WORK_LIMIT}},
@@ -298,7 +298,7 @@ def _volumes(build: Build, settings: Settings, config_map: str) -> list[Document
 
 
 def _inputs(
-    build: Build, settings: Settings
+    build: SharedBuild, settings: Settings
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
     """Yields the read-only inputs as (volume, path, steps, source). Each source is optional."""
     if secret := signing_secret(build.driver):

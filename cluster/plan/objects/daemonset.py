@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.kube.comparison import holds
-from cluster.kube.managed_fields import Overwrite, has_additions, over
-from cluster.model.annotations import note
+from cluster.kube.managed_fields import ExistingObject, has_additions, over
+from cluster.model.annotations import encode_refusals
 from cluster.model.names import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
@@ -57,7 +57,7 @@ def digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Overwrite | None:
+def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObject | None:
     """Returns what to overwrite if the desired state changed or the object was edited; else None.
 
     Fields that we do not set count as API server defaults as long as nobody owns them.
@@ -99,7 +99,7 @@ def _metadata(wanted: DaemonSetInput) -> Document:
             TOOLKIT_NOTE: wanted.toolkit,
             LINK_NOTE: wanted.link,
             **({FELL_BACK_NOTE: wanted.fell_back} if wanted.fell_back else {}),
-            **({REFUSED_NOTE: note(wanted.refused)} if wanted.refused else {}),
+            **({REFUSED_NOTE: encode_refusals(wanted.refused)} if wanted.refused else {}),
         },
         "ownerReferences": owner(wanted.owner),
     }

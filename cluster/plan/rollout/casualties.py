@@ -22,30 +22,30 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from cluster.model.limits import clipped
+from cluster.model.limits import truncate
 from cluster.model.snapshot import DriverObject
 from cluster.model.states import Boot, Health, Place
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.nodes.deadlines import LOST
-from cluster.plan.nodes.members import Member, cause
+from cluster.plan.nodes.members import DriverNode, failure_message
 from nodeside.protocol.node_status import State
 from nodeside.protocol.timestamps import rfc3339
 
 _WORDS: Final = 512  # maximum length of a recorded failure message in bytes
 
 
-class Fate(Enum):
+class NodeFailureKind(Enum):
     FAILED = "Failed"
     DOWN = "Down"
     LOST = "Lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Casualty:
+class FailedNode:
     """A node that a change has broken or taken down. `boot` is the boot in which it went down."""
 
     node: str
-    fate: Fate
+    fate: NodeFailureKind
     since: str
     boot: str = ""
     message: str = ""
@@ -61,7 +61,7 @@ class Casualty:
         }
 
 
-def recorded(found: DriverObject, newest: str) -> tuple[Casualty, ...]:
+def recorded_failures(found: DriverObject, newest: str) -> tuple[FailedNode, ...]:
     """Return the casualties of the newest revision that the status records."""
     status, driver = found.status, found.driver
     paused = driver is not None and driver.spec.rollout.paused
@@ -72,8 +72,8 @@ def recorded(found: DriverObject, newest: str) -> tuple[Casualty, ...]:
 
 
 def casualties(
-    before: Iterable[Casualty], members: Sequence[Member], newest: str, good: str, now: float
-) -> tuple[Casualty, ...]:
+    before: Iterable[FailedNode], members: Sequence[DriverNode], newest: str, good: str, now: float
+) -> tuple[FailedNode, ...]:
     """Return the casualties to record from now on; empty once the rollout is complete."""
     if newest == good:
         return ()
@@ -90,51 +90,59 @@ def casualties(
     return tuple(sorted(by_node.values(), key=lambda each: each.node))
 
 
-def within_limits(every: Sequence[Casualty], members: Mapping[str, Member]) -> list[dict[str, Any]]:
+def limit_rows(
+    every: Sequence[FailedNode], members: Mapping[str, DriverNode]
+) -> list[dict[str, Any]]:
     """Return rows for the status; of too many, those that no node still reports come first."""
     broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
     pairs = zip(broken, every, strict=True)
-    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is Fate.DOWN))[:CASUALTY_LIMIT]
+    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is NodeFailureKind.DOWN))[
+        :CASUALTY_LIMIT
+    ]
     rows = [each.row() for _, each in order]
     return sorted(rows, key=lambda row: str(row["node"]))
 
 
-def _read(row: Mapping[str, Any]) -> Casualty:
-    fate = next((each for each in Fate if each.value == row.get("state")), Fate.FAILED)
+def _read(row: Mapping[str, Any]) -> FailedNode:
+    fate = next(
+        (each for each in NodeFailureKind if each.value == row.get("state")), NodeFailureKind.FAILED
+    )
     words = (str(row.get(key) or "") for key in ("since", "bootId", "message"))
-    return Casualty(str(row["node"]), fate, *words)
+    return FailedNode(str(row["node"]), fate, *words)
 
 
-def _update(old: Casualty, member: Member | None, place: Place) -> Casualty | None:
+def _update(old: FailedNode, member: DriverNode | None, place: Place) -> FailedNode | None:
     """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
     if member is not None and place is Place.NEWEST:
         return None if member.health is Health.WORKING else old
-    if old.fate is not Fate.DOWN:
+    if old.fate is not NodeFailureKind.DOWN:
         return old
     if place is Place.NOWHERE:  # gone, or another machine of that name
-        return replace(old, fate=Fate.LOST)
+        return replace(old, fate=NodeFailureKind.LOST)
     return old if member is not None and member.health is Health.DOWN else None
 
 
-def _new_casualty(member: Member, old: Casualty | None, now: float) -> Casualty | None:
+def _new_casualty(member: DriverNode, old: FailedNode | None, now: float) -> FailedNode | None:
     """Return the new casualty of a node during its change; None if there is none."""
-    if old is not None and old.fate is Fate.FAILED:
+    if old is not None and old.fate is NodeFailureKind.FAILED:
         return None
     since = old.since if old else rfc3339(now)
     name = member.node.name
     if member.health is Health.BROKEN:
-        return Casualty(name, Fate.FAILED, since, message=clipped(cause(member), _WORDS))
+        return FailedNode(
+            name, NodeFailureKind.FAILED, since, message=truncate(failure_message(member), _WORDS)
+        )
     boot = _ended_boot(member)
     if not boot or (old is not None and old.boot == boot):
         return None
     if old is None:
         words = "it went down in the middle of its change"
-        return Casualty(name, Fate.DOWN, since, boot, words)
+        return FailedNode(name, NodeFailureKind.DOWN, since, boot, words)
     words = f"it went down again and again in the middle of its change, first at {since}"
-    return Casualty(name, Fate.FAILED, since, boot, words)
+    return FailedNode(name, NodeFailureKind.FAILED, since, boot, words)
 
 
-def _ended_boot(member: Member) -> str:
+def _ended_boot(member: DriverNode) -> str:
     """Return the boot in which the machine went down with its new revision; "" if it did not.
 
     If the driver had worked there for at least `LOST` seconds, it is not blamed.
@@ -150,14 +158,14 @@ def _ended_boot(member: Member) -> str:
     return report.boot_id if reported and not member.was_ready else ""
 
 
-def failures(changed: Sequence[Member], every: Sequence[Casualty]) -> tuple[str, ...]:
+def failures(changed: Sequence[DriverNode], every: Sequence[FailedNode]) -> tuple[str, ...]:
     """Return the nodes that count against maxFailed.
 
     A single machine lost during its change may be a coincidence and does not count. If there are
     two or more, all of them count.
     """
     broken = [member.node.name for member in changed if member.health is Health.BROKEN]
-    broken += [each.node for each in every if each.fate is Fate.FAILED]
+    broken += [each.node for each in every if each.fate is NodeFailureKind.FAILED]
     lost = [member.node.name for member in changed if member.lost]
-    lost += [each.node for each in every if each.fate is Fate.LOST]
+    lost += [each.node for each in every if each.fate is NodeFailureKind.LOST]
     return tuple(dict.fromkeys(broken + lost if len(set(lost)) > 1 else broken))

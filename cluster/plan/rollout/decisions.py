@@ -21,16 +21,16 @@ from types import MappingProxyType
 
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
-from cluster.plan.nodes.members import Member
-from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.members import DriverNode
+from cluster.plan.nodes.memo import NodeCache
 from cluster.plan.rollout.state import (
     RolloutState,
     is_working,
     supply_of,
-    was_harmed,
+    was_broken_by_change,
     worked_before,
 )
-from cluster.plan.rollout.table import Act, Row, Situation, decide
+from cluster.plan.rollout.table import Act, UpdateRow, UpdateSituation, decide_update
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 from nodeside.text.shortlist import shortlist
@@ -39,23 +39,23 @@ _NAMED = 3  # nodes named in a reason
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class NodeDecision:
     """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
 
     `before` is the assignment under which it worked until now, "" if it did not. `queued` is why
     it has to wait for the sake of another driver.
     """
 
-    member: Member
+    member: DriverNode
     place: Place
-    row: Row
+    row: UpdateRow
     revision: str | None = None
     before: str = ""
     queued: str = ""
 
 
 @dataclass
-class Room:
+class DependentBudget:
     """How many more nodes a driver that comes after can do without, during one plan.
 
     `works` are nodes where it works; it does not while this one changes. `away` are those that it
@@ -80,22 +80,22 @@ class Room:
             self.away.add(node)
 
 
-def decide_all(
-    all_members: Sequence[Member],
+def decide_updates(
+    all_members: Sequence[DriverNode],
     driver: Driver,
     rollout: RolloutState,
     supplies: Mapping[Pool, Supply],
-    memory: Memo[Decision] | None = None,
+    memory: NodeCache[NodeDecision] | None = None,
     *,
-    rooms: Sequence[Room] = (),
+    rooms: Sequence[DependentBudget] = (),
     later: Mapping[Pool, str] = MappingProxyType({}),
-) -> tuple[Decision, ...]:
+) -> tuple[NodeDecision, ...]:
     """Return the decision for each member, in the same order.
 
     `memory` caches earlier decisions for members whose turn it was not. `rooms` are those of
     drivers that come after this one, `later` says of pools why such a driver is not built there.
     """
-    upgrade, memory = driver.spec.upgrade, Memo() if memory is None else memory
+    upgrade, memory = driver.spec.upgrade, NodeCache() if memory is None else memory
     cached = memory.on((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
     decisions = []
     for member in all_members:
@@ -107,7 +107,7 @@ def decide_all(
         decisions.append(decision)
     memory.forget({member.node.name for member in all_members})
     changing = [decision for decision in decisions if _may_change(decision)]
-    granted, queued = _grant(changing, rollout, rooms, later) if changing else ((), {})
+    granted, queued = _choose_nodes(changing, rollout, rooms, later) if changing else ((), {})
     return tuple(
         _decide(each.member, each.place, each.row, rollout, turn=True)
         if id(each.member) in granted
@@ -119,16 +119,18 @@ def decide_all(
 
 
 def _without_a_turn(
-    member: Member, upgrade: Upgrade, rollout: RolloutState, supplies: Mapping[Pool, Supply]
-) -> Decision:
+    member: DriverNode, upgrade: Upgrade, rollout: RolloutState, supplies: Mapping[Pool, Supply]
+) -> NodeDecision:
     place = member.place(rollout.newest, rollout.good)
     supply = supply_of(member, supplies.__getitem__)
     health = Health.ECHO if _is_echo(member, rollout.newest) else member.health
-    row = decide(Situation(place, rollout.phase, health, member.boot, upgrade, supply))
+    row = decide_update(UpdateSituation(place, rollout.phase, health, member.boot, upgrade, supply))
     return _decide(member, place, row, rollout, turn=False)
 
 
-def forgiven(every: Sequence[Decision], rollout: RolloutState) -> tuple[Member, ...]:
+def nodes_to_forgive(
+    every: Sequence[NodeDecision], rollout: RolloutState
+) -> tuple[DriverNode, ...]:
     """Return the members that lose their label `before`: the rollout that broke them is over.
 
     It is over when the last node that is up has been assigned the newest revision, be it now. Only
@@ -140,7 +142,7 @@ def forgiven(every: Sequence[Decision], rollout: RolloutState) -> tuple[Member, 
     return tuple(each.member for each in every if _is_forgiven(each, rollout.newest))
 
 
-def _is_forgiven(decision: Decision, newest: str) -> bool:
+def _is_forgiven(decision: NodeDecision, newest: str) -> bool:
     member = decision.member
     if decision.revision == newest:  # from an assignment that is no longer known
         return bool(decision.before) and member.health is Health.DOWN
@@ -148,15 +150,15 @@ def _is_forgiven(decision: Decision, newest: str) -> bool:
     return is_newest and member.health in (Health.BROKEN, Health.DOWN)
 
 
-def _remains_stale(decision: Decision) -> bool:
+def _remains_stale(decision: NodeDecision) -> bool:
     is_stale = decision.place is Place.STALE and decision.revision is None
     return is_stale and decision.member.health is not Health.DOWN
 
 
-def _grant(
-    changing: Collection[Decision],
+def _choose_nodes(
+    changing: Collection[NodeDecision],
     rollout: RolloutState,
-    rooms: Sequence[Room],
+    rooms: Sequence[DependentBudget],
     later: Mapping[Pool, str],
 ) -> tuple[Collection[int], Mapping[int, str]]:
     """Select the members that change now, as ids: first those that lose nothing, then by name.
@@ -169,7 +171,7 @@ def _grant(
     """
     unavailable = frozenset(rollout.unavailable)
     waiting = [
-        (_costs(m, unavailable), bool(m.drain.given_up), m.node.name, m)
+        (_uses_budget(m, unavailable), bool(m.drain.given_up), m.node.name, m)
         for m, place in ((each.member, each.place) for each in changing)
         if _is_queued(m, rollout) and (rollout.slots is None or worked_before(m, place))
     ]
@@ -194,7 +196,7 @@ def _grant(
     return granted, queued
 
 
-def why_queued(decision: Decision, rollout: RolloutState) -> str:
+def why_queued(decision: NodeDecision, rollout: RolloutState) -> str:
     """Return why a member that may change does not change now; "" if it does, or may not."""
     member, allowed = decision.member, rollout.allowed
     may_change = decision.revision is None and _may_change(decision)
@@ -206,32 +208,32 @@ def why_queued(decision: Decision, rollout: RolloutState) -> str:
         return "the canaries are first; it cannot be one, since the driver does not work there"
     if rollout.slots == 0:
         return "the canary is first" if rollout.canaries == 1 else "the canaries are first"
-    if rollout.budget == 0 and _costs(member, rollout.unavailable):
+    if rollout.budget == 0 and _uses_budget(member, rollout.unavailable):
         names = shortlist(rollout.unavailable, _NAMED)
         return f"maxUnavailable is {allowed}" + (f", and unavailable: {names}" if names else "")
     return "other nodes are first: those where the driver does not work, then by name"
 
 
-def _is_queued(member: Member, rollout: RolloutState) -> bool:
+def _is_queued(member: DriverNode, rollout: RolloutState) -> bool:
     """Return whether the member is queued; after a failed drain only once its pods are gone."""
     if member.drain.since:
         return False
     return member.drain.given_up != rollout.newest or member.drain.is_empty
 
 
-def _may_change(decision: Decision) -> bool:
+def _may_change(decision: NodeDecision) -> bool:
     act = decision.row.act
     if act is Act.GIVE_NEWEST:
-        return _disturbs(decision.member, decision.place)
+        return _may_evict(decision.member, decision.place)
     return act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 
-def _disturbs(member: Member, place: Place) -> bool:
+def _may_evict(member: DriverNode, place: Place) -> bool:
     """Return whether pods may have to leave although the driver does not work; it then queues."""
     return place in (Place.GOOD, Place.STALE) and member.drain.may_have_pods
 
 
-def _costs(member: Member, unavailable: Collection[str]) -> bool:
+def _uses_budget(member: DriverNode, unavailable: Collection[str]) -> bool:
     """Return whether a change makes one more node unavailable."""
     if is_working(member):
         return True
@@ -239,36 +241,36 @@ def _costs(member: Member, unavailable: Collection[str]) -> bool:
 
 
 def _decide(
-    member: Member, place: Place, row: Row, rollout: RolloutState, *, turn: bool
-) -> Decision:
+    member: DriverNode, place: Place, row: UpdateRow, rollout: RolloutState, *, turn: bool
+) -> NodeDecision:
     match row.act:
         case Act.RELEASE:
-            return Decision(member, place, row, "")
+            return NodeDecision(member, place, row, "")
         case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
             return _assign(member, place, row, rollout.newest, counts=True)
-        case Act.GIVE_NEWEST if turn or not _disturbs(member, place):
+        case Act.GIVE_NEWEST if turn or not _may_evict(member, place):
             return _assign(member, place, row, rollout.newest)
         case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:
             return _assign(member, place, row, rollout.good)
         case _:
-            return Decision(member, place, row)
+            return NodeDecision(member, place, row)
 
 
 def _assign(
-    member: Member, place: Place, row: Row, revision: str, *, counts: bool = False
-) -> Decision:
+    member: DriverNode, place: Place, row: UpdateRow, revision: str, *, counts: bool = False
+) -> NodeDecision:
     """Assign a revision. With `counts`, the rollout is accountable if the driver worked before.
 
     A member that an earlier change broke keeps its `before` until it works again, whatever it is
     assigned next.
     """
     before = member.assigned if counts and worked_before(member, place) else ""
-    if was_harmed(member, place):
+    if was_broken_by_change(member, place):
         before = member.before
-    return Decision(member, place, row, revision, before)
+    return NodeDecision(member, place, row, revision, before)
 
 
-def _is_echo(member: Member, newest: str) -> bool:
+def _is_echo(member: DriverNode, newest: str) -> bool:
     """Return whether an old report would make the node seem to work with the newest revision."""
     return (
         member.health is Health.BUSY

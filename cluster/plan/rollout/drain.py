@@ -2,9 +2,9 @@
 
 Runs between decisions.py and planner.py. decisions.py selects the nodes that change. Here each of
 these decisions passes, or waits for a cordon, then for the consumers to leave, then for the pods of
-stages to end. `TABLE` has exactly one row for each `Situation` (a test counts them). A drain is the
-only step that takes more than one plan: a node is cordoned, and the next plan looks again at what
-runs there, because the scheduler may have bound one more pod in the meantime.
+stages to end. `DRAIN_TABLE` has exactly one row for each `DrainSituation` (a test counts them). A
+drain is the only step that takes more than one plan: a node is cordoned, and the next plan looks
+again at what runs there, because the scheduler may have bound one more pod in the meantime.
 
 A node is held from its cordon until the driver works with the new revision, or until its change is
 called off: the rollout is paused or rolled back, the node goes down, or eviction is disabled. If
@@ -18,30 +18,30 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.kube.timestamps import believed
-from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
-from cluster.model.demand import Demand
+from cluster.kube.timestamps import limit_to_near_future
+from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, Uncordon
+from cluster.model.demand import PodDemand
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
 from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
 from cluster.plan.nodes.consumers import all_evicted, by_node, demand_of
-from cluster.plan.nodes.drain_labels import hold_of, holders, lasts, stamp
+from cluster.plan.nodes.drain_labels import hold_of, holders, seconds_since, timestamp_label
 from cluster.plan.nodes.drain_state import DrainState
-from cluster.plan.nodes.members import Member
-from cluster.plan.nodes.neighbours import followers
-from cluster.plan.rollout.decisions import Decision
+from cluster.plan.nodes.members import DriverNode
+from cluster.plan.nodes.neighbours import dependents
+from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.rollout.drain_table import (
     ENDS_STAGES,
     Change,
+    DrainRow,
+    DrainSituation,
     DrainStep,
     DriverState,
     Eviction,
     Hold,
     Occupants,
-    Row,
-    Situation,
     Time,
-    decide,
+    decide_drain,
 )
 from cluster.plan.rollout.table import Act
 from nodeside.protocol.labels import assigned_label
@@ -87,15 +87,15 @@ class Drains:
     """
 
     driver: Driver
-    decisions: Sequence[Decision]
+    decisions: Sequence[NodeDecision]
     policies: Policies = ()
-    rows: Mapping[str, Row] = field(default_factory=dict)
+    rows: Mapping[str, DrainRow] = field(default_factory=dict)
 
-    def step(self, decision: Decision) -> DrainStep:
+    def step(self, decision: NodeDecision) -> DrainStep:
         row = self.rows.get(decision.member.node.name)
         return row.step if row else DrainStep.GO
 
-    def why(self, decision: Decision) -> str:
+    def why(self, decision: NodeDecision) -> str:
         row = self.rows.get(decision.member.node.name)
         return row.why if row else ""
 
@@ -106,7 +106,7 @@ class Drains:
 
 
 def drain(
-    decisions: Sequence[Decision],
+    decisions: Sequence[NodeDecision],
     driver: Driver,
     policies: Policies,
     staged: Collection[str],
@@ -114,12 +114,12 @@ def drain(
 ) -> Drains:
     """Return the decisions after draining. `staged` are nodes where pods of stages exist or may
     appear."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, DrainRow] = {}
     waits: set[str] = set()
     for decision in decisions:
         stages, name = stages_in_the_way(decision, staged), decision.member.node.name
         if policies or stages or decision.member.drain.since:
-            rows[name] = decide(_situation(decision, driver, policies, now, stages=stages))
+            rows[name] = decide_drain(_situation(decision, driver, policies, now, stages=stages))
             if stages or rows[name].step not in _PASSES:
                 waits.add(name)
     after = [
@@ -129,7 +129,7 @@ def drain(
     return Drains(driver, after, policies, rows)
 
 
-def demand(drains: Drains) -> Demand | None:
+def demand(drains: Drains) -> PodDemand | None:
     """Return the demand for pods to be watched; None while nothing changes."""
     if not drains.policies or not any(_matters(decision) for decision in drains.decisions):
         return None
@@ -142,13 +142,15 @@ def cordons(drains: Drains, now: float) -> Iterator[Cordon]:
     for decision in drains.decisions if drains.rows else ():
         if drains.step(decision) is DrainStep.CORDON:
             hold, node = decision.member.drain, decision.member.node
-            labels: dict[str, str | None] = {draining_label(driver): hold.since or stamp(now)}
+            labels: dict[str, str | None] = {
+                draining_label(driver): hold.since or timestamp_label(now)
+            }
             if hold.given_up:
                 labels[undrained_label(driver)] = None
             yield Cordon(driver, node.name, labels, drains.why(decision))
 
 
-def evictions(drains: Drains, answers: Mapping[str, EvictionAnswer]) -> Iterator[Evict]:
+def evictions(drains: Drains, answers: Mapping[str, EvictionAnswer]) -> Iterator[EvictPod]:
     """Yield an eviction for every consumer that is neither terminating nor in backoff."""
     driver = drains.driver.name
     for decision in drains.decisions if drains.rows else ():
@@ -157,11 +159,11 @@ def evictions(drains: Drains, answers: Mapping[str, EvictionAnswer]) -> Iterator
                 answer = answers.get(each.uid)
                 if not each.deleting and not (answer and answer.resting):
                     namespace, _, name = each.name.partition("/")
-                    yield Evict(driver, decision.member.node.name, namespace, name, each.uid)
+                    yield EvictPod(driver, decision.member.node.name, namespace, name, each.uid)
 
 
 def hold_labels(
-    drains: Drains, decision: Decision, newest: str, now: float
+    drains: Drains, decision: NodeDecision, newest: str, now: float
 ) -> dict[str, str | None]:
     """Return the changes to the labels that hold a node, except those a cordon makes.
 
@@ -177,7 +179,7 @@ def hold_labels(
     is_timed = hold.since and closed_label(driver) in decision.member.node.labels
     begins = step is DrainStep.HOLD_FOR_STAGES and not is_timed
     if begins:
-        changed[draining_label(driver)] = stamp(now)
+        changed[draining_label(driver)] = timestamp_label(now)
     ends_stages = step is DrainStep.END_STAGES and hold.is_empty
     is_over = hold.given_up != newest or decision.place is Place.NEWEST
     if hold.given_up and (is_over or begins or ends_stages):
@@ -197,10 +199,10 @@ def again_in(drains: Drains, newest: str, now: float) -> float:
 
 
 def _situation(
-    decision: Decision, driver: Driver, policies: Policies, now: float, *, stages: bool
-) -> Situation:
+    decision: NodeDecision, driver: Driver, policies: Policies, now: float, *, stages: bool
+) -> DrainSituation:
     member = decision.member
-    return Situation(
+    return DrainSituation(
         Eviction.YES if policies else Eviction.NO,
         _change(decision),
         _hold(member),
@@ -210,19 +212,19 @@ def _situation(
     )
 
 
-def _change(decision: Decision) -> Change:
+def _change(decision: NodeDecision) -> Change:
     if decision.revision is None:
         return Change.NOTHING
     return Change.REPLACE if decision.place in (Place.GOOD, Place.STALE) else Change.GIVE
 
 
-def _hold(member: Member) -> Hold:
+def _hold(member: DriverNode) -> Hold:
     if not member.drain.since:
         return Hold.FREE
     return Hold.HELD if member.node.unschedulable else Hold.SLIPPED
 
 
-def _occupants(member: Member, *, stages: bool) -> Occupants:
+def _occupants(member: DriverNode, *, stages: bool) -> Occupants:
     drain = member.drain
     if drain.pods is None or (stages and drain.stage_pods is None):
         return Occupants.UNKNOWN
@@ -231,13 +233,13 @@ def _occupants(member: Member, *, stages: bool) -> Occupants:
     return Occupants.STAGES if stages else Occupants.NOBODY
 
 
-def _driver_state(decision: Decision) -> DriverState:
+def _driver_state(decision: NodeDecision) -> DriverState:
     if decision.member.health is Health.WORKING:
         return DriverState.WORKS
     return DriverState.COMING if decision.place is Place.NEWEST else DriverState.FAULTY
 
 
-def _time(decision: Decision, driver: Driver, policies: Policies, now: float) -> Time:
+def _time(decision: NodeDecision, driver: Driver, policies: Policies, now: float) -> Time:
     member = decision.member
     once = member.drain.given_up == decision.revision
     over = not once and _lasted(member, driver, policies, now) >= _limit(driver)
@@ -251,7 +253,7 @@ def _limit(driver: Driver) -> float:
     return policy.timeout_seconds or math.inf
 
 
-def _is_timed(drains: Drains, decision: Decision, newest: str) -> bool:
+def _is_timed(drains: Drains, decision: NodeDecision, newest: str) -> bool:
     """Return whether the node will be given up on at its timeout."""
     hold, step = decision.member.drain, drains.step(decision)
     if step is DrainStep.WAIT:
@@ -259,20 +261,20 @@ def _is_timed(drains: Drains, decision: Decision, newest: str) -> bool:
     return step in _TIMED and hold.given_up != newest
 
 
-def _lasted(member: Member, driver: Driver, policies: Policies, now: float) -> float:
+def _lasted(member: DriverNode, driver: Driver, policies: Policies, now: float) -> float:
     """Return the seconds since the node was held or, if it is not held, since its stages closed.
 
     Where the Driver evicted when the node was held, and no longer does, its stages are still open.
     """
     node, is_closed = member.node, closed_label(driver.name) in member.node.labels
     if member.drain.since and (is_closed or policies):
-        return lasts(member.drain.since, now)
+        return seconds_since(member.drain.since, now)
     if not node.labelled or not is_closed:
         return 0.0
-    return now - believed(node.labelled, now)
+    return now - limit_to_near_future(node.labelled, now)
 
 
-def _matters(decision: Decision) -> bool:
+def _matters(decision: NodeDecision) -> bool:
     """Return whether the pods of this node affect a decision, now or when its turn comes."""
     if decision.member.drain.since:
         return decision.place is not Place.NEWEST
@@ -280,7 +282,7 @@ def _matters(decision: Decision) -> bool:
     return replaced and decision.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)
 
 
-def stages_in_the_way(decision: Decision, busy: Collection[str]) -> bool:
+def stages_in_the_way(decision: NodeDecision, busy: Collection[str]) -> bool:
     """Return whether a node has to wait for the end of its stages before it changes.
 
     After a reboot nothing holds a module: the stages wait for the driver of this boot.
@@ -293,7 +295,7 @@ def stages_in_the_way(decision: Decision, busy: Collection[str]) -> bool:
     )
 
 
-def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncordon]:
+def end_cordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncordon]:
     """Yield the end of each cordon of ours that no Driver holds, or that somebody else has ended.
 
     The label of a Driver that no longer exists holds nothing. A node that a Driver starts to drain
@@ -306,9 +308,13 @@ def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncor
         held = dict(holders(node.labels))
         if not snapshot.about and not any(_cordons(snapshot, name) for name in held.values()):
             gone = [key for key, name in held.items() if name not in snapshot.drivers]
-            yield Uncordon(_reporter(snapshot, node), node.name, dict.fromkeys((CORDONED, *gone)))
+            yield Uncordon(
+                _driver_to_blame(snapshot, node), node.name, dict.fromkeys((CORDONED, *gone))
+            )
         elif not node.unschedulable:
-            yield Uncordon(_reporter(snapshot, node), node.name, {CORDONED: None}, opens=False)
+            yield Uncordon(
+                _driver_to_blame(snapshot, node), node.name, {CORDONED: None}, opens=False
+            )
 
 
 def _cordons(snapshot: Snapshot, name: str) -> bool:
@@ -317,10 +323,10 @@ def _cordons(snapshot: Snapshot, name: str) -> bool:
     found = snapshot.drivers.get(name)
     if found is None or found.driver is None:
         return found is not None
-    return bool(all_evicted((found.driver, *followers(snapshot, found.driver))))
+    return bool(all_evicted((found.driver, *dependents(snapshot, found.driver))))
 
 
-def _reporter(snapshot: Snapshot, node: Node) -> str:
+def _driver_to_blame(snapshot: Snapshot, node: Node) -> str:
     """Return the Driver that reports a failure to uncordon; "" if there is none.
 
     The Driver that cordoned the node is no longer known. Prefers one that evicts, on this node.
@@ -331,7 +337,9 @@ def _reporter(snapshot: Snapshot, node: Node) -> str:
     return next(iter(names), "")
 
 
-def let_go(snapshot: Snapshot, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
+def remove_drain_labels(
+    snapshot: Snapshot, driver: str, members: Collection[str] = ()
+) -> Iterator[LabelNode]:
     """Yield the removal of drain labels from nodes that are not, or no longer, members."""
     held, given_up = draining_label(driver), undrained_label(driver)
     for node in snapshot.nodes.values():

@@ -70,7 +70,7 @@ class Time(FastEnum):
     UP = "timeoutSeconds have passed"
 
 
-class Situation(NamedTuple):
+class DrainSituation(NamedTuple):
     eviction: Eviction
     change: Change
     hold: Hold
@@ -79,7 +79,7 @@ class Situation(NamedTuple):
     time: Time
 
 
-class Row(NamedTuple):
+class DrainRow(NamedTuple):
     evictions: tuple[Eviction, ...]
     changes: tuple[Change, ...]
     holds: tuple[Hold, ...]
@@ -119,75 +119,75 @@ ANY_STATE, ANY_TIME = tuple(DriverState), tuple(Time)
 CLOSED = HELD + SLIPPED
 
 
-TABLE: Final = (
-    Row(NO, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+DRAIN_TABLE: Final = (
+    DrainRow(NO, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.GO, "the Driver does not evict pods"),
-    Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
+    DrainRow(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
         DrainStep.GO, "the Driver does not evict pods"),
-    Row(NO, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
+    DrainRow(NO, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
-    Row(NO, REPLACE, FREE, STAGES, WORKS, ANY_TIME,
+    DrainRow(NO, REPLACE, FREE, STAGES, WORKS, ANY_TIME,
         DrainStep.HOLD_FOR_STAGES, "its stages end first"),
-    Row(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
+    DrainRow(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
-    Row(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
+    DrainRow(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
-    Row(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, LEFT,
+    DrainRow(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, LEFT,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
-    Row(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, UP,
+    DrainRow(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, UP,
         DrainStep.GIVE_UP, "the pods of its stages were not known in time"),
-    Row(NO, REPLACE, CLOSED, STAGES, ANY_STATE, LEFT,
+    DrainRow(NO, REPLACE, CLOSED, STAGES, ANY_STATE, LEFT,
         DrainStep.HOLD_FOR_STAGES, "its stages end first"),
-    Row(NO, REPLACE, CLOSED, STAGES, ANY_STATE, UP,
+    DrainRow(NO, REPLACE, CLOSED, STAGES, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
-    Row(NO, REPLACE, CLOSED, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
+    DrainRow(NO, REPLACE, CLOSED, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "nothing of its stages is left"),
-    Row(NO, NOTHING + GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+    DrainRow(NO, NOTHING + GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "nothing is replaced now"),
     # Nothing changes now, or no pod can be in the way of the change.
-    Row(YES, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+    DrainRow(YES, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.GO, "there is nothing to drain"),
-    Row(YES, GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+    DrainRow(YES, GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
-    Row(YES, NOTHING, CLOSED, ANY_OCCUPANTS, COMING, ANY_TIME,
+    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, COMING, ANY_TIME,
         DrainStep.KEEP_CLOSED, "stays cordoned until the driver works"),
-    Row(YES, NOTHING, CLOSED, ANY_OCCUPANTS, WORKS, ANY_TIME,
+    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, WORKS, ANY_TIME,
         DrainStep.RELEASE, "the driver works, and nothing changes now"),
-    Row(YES, NOTHING, CLOSED, ANY_OCCUPANTS, FAULTY, ANY_TIME,
+    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, FAULTY, ANY_TIME,
         DrainStep.RELEASE, "its change is called off"),
     # Its turn.
-    Row(YES, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
+    DrainRow(YES, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
-    Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
+    DrainRow(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
         DrainStep.GO, "it has no consumers, and the driver does not work anyway"),
-    Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
+    DrainRow(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
         DrainStep.CORDON, "no pod may start while its driver is replaced"),
-    Row(YES, REPLACE, FREE, SOMEBODY, ANY_STATE, ANY_TIME,
+    DrainRow(YES, REPLACE, FREE, SOMEBODY, ANY_STATE, ANY_TIME,
         DrainStep.CORDON, "its consumers have to leave"),
-    Row(YES, REPLACE, SLIPPED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+    DrainRow(YES, REPLACE, SLIPPED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.CORDON, "somebody uncordoned it before its driver was replaced"),
-    Row(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, LEFT,
+    DrainRow(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, LEFT,
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
-    Row(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, UP,
+    DrainRow(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its pods were not known in time"),
-    Row(YES, REPLACE, HELD, NOBODY, ANY_STATE, ANY_TIME,
+    DrainRow(YES, REPLACE, HELD, NOBODY, ANY_STATE, ANY_TIME,
         DrainStep.GO, "its consumers are gone"),
-    Row(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, LEFT,
+    DrainRow(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, LEFT,
         DrainStep.EVICT, "its consumers have to leave"),
-    Row(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, UP,
+    DrainRow(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its consumers did not leave in time"),
-    Row(YES, REPLACE, HELD, STAGES, ANY_STATE, LEFT,
+    DrainRow(YES, REPLACE, HELD, STAGES, ANY_STATE, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
-    Row(YES, REPLACE, HELD, STAGES, ANY_STATE, UP,
+    DrainRow(YES, REPLACE, HELD, STAGES, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
 )  # fmt: skip
 
 
-_ROWS: Final[Mapping[tuple[object, ...], Row]] = {
-    situation: row for row in TABLE for situation in row.situations()
+_ROWS: Final[Mapping[tuple[object, ...], DrainRow]] = {
+    situation: row for row in DRAIN_TABLE for situation in row.situations()
 }
 
 
-def decide(situation: Situation) -> Row:
+def decide_drain(situation: DrainSituation) -> DrainRow:
     """Return the one row for a situation."""
     return _ROWS[situation]

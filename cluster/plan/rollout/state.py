@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
 from cluster.model.status_schema import CASUALTY_LIMIT
-from cluster.plan.nodes.members import Member
-from cluster.plan.rollout.casualties import Casualty, failures
+from cluster.plan.nodes.members import DriverNode
+from cluster.plan.rollout.casualties import FailedNode, failures
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Rollout
@@ -39,7 +39,7 @@ class RolloutState:
     slots: int | None
 
 
-def amount(text: str, nodes: int) -> int:
+def parse_amount(text: str, nodes: int) -> int:
     """Return a number, or a percentage of `nodes` rounded down to at least one; 0% is 0."""
     if not text.endswith("%"):
         return int(text)
@@ -47,14 +47,14 @@ def amount(text: str, nodes: int) -> int:
     return max(1, nodes * percent // 100) if percent else 0
 
 
-def assess(
-    all_members: Sequence[Member],
+def rollout_state(
+    all_members: Sequence[DriverNode],
     driver: Driver,
     newest: str,
     good: str,
     supply: Supplies,
     *,
-    remembered: Sequence[Casualty] = (),
+    remembered: Sequence[FailedNode] = (),
     away: Collection[str] = (),
 ) -> RolloutState:
     """Return the state. `good` is the last good revision so far, "" for none.
@@ -74,8 +74,8 @@ def assess(
     assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
     changed = [member for member in assigned if not member.lost]
     failed = () if settled else failures(assigned, remembered)
-    limit = max(1, min(amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
-    allowed = amount(rollout.max_unavailable, nodes)
+    limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
+    allowed = parse_amount(rollout.max_unavailable, nodes)
     candidates = _candidates(placed, driver.spec.upgrade, supply)
     canaries = min(rollout.canary, len(changed) + candidates)
     passed = sum(m.health is Health.WORKING for m in changed)
@@ -83,7 +83,7 @@ def assess(
     phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
                    limit=limit)  # fmt: skip
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
-        return assess(all_members, driver, newest, newest, supply, away=away)
+        return rollout_state(all_members, driver, newest, newest, supply, away=away)
     return RolloutState(
         phase=phase,
         newest=newest,
@@ -99,7 +99,7 @@ def assess(
     )
 
 
-def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
+def _absent(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
     """Return the nodes that are down and count against the budget: those that may be rebooting.
 
     Every large cluster has some dead machines, and these must not hold up a rollout. The same goes
@@ -112,7 +112,7 @@ def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
     return frozenset(m.node.name for m in down if is_outage or m.node.name not in dead)
 
 
-def _is_unavailable(member: Member, place: Place) -> bool:
+def _is_unavailable(member: DriverNode, place: Place) -> bool:
     """Return whether a node counts against the budget: because of us, or because it comes back.
 
     A node that failed on its own does not count, since it would block a correction indefinitely,
@@ -132,7 +132,9 @@ def _is_unavailable(member: Member, place: Place) -> bool:
     return busy and bool(member.before or member.report is not None)
 
 
-def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
+def _candidates(
+    placed: Iterable[tuple[DriverNode, Place]], upgrade: Upgrade, supply: Supplies
+) -> int:
     """Return how many nodes could still become canaries: now, or with `onReboot` eventually."""
     eventually = upgrade is Upgrade.ON_REBOOT
     places = (Place.GOOD, Place.STALE, Place.MOVED) if eventually else (Place.GOOD, Place.STALE)
@@ -159,7 +161,7 @@ def _phase(
 
 
 def _is_complete(
-    placed: Sequence[tuple[Member, Place]], phase: Phase, good: str, supply: Supplies
+    placed: Sequence[tuple[DriverNode, Place]], phase: Phase, good: str, supply: Supplies
 ) -> bool:
     """Return whether the newest revision has proven itself.
 
@@ -183,29 +185,29 @@ def _is_complete(
     )
 
 
-def supply_of(member: Member, supply: Supplies) -> Supply:
+def supply_of(member: DriverNode, supply: Supplies) -> Supply:
     """Return the supply of a node: that of its pool, or TAKEN if another Driver has a module."""
     of_pool = supply(member.pool)
     return Supply.TAKEN if member.taken and of_pool is not Supply.UNSERVED else of_pool
 
 
-def is_working(member: Member) -> bool:
+def is_working(member: DriverNode) -> bool:
     return member.health is Health.WORKING
 
 
-def waits(member: Member) -> bool:
+def waits(member: DriverNode) -> bool:
     """Return whether it waits for a driver that this one comes after, by no fault of ours."""
     word = member.word
     return word is not None and word.reason == WAITS_FOR_DRIVER and not member.before
 
 
-def worked_before(member: Member, place: Place) -> bool:
+def worked_before(member: DriverNode, place: Place) -> bool:
     """Return whether a failure after a change would be caused by the change."""
     rebooted = member.boot is Boot.FRESH and member.was_ready
-    return is_working(member) or was_harmed(member, place) or rebooted
+    return is_working(member) or was_broken_by_change(member, place) or rebooted
 
 
-def was_harmed(member: Member, place: Place) -> bool:
+def was_broken_by_change(member: DriverNode, place: Place) -> bool:
     """Return whether an earlier change of ours broke the node. The node still has that revision, or
     one that is no longer known."""
     changed = place is Place.STALE or (place is Place.MOVED and member.at is None)

@@ -1,7 +1,7 @@
 """The update table: one action for every situation of a node. The whole policy is in this table.
 
-`TABLE` has exactly one row for each `Situation` (a test counts them). So the order of the rows does
-not matter, and one row answers the question "why was this node not changed".
+`UPDATE_TABLE` has exactly one row for each `UpdateSituation` (a test counts them). So the order of
+the rows does not matter, and one row answers the question "why was this node not changed".
 
 Terms: the *newest* revision is that of the current Driver spec. The *good* revision is the last one
 that completed a rollout. Relabelling a node is the only act: it moves the node to the DaemonSet of
@@ -29,7 +29,7 @@ class Act(Enum):
     IN_TURN_OR_GOOD = "assign the newest revision if it is its turn, else the good one"
 
 
-class Situation(NamedTuple):
+class UpdateSituation(NamedTuple):
     place: Place
     phase: Phase
     health: Health
@@ -39,7 +39,7 @@ class Situation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UpdateRow:
     """A row of the table. `why` is shown to users: "node n1: <why>"."""
 
     places: tuple[Place, ...]
@@ -73,96 +73,97 @@ HEARD = WORKING + FAULTY
 UP = HEARD + ECHO
 THERE = GOOD + STALE
 
-TABLE: Final = (
+UPDATE_TABLE: Final = (
     # No supply for its kernel: no toolkit image, or no build yet.
-    Row(MOVED, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
+    UpdateRow(MOVED, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
         Act.RELEASE, "its kernel changed: the pod for the old one cannot serve it, "
         "and there is no image or build for the new one yet"),
-    Row(NOWHERE + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
-        Act.KEEP, "there is no image or build for its kernel yet"),
+    UpdateRow(NOWHERE + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
+        UNSERVED, Act.KEEP, "there is no image or build for its kernel yet"),
     # Already has the newest revision.
-    Row(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED + GOOD_ONLY + TAKEN,
+    UpdateRow(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED + GOOD_ONLY + TAKEN,
         Act.KEEP, "has the newest revision"),
     # The newest revision is first built once for all nodes; no node waits for it without a driver.
-    Row(NOWHERE + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
-        Act.GIVE_GOOD, "the newest revision is not built for its kernel, the good one is"),
-    Row(NOWHERE + MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
+    UpdateRow(NOWHERE + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
+        GOOD_ONLY, Act.GIVE_GOOD,
+        "the newest revision is not built for its kernel, the good one is"),
+    UpdateRow(NOWHERE + MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
         Act.KEEP, "no revision was ever good"),  # unreachable
-    Row(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
+    UpdateRow(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
         Act.KEEP, "the newest revision is not built for its kernel yet"),
     # Two Drivers for one module: a node where another Driver has it gets nothing new.
-    Row(NOWHERE + GOOD + STALE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+    UpdateRow(NOWHERE + GOOD + STALE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
         Act.KEEP, "another Driver has a module of the same name there"),
-    Row(MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+    UpdateRow(MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
         Act.GIVE_GOOD, "another Driver has a module of the newest revision there"),
-    Row(MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+    UpdateRow(MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
         Act.RELEASE, "another Driver has a module of the same name there, "
         "and no revision was ever good"),
     # Paused, with no good revision to fall back on.
-    Row(NOWHERE + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(NOWHERE + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused, and no revision was ever good"),
     # New and moved nodes.
-    Row(NOWHERE + MOVED, FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(NOWHERE + MOVED, FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.GIVE_NEWEST, "no revision was ever good, so there is nothing to lose"),
-    Row(NOWHERE, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(NOWHERE, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.GIVE_GOOD, "a new node gets the last good revision"),
-    Row(MOVED, SETTLED + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(MOVED, SETTLED + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.GIVE_GOOD, "a moved node gets the last good revision"),
-    Row(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, LIVE, SERVED,
         Act.GIVE_GOOD, "a moved node gets the last good revision, and the newest in its turn"),
-    Row(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, ON_REBOOT, SERVED,
+    UpdateRow(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, ON_REBOOT, SERVED,
         Act.IN_TURN_OR_GOOD, "it rebooted, so it may change"),
     # A node that is down changes only after it is up again.
-    Row(THERE, FIRST + SETTLED + UNDER_WAY + HALTED, DOWN, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(THERE, FIRST + SETTLED + UNDER_WAY + HALTED, DOWN, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the node is not ready"),
     # Paused by a user, or stopped by too many failures.
-    Row(THERE, PAUSED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(THERE, PAUSED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused"),
-    Row(THERE, STOPPED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(THERE, STOPPED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is stopped by failures"),
     # The node has the good revision, and there is a newer one.
-    Row(GOOD, FIRST + SETTLED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(GOOD, FIRST + SETTLED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "has the good revision"),  # unreachable: it is the newest, or there is none
-    Row(GOOD, UNDER_WAY, WORKING, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(GOOD, UNDER_WAY, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
-    Row(GOOD, UNDER_WAY, BUSY + ECHO, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(GOOD, UNDER_WAY, BUSY + ECHO, ANY_BOOT, LIVE, SERVED,
         Act.KEEP, "comes up with the good revision first"),
-    Row(GOOD, CANARY, BROKEN, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(GOOD, CANARY, BROKEN, ANY_BOOT, LIVE, SERVED,
         Act.KEEP, "does not work anyway, so it is no canary"),
-    Row(GOOD, OPEN, BROKEN, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(GOOD, OPEN, BROKEN, ANY_BOOT, LIVE, SERVED,
         Act.GIVE_NEWEST, "does not work anyway, so there is nothing to lose"),
-    Row(GOOD, UNDER_WAY, UP, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(GOOD, UNDER_WAY, UP, FRESH, ON_REBOOT, SERVED,
         Act.IN_TURN, "it rebooted, so it may change"),
-    Row(GOOD, UNDER_WAY, UP, RUNNING, ON_REBOOT, SERVED,
+    UpdateRow(GOOD, UNDER_WAY, UP, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
     # The node has an abandoned revision: it gets a correction, or the good revision again.
-    Row(STALE, FIRST + SETTLED + UNDER_WAY, ECHO, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(STALE, FIRST + SETTLED + UNDER_WAY, ECHO, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "goes back after its next report: the old one would count as new"),
-    Row(STALE, FIRST + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(STALE, FIRST + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
-    Row(STALE, FIRST + SETTLED, FAULTY, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(STALE, FIRST + SETTLED, FAULTY, ANY_BOOT, LIVE, SERVED,
         Act.GIVE_NEWEST, "does not work, so there is nothing to lose"),
-    Row(STALE, UNDER_WAY, HEARD, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(STALE, UNDER_WAY, HEARD, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
-    Row(STALE, FIRST, BROKEN, ANY_BOOT, ON_REBOOT, SERVED,
+    UpdateRow(STALE, FIRST, BROKEN, ANY_BOOT, ON_REBOOT, SERVED,
         Act.GIVE_NEWEST, "no revision was ever good, so there is nothing to lose"),
-    Row(STALE, FIRST, WORKING + BUSY, RUNNING, ON_REBOOT, SERVED,
+    UpdateRow(STALE, FIRST, WORKING + BUSY, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
-    Row(STALE, FIRST, WORKING + BUSY, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(STALE, FIRST, WORKING + BUSY, FRESH, ON_REBOOT, SERVED,
         Act.GIVE_NEWEST, "it rebooted, so it may change"),
-    Row(STALE, SETTLED, HEARD, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(STALE, SETTLED, HEARD, FRESH, ON_REBOOT, SERVED,
         Act.GIVE_NEWEST, "it rebooted, so it may change"),
-    Row(STALE, UNDER_WAY, HEARD, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(STALE, UNDER_WAY, HEARD, FRESH, ON_REBOOT, SERVED,
         Act.IN_TURN, "it rebooted, so it may change"),
-    Row(STALE, SETTLED + UNDER_WAY, HEARD, RUNNING, ON_REBOOT, SERVED,
+    UpdateRow(STALE, SETTLED + UNDER_WAY, HEARD, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
 )  # fmt: skip
 
-_ROWS: Final[Mapping[tuple[object, ...], Row]] = {
-    situation: row for row in TABLE for situation in row.situations()
+_ROWS: Final[Mapping[tuple[object, ...], UpdateRow]] = {
+    situation: row for row in UPDATE_TABLE for situation in row.situations()
 }
 
 
-def decide(situation: Situation) -> Row:
+def decide_update(situation: UpdateSituation) -> UpdateRow:
     """Return the one row for a situation."""
     return _ROWS[situation]

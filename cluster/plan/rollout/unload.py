@@ -17,7 +17,7 @@ from cluster.model.snapshot import (
     DriverObject,
     DriverPod,
     Node,
-    NodeDriverObject,
+    NodeReport,
     Snapshot,
     Unloader,
 )
@@ -120,7 +120,7 @@ class LeavingNode:
 
 
 @dataclass(frozen=True)
-class Unload:
+class DriverUnload:
     """All nodes that have a trace of a Driver and are not among its `members`, in snapshot order.
 
     `now` is wall clock time.
@@ -238,12 +238,12 @@ class Unload:
             or node.name in self._nodes_with_pods
         )
 
-    def _report(self, node: Node) -> NodeDriverObject | None:
+    def _report(self, node: Node) -> NodeReport | None:
         """Return the report of this boot; None if there is none."""
         report = self.snapshot.node_drivers.get(node_driver_name(self.found.name, node.name))
         return report if report is not None and report.boot_id == node.boot_id else None
 
-    def _is_loaded(self, node: Node, report: NodeDriverObject | None) -> bool:
+    def _is_loaded(self, node: Node, report: NodeReport | None) -> bool:
         """Return whether modules may be in the kernel.
 
         If another Driver is assigned for them, they belong to it. A state label without a
@@ -265,7 +265,7 @@ class Unload:
         unloading = pod is not None and pod.deleting and run is not UnloadPodState.DONE
         return assigned or unloading or node.name in self._driver_pods
 
-    def _revision(self, report: NodeDriverObject | None, pod: DriverPod | None) -> str:
+    def _revision(self, report: NodeReport | None, pod: DriverPod | None) -> str:
         """Return the revision that the node had; else the newest; else any; "" if there is none."""
         had = report.revision if report is not None else ""
         had = pod.unloader.revision if pod is not None and pod.unloader is not None else had
@@ -340,7 +340,7 @@ def nodes_named(leavers: Iterable[LeavingNode]) -> str:
 
 
 def _run(
-    pod: DriverPod, unloader: Unloader, report: NodeDriverObject | None, now: float
+    pod: DriverPod, unloader: Unloader, report: NodeReport | None, now: float
 ) -> UnloadPodState:
     reason = report.reason if report and report.state == State.UNLOADING.value else None
     match unloader.phase:
@@ -359,7 +359,7 @@ def _run(
             return UnloadPodState.RUNNING if phase == "Running" else UnloadPodState.STARTING
 
 
-def _why(phase: UnloadPhase, pod: DriverPod | None, report: NodeDriverObject | None) -> str:
+def _why(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport | None) -> str:
     if pod is None or pod.unloader is None:
         return ""
     message = report.message if report is not None else ""

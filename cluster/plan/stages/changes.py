@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cluster.kube.comparison import drifted
-from cluster.kube.managed_fields import Overwrite, has_additions, over
+from cluster.kube.managed_fields import ExistingObject, has_additions, over
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.stages import StageObject, key_of
 from cluster.plan.objects.daemonset import digest
@@ -13,7 +13,7 @@ from cluster.plan.stages.stage_state import Document, StageState
 from cluster.plan.stages.stages import StagePlan
 
 
-def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
+def to_apply(staging: StagePlan) -> Iterator[tuple[Document, ExistingObject | None]]:
     """Yields documents that differ from the cluster, in stage order, and what they overwrite."""
     for step in staging.steps:
         for document in step.documents if step.opened else ():
@@ -25,7 +25,7 @@ def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
                 yield document, edited
 
 
-def _differs(document: Document, current: StageObject, step: StageState) -> Overwrite | None:
+def _differs(document: Document, current: StageObject, step: StageState) -> ExistingObject | None:
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
     marked = (current.applied, current.stage) == (applied, step.name)
     additions = has_additions(current.kept, document)

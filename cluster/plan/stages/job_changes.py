@@ -20,7 +20,7 @@ from cluster.plan.stages.stages import StagePlan
 _IN_A_PLAN = 200  # Jobs deleted in one plan; the next one follows when they are gone
 
 
-def to_begin(staging: StagePlan) -> Iterator[tuple[Document, str]]:
+def jobs_to_create(staging: StagePlan) -> Iterator[tuple[Document, str]]:
     """Yields Jobs to create, each with the only node it is for, "" for any."""
     runs, room = staging.runs, max(0, AT_ONCE - staging.runs.active)
     for step in staging.steps:
@@ -51,7 +51,7 @@ def _admits(staging: StagePlan, step: StageState, node: Node) -> bool:
     return before and is_open(staging.driver, node)
 
 
-def to_end(staging: StagePlan) -> Iterator[JobObject]:
+def jobs_to_delete(staging: StagePlan) -> Iterator[JobObject]:
     """Yields Jobs that are in the way or that nothing needs any more, those that run first."""
     steps = {step.name: step for step in staging.steps}
     held = {member.node.name for member in staging.context.rollout.ending_stages}
@@ -70,7 +70,7 @@ def _ends(
     run: StageRun,
     held: Collection[str],
 ) -> bool:
-    if step is None or (not job.finished and _is_shut(staging, step, job, run, held)):
+    if step is None or (not job.finished and _is_gate_closed(staging, step, job, run, held)):
         return True
     if step.error:  # its manifests are unknown
         return False
@@ -82,7 +82,7 @@ def _ends(
     return job is not staging.runs.current(manifest)
 
 
-def _is_shut(
+def _is_gate_closed(
     staging: StagePlan, step: StageState, job: JobObject, run: StageRun, held: Collection[str]
 ) -> bool:
     """Returns whether a Job has a pod, or is about to have one, where its stage may not run."""

@@ -17,7 +17,7 @@ from cluster.plan.nodes.stage_pods import is_open, label_keys
 from nodeside.protocol.labels import state_label
 
 if TYPE_CHECKING:
-    from cluster.plan.nodes.members import Member
+    from cluster.plan.nodes.members import DriverNode
     from cluster.plan.stages.stages import StagePlan
 
 
@@ -44,7 +44,9 @@ _SHUT: Final[Mapping[str, str]] = {"": CLOSED}
 _ENDING = "its stages end before the driver there changes"
 
 
-def _desired(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping[str, str], str]:
+def _desired(
+    staging: StagePlan, member: DriverNode, *, held: bool
+) -> tuple[Mapping[str, str], str]:
     """Returns the stages whose label the node should have; "" stands for the closing label."""
     if held:
         return _SHUT, _ENDING

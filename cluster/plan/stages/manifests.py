@@ -30,7 +30,7 @@ from cluster.model.names import (
     stage_label,
 )
 from cluster.model.snapshot import DriverObject, Settings
-from cluster.model.stages import ALLOWED, OPTIONAL, Framed, key_of
+from cluster.model.stages import ALLOWED, OPTIONAL, GatedDocuments, key_of
 from cluster.plan.objects.daemonset import digest
 from cluster.plan.objects.driver_pod import unprivileged
 from cluster.plan.objects.revision import owner
@@ -79,7 +79,7 @@ def objects(
     config_map: str,
     documents: Sequence[tuple[str, Mapping[str, Any]]],
     absent: frozenset[str],
-) -> Framed:
+) -> GatedDocuments:
     """Returns the objects to apply, and messages about those left out because of an absent kind.
 
     `documents` are those of the ConfigMap, each with its file. Raises StageInvalid.
@@ -101,7 +101,7 @@ def objects(
 
 def built_in(
     frame: Frame, documents: Sequence[Mapping[str, Any]], absent: frozenset[str]
-) -> Framed:
+) -> GatedDocuments:
     """Returns the objects to apply of a stage whose documents our own code makes.
 
     Those of kinds that the cluster does not have are left out without a word.

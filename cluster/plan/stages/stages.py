@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.model.log_pattern import refusal
 from cluster.model.names import READY, closed_label, stage_label
-from cluster.model.snapshot import Node, uses
+from cluster.model.snapshot import Node, has_stages
 from cluster.model.stage_order import awaited_of, stages_of
 from cluster.model.stages import (
-    Framed,
+    GatedDocuments,
     Key,
-    LogSight,
+    LogMatch,
     Rendered,
     StageObject,
     StagePod,
@@ -47,7 +47,7 @@ from nodeside.spec.fleet import DEVICES_STAGE, Stage
 
 if TYPE_CHECKING:
     from cluster.plan.context.context import DriverContext
-    from cluster.plan.nodes.members import Member
+    from cluster.plan.nodes.members import DriverNode
 
 
 class _BeingRead(StageInvalid):
@@ -73,7 +73,7 @@ class StagePlan:
         """Returns whether the Driver uses stages, or some are left, and their objects are known."""
         if self.observed.unknown:
             return False
-        return uses(self.context.resource) or has_left(self.context.snapshot, self.driver)
+        return has_stages(self.context.resource) or has_left(self.context.snapshot, self.driver)
 
     @cached_property
     def owned(self) -> Mapping[Key, StageObject]:
@@ -89,7 +89,7 @@ class StagePlan:
         return pods
 
     @cached_property
-    def working(self) -> Sequence[Member]:
+    def working(self) -> Sequence[DriverNode]:
         """Returns members where stages may run: the driver works and is not about to change."""
         ending = {member.node.name for member in self.context.rollout.ending_stages}
         return tuple(
@@ -97,7 +97,7 @@ class StagePlan:
         )
 
     @cached_property
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[DriverNode]:
         return tuple(decision.member for decision in self.context.rollout.announced)
 
     @cached_property
@@ -186,7 +186,7 @@ class StagePlan:
         """
         return self._good if self._good.spec.devices else self.context.driver
 
-    def _device_agent(self, stage: Stage, after: str) -> Framed:
+    def _device_agent(self, stage: Stage, after: str) -> GatedDocuments:
         """Returns the objects of the stage `devices`."""
         if not self.context.snapshot.settings.agent_image:
             raise StageInvalid(
@@ -203,7 +203,7 @@ class StagePlan:
         cache[stage.name] = None, (frame, driver, absent), framed
         return framed
 
-    def _framed(self, stage: Stage, after: str, rendered: Rendered) -> Framed:
+    def _framed(self, stage: Stage, after: str, rendered: Rendered) -> GatedDocuments:
         """Returns the objects to apply and messages about those left out."""
         if rendered.error:
             raise StageInvalid(rendered.error)
@@ -325,7 +325,7 @@ class StagePlan:
         passed = self._passed_by(last) if last.on_nodes else self.working
         return bool(passed)
 
-    def _passed_by(self, step: StageState) -> list[Member]:
+    def _passed_by(self, step: StageState) -> list[DriverNode]:
         return [member for member in self.working if self.passed(step, member.node)]
 
     def unadmitted(self) -> Iterator[tuple[StagePod, Node]]:
@@ -402,7 +402,7 @@ class StagePlan:
     def missing_line(self, step: StageState, pod: StagePod) -> str:
         """Returns which log line of a ready pod is missing, "" if none is awaited."""
         wait = step.log
-        sight = self.observed.logs.get(pod.uid, LogSight())
+        sight = self.observed.logs.get(pod.uid, LogMatch())
         if wait is None or sight.matched:
             return ""
         late = f" after {wait.timeout_seconds} s" if sight.late else " yet"

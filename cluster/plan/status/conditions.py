@@ -15,21 +15,21 @@ from typing import Any, Final
 from cluster.model.snapshot import DriverObject
 from cluster.model.states import Health, Phase
 from cluster.plan.nodes.hardware import devices
-from cluster.plan.nodes.members import cause
-from cluster.plan.rollout.casualties import within_limits
+from cluster.plan.nodes.members import failure_message
+from cluster.plan.rollout.casualties import limit_rows
 from cluster.plan.status.messages import (
+    and_more,
     cut,
     kernel_unknown,
-    more,
     nodes,
     refused,
-    some,
+    shorten,
     toolkit_message,
 )
 from cluster.plan.status.part import NOTHING, StatusPart
 from cluster.plan.status.pool_rows import pool_order, pool_rows
-from cluster.plan.status.progress import Motion, current_motion, stopped
-from cluster.plan.status.report import StatusReport, counts
+from cluster.plan.status.progress import RolloutProgress, current_progress, stopped
+from cluster.plan.status.report import StatusInputs, counts
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.protocol.timestamps import rfc3339
 
@@ -53,10 +53,10 @@ _WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
 }
 
 
-def status(report: StatusReport, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
+def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
     """Returns the whole status. `options` is what the options of the Driver add to it."""
-    motion = current_motion(report, options)
-    untimed = (
+    motion = current_progress(report, options)
+    conditions_without_time = (
         _ready(report, options, motion),
         _available(report, options),
         _progressing(options, motion),
@@ -70,32 +70,32 @@ def status(report: StatusReport, options: StatusPart = NOTHING, *, now: float) -
         "devices": devices(report.driver.spec.hardware, report.found.status),
         "pools": pool_rows(report),
         "casualties": _casualties(report),
-        "conditions": conditions(report.found, untimed, now=now),
+        "conditions": conditions(report.found, conditions_without_time, now=now),
         **_WITHOUT_OPTIONS,
         **options.fields,
     }
 
 
-def _casualties(report: StatusReport) -> list[dict[str, Any]]:
+def _casualties(report: StatusInputs) -> list[dict[str, Any]]:
     if report.rollout.phase is Phase.SETTLED or not report.casualties:
         return []
     members = {decision.member.node.name: decision.member for decision in report.decisions}
-    return within_limits(report.casualties, members)
+    return limit_rows(report.casualties, members)
 
 
-def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
+def invalid_spec(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
     """Returns the status of an invalid Driver: what runs stays, and so do its status fields.
 
     The conditions about what runs stay too, as they were observed for an earlier generation.
     """
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
-    untimed = (
+    conditions_without_time = (
         Condition("Ready", False, "InvalidSpec", message),
         Condition("Progressing", False, "InvalidSpec", message),
         Condition("Degraded", True, "InvalidSpec", message),
     )
     old = {condition.get("type"): condition for condition in found.status.get("conditions") or ()}
-    ready, *rest = conditions(found, untimed, now=now)
+    ready, *rest = conditions(found, conditions_without_time, now=now)
     timed = [ready, old.get("Available"), *rest, old.get("StagesReady")]
     return _previous_fields(found) | {"conditions": [each for each in timed if each is not None]}
 
@@ -113,11 +113,11 @@ def deleting(
     degraded = Condition("Degraded", False, reason, message)
     if obstacle:
         degraded = Condition("Degraded", True, "ModulesHeld", obstacle)
-    untimed = (
+    conditions_without_time = (
         Condition("Ready", False, reason, message),
         Condition("Progressing", True, reason, message),
     )
-    timed = conditions(found, (*untimed, degraded), now=now)
+    timed = conditions(found, (*conditions_without_time, degraded), now=now)
     # What it is on each node is told by `leaving` and the message. Stages leave in their order.
     gone = {"nodes": counts(()), "pools": [], "preflight": [], "casualties": [], "resources": []}
     return _previous_fields(found) | gone | {"leaving": leaving, "conditions": timed}
@@ -133,7 +133,7 @@ def _previous_fields(found: DriverObject) -> dict[str, Any]:
 
 
 def conditions(
-    found: DriverObject, untimed: Iterable[Condition], *, now: float
+    found: DriverObject, conditions_without_time: Iterable[Condition], *, now: float
 ) -> list[dict[str, Any]]:
     """Returns conditions as in metav1.Condition; the time is that of the last status change."""
     old = {c.get("type"): c for c in found.status.get("conditions") or ()}
@@ -143,19 +143,20 @@ def conditions(
             "type": condition.type,
             "status": str(condition.true),
             "observedGeneration": found.generation,
-            "lastTransitionTime": _since(old.get(condition.type), str(condition.true)) or time,
+            "lastTransitionTime": _transition_time(old.get(condition.type), str(condition.true))
+            or time,
             "reason": condition.reason,
             "message": cut(condition.message),
         }
-        for condition in untimed
+        for condition in conditions_without_time
     ]
 
 
-def _since(old: Mapping[str, Any] | None, status: str) -> str:
+def _transition_time(old: Mapping[str, Any] | None, status: str) -> str:
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
 
 
-def _degraded(report: StatusReport, options: StatusPart) -> Condition:
+def _degraded(report: StatusInputs, options: StatusPart) -> Condition:
     """Returns the Degraded condition: true if someone should investigate."""
     for reason, message in _complaints(report, options):
         if message:
@@ -163,13 +164,13 @@ def _degraded(report: StatusReport, options: StatusPart) -> Condition:
     return Condition("Degraded", False, "AsExpected", "nothing failed")
 
 
-def _complaints(report: StatusReport, options: StatusPart) -> Iterable[tuple[str, str]]:
+def _complaints(report: StatusInputs, options: StatusPart) -> Iterable[tuple[str, str]]:
     """Yields complaints, worst first. A complaint without a message does not apply."""
     for reason, message in COMPLAINTS.items():
         yield reason, message(report) if message else options.complaints.get(reason, "")
 
 
-def _ready(report: StatusReport, options: StatusPart, motion: Motion | None) -> Condition:
+def _ready(report: StatusInputs, options: StatusPart, motion: RolloutProgress | None) -> Condition:
     """Returns whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
@@ -178,13 +179,13 @@ def _ready(report: StatusReport, options: StatusPart, motion: Motion | None) -> 
         if message:
             return Condition("Ready", False, reason, message)
     ready = report.counts["ready"]
-    rest = [_down(report), _troubled(report), *options.notes]
+    rest = [_down(report), _stuck_pods(report), *options.notes]
     rest += [f"fell back: {why}" for why in list(report.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Condition("Ready", True, "Ready", words)
 
 
-def _available(report: StatusReport, options: StatusPart) -> Condition:
+def _available(report: StatusInputs, options: StatusPart) -> Condition:
     """Returns whether the driver works on every node that is up, in any revision.
 
     This is the condition to wait for if you need the driver.
@@ -197,20 +198,20 @@ def _available(report: StatusReport, options: StatusPart) -> Condition:
         why = "another driver has all nodes that it selects" if held else _NONE_UP
         return Condition("Available", False, "NoNodes", why)
     if without:
-        return Condition("Available", False, "NodesLacking", f"{words}; not on {some(without)}")
+        return Condition("Available", False, "NodesLacking", f"{words}; not on {shorten(without)}")
     return Condition("Available", True, "Available", words)
 
 
 _NONE_UP = "no node that it selects is up"
 
 
-def _troubled(report: StatusReport) -> str:
+def _stuck_pods(report: StatusInputs) -> str:
     """Returns nodes that still work by their earlier report but whose pod is in trouble now."""
     members = [decision.member for decision in report.decisions if decision.member.trouble]
-    return f"but on {some(m.node.name for m in members)} {members[0].trouble}" if members else ""
+    return f"but on {shorten(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
 
-def _obstacles(report: StatusReport, motion: Motion | None) -> Iterable[tuple[str, str]]:
+def _obstacles(report: StatusInputs, motion: RolloutProgress | None) -> Iterable[tuple[str, str]]:
     """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
     yield "NoNodes", _no_nodes(report)
     yield WAITS_FOR_DRIVER, _waiting(report)
@@ -221,26 +222,28 @@ def _obstacles(report: StatusReport, motion: Motion | None) -> Iterable[tuple[st
     yield "NodesNotReady", "" if up or report.counts["ready"] else _down(report)
 
 
-def _waiting(report: StatusReport) -> str:
+def _waiting(report: StatusInputs) -> str:
     """Returns nodes where a driver that this one comes after is not ready."""
     waiting = [
         member
         for member in report.lacking
         if member.word is not None and member.word.reason == WAITS_FOR_DRIVER
     ]
-    return f"{some(m.node.name for m in waiting)}: {cause(waiting[0])}" if waiting else ""
+    return (
+        f"{shorten(m.node.name for m in waiting)}: {failure_message(waiting[0])}" if waiting else ""
+    )
 
 
-def _down(report: StatusReport) -> str:
+def _down(report: StatusInputs) -> str:
     """Returns nodes that are down and nodes whose kernel is still unknown."""
     with_kernel = (m for m in report.lacking if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
-    words = f"nodes not ready: {some(down)}" if down else ""
+    words = f"nodes not ready: {shorten(down)}" if down else ""
     rest = kernel_unknown(m for m in report.lacking if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(options: StatusPart, motion: Motion | None) -> Condition:
+def _progressing(options: StatusPart, motion: RolloutProgress | None) -> Condition:
     """Returns the Progressing condition: true if something changes without user action."""
     if motion is not None:
         return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
@@ -249,12 +252,12 @@ def _progressing(options: StatusPart, motion: Motion | None) -> Condition:
     return Condition("Progressing", False, "Complete", "there is nothing to change")
 
 
-def _failed(report: StatusReport) -> str:
+def _failed(report: StatusInputs) -> str:
     broken = [member for member in report.lacking if member.health is Health.BROKEN]
-    return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
+    return f"{shorten(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
 
 
-def _unserved(report: StatusReport) -> str:
+def _unserved(report: StatusInputs) -> str:
     missing = [
         pool
         for pool in report.resolutions
@@ -265,10 +268,10 @@ def _unserved(report: StatusReport) -> str:
     first = min(missing, key=pool_order)
     where = report.named(lambda decision: decision.member.pool == first)
     words = toolkit_message(report.resolutions[first])
-    return f"kernel {first.kernel} on {some(where)}{more(missing[1:], 'pools')}: {words}"
+    return f"kernel {first.kernel} on {shorten(where)}{and_more(missing[1:], 'pools')}: {words}"
 
 
-def _no_nodes(report: StatusReport) -> str:
+def _no_nodes(report: StatusInputs) -> str:
     if report.decisions:
         return ""
     hardware = report.driver.spec.hardware
@@ -281,7 +284,7 @@ def _no_nodes(report: StatusReport) -> str:
 
 
 # The reasons of the condition Degraded, worst first.
-COMPLAINTS: Final[Mapping[str, Callable[[StatusReport], str] | None]] = {
+COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "AfterItself": None,
     "DriverMissing": None,
     "ModuleConflict": None,

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cluster.model.snapshot import Consumer, DriverObject, EvictionAnswer, Occupancy
 from cluster.model.states import Health, Place
-from cluster.plan.nodes.drain_labels import for_people
-from cluster.plan.rollout.decisions import Decision
+from cluster.plan.nodes.drain_labels import label_to_rfc3339
+from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.rollout.drain import Drains
 from cluster.plan.rollout.drain_table import ENDS_STAGES, DrainStep
 from cluster.plan.rollout.table import Act
-from cluster.plan.status.messages import some
+from cluster.plan.status.messages import shorten
 from cluster.plan.status.part import StatusPart
 
 _OPEN = (DrainStep.CORDON, DrainStep.WAIT, DrainStep.EVICT, *ENDS_STAGES)
@@ -26,12 +26,12 @@ def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart
     late = _late(drains, newest)
     held = _open_drains(drains, occupancy)
     only_late = late and _only_late_left(drains.decisions, newest)
-    waits = some(_ending(drains, occupancy), shown=1)
+    waits = shorten(_ending(drains, occupancy), shown=1)
     return StatusPart(
         fields={"draining": _rows(drains, occupancy)},
         complaints={"StagesStuck": _stuck(drains.decisions, newest)},
         progress={
-            "Draining": f"draining {some(held, shown=1)}" if held else "",
+            "Draining": f"draining {shorten(held, shown=1)}" if held else "",
             "NodesOccupied": late if only_late else "",
         },
         delays="".join(f"; {words}" for words in (waits, late) if words),
@@ -49,7 +49,7 @@ def _rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
     return [
         {
             "node": decision.member.node.name,
-            "since": for_people(decision.member.drain.since),
+            "since": label_to_rfc3339(decision.member.drain.since),
             "message": in_words(drains, decision, occupancy),
         }
         for decision in held
@@ -83,10 +83,10 @@ def _late(drains: Drains, newest: str) -> str:
         for decision in drains.decisions
         if _is_occupied(decision, newest)
     ]
-    return f"{some(names)} not drained in time: changes when its pods are gone" if names else ""
+    return f"{shorten(names)} not drained in time: changes when its pods are gone" if names else ""
 
 
-def _stuck(decisions: Iterable[Decision], newest: str) -> str:
+def _stuck(decisions: Iterable[NodeDecision], newest: str) -> str:
     """Returns stage pods that do not terminate, on nodes whose drain was given up for that."""
     pods = [
         (decision.member.node.name, decision.member.drain.stage_pods[0])
@@ -97,12 +97,12 @@ def _stuck(decisions: Iterable[Decision], newest: str) -> str:
         return ""
     namespace, _, pod = pods[0][1].partition("/")
     return (
-        f"{some(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot be "
-        f"replaced before it does: kubectl -n {namespace} describe pod {pod}"
+        f"{shorten(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot "
+        f"be replaced before it does: kubectl -n {namespace} describe pod {pod}"
     )
 
 
-def _only_late_left(decisions: Sequence[Decision], newest: str) -> bool:
+def _only_late_left(decisions: Sequence[NodeDecision], newest: str) -> bool:
     """Returns whether only nodes that were not drained in time are left to change."""
     rest = [decision for decision in decisions if not _is_occupied(decision, newest)]
     return len(rest) < len(decisions) and not any(
@@ -110,7 +110,9 @@ def _only_late_left(decisions: Sequence[Decision], newest: str) -> bool:
     )
 
 
-def held_up(drains: Drains, found: DriverObject, decision: Decision, newest: str) -> Iterator[str]:
+def held_up(
+    drains: Drains, found: DriverObject, decision: NodeDecision, newest: str
+) -> Iterator[str]:
     """Yields what blocks a change of a node, for `explain`.
 
     The row in the status is preferred: it has the controller's latest information.
@@ -122,20 +124,20 @@ def held_up(drains: Drains, found: DriverObject, decision: Decision, newest: str
     if _only_ends_stages(drains, decision):
         yield words
     elif since and drains.step(decision) is not DrainStep.RELEASE:
-        yield f"held since {for_people(since)}: {message}"
+        yield f"held since {label_to_rfc3339(since)}: {message}"
     if _is_occupied(decision, newest):
         pods = _leftover(decision)
         yield f"not drained in time: changes when its pods are gone, such as {pods}"
 
 
-def in_words(drains: Drains, decision: Decision, occupancy: Occupancy) -> str:
+def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> str:
     """Returns what a node waits for that is held or should be."""
     drain, why = decision.member.drain, drains.why(decision)
     match drains.step(decision):
         case DrainStep.EVICT:
             return "waiting for " + _pods(drain.pods or (), occupancy.answers)
         case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if drain.stage_pods:
-            return f"{why}: waiting for {some(drain.stage_pods, of='pods')}"
+            return f"{why}: waiting for {shorten(drain.stage_pods, of='pods')}"
         case DrainStep.WAIT if _cannot_see_stages(drains, decision):
             return "its stage pods cannot be read"
         case DrainStep.WAIT if occupancy.trouble:
@@ -144,7 +146,7 @@ def in_words(drains: Drains, decision: Decision, occupancy: Occupancy) -> str:
             return why
 
 
-def _is_occupied(decision: Decision, newest: str) -> bool:
+def _is_occupied(decision: NodeDecision, newest: str) -> bool:
     return (
         decision.member.drain.given_up == newest
         and not decision.member.drain.is_empty
@@ -153,7 +155,7 @@ def _is_occupied(decision: Decision, newest: str) -> bool:
     )
 
 
-def _only_ends_stages(drains: Drains, decision: Decision) -> bool:
+def _only_ends_stages(drains: Drains, decision: NodeDecision) -> bool:
     """Returns whether a node only waits for its stages to end.
 
     That takes seconds on every node of a rollout and is not reported as a drain.
@@ -165,24 +167,24 @@ def _only_ends_stages(drains: Drains, decision: Decision) -> bool:
     return waits and not _is_drained(drains, decision)
 
 
-def _is_drained(drains: Drains, decision: Decision) -> bool:
+def _is_drained(drains: Drains, decision: NodeDecision) -> bool:
     """Returns whether a node is held and cordoned, or is to be cordoned again."""
     held, cordoned = decision.member.drain.since, decision.member.node.unschedulable
     return bool(held) and (cordoned or drains.step(decision) is DrainStep.CORDON)
 
 
-def _cannot_see_stages(drains: Drains, decision: Decision) -> bool:
+def _cannot_see_stages(drains: Drains, decision: NodeDecision) -> bool:
     drain = decision.member.drain
     waits = drains.step(decision) is DrainStep.WAIT
     return waits and drain.pods is not None and drain.stage_pods is None
 
 
-def _leftover(decision: Decision) -> str:
+def _leftover(decision: NodeDecision) -> str:
     """Returns the pods that had to leave and are still there."""
     drain = decision.member.drain
     if drain.pods or not drain.stage_pods:
         return _pods(drain.pods or (), {})
-    return some(drain.stage_pods, of="pods", shown=1)
+    return shorten(drain.stage_pods, of="pods", shown=1)
 
 
 def _pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cluster.plan.rollout.unload import Unload, UnloadPhase
+from cluster.plan.rollout.unload import DriverUnload, UnloadPhase
 from cluster.plan.status.messages import nodes
 from cluster.plan.status.part import StatusPart
 
 
-def status_part(leaving: Unload) -> StatusPart:
+def status_part(leaving: DriverUnload) -> StatusPart:
     """Returns the progress of unloading; it does not affect readiness."""
     if not leaving.count:
         return StatusPart()

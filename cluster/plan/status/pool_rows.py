@@ -6,23 +6,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cluster.model.snapshot import Pool
-from cluster.model.states import Health, Progress
+from cluster.model.states import BuildProgress, Health
 from cluster.plan.builds.toolkit_image import Link
-from cluster.plan.nodes.members import cause
-from cluster.plan.rollout.decisions import Decision
+from cluster.plan.nodes.members import failure_message
+from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.status.messages import (
-    activities,
     cut,
     kernel_unknown,
+    node_activities,
     pool_reason,
-    some,
+    shorten,
     toolkit_message,
 )
-from cluster.plan.status.report import StatusReport, counts
+from cluster.plan.status.report import StatusInputs, counts
 
 
-def pool_rows(report: StatusReport) -> list[dict[str, Any]]:
-    by_pool: dict[Pool, list[Decision]] = {}
+def pool_rows(report: StatusInputs) -> list[dict[str, Any]]:
+    by_pool: dict[Pool, list[NodeDecision]] = {}
     for decision in report.decisions:
         by_pool.setdefault(decision.member.pool, []).append(decision)
     return [_pool(report, pool, by_pool[pool]) for pool in sorted(by_pool, key=pool_order)]
@@ -32,7 +32,7 @@ def pool_order(pool: Pool) -> tuple[str, str, str]:
     return pool.os_version, pool.kernel, pool.architecture
 
 
-def _pool(report: StatusReport, pool: Pool, decisions: Sequence[Decision]) -> dict[str, Any]:
+def _pool(report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]) -> dict[str, Any]:
     resolution = report.resolutions[pool]
     reason, message = _pool_reason(report, pool, decisions)
     return {
@@ -48,14 +48,14 @@ def _pool(report: StatusReport, pool: Pool, decisions: Sequence[Decision]) -> di
 
 
 def _pool_reason(
-    report: StatusReport, pool: Pool, decisions: Sequence[Decision]
+    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> tuple[str, str]:
     """Returns the first reason that applies."""
     return next(_pool_reasons(report, pool, decisions))
 
 
 def _pool_reasons(
-    report: StatusReport, pool: Pool, decisions: Sequence[Decision]
+    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:
         yield "KernelUnknown", kernel_unknown(decision.member for decision in decisions)
@@ -67,16 +67,16 @@ def _pool_reasons(
     members = (decision.member for decision in decisions)
     lacking = [member for member in members if member.health is not Health.WORKING]
     if broken := [member for member in lacking if member.health is Health.BROKEN]:
-        yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
+        yield "NodesFailed", f"{shorten(m.node.name for m in broken)}: {failure_message(broken[0])}"
     if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
-        yield "NodesNotReady", f"{some(down)}: the node is not ready"
+        yield "NodesNotReady", f"{shorten(down)}: the node is not ready"
     fell_back = report.fell_back.get(pool, "")
     busy = [member for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
-        yield "NodesBusy", activities(busy)
+        yield "NodesBusy", node_activities(busy)
     if fell_back:
         yield "FellBack", fell_back
-    if build is not None and build.progress is Progress.BROKEN:
+    if build is not None and build.progress is BuildProgress.BROKEN:
         yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
     if report.resolutions[pool].link is Link.NONE and report.driver.spec.modules:
         yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"

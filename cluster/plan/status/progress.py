@@ -13,16 +13,16 @@ from math import inf
 from typing import Final, NamedTuple
 
 from cluster.model.states import Health, Phase, Place
-from cluster.plan.nodes.members import Member, cause
-from cluster.plan.rollout.decisions import Decision
+from cluster.plan.nodes.members import DriverNode, failure_message
+from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.rollout.table import Act
-from cluster.plan.status.messages import activities, nodes, running, some
+from cluster.plan.status.messages import node_activities, nodes, running, shorten
 from cluster.plan.status.part import NOTHING, StatusPart
-from cluster.plan.status.report import StatusReport
+from cluster.plan.status.report import StatusInputs
 from nodeside.spec.model import Upgrade
 
 
-class Motion(NamedTuple):
+class RolloutProgress(NamedTuple):
     """A kind of progress. `by_itself` means that it continues without user action."""
 
     reason: str
@@ -34,7 +34,7 @@ class Motion(NamedTuple):
 class ProgressMessages:
     """The messages of each kind of progress, "" where it does not apply."""
 
-    report: StatusReport
+    report: StatusInputs
     options: StatusPart
 
     def paused(self) -> str:
@@ -47,8 +47,9 @@ class ProgressMessages:
         if rollout.phase is not Phase.STOPPED:
             return ""
         return (
-            f"version {self.report.called(rollout.newest)} failed on {some(rollout.failed)}, where "
-            f"{self.report.called(rollout.good)} worked: {self._cause(rollout.failed[0])}; "
+            f"version {self.report.revision_name(rollout.newest)} failed on "
+            f"{shorten(rollout.failed)}, where {self.report.revision_name(rollout.good)} worked: "
+            f"{self._cause(rollout.failed[0])}; "
             f"correct the spec or go back to the old one{self._retry}"
         )
 
@@ -78,7 +79,7 @@ class ProgressMessages:
             return ""
         return f"{self._progress}; the others change at their next reboot"
 
-    def tried(self) -> str:
+    def canary(self) -> str:
         rollout = self.report.rollout
         if rollout.phase is not Phase.CANARY:
             return ""
@@ -92,10 +93,10 @@ class ProgressMessages:
         down = f"; {_are_down(self._down)}" if self._down else ""
         return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self.options.delays}"
 
-    def given_back(self) -> str:
+    def rolled_back(self) -> str:
         stale = self.report.named(_is_stale)
-        newest = self.report.called(self.report.rollout.newest)
-        return f"changing to {newest}: {some(stale)}{self.options.delays}" if stale else ""
+        newest = self.report.revision_name(self.report.rollout.newest)
+        return f"changing to {newest}: {shorten(stale)}{self.options.delays}" if stale else ""
 
     def busy(self) -> str:
         busy = [
@@ -103,21 +104,22 @@ class ProgressMessages:
             for member in self.report.lacking
             if member.health is Health.BUSY and member.pool in self.report.served
         ]
-        return f"{self._works}; {activities(busy)}" if busy else ""
+        return f"{self._works}; {node_activities(busy)}" if busy else ""
 
     # --- shared by several of them ---------------------------------------------------------------
 
     @cached_property
     def _progress(self) -> str:
         rollout, updated = self.report.rollout, self.report.counts["updated"]
-        return f"{updated} of {nodes(rollout.nodes)} have {self.report.called(rollout.newest)}"
+        newest = self.report.revision_name(rollout.newest)
+        return f"{updated} of {nodes(rollout.nodes)} have {newest}"
 
     def _of_option(self, reason: str) -> str:
         message = self.options.progress.get(reason, "")
         return f"{self._progress}; {message}" if message else ""
 
     @cached_property
-    def _failing(self) -> Mapping[str, Member]:
+    def _failing(self) -> Mapping[str, DriverNode]:
         """Returns nodes that show their failure themselves, without the recorded casualties."""
         members = (decision.member for decision in self.report.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
@@ -125,7 +127,7 @@ class ProgressMessages:
     def _cause(self, failed: str) -> str:
         """Returns the node's own message, or the recorded one if it is gone or has changed."""
         if failed in self._failing:
-            return cause(self._failing[failed])
+            return failure_message(self._failing[failed])
         return next(each.message for each in self.report.casualties if each.node == failed)
 
     @property
@@ -140,7 +142,7 @@ class ProgressMessages:
         return f"works on {ready} of {nodes(self.report.rollout.nodes)}"
 
     @cached_property
-    def _holding(self) -> Sequence[Member]:
+    def _holding(self) -> Sequence[DriverNode]:
         """Returns the members that count against the budget."""
         held = set(self.report.rollout.unavailable)
         members = (decision.member for decision in self.report.decisions)
@@ -162,7 +164,7 @@ class ProgressMessages:
     @property
     def _failed_or_down(self) -> str:
         broken = [m.node.name for m in self._holding if m.health is Health.BROKEN]
-        failed = f"{some(broken)} failed" if broken else ""
+        failed = f"{shorten(broken)} failed" if broken else ""
         down = _are_down(self._down) if self._down else ""
         return ", ".join(filter(None, (failed, down)))
 
@@ -176,34 +178,34 @@ TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
     ("NodesOccupied", False, ProgressMessages.occupied),
     ("RolloutBlocked", False, ProgressMessages.blocked),
     ("WaitingForReboot", False, ProgressMessages.waits_for_reboots),
-    ("Canary", True, ProgressMessages.tried),
+    ("Canary", True, ProgressMessages.canary),
     ("RollingOut", True, ProgressMessages.rolled_out),
-    ("RollingOut", True, ProgressMessages.given_back),
+    ("RollingOut", True, ProgressMessages.rolled_back),
     ("NodesBusy", True, ProgressMessages.busy),
 )
 
 
-def current_motion(report: StatusReport, options: StatusPart = NOTHING) -> Motion | None:
+def current_progress(report: StatusInputs, options: StatusPart = NOTHING) -> RolloutProgress | None:
     """Returns the first row that applies; None if there is nothing in progress."""
     messages = ProgressMessages(report, options)
     for reason, by_itself, describe in TABLE:
         if message := describe(messages):
-            return Motion(reason, by_itself, message)
+            return RolloutProgress(reason, by_itself, message)
     return None
 
 
-def stopped(report: StatusReport) -> str:
+def stopped(report: StatusInputs) -> str:
     """Returns why a rollout was stopped, "" if it was not."""
     return ProgressMessages(report, NOTHING).stopped()
 
 
 def _are_down(names: Sequence[str]) -> str:
-    return f"{some(names)} {'is' if len(names) == 1 else 'are'} down"
+    return f"{shorten(names)} {'is' if len(names) == 1 else 'are'} down"
 
 
-def _waits_for_turn(decision: Decision) -> bool:
+def _waits_for_turn(decision: NodeDecision) -> bool:
     return decision.revision is None and decision.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 
-def _is_stale(decision: Decision) -> bool:
+def _is_stale(decision: NodeDecision) -> bool:
     return decision.place is Place.STALE and decision.member.health is not Health.DOWN

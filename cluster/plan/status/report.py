@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cluster.model.actions import Counts, PoolCount
+from cluster.model.actions import NodeCounts, PoolCount
 from cluster.model.names import SILENT
 from cluster.model.snapshot import DriverObject, Pool
 from cluster.model.states import Boot, Health, Place
@@ -15,16 +15,16 @@ from cluster.plan.builds.builds import BuildState
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.hardware import near_label
-from cluster.plan.nodes.members import Member
-from cluster.plan.rollout.casualties import Casualty
-from cluster.plan.rollout.decisions import Decision
+from cluster.plan.nodes.members import DriverNode
+from cluster.plan.rollout.casualties import FailedNode
+from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.rollout.state import RolloutState
-from cluster.plan.status.messages import called
+from cluster.plan.status.messages import revision_name
 from nodeside.spec import Driver
 
 
 @dataclass(frozen=True)
-class StatusReport:
+class StatusInputs:
     """The inputs of conditions and pool rows.
 
     `versions` maps known revisions to versions. `fell_back` says why a pool builds instead of using
@@ -36,13 +36,13 @@ class StatusReport:
     found: DriverObject
     driver: Driver
     rollout: RolloutState
-    decisions: Sequence[Decision]
+    decisions: Sequence[NodeDecision]
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
     fell_back: Mapping[Pool, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     builds: Mapping[Pool, BuildState] = field(default_factory=dict)
-    casualties: Sequence[Casualty] = ()
+    casualties: Sequence[FailedNode] = ()
     near: str = ""
 
     @cached_property
@@ -50,22 +50,22 @@ class StatusReport:
         return counts(self.decisions)
 
     @cached_property
-    def lacking(self) -> Sequence[Member]:
+    def lacking(self) -> Sequence[DriverNode]:
         """Returns the members where the driver does not work, for any reason."""
         members = (decision.member for decision in self.decisions)
         return [member for member in members if member.health is not Health.WORKING]
 
-    def named(self, matches: Callable[[Decision], bool]) -> list[str]:
+    def named(self, matches: Callable[[NodeDecision], bool]) -> list[str]:
         return [decision.member.node.name for decision in self.decisions if matches(decision)]
 
-    def called(self, revision: str) -> str:
+    def revision_name(self, revision: str) -> str:
         """Returns the display name of a revision: `2.0.0 (248fd032616a)`."""
-        return called(revision, self.versions.get(revision, ""))
+        return revision_name(revision, self.versions.get(revision, ""))
 
 
-def report_of(context: DriverContext) -> StatusReport:
+def report_of(context: DriverContext) -> StatusInputs:
     """Returns the inputs of a Driver's status."""
-    return StatusReport(
+    return StatusInputs(
         found=context.resource,
         driver=context.driver,
         rollout=context.rollout.state,
@@ -92,7 +92,7 @@ def _near(context: DriverContext) -> str:
     return next(filter(None, (near_label(nodes, *each) for each in lacking)), "")
 
 
-def counts(decisions: Iterable[Decision]) -> dict[str, int]:
+def counts(decisions: Iterable[NodeDecision]) -> dict[str, int]:
     wanted = assigned = updated = ready = failed = 0
     for decision in decisions:  # local variables: this runs for 5,000 nodes, several times per plan
         member = decision.member
@@ -113,11 +113,11 @@ def counts(decisions: Iterable[Decision]) -> dict[str, int]:
 _POOLS = 256  # maximum rows, as in the status of a Driver
 
 
-def census(report: StatusReport) -> Counts:
+def node_counts(report: StatusInputs) -> NodeCounts:
     """Returns the counts of a plan for metrics."""
     decisions, rollout = report.decisions, report.rollout
     pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
-    return Counts(
+    return NodeCounts(
         phase=rollout.phase,
         places=Counter(decision.place for decision in decisions),
         states=Counter(_states(decisions)),
@@ -128,7 +128,7 @@ def census(report: StatusReport) -> Counts:
     )
 
 
-def _states(decisions: Iterable[Decision]) -> Iterable[str]:
+def _states(decisions: Iterable[NodeDecision]) -> Iterable[str]:
     """Yields the last state that each node's pod reported in this boot, or SILENT."""
     for decision in decisions:
         report, boot = decision.member.report, decision.member.boot

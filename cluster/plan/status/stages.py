@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.model.limits import clipped
+from cluster.model.limits import truncate
 from cluster.model.names import closed_label
 from cluster.model.snapshot import Node
 from cluster.model.stages import StagePod
@@ -19,7 +19,7 @@ from cluster.model.states import Health
 from cluster.plan.stages.stage_state import StageState
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status.conditions import Condition, conditions
-from cluster.plan.status.messages import some
+from cluster.plan.status.messages import shorten
 
 Status = dict[str, Any]
 
@@ -35,7 +35,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StageRow:
     """A stage in the status. `wanted` is the number of nodes where the driver works."""
 
     name: str
@@ -49,7 +49,7 @@ class Row:
             "name": self.name,
             "state": self.state,
             "nodes": {"wanted": self.wanted, "ready": self.ready},
-            "message": clipped(self.message, _MESSAGE_LIMIT),
+            "message": truncate(self.message, _MESSAGE_LIMIT),
         }
 
 
@@ -67,7 +67,7 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     return {**status, "conditions": merged, "stages": [row.document() for row in rows]}
 
 
-def _changed_conditions(rows: Sequence[Row], status: Status) -> Iterator[Condition]:
+def _changed_conditions(rows: Sequence[StageRow], status: Status) -> Iterator[Condition]:
     """Yields StagesReady, and the other conditions that it changes."""
     bad = next((row for row in rows if row.state in _BAD), None)
     first = bad or next((row for row in rows if row.state != "Ready"), None)
@@ -84,11 +84,11 @@ def _changed_conditions(rows: Sequence[Row], status: Status) -> Iterator[Conditi
         yield Condition("Degraded", True, reason, message)
 
 
-def _count(rows: Sequence[Row]) -> str:
+def _count(rows: Sequence[StageRow]) -> str:
     return "1 stage is" if len(rows) == 1 else f"{len(rows)} stages are"
 
 
-def _rows(staging: StagePlan) -> Iterator[Row]:
+def _rows(staging: StagePlan) -> Iterator[StageRow]:
     names = {step.name for step in staging.steps}
     for step in staging.steps:
         yield _row(staging, step)
@@ -98,21 +98,23 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
         stages = staging.context.resource.status.get("stages", ())
         removed = {row["name"] for row in stages} - names
     for name in sorted(removed):
-        yield Row(name, "Progressing", message="removed from the spec, and being deleted")
+        yield StageRow(name, "Progressing", message="removed from the spec, and being deleted")
 
 
-def _row(staging: StagePlan, step: StageState) -> Row:
+def _row(staging: StagePlan, step: StageState) -> StageRow:
     working = staging.working
     if staging.observed.unknown:
-        return Row(step.name, "Unknown", message=staging.observed.unknown)
+        return StageRow(step.name, "Unknown", message=staging.observed.unknown)
     ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
     counts = (len(working), len(ready))
     if step.error:
-        return Row(step.name, "Progressing" if step.awaited else "Invalid", *counts, step.error)
+        return StageRow(
+            step.name, "Progressing" if step.awaited else "Invalid", *counts, step.error
+        )
     for state, message in _obstacles(staging, step, {m.node.name for m in ready}):
         if message:
-            return Row(step.name, state, *counts, _with(message, step.skipped))
-    return Row(step.name, "Ready", *counts, "; ".join(step.skipped))
+            return StageRow(step.name, state, *counts, _with(message, step.skipped))
+    return StageRow(step.name, "Ready", *counts, "; ".join(step.skipped))
 
 
 def _with(message: str, skipped: Sequence[str]) -> str:
@@ -132,7 +134,10 @@ def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterato
     yield "Progressing", "; ".join((*behind, *(words for _, words in staging.silent(step))))
     late = [m.node for m in staging.working if m.node.name not in ready]
     if late:
-        yield "Progressing", f"{some(node.name for node in late)}: {_why(staging, step, late[0])}"
+        yield (
+            "Progressing",
+            f"{shorten(node.name for node in late)}: {_why(staging, step, late[0])}",
+        )
     if not staging.working:
         yield "Waiting", "the driver works on no node yet"
 
@@ -148,7 +153,7 @@ def _failing(staging: StagePlan, step: StageState) -> str:
     if not stuck:
         return _failed_job(staging, step) or _late(staging, step)
     stuck.sort(key=lambda pod: pod.name)
-    return f"{some(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
+    return f"{shorten(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
 
 
 def _failed_job(staging: StagePlan, step: StageState) -> str:
@@ -161,7 +166,7 @@ def _failed_job(staging: StagePlan, step: StageState) -> str:
             if (words := staging.runs.failed(job, member.node))
         }
         if failed:
-            return f"{some(failed)}: {next(iter(failed.values()))}"
+            return f"{shorten(failed)}: {next(iter(failed.values()))}"
     return ""
 
 
@@ -174,7 +179,7 @@ def _late(staging: StagePlan, step: StageState) -> str:
     ]
     if not late:
         return ""
-    return f"{some(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
+    return f"{shorten(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
 
 
 def _where(pod: StagePod) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from nodeside import log
-from nodeside.device_agent.dra.api import Cluster
+from nodeside.device_agent.dra.api import DraClient
 from nodeside.device_agent.dra.driver import DraDriver
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.publisher import Publication, Publisher
@@ -71,7 +71,7 @@ class DraAgent:
         is_serving = self._driver.check(now)
         self._service.check(now)
         if is_serving and self._publisher is None:
-            cluster = Cluster(self._site.access)  # of the publisher's thread
+            cluster = DraClient(self._site.access)  # of the publisher's thread
             publication = Publication(cluster, self._driver.name, self._site.node)
             self._publisher = Publisher(publication)
             self._publisher.want(self._published())
@@ -109,7 +109,7 @@ class DraAgent:
 
     def _claim(self, namespace: str, name: str) -> Document:
         """Ask for a claim, in one of the server's threads. Raises KubernetesError."""
-        with closing(Cluster(self._site.access)) as cluster:
+        with closing(DraClient(self._site.access)) as cluster:
             return cluster.claim(namespace, name)
 
     def _publish_no_more(self) -> None:

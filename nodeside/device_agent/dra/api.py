@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from nodeside.device_agent.dra.slices import API, Document, Write, part
-from nodeside.kube.client import Access, Call, Caller, Client
+from nodeside.kube.client import ApiCall, Caller, Client, PodAccess
 from nodeside.kube.nodes import read_node
 
 _SLICES, _CLAIMS = "resourceslices", "resourceclaims"
@@ -19,7 +19,7 @@ _PAGES = 64
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-def _meaning(call: Call, status: int) -> tuple[str, str] | None:
+def _meaning(call: ApiCall, status: int) -> tuple[str, str] | None:
     if status != 404 or call.verb != "list":
         return None
     return (
@@ -39,10 +39,10 @@ CALLER: Final = Caller(
 )
 
 
-class Cluster:
+class DraClient:
     """The API server. Every method raises KubernetesError only; for one thread at a time."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: PodAccess) -> None:
         self._client = Client(access, CALLER, answer=_LARGEST)
 
     def node_uid(self, node: str) -> str:
@@ -51,7 +51,7 @@ class Cluster:
     def claim(self, namespace: str, name: str) -> Document:
         path = f"/apis/{API}/namespaces/{quote(namespace, safe='')}/{_CLAIMS}/"
         path += quote(name, safe="")
-        return self._client.send(Call("get", _CLAIMS, f"{namespace}/{name}", "GET", path))
+        return self._client.send(ApiCall("get", _CLAIMS, f"{namespace}/{name}", "GET", path))
 
     def slices(self, driver: str, node: str) -> list[Document]:
         """Return the slices of a driver and a node."""
@@ -63,12 +63,12 @@ class Cluster:
         return {_name(each): version(each) for each in found}
 
     def _listed(
-        self, driver: str, node: str, options: Mapping[str, str], accept: str = Call.accept
+        self, driver: str, node: str, options: Mapping[str, str], accept: str = ApiCall.accept
     ) -> Iterator[Document]:
         query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}", **options}
         for _ in range(_PAGES):
             path = f"{_PATH}?{urlencode(query)}"
-            answer = self._client.send(Call("list", _SLICES, driver, "GET", path, accept=accept))
+            answer = self._client.send(ApiCall("list", _SLICES, driver, "GET", path, accept=accept))
             items = answer.get("items") or ()
             yield from (each for each in items if isinstance(each, Mapping) and _name(each))
             following = str(part(answer, "metadata").get("continue", ""))
@@ -82,7 +82,7 @@ class Cluster:
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}[write.verb]
         body = None if write.verb == "delete" else write.document
         kind = "application/json" if body else ""
-        return self._client.send(Call(write.verb, _SLICES, write.name, method, path, kind, body))
+        return self._client.send(ApiCall(write.verb, _SLICES, write.name, method, path, kind, body))
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""

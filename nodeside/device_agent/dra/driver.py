@@ -16,7 +16,7 @@ from nodeside import log
 from nodeside.device_agent import messages
 from nodeside.device_agent.dra.service import VERSIONS, ClaimService
 from nodeside.device_agent.dra.site import Site
-from nodeside.device_agent.rpc import Server, Unary
+from nodeside.device_agent.rpc import RpcServer, Unary
 from nodeside.errors import NodesideError
 from nodeside.protocol.labels import dra_driver
 from nodeside.system.clock import backoff
@@ -39,8 +39,8 @@ class DraDriver:
         self._socket, self._registered_by = site.service(driver), site.registration(driver)
         self._service = service
         self._kubelet_came = kubelet_came
-        self._server = Server(service.services)
-        self._registration = Server(
+        self._server = RpcServer(service.services)
+        self._registration = RpcServer(
             {
                 "pluginregistration.Registration": {
                     "GetInfo": Unary(self._info, messages.InfoRequest),

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from nodeside import log
 from nodeside.device_agent.dra.api import version
-from nodeside.device_agent.dra.slices import Document, Pool, Write, writes
+from nodeside.device_agent.dra.slices import Document, SlicePool, Write, writes
 from nodeside.http.status import KubernetesError
 from nodeside.system.clock import Clock, backoff
 
@@ -99,7 +99,7 @@ class Publication:
             found = self._cluster.slices(self._driver, self._node)
             self._node_uid = self._cluster.node_uid(self._node)  # it may be another Node by now
             self._stored = {each["metadata"]["name"]: each for each in found}
-        pool = Pool(self._driver, self._node, self._node_uid)
+        pool = SlicePool(self._driver, self._node, self._node_uid)
         due = writes(pool, list(self._stored.values()), devices)
         for write in due:
             answer = self._cluster.write(write)
@@ -107,7 +107,7 @@ class Publication:
                 self._stored.pop(write.name, None)
             else:
                 # What an older API server leaves out of it would be written again and again.
-                self._stored[write.name] = _as_written(write, answer)
+                self._stored[write.name] = _with_version(write, answer)
         self._is_current = True
         if due:
             self._not_before = now + _PAUSE
@@ -126,7 +126,7 @@ class Publication:
             log.warning("the devices are not published", why=words, hint=error.hint)
 
 
-def _as_written(write: Write, answer: Document) -> Document:
+def _with_version(write: Write, answer: Document) -> Document:
     metadata = {**write.document["metadata"], "resourceVersion": version(answer)}
     return {**write.document, "metadata": metadata}
 

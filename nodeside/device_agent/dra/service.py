@@ -34,7 +34,7 @@ from nodeside.device_agent.dra.slices import MOST, Document
 from nodeside.device_agent.inventory import Offered
 from nodeside.device_agent.rpc import Feed, Services, Unary
 from nodeside.errors import NodesideError
-from nodeside.http.status import KubernetesError, may_pass
+from nodeside.http.status import KubernetesError, is_transient
 from nodeside.protocol.labels import dra_driver
 from nodeside.spec.devices import Device, Mount
 from nodeside.values import frozen
@@ -177,12 +177,12 @@ class ClaimService:
 
     def _prepared_devices(self, asked: Any, number: int) -> Sequence[Any]:
         """Prepare a claim, again if it is prepared; return its devices. Raises NodesideError."""
-        prepared = self._checked(asked, number)
+        prepared = self._require_ours(asked, number)
         mine = object()
         self._preparing[mine] = asked.uid
         try:
-            claim = self._asked(asked, prepared.claims.get(asked.uid))
-            with self._changing(prepared):
+            claim = self._fetch_claim(asked, prepared.claims.get(asked.uid))
+            with self._exclusive_change(prepared):
                 if mine not in self._preparing:
                     raise ClaimUnfit("it was unprepared while the API server was asked for it")
                 spec = cdi_spec(self._kind, claim, self._edits(claim))
@@ -196,9 +196,9 @@ class ClaimService:
             names = ",".join(each.device for each in claim.devices)
             log.fact("a claim is prepared", claim=_words(asked), devices=names)
         given_names = {each["name"] for each in spec["devices"]} if spec else set()
-        return _answered(claim, self._site.node, self._kind, given_names)
+        return _prepared_devices_of(claim, self._site.node, self._kind, given_names)
 
-    def _checked(self, asked: Any, number: int) -> Prepared:
+    def _require_ours(self, asked: Any, number: int) -> Prepared:
         if not UID.fullmatch(asked.uid):
             raise ClaimUnfit(f"{asked.uid[:64]!r} is no uid")
         if number >= _MOST:
@@ -208,19 +208,19 @@ class ClaimService:
         return self._prepared
 
     @contextmanager
-    def _changing(self, prepared: Prepared) -> Iterator[None]:
+    def _exclusive_change(self, prepared: Prepared) -> Iterator[None]:
         """Change what is prepared, alone. Raises ClaimUnfit if another agent may do so by now."""
         with self._working:
             if self._prepared is not prepared:
                 raise ClaimUnfit(_ENDS)
             yield
 
-    def _asked(self, asked: Any, known: Claim | None) -> Claim:
+    def _fetch_claim(self, asked: Any, known: Claim | None) -> Claim:
         """Return what the API server says of a claim; while it fails, what is known."""
         try:
             document = self._ask(asked.namespace, asked.name)
         except KubernetesError as error:
-            if known is not None and (error.status == 0 or may_pass(error.status)):
+            if known is not None and (error.status == 0 or is_transient(error.status)):
                 return known
             raise
         return allotted(
@@ -243,10 +243,12 @@ class ClaimService:
                     raise ClaimUnfit(f"this node has no device {name} of {self._driver} now")
                 each = devices[name]
                 ids.setdefault(each.entry.resource, []).append(each.offered.id)
-            edits[request] = Edits(tuple(self._given(*each) for each in ids.items()))
+            edits[request] = Edits(tuple(self._container_edits(*each) for each in ids.items()))
         return edits
 
-    def _given(self, resource: str, ids: Sequence[str]) -> tuple[Given, tuple[Mount, ...]]:
+    def _container_edits(
+        self, resource: str, ids: Sequence[str]
+    ) -> tuple[Given, tuple[Mount, ...]]:
         give = self._entries[resource].give
         try:
             return given(give, self._offered.get(resource, {}), ids), give.mounts
@@ -264,8 +266,8 @@ class ClaimService:
         for number, each in enumerate(request.claims):
             answer = messages.NodeUnprepareResourceResponse()
             try:
-                prepared = self._checked(each, number)
-                with self._changing(prepared):
+                prepared = self._require_ours(each, number)
+                with self._exclusive_change(prepared):
                     for call in [c for c, uid in list(self._preparing.items()) if uid == each.uid]:
                         self._preparing.pop(call, None)
                     is_known = prepared.drop(each.uid)
@@ -294,7 +296,9 @@ class ClaimService:
         )
 
 
-def _answered(claim: Claim, pool: str, kind: str, given_names: set[str]) -> Sequence[Any]:
+def _prepared_devices_of(
+    claim: Claim, pool: str, kind: str, given_names: set[str]
+) -> Sequence[Any]:
     """Return the devices of a claim. The first of a request brings what all of them give."""
     seen: set[str] = set()
 

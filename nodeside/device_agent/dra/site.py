@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeside.kube.client import Access
+from nodeside.kube.client import PodAccess
 from nodeside.protocol.labels import dra_driver
 from nodeside.values import frozen
 
@@ -20,7 +20,7 @@ class Site:
     """
 
     node: str
-    access: Access
+    access: PodAccess
     plugins: Path
     registry: Path
     state: Path

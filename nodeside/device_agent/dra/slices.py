@@ -36,7 +36,7 @@ Document = Mapping[str, Any]
 
 
 @frozen
-class Pool:
+class SlicePool:
     """The pool of a DRA driver on a node, and the uid of the Node, which owns the slices."""
 
     driver: str
@@ -114,7 +114,7 @@ def _string(text: str) -> Document:
 # --- all of them --------------------------------------------------------------------------------
 
 
-def writes(pool: Pool, stored: Sequence[Document], devices: Sequence[Document]) -> list[Write]:
+def writes(pool: SlicePool, stored: Sequence[Document], devices: Sequence[Document]) -> list[Write]:
     """Return what makes the stored slices of a pool say what devices there are.
 
     `stored` are whole slices of this driver and node, as the API server has them; nobody else
@@ -126,7 +126,7 @@ def writes(pool: Pool, stored: Sequence[Document], devices: Sequence[Document]) 
     }
     taken = {each["metadata"]["name"] for each in stored}
     layout = laid_out(
-        {name: _names(each) for name, each in ours.items()}, list(wanted), _free(pool, taken)
+        {name: _names(each) for name, each in ours.items()}, list(wanted), _free_names(pool, taken)
     )
     generation = _generation(ours, layout)
     found = []
@@ -173,7 +173,7 @@ def laid_out(
     return layout
 
 
-def _free(pool: Pool, taken: Container[str]) -> Iterator[str]:
+def _free_names(pool: SlicePool, taken: Container[str]) -> Iterator[str]:
     """Yield names of slices that do not exist yet: `<driver>-<node>-<number>`.
 
     No other driver and node have the same ones, as the name of a driver ends with a domain; the
@@ -196,7 +196,7 @@ def _generation(ours: Mapping[str, Document], layout: Mapping[str, object]) -> i
     return newest if same else newest + 1
 
 
-def _written(pool: Pool, name: str, spec: Document, old: Document | None) -> Write | None:
+def _written(pool: SlicePool, name: str, spec: Document, old: Document | None) -> Write | None:
     owner = {"apiVersion": "v1", "kind": "Node", "name": pool.node, "uid": pool.node_uid}
     metadata: dict[str, Any] = {"name": name, "ownerReferences": [owner]}
     document = {"apiVersion": API, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}

@@ -14,7 +14,7 @@ from nodeside import log
 from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.errors import Bug, NodesideError
 from nodeside.protocol.node_status import NodeDriverStatus, State
-from nodeside.spec import glance
+from nodeside.spec import peek_driver_name
 
 _UNKNOWN = "unknown"  # a NodeDriver must have a version
 
@@ -58,7 +58,7 @@ def _announce_failure(
     error: NodesideError,
     expected_kernel: str,
 ) -> None:
-    name, version = glance(config.driver_file)
+    name, version = peek_driver_name(config.driver_file)
     about = LastRead(name or last.name, version or last.version or _UNKNOWN)
     if not about.name:
         log.warning(

@@ -27,7 +27,7 @@ from pathlib import Path
 from nodeside import log
 from nodeside.driver.agent.resolution import LastRead, resolve_or_tell
 from nodeside.driver.bringup.attempt import Attempt
-from nodeside.driver.bringup.bringup import bring_up, judge_loaded
+from nodeside.driver.bringup.bringup import bring_up, report_if_loaded
 from nodeside.driver.bringup.earlier_attempts import EarlierAttempts
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.neighbours import paths_of_predecessors
@@ -49,7 +49,7 @@ Tell = Callable[[NodeDriverStatus], None]
 _LOCK_TIMEOUT = 60.0  # seconds; another holder of the lock is a person or the previous pod
 _FIRST_RETRY = 5.0  # seconds, doubled up to _LONGEST_RETRY
 _LONGEST_RETRY = 300.0
-_CALM = 2.0  # seconds after a successful look during which uevents are deferred
+_UEVENT_QUIET_SECONDS = 2.0  # seconds after a successful look during which uevents are deferred
 
 
 class _Result(Enum):
@@ -96,7 +96,7 @@ def stopped_at_the_end(services: Services, host: Host) -> Iterator[None]:
 
 
 @dataclass
-class Run:
+class DriverLoop:
     """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
 
     `loader` loads the modules; None means by system calls. Without a `pod_lock` this is not a pod,
@@ -144,10 +144,10 @@ class Run:
         services = Services()
         with ExitStack() as stack:
             self.pod_lock, self.services = PodLock(stack), services
-            self._keep_up(services)
+            self._loop(services)
 
-    def _keep_up(self, services: Services) -> None:
-        from nodeside.driver.agent.watch import Watch, Why
+    def _loop(self, services: Services) -> None:
+        from nodeside.driver.agent.watch import Wakeups, Why
 
         def ended() -> bool:
             if os.getpid() == 1:
@@ -156,7 +156,7 @@ class Run:
 
         retry, repeat_failed = _FIRST_RETRY, True
         with (
-            Watch(*self._watched(), ended=ended) as watch,
+            Wakeups(*self._inputs_to_watch(), ended=ended) as watch,
             stopped_at_the_end(services, self.config.host),
         ):
             self.listener = replace(self.listener, stopping=lambda: watch.stopping is not None)
@@ -175,7 +175,9 @@ class Run:
                     timeout = services.next_start()
                 is_ready = result is _Result.READY
                 ready = ready_path(self.config.host, self.last_read.name) if is_ready else None
-                reason = watch.wait(timeout, calm=_CALM if is_ready else retry, ready=ready)
+                reason = watch.wait(
+                    timeout, calm=_UEVENT_QUIET_SECONDS if is_ready else retry, ready=ready
+                )
                 if result is _Result.READY:
                     retry = _FIRST_RETRY
                 elif reason.why is not Why.POLL and result is not _Result.SERVICE_FAILED:
@@ -184,7 +186,7 @@ class Run:
                 repeat_failed = reason.why in (Why.INPUT, Why.PATIENCE)
                 if reason.why is Why.INPUT:
                     retry = _FIRST_RETRY
-                    watch.follow(*self._watched())
+                    watch.follow(*self._inputs_to_watch())
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
 
@@ -216,7 +218,7 @@ class Run:
             return _Result.SERVICE_FAILED
         return _Result.RETRYABLE if report.retryable else _Result.FAILED
 
-    def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...], tuple[Path, ...]]:
+    def _inputs_to_watch(self) -> tuple[tuple[str, ...], tuple[Path, ...], tuple[Path, ...]]:
         """Return what is a reason to look again: modules, files, and files to look at often."""
         config = self.config
         files = [config.driver_file, config.policy_file, config.ca_file, config.credentials_file]
@@ -252,7 +254,7 @@ def _bring_up(attempt: Attempt) -> Report:
         if services is not None and not services.are_ready(attempt.task.driver.spec.services):
             raise bug from exc  # right modules are not enough
         try:
-            report = judge_loaded(attempt)
+            report = report_if_loaded(attempt)
         except Exception as problem:
             attempt.journal.note(f"the loaded modules cannot be judged: {problem}")
             report = None

@@ -66,7 +66,7 @@ def concerns(event: Uevent, modules: frozenset[str]) -> bool:
     return event.subsystem == "pci" and event.action in _PCI_ACTIONS
 
 
-class Watch:
+class Wakeups:
     """A watch on uevents, input files and stop signals.
 
     Use it as a context manager in the main thread, and create it before the first look. It wakes if
@@ -104,7 +104,7 @@ class Watch:
         self._looked_at = self._clock.now()
         self.stopping: signal.Signals | None = None
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Wakeups:
         self._uevents = self._open_uevents()
         if self._uevents is None:
             self._poll = min(self._poll, POLL_WITHOUT_UEVENTS)

@@ -1,7 +1,7 @@
 """The four requests that a driver container makes to the Kubernetes API server.
 
-`Cluster` sends the calls of documents.py. `NoCluster` records them, so that `nodeside try` and a
-manual run can show and check what would be sent to a cluster.
+`StatusClient` sends the calls of documents.py. `RecordingClient` records them, so that `nodeside
+try` and a manual run can show and check what would be sent to a cluster.
 
 No connection stays open between announcements.
 """
@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from nodeside.driver.announce.documents import event_call, node_driver_call
 from nodeside.http.status import OLD_DEFINITIONS, KubernetesError
-from nodeside.kube.client import Access, Call, Caller, Client
+from nodeside.kube.client import ApiCall, Caller, Client, PodAccess
 from nodeside.kube.nodes import label_node, read_node
 from nodeside.protocol.labels import API_GROUP
 
-_RECORDED = 100  # calls that `NoCluster` keeps, so that memory stays bounded in a long run
+_RECORDED = 100  # calls that `RecordingClient` keeps, so that memory stays bounded in a long run
 
 
-class Api(Protocol):
+class StatusApi(Protocol):
     """The cluster interface for announcements. Every method raises KubernetesError only."""
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
@@ -39,10 +39,10 @@ class Api(Protocol):
         """Close the connection; the next call opens a new one."""
 
 
-class Cluster:
+class StatusClient:
     """The API server of the cluster that this pod runs in."""
 
-    def __init__(self, access: Access, **timeouts: float) -> None:
+    def __init__(self, access: PodAccess, **timeouts: float) -> None:
         self._client = Client(access, CALLER, **timeouts)
         self._status_apart = False  # learned from responses
 
@@ -90,11 +90,11 @@ class Cluster:
         self._client.close()
 
 
-class NoCluster:
+class RecordingClient:
     """Replacement for a cluster that records the calls instead, newest last."""
 
     def __init__(self) -> None:
-        self.would_write: list[Call] = []
+        self.would_write: list[ApiCall] = []
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
         self._record(label_node(node, labels))
@@ -112,17 +112,17 @@ class NoCluster:
     def close(self) -> None:
         """Do nothing: no connection is open."""
 
-    def _record(self, call: Call) -> None:
+    def _record(self, call: ApiCall) -> None:
         self.would_write = [*self.would_write[1 - _RECORDED :], call]
 
 
-def connect(environ: Mapping[str, str]) -> Cluster | NoCluster:
+def connect(environ: Mapping[str, str]) -> StatusClient | RecordingClient:
     """Return the cluster of this pod; outside of a pod, a NoCluster that records the calls."""
-    access = Access.from_environment(environ)
-    return NoCluster() if access is None else Cluster(access)
+    access = PodAccess.from_environment(environ)
+    return RecordingClient() if access is None else StatusClient(access)
 
 
-def _meaning(call: Call, status: int) -> tuple[str, str] | None:
+def _meaning(call: ApiCall, status: int) -> tuple[str, str] | None:
     """Return the beginning of the message, and the hint, for what only a NodeDriver meets."""
     if not call.resource.startswith("nodedrivers"):
         return None

@@ -17,7 +17,7 @@ from typing import Any
 
 from nodeside import log
 from nodeside.driver.announce import documents
-from nodeside.driver.announce.api import Api
+from nodeside.driver.announce.api import StatusApi
 from nodeside.driver.announce.documents import occasion
 from nodeside.http.status import KubernetesError
 from nodeside.protocol.node_status import NodeDriverStatus, State
@@ -40,7 +40,7 @@ class Pace:
     refused_retry: float = 300.0
 
 
-class Part(Enum):
+class AnnouncementPart(Enum):
     """The parts of an announcement, in the order of sending.
 
     The response to the label PATCH has the node uid that the other parts refer to.
@@ -64,7 +64,7 @@ class Delivery:
     older one.
     """
 
-    api: Api
+    api: StatusApi
     pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=Clock)
     wall: Callable[[], float] = time.time
@@ -72,13 +72,13 @@ class Delivery:
 
     def __post_init__(self) -> None:
         self._desired: NodeDriverStatus | None = None
-        self._sent: dict[Part, NodeDriverStatus] = {}
+        self._sent: dict[AnnouncementPart, NodeDriverStatus] = {}
         self._node_uid = ""
         self._event: Mapping[str, Any] = {}  # in progress; its name makes a retry harmless
         self._news_since: float | None = None
         self._not_before = 0.0
         self._failures = 0
-        self._refused_until: dict[Part, float] = {}
+        self._refused_until: dict[AnnouncementPart, float] = {}
         self._complaint = ""
 
     def want(self, status: NodeDriverStatus, *, event_sent: bool = False) -> None:
@@ -91,7 +91,7 @@ class Delivery:
         self._desired, self._event = status, {}
         self._refused_until.clear()
         if event_sent:
-            self._sent[Part.EVENT] = status
+            self._sent[AnnouncementPart.EVENT] = status
         if not self._open_parts():
             self._news_since = None
         elif self._news_since is None:
@@ -128,52 +128,55 @@ class Delivery:
         self._sent[part] = status
         self._refused_until.pop(part, None)
         self._failures = 0
-        if part is Part.LABEL and status.state not in documents.NOTABLE:
-            self._sent.pop(Part.EVENT, None)  # the next notable state needs a new Event
+        if part is AnnouncementPart.LABEL and status.state not in documents.NOTABLE:
+            self._sent.pop(AnnouncementPart.EVENT, None)  # the next notable state needs a new Event
         if not self._open_parts():
             self._complete(status)
 
-    def _open_parts(self) -> list[Part]:
-        return [part for part in Part if self._is_open(part)]
+    def _open_parts(self) -> list[AnnouncementPart]:
+        return [part for part in AnnouncementPart if self._is_open(part)]
 
-    def _next_part(self) -> Part | None:
+    def _next_part(self) -> AnnouncementPart | None:
         now = self.clock.now()
         for part in self._open_parts():
             if self._refused_until.get(part, now) <= now:
                 return part
         return None
 
-    def _is_open(self, part: Part) -> bool:
+    def _is_open(self, part: AnnouncementPart) -> bool:
         """Return whether this part still has to be sent."""
         desired, sent = self._desired, self._sent.get(part)
         if desired is None:
             return False
         match part:
-            case Part.LABEL:
+            case AnnouncementPart.LABEL:
                 return sent is None or sent.state is not desired.state
-            case Part.NODE_DRIVER:
+            case AnnouncementPart.NODE_DRIVER:
                 return not same_news(sent, desired)
-            case Part.EVENT:
+            case AnnouncementPart.EVENT:
                 notable = desired.state in documents.NOTABLE
                 return notable and (sent is None or occasion(sent) != occasion(desired))
 
     def _settled_at(self) -> float:
         """Return the time from which the desired state may be sent; 0 means immediately."""
-        sent = (self._sent.get(Part.LABEL), self._sent.get(Part.NODE_DRIVER))
+        sent = (
+            self._sent.get(AnnouncementPart.LABEL),
+            self._sent.get(AnnouncementPart.NODE_DRIVER),
+        )
         believed_ready = any(part is not None and part.state is State.READY for part in sent)
         if believed_ready or (self._desired and self._desired.state in documents.NOTABLE):
             return 0.0
         return (self._news_since or 0.0) + self.pace.settle
 
-    def _send(self, part: Part, status: NodeDriverStatus) -> None:
+    def _send(self, part: AnnouncementPart, status: NodeDriverStatus) -> None:
         match part:
-            case Part.LABEL:
+            case AnnouncementPart.LABEL:
                 labels = documents.labels(status)
                 self._node_uid = self.api.patch_node_labels(status.node, labels) or self._node_uid
-            case Part.NODE_DRIVER:
+            case AnnouncementPart.NODE_DRIVER:
                 uid = self._owner_uid(status.node)
                 self.api.apply_node_driver(documents.node_driver(status, node_uid=uid))
-            case Part.EVENT:
+            case AnnouncementPart.EVENT:
                 if not self._event:
                     self._event = documents.event(status, node_uid=self._node_uid, now=self.wall())
                 self.api.create_event(self._event)
@@ -194,7 +197,7 @@ class Delivery:
                 log.detail(f"the owner of the NodeDriver is not known: {error}")
         return self._node_uid
 
-    def _put_off(self, part: Part, error: KubernetesError) -> None:
+    def _put_off(self, part: AnnouncementPart, error: KubernetesError) -> None:
         """Warn once about an error, and schedule the retry."""
         now, spread = self.clock.now(), 0.5 + self.jitter() / 2
         if error.retryable:

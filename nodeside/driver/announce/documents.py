@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from nodeside.errors import encodable
-from nodeside.kube.client import Call
+from nodeside.kube.client import ApiCall
 from nodeside.protocol.labels import API_GROUP, API_VERSION, node_driver_name, state_label
 from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT, NodeDriverStatus, State
 from nodeside.protocol.records import encode
@@ -29,20 +29,20 @@ NOTABLE = (State.READY, State.FAILED, State.REBOOT_REQUIRED)
 _NOTE_LIMIT = 1024  # bytes; the API server refuses an Event with a longer note
 
 
-def node_driver_call(document: Mapping[str, Any], subresource: str = "") -> Call:
+def node_driver_call(document: Mapping[str, Any], subresource: str = "") -> ApiCall:
     """Apply a NodeDriver or its status server-side. The body is JSON, which is valid YAML."""
     name = str(document["metadata"]["name"])
     resource = "nodedrivers" + (f"/{subresource}" if subresource else "")
     path = f"/apis/{API_VERSION}/nodedrivers/{quote(name, safe='')}"
     path += (f"/{subresource}" if subresource else "") + "?"
     path += urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
-    return Call("patch", resource, name, "PATCH", path, "application/apply-patch+yaml", document)
+    return ApiCall("patch", resource, name, "PATCH", path, "application/apply-patch+yaml", document)
 
 
-def event_call(event: Mapping[str, Any]) -> Call:
+def event_call(event: Mapping[str, Any]) -> ApiCall:
     name, namespace = str(event["metadata"]["name"]), str(event["metadata"]["namespace"])
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events?fieldManager={FIELD_MANAGER}"
-    return Call("create", "events", name, "POST", path, "application/json", event)
+    return ApiCall("create", "events", name, "POST", path, "application/json", event)
 
 
 # --- documents ---------------------------------------------------------------------------------

@@ -28,7 +28,12 @@ from nodeside.driver.bringup.neighbours import (
 )
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.bringup.teardown import unload_driver
-from nodeside.driver.bringup.validate import Scene, Validation, ValidationFailed, validate
+from nodeside.driver.bringup.validate import (
+    Validation,
+    ValidationFailed,
+    ValidationInputs,
+    validate,
+)
 from nodeside.driver.bundle import retention
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
@@ -72,13 +77,13 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
     clear_leaving(task)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
     _await_settled(attempt)
-    _leave_first(attempt)
+    _unload_for_predecessor(attempt)
     observed = observe(task, attempt.loader)
     if not task.wanted.names or plan.prove_loaded(task.wanted, observed)[0] is None:
         require_predecessors(task)
-    decision = ascend(attempt, observed, closed=closed)
+    decision = climb_ladder(attempt, observed, closed=closed)
     if isinstance(decision.action, plan.GiveUp):
-        raise _no_rung(task, decision, closed)
+        raise _no_rung_error(task, decision, closed)
     files = _copy_files(attempt)
     mark = None
     match decision.action:
@@ -87,7 +92,7 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
             if isinstance(proof, BundleManifest):
                 write_symbols(task.host, proof)
             loaded = wanted_modules(task, proof)
-            record = _after_load(task, _remember(task, observed.record, proof))
+            record = _after_load(task, _update_record(task, observed.record, proof))
         case plan.Use(rung, bundle):
             journal.source = rung
             record, mark = Installation(attempt, observed, bundle, rung).run()
@@ -106,7 +111,7 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
     return report
 
 
-def _leave_first(attempt: Attempt) -> None:
+def _unload_for_predecessor(attempt: Attempt) -> None:
     """Unload this driver if one that it comes after leaves, and raise WaitsForDriver."""
     task = attempt.task
     names = ", ".join(leaving_predecessors(task))
@@ -124,7 +129,7 @@ def _leave_first(attempt: Attempt) -> None:
     require_predecessors(task)
 
 
-def judge_loaded(attempt: Attempt) -> Report | None:
+def report_if_loaded(attempt: Attempt) -> Report | None:
     """Return the report of the loaded modules if they are provably the desired ones, else None.
 
     Validates them, but queries no prebuilt source. Raises NodesideError if the validation fails.
@@ -167,7 +172,7 @@ def _await_settled(attempt: Attempt) -> None:
         loader.clock.sleep(_PAUSE)
 
 
-def ascend(
+def climb_ladder(
     attempt: Attempt, observed: plan.Observed, *, closed: Collection[Rung] = ()
 ) -> plan.Decision:
     """Look at the rungs in order until one serves or none is left."""
@@ -179,7 +184,7 @@ def ascend(
             return decision
         rung = decision.action.rung
         if rung in closed:
-            observed = observed.with_finding(rung, plan.Finding("not requested"))
+            observed = observed.with_finding(rung, plan.RungFinding("not requested"))
             continue
         if rung is Rung.BUILT:
             journal.state(State.BUILDING)
@@ -238,7 +243,7 @@ def validate_loaded(
         splat = record.splat
         if mark is None and record.mark is not None:
             mark = Mark(record.mark)
-    scene = Scene(task.host, loader.kernel_log, mark, splat, loader.clock)
+    scene = ValidationInputs(task.host, loader.kernel_log, mark, splat, loader.clock)
     with journal.stage("validate"):
         try:
             validation: Validation = validate(task.driver.spec.validate, loaded, scene)
@@ -324,7 +329,7 @@ def _start_services(attempt: Attempt) -> None:
         services.bring_up(task.name, wanted, attempt.listener.stopping)
 
 
-def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> LoadedRecord:
+def _update_record(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> LoadedRecord:
     """Update loaded.json after the desired modules were found loaded.
 
     The record may be missing because a process was killed before it wrote it. It may also name the
@@ -346,7 +351,7 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
     return fresh
 
 
-def _no_rung(task: Task, decision: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
+def _no_rung_error(task: Task, decision: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
     hint = "give the driver a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
     file = task.config.driver_file
     if not task.wanted.names:

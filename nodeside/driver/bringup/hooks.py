@@ -37,7 +37,7 @@ def _run(name: str, hook: Hook) -> None:
     except NodesideError as error:
         raise HookFailed(f"{name}: {error}", hint=error.hint) from error
     if done.exit_code != 0:
-        words = f"{process.in_words(done.exit_code)}: {' '.join(hook.command)}"
+        words = f"{process.exit_code_in_words(done.exit_code)}: {' '.join(hook.command)}"
         last = process.tail(done.output.strip(), _LINES)
         raise HookFailed(
             f"{name}: {words}\n{last}" if last else f"{name}: {words}",

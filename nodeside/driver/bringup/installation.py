@@ -58,7 +58,7 @@ from nodeside.system.pci import pci_devices
 from nodeside.values import frozen
 
 
-class Refused(NodesideError):
+class RefusedBeforeLoad(NodesideError):
     """Refusal of a module by a check before the load; the kernel never saw the module."""
 
     exit_code = ExitCode.REFUSED
@@ -66,7 +66,7 @@ class Refused(NodesideError):
 
 
 @frozen
-class Checked:
+class CheckedModules:
     """The desired modules of a bundle in load order, and every reason not to load them.
 
     `needs` are the modules of the kernel's tree that each of them needs, by name. `task` is the
@@ -79,7 +79,7 @@ class Checked:
     needs: Mapping[str, tuple[str, ...]]
 
 
-def check_bundle(task: Task, bundle: Bundle) -> Checked:
+def check_bundle(task: Task, bundle: Bundle) -> CheckedModules:
     """Check the desired modules of a bundle against this kernel.
 
     Raises SigningError: if a key is configured, a module that it did not sign is never loaded.
@@ -109,7 +109,7 @@ def check_bundle(task: Task, bundle: Bundle) -> Checked:
         boot=task.wanted.boot,
     )
     needs = {file.name: in_tree_needs(file, files, facts, running) for file in files}
-    return Checked(task, files, (*refusals, *check_build_ids(files)), needs)
+    return CheckedModules(task, files, (*refusals, *check_build_ids(files)), needs)
 
 
 def _leaving(task: Task) -> frozenset[str]:
@@ -382,7 +382,7 @@ class Installation:
                 if bundle is not None:
                     yield bundle
 
-    def _insertions(self, checked: Checked) -> tuple[Insertion, ...]:
+    def _insertions(self, checked: CheckedModules) -> tuple[Insertion, ...]:
         parameters = checked.task.parameters
         return tuple(
             Insertion(
@@ -409,7 +409,7 @@ def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
                 hint="reboot the node: the next boot loads the wanted modules",
             )
         case plan.Replacement.REFUSE:
-            raise Refused(
+            raise RefusedBeforeLoad(
                 f"{', '.join(known.in_kernel)}: {why}",
                 hint=f"unload it yourself (rmmod {' '.join(known.in_kernel)}), or allow it with "
                 "unload.foreign: replace",
@@ -417,6 +417,6 @@ def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
     assert_never(decision)
 
 
-def _refused(refusals: Sequence[Refusal]) -> Refused:
+def _refused(refusals: Sequence[Refusal]) -> RefusedBeforeLoad:
     text = "\n".join(f"{refusal.module}: {refusal.message}" for refusal in refusals)
-    return Refused(text, hint=next((r.hint for r in refusals if r.hint), ""))
+    return RefusedBeforeLoad(text, hint=next((r.hint for r in refusals if r.hint), ""))

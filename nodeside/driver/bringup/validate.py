@@ -100,7 +100,7 @@ def _hint(validation: Validation) -> str:
 
 
 @frozen
-class Scene:
+class ValidationInputs:
     """The inputs of a validation: the node, the kernel log, and the mark from before the load.
 
     `splat` is the complaint that an earlier validation found in the log after that mark.
@@ -113,7 +113,9 @@ class Scene:
     clock: Clock = field(default_factory=Clock)
 
 
-def validate(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> Validation:
+def validate(
+    spec: Validate, modules: Sequence[LoadedModule], scene: ValidationInputs
+) -> Validation:
     """Return the table if every check passed. Raises ValidationFailed, SpecError."""
     validation = check_all(spec, modules, scene)
     if not validation.ok:
@@ -121,7 +123,9 @@ def validate(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> V
     return validation
 
 
-def check_all(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> Validation:
+def check_all(
+    spec: Validate, modules: Sequence[LoadedModule], scene: ValidationInputs
+) -> Validation:
     """Run all checks; repeat failing ones until they pass or `spec.timeout_seconds` have passed."""
     looks = _looks(spec, modules, scene.host)
     started = scene.clock.now()
@@ -140,7 +144,7 @@ def check_all(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> 
     return Validation((*rows, *_check_kernel_log(scene, started, [each.name for each in modules])))
 
 
-def _timed(look: Look, scene: Scene, started: float) -> CheckResult:
+def _timed(look: Look, scene: ValidationInputs, started: float) -> CheckResult:
     result = look()
     return replace(result, seconds=round(scene.clock.now() - started, 3))
 
@@ -236,13 +240,13 @@ def command_succeeds(check: CommandCheck) -> CheckResult:
     except NodesideError as exc:
         return CheckResult(name, False, expected, str(exc))
     tail = process.tail(result.errors.strip() or result.output.strip(), 3)
-    words = process.in_words(result.exit_code)
+    words = process.exit_code_in_words(result.exit_code)
     ok = result.exit_code == 0
     return CheckResult(name, ok, expected, words if ok or not tail else f"{words}: {tail[:_TEXT]}")
 
 
 def _check_kernel_log(
-    scene: Scene, started: float, modules: Collection[str]
+    scene: ValidationInputs, started: float, modules: Collection[str]
 ) -> tuple[CheckResult, ...]:
     """Check for splats since the mark. An unreadable log proves nothing, but fails nothing."""
     if scene.splat:

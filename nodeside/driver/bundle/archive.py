@@ -112,7 +112,7 @@ def unpack(
                 documents[entry.name] = _small(stream, entry)
                 write_file(temporary / entry.name, [documents[entry.name]], sync=False)
                 continue
-            modules[entry.name] = _write(stream, entry, temporary)
+            modules[entry.name] = _extract_module(stream, entry, temporary)
         stream.finish()
         described = _described(stream, documents)
         if accept is not None:
@@ -274,7 +274,7 @@ def _checked(info: tarfile.TarInfo, stream: _Unzipped) -> _Entry:
     return _Entry(info.name, info.size)
 
 
-def _write(stream: _Unzipped, entry: _Entry, to: Path) -> BundleFile:
+def _extract_module(stream: _Unzipped, entry: _Entry, to: Path) -> BundleFile:
     sha256, size = write_file(to / entry.name, stream.chunks(entry.size), sync=False)
     return BundleFile(entry.name, sha256, size)
 

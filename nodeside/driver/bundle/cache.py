@@ -224,7 +224,11 @@ class Cache:
 
     def _replace(self, place: Path, bundle: Bundle) -> Bundle:
         existing, problem = _examine(place)
-        if existing is not None and existing.digest == bundle.digest and _as_signed(place, bundle):
+        if (
+            existing is not None
+            and existing.digest == bundle.digest
+            and _has_same_signature(place, bundle)
+        ):
             return existing
         if problem:
             _rename_damaged(place)
@@ -282,7 +286,7 @@ def _mark(parent: Path, digest: str) -> Path:
     return parent / f"{_BUILT_PREFIX}{digest.removeprefix('sha256:')}"
 
 
-def _as_signed(place: Path, bundle: Bundle) -> bool:
+def _has_same_signature(place: Path, bundle: Bundle) -> bool:
     """Return whether the bundle at `place` has the same signature as `bundle`, its equal."""
     return read_manifest(place).signature == read_manifest(bundle.directory).signature
 

@@ -210,8 +210,8 @@ def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
         yield from _module_problems(module)
     files = [file.file for file in manifest.files()]
     yield from _file_problems(manifest.files())
-    yield from _doubles("file", files)
-    yield from _doubles("module", [module.name for module in manifest.modules])
+    yield from _duplicate_names("file", files)
+    yield from _duplicate_names("module", [module.name for module in manifest.modules])
     yield from _unprintable(manifest)
     if not _VERSION.fullmatch(manifest.version):
         yield "version", f"is not a valid driver version: {manifest.version!r:.80}"
@@ -237,7 +237,7 @@ def _file_problems(files: Iterable[BundleFile]) -> Iterator[tuple[str, str]]:
             yield f"size of {file.file}", f"is negative: {file.size}"
 
 
-def _doubles(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
+def _duplicate_names(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
-from nodeside.driver.commands.outcome import Outcome, as_document, identity
+from nodeside.driver.commands.outcome import CommandOutput, as_document, identity
 from nodeside.driver.ladder import rungs
-from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import OWN_BUNDLES, Config, Task
 from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
 from nodeside.spec.model import PrebuiltSource
@@ -41,7 +41,7 @@ class NothingCached(NodesideError):
     reason = "NothingCached"
 
 
-def fetch(task: Task) -> Outcome:
+def fetch(task: Task) -> CommandOutput:
     """Fetch the bundle into the cache, unless it is there already."""
     if not task.sources:
         raise SpecError(
@@ -57,9 +57,9 @@ def fetch(task: Task) -> Outcome:
     return _bundle(task, finding.bundle, finding)
 
 
-def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
+def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOutput:
     """Build the bundle into the cache, unless it is there. `local`: start a sidecar here."""
-    finding = Finding("") if again else rungs.look_in_cache(task)
+    finding = RungFinding("") if again else rungs.look_in_cache(task)
     if finding.bundle is None:
         with _toolkit(task.config, local=local) as config:
             finding = rungs.build(replace(task, config=config), listener(SIDECAR_TIMEOUT))
@@ -89,17 +89,17 @@ def _toolkit(config: Config, *, local: bool) -> Iterator[Config]:
         yield config
 
 
-def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
+def publish(task: Task, to: str | None, *, overwrite: bool) -> CommandOutput:
     """Publish the cached bundle for this kernel."""
     from nodeside.driver.store.publish import publish as publish_bundle
 
     source = target(task, to)
     bundle = cached(task, rungs.look_in_cache(task))
     published = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
-    return Outcome(as_document(published), [("published", str(published))])
+    return CommandOutput(as_document(published), [("published", str(published))])
 
 
-def cached(task: Task, finding: Finding) -> Bundle:
+def cached(task: Task, finding: RungFinding) -> Bundle:
     """Return the bundle that was found in the cache. Raises NothingCached."""
     if finding.bundle is None:
         raise NothingCached(
@@ -151,7 +151,7 @@ def _looks_like_host(name: str) -> bool:
     return name == "localhost" or ":" in name or "." in name.strip(".")
 
 
-def _bundle(task: Task, bundle: Bundle, finding: Finding) -> Outcome:
+def _bundle(task: Task, bundle: Bundle, finding: RungFinding) -> CommandOutput:
     manifest = bundle.manifest
     modules = [
         {"name": m.name, "buildId": m.build_id, "sha256": m.sha256, "size": m.size}
@@ -174,4 +174,4 @@ def _bundle(task: Task, bundle: Bundle, finding: Finding) -> Outcome:
     rows += [
         ("module", f"{m.name}  {m.size} bytes, build-id {m.build_id}") for m in manifest.modules
     ]
-    return Outcome(document, rows)
+    return CommandOutput(document, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodeside.devices.discovery import FoundDevice, FoundDevices, discover
-from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.log import escaped
 from nodeside.protocol.ready_file import read_ready
@@ -14,7 +14,7 @@ from nodeside.text.table import table
 COLUMNS = ("RESOURCE", "DEVICE", "PCI", "NUMA", "NODES", "ATTRIBUTES", "HEALTH")
 
 
-def find_devices(config: Config) -> Outcome:
+def find_devices(config: Config) -> CommandOutput:
     """Return what is found for each entry of `spec.devices`. Raises SpecError."""
     driver, host = read_driver(config), config.host
     ready = read_ready(host, driver.name, host.boot_id)
@@ -30,7 +30,7 @@ def find_devices(config: Config) -> Outcome:
     if not driver.spec.devices:
         notes = [f"driver {driver.name} declares no devices: see `devices` in driver.yaml"]
     parts = [table(rows, header=COLUMNS) if rows else "", "\n".join(notes)]
-    return Outcome(document, text="\n\n".join(filter(None, parts)))
+    return CommandOutput(document, text="\n\n".join(filter(None, parts)))
 
 
 def _document(found: FoundDevices) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 import nodeside
-from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.ladder.task import Config, Task, resolve
@@ -48,7 +48,7 @@ _MARKS = {Level.OK: "ok", Level.WARN: "warn", Level.BAD: "BAD"}
 
 
 @frozen
-class Row:
+class DoctorRow:
     """One question and its answer; `todo` says what to do if the level is not `ok`."""
 
     question: str
@@ -57,7 +57,7 @@ class Row:
     todo: str = ""
 
 
-def examine(config: Config, kernel: Kernel | None) -> Outcome:
+def examine(config: Config, kernel: Kernel | None) -> CommandOutput:
     """Answer all questions. The exit code is 0 if no row is bad."""
     rows = [row for question in _QUESTIONS for row in question(config, kernel)]
     document = {"checks": as_document(rows)}
@@ -67,44 +67,44 @@ def examine(config: Config, kernel: Kernel | None) -> Outcome:
     ]
     bad = any(row.level is Level.BAD for row in rows)
     code = ExitCode.SYSTEM if bad else ExitCode.OK
-    return Outcome(document, text=table(lines, header=("CHECK", "", "FOUND")), exit_code=code)
+    return CommandOutput(document, text=table(lines, header=("CHECK", "", "FOUND")), exit_code=code)
 
 
-def _driver(config: Config, kernel: Kernel | None) -> Iterator[Row]:
+def _driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     try:
         task = resolve(config, kernel)
     except NodesideError as error:
-        yield Row("driver.yaml", Level.BAD, str(error), error.hint)
+        yield DoctorRow("driver.yaml", Level.BAD, str(error), error.hint)
         return
     words = (f"{task.name} {task.version}", task.settings.kind.value, task.variant)
-    yield Row("driver.yaml", Level.OK, ", ".join(filter(None, words)))
+    yield DoctorRow("driver.yaml", Level.OK, ", ".join(filter(None, words)))
     cached = task.cache.described(task.tag, task.name) is not None
-    yield Row("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
+    yield DoctorRow("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
     yield from _said_at_boot(task)
 
 
-def _said_at_boot(task: Task) -> Iterator[Row]:
+def _said_at_boot(task: Task) -> Iterator[DoctorRow]:
     """Show the parameters of the modules, and what the kernel's command line says of them."""
     rows = asked(task.driver.spec.modules, task.command_line)
     overruled = any(row.overruled for row in rows)
     todo = "leave out one of the two: driver.yaml wins" if overruled else ""
     if rows:
         words = "\n".join(row.words for row in rows)
-        yield Row("parameters", Level.WARN if overruled else Level.OK, words, todo)
+        yield DoctorRow("parameters", Level.WARN if overruled else Level.OK, words, todo)
     if names := [name for name in task.wanted.names if name in task.command_line.blacklist]:
         found = f"the kernel's command line has {', '.join(names)} in module_blacklist="
-        yield Row("module_blacklist", Level.BAD, found, NOT_BLACKLISTED)
+        yield DoctorRow("module_blacklist", Level.BAD, found, NOT_BLACKLISTED)
 
 
-def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:
+def _kernel(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     running = config.host.kernel
     words = f"{running.release} {running.architecture}, {running.version}"
-    yield Row("kernel", Level.OK, words)
+    yield DoctorRow("kernel", Level.OK, words)
     if kernel is not None and kernel != running:
-        yield Row("requested kernel", Level.OK, f"{kernel.release}, which does not run here")
+        yield DoctorRow("requested kernel", Level.OK, f"{kernel.release}, which does not run here")
         return
     if not (config.host.proc / "modules").exists():
-        yield Row(
+        yield DoctorRow(
             "modules",
             Level.BAD,
             "this kernel has no loadable modules",
@@ -113,7 +113,7 @@ def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:
         return
     tree = config.host.lib_modules(running.release)
     if not (tree / "modules.dep").exists():
-        yield Row(
+        yield DoctorRow(
             "modules",
             Level.WARN,
             f"no {tree / 'modules.dep'}: in-tree dependencies cannot be loaded",
@@ -122,24 +122,24 @@ def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     yield from _trust(config, read_facts(config.host))
 
 
-def _trust(config: Config, facts: KernelFacts) -> Iterator[Row]:
+def _trust(config: Config, facts: KernelFacts) -> Iterator[DoctorRow]:
     if facts.modules_disabled:
-        yield Row("loading", Level.BAD, "kernel.modules_disabled is 1", LOADING_DISABLED)
+        yield DoctorRow("loading", Level.BAD, "kernel.modules_disabled is 1", LOADING_DISABLED)
     enforced = facts.signatures_enforced or facts.lockdown in ("integrity", "confidentiality")
     words = f"lockdown {facts.lockdown or 'unknown'}, signatures " + (
         "enforced" if enforced else "not enforced"
     )
     todo = "set spec.signing to a key that is enrolled: mokutil --import" if enforced else ""
-    yield Row("signatures", Level.WARN if enforced else Level.OK, words, todo)
+    yield DoctorRow("signatures", Level.WARN if enforced else Level.OK, words, todo)
     secure_boot = config.host.sys / _SECURE_BOOT
     try:
         state = "on" if secure_boot.read_bytes()[-1:] == b"\1" else "off"
     except OSError:
         state = "not visible (no EFI variables)"
-    yield Row("secure boot", Level.OK, state)
+    yield DoctorRow("secure boot", Level.OK, state)
 
 
-def _rights(config: Config, _: Kernel | None) -> Iterator[Row]:
+def _rights(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     present = effective(config.host)
     needs = {
         Capability.SYS_MODULE: (Level.BAD, "no module can be loaded or unloaded"),
@@ -150,41 +150,43 @@ def _rights(config: Config, _: Kernel | None) -> Iterator[Row]:
     for capability, (level, consequence) in needs.items():
         name = f"CAP_{capability.name}"
         if capability in present:
-            yield Row(name, Level.OK, "present")
+            yield DoctorRow(name, Level.OK, "present")
         else:
             todo = "run as root, or add it to the container's securityContext"
-            yield Row(name, level, f"missing: {consequence}", todo)
+            yield DoctorRow(name, level, f"missing: {consequence}", todo)
     why = KernelLog(config.host, KernelSyscalls()).mark().unreadable
-    yield Row("kernel log", Level.WARN if why else Level.OK, why or "readable")
+    yield DoctorRow("kernel log", Level.WARN if why else Level.OK, why or "readable")
 
 
-def _disks(config: Config, _: Kernel | None) -> Iterator[Row]:
+def _disks(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     yield _disk("cache", config.cache.root)
     yield _disk("run", config.host.run)
     if config.shared is not None:
         yield _disk("shared directory", config.shared.root, programs=True)
 
 
-def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
+def _disk(question: str, path: Path, *, programs: bool = False) -> DoctorRow:
     """Check space and permissions; `programs`: whether programs must be able to run there."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     flags = os.statvfs(existing).f_flag
     if flags & os.ST_RDONLY:
-        return Row(question, Level.BAD, f"{existing} is mounted read-only", "mount it read-write")
+        return DoctorRow(
+            question, Level.BAD, f"{existing} is mounted read-only", "mount it read-write"
+        )
     if not os.access(existing, os.W_OK):
         todo = "run as root, or choose another place (--cache, --shared, --host-root)"
-        return Row(question, Level.BAD, f"{existing} is not writable", todo)
+        return DoctorRow(question, Level.BAD, f"{existing} is not writable", todo)
     if programs and flags & os.ST_NOEXEC:
         todo = "mount it without noexec (an emptyDir is): kbuild runs programs that it makes"
-        return Row(question, Level.BAD, f"{existing} is mounted noexec", todo)
+        return DoctorRow(question, Level.BAD, f"{existing} is mounted noexec", todo)
     free = shutil.disk_usage(existing).free
     words = f"{path}, {free >> 20} MiB free"
     if free < _LITTLE_SPACE:
-        return Row(question, Level.WARN, words, f"free some space: df -h {existing}")
-    return Row(question, Level.OK, words)
+        return DoctorRow(question, Level.WARN, words, f"free some space: df -h {existing}")
+    return DoctorRow(question, Level.OK, words)
 
 
-def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
+def _mounts(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     """Check the mounts. In a pod each one is separate, and each is sometimes forgotten."""
     host = config.host
     for path, consequence in (
@@ -196,13 +198,13 @@ def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
         mount = f"/{path.relative_to(host.root).parts[0]}"
         mount = "/lib/modules" if mount == "/lib" else mount
         if path.exists():
-            yield Row(f"mount {mount}", Level.OK, str(path))
+            yield DoctorRow(f"mount {mount}", Level.OK, str(path))
         else:
             todo = f"in a pod, mount the host's {mount} at {host.root / mount[1:]}"
-            yield Row(f"mount {mount}", Level.WARN, f"no {path}: {consequence}", todo)
+            yield DoctorRow(f"mount {mount}", Level.WARN, f"no {path}: {consequence}", todo)
 
 
-def _limits(_place: Config, _: Kernel | None) -> Iterator[Row]:
+def _limits(_place: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     """Show the limits of this container; the toolkit container has its own."""
     group = Path("/sys/fs/cgroup")
     limits = []
@@ -211,10 +213,10 @@ def _limits(_place: Config, _: Kernel | None) -> Iterator[Row]:
             limits.append(f"{name} {(group / name).read_text().strip()}")
         except OSError:
             continue
-    yield Row("cgroup limits here", Level.OK, ", ".join(limits) or "none visible")
+    yield DoctorRow("cgroup limits here", Level.OK, ", ".join(limits) or "none visible")
 
 
-def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
+def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     if config.shared is not None:
         yield _sidecar(config)
         return
@@ -225,12 +227,12 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     try:
         done = process.run(argv, timeout=_CHECK_TIMEOUT, env={"PYTHONPATH": package}, check=False)
     except NodesideError as error:
-        yield Row("toolkit", Level.WARN, f"could not be checked: {error}", _ASK_THE_TOOLKIT)
+        yield DoctorRow("toolkit", Level.WARN, f"could not be checked: {error}", _ASK_THE_TOOLKIT)
         return
     try:
         record = json.loads(done.output)
         rows = [
-            Row(
+            DoctorRow(
                 f"toolkit: {item['check']}",
                 Level.OK if item["ok"] else Level.WARN,
                 item["said"],
@@ -239,28 +241,32 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
             for item in record["checks"]
         ]
         yield from rows
-        yield Row("toolkit: jobs", Level.OK, f"make -j{record['jobs']}, by cgroup limits and CPUs")
+        yield DoctorRow(
+            "toolkit: jobs", Level.OK, f"make -j{record['jobs']}, by cgroup limits and CPUs"
+        )
     except (ValueError, KeyError, TypeError):
         output = process.tail(done.errors or done.output, 5)
-        yield Row("toolkit", Level.WARN, f"could not be checked here: {output}", _ASK_THE_TOOLKIT)
+        yield DoctorRow(
+            "toolkit", Level.WARN, f"could not be checked here: {output}", _ASK_THE_TOOLKIT
+        )
 
 
-def _sidecar(config: Config) -> Row:
+def _sidecar(config: Config) -> DoctorRow:
     assert config.shared is not None  # the caller has checked
     try:
         lives = config.shared.sidecar_lives()
         record = config.shared.sidecar(config.host.boot_id)
         theirs = config.shared.sidecar_boot()
     except NodesideError as error:  # the build's own code may write there
-        return Row("toolkit", Level.WARN, f"could not be checked: {error}", _ASK_THE_TOOLKIT)
+        return DoctorRow("toolkit", Level.WARN, f"could not be checked: {error}", _ASK_THE_TOOLKIT)
     if lives and record is not None:
-        return Row(
+        return DoctorRow(
             "toolkit",
             Level.OK,
             f"a sidecar is running, with headers for {record.toolkit_kernel or 'no kernel'}",
         )
     if lives and theirs:
-        return Row(
+        return DoctorRow(
             "toolkit",
             Level.WARN,
             f"a sidecar is running, but it reads the boot id {theirs}, the driver reads "
@@ -270,12 +276,12 @@ def _sidecar(config: Config) -> Row:
         )
     if lives:
         found = "a sidecar is running, and has not written its record yet"
-        return Row("toolkit", Level.WARN, found, "ask again in a few seconds")
+        return DoctorRow("toolkit", Level.WARN, found, "ask again in a few seconds")
     state = "ran in this boot and is gone" if record is not None else "has not run in this boot"
-    return Row("toolkit", Level.WARN, f"the sidecar {state}", _ASK_THE_TOOLKIT)
+    return DoctorRow("toolkit", Level.WARN, f"the sidecar {state}", _ASK_THE_TOOLKIT)
 
 
-Question = Callable[[Config, Kernel | None], Iterator[Row]]
+Question = Callable[[Config, Kernel | None], Iterator[DoctorRow]]
 
 _QUESTIONS: tuple[Question, ...] = (
     _driver,

@@ -14,7 +14,7 @@ from nodeside.driver.bringup import installation
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.commands import bundles, services
 from nodeside.driver.commands.outcome import (
-    Outcome,
+    CommandOutput,
     as_document,
     identity,
     parameter_rows,
@@ -26,7 +26,7 @@ from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import Obstacle, leaving, plan_unload
 from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.compatible import look_for_compatible
-from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.protocol.node_status import Rung
@@ -36,7 +36,7 @@ from nodeside.system.pci import pci_devices
 from nodeside.text.table import table
 
 
-def preview(task: Task) -> Outcome:
+def preview(task: Task) -> CommandOutput:
     """Return the verdict on each rung, and what a run would do."""
     known = _observe(task)
     steps, verdicts = _climb(task, known)
@@ -55,7 +55,7 @@ def preview(task: Task) -> Outcome:
     ]
     ladder = table(rows, header=("RUNG", "", "WHY"))
     text = "\n\n".join([table(head), ladder, "\n".join(f"would {line}" for line in steps)])
-    return Outcome(document, text=text)
+    return CommandOutput(document, text=text)
 
 
 def _runs_here(task: Task) -> bool:
@@ -94,7 +94,7 @@ _KEEP = "touch nothing: the right modules are loaded"
 _MAKE = {Rung.FETCHED: "fetch the bundle", Rung.BUILT: "ask the toolkit to build"}
 
 
-def _peek(task: Task, rung: Rung) -> Finding | None:
+def _peek(task: Task, rung: Rung) -> RungFinding | None:
     """Return what a look at this rung would find; None if it would fetch or build."""
     match rung:
         case Rung.LOADED | Rung.CACHED:
@@ -102,9 +102,9 @@ def _peek(task: Task, rung: Rung) -> Finding | None:
         case Rung.FETCHED:
             said = rungs.ask_sources(task)
             there = said.manifest is not None
-            return None if there else Finding("; ".join(str(line) for line in said.results))
+            return None if there else RungFinding("; ".join(str(line) for line in said.results))
         case Rung.COMPATIBLE if not _runs_here(task):
-            return Finding(f"known once {task.kernel.release} runs")
+            return RungFinding(f"known once {task.kernel.release} runs")
         case Rung.COMPATIBLE:
             return look_for_compatible(task, None)
         case Rung.BUILT:
@@ -159,7 +159,7 @@ def _before_unload(task: Task) -> list[str]:
     return [*_run(spec.hooks.before_unload), *([f"stop {names}"] if names else [])]
 
 
-def fetch(task: Task) -> Outcome:
+def fetch(task: Task) -> CommandOutput:
     """Return whether a source has the bundle."""
     if rungs.peek_in_cache(task).bundle is not None:
         return would(task, "fetch nothing: the cache has it")
@@ -171,7 +171,7 @@ def fetch(task: Task) -> Outcome:
     return would(task, f"fetch it: {said.results[-1]}")
 
 
-def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
+def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOutput:
     """Return whether and where the bundle would be built."""
     if not again and rungs.peek_in_cache(task).bundle is not None:
         return would(task, "build nothing: the cache has it")
@@ -181,7 +181,7 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
     return would(task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}")
 
 
-def load(task: Task) -> Outcome:
+def load(task: Task) -> CommandOutput:
     """Return what would be loaded, or every reason to refuse it."""
     known = _observe(task)
     if plan.prove_loaded(task.wanted, known)[0] is not None:
@@ -194,7 +194,7 @@ def load(task: Task) -> Outcome:
     return would(task, *steps)
 
 
-def validate(task: Task) -> Outcome:
+def validate(task: Task) -> CommandOutput:
     """Return what would be checked."""
     spec = task.driver.spec.validate
     lines = [f"check that the module {name} is live" for name in task.wanted.names]
@@ -211,7 +211,7 @@ def validate(task: Task) -> Outcome:
     return would(task, *lines)
 
 
-def unload(task: Task) -> Outcome:
+def unload(task: Task) -> CommandOutput:
     """Return what would be unloaded, or what blocks it."""
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     loader = Loader(task.host)
@@ -227,14 +227,14 @@ def unload(task: Task) -> Outcome:
     return would(task, *(steps or ["unload nothing: nodeside has loaded none of its modules"]))
 
 
-def stop_services(task: Task) -> Outcome:
+def stop_services(task: Task) -> CommandOutput:
     """Return which services would be stopped."""
     running = [row["name"] for row in services.rows(task, None) if row["pids"]]
     steps = [f"stop {name}" for name in reversed(running)]
     return would(task, *(steps or ["stop nothing: none of its services runs here"]))
 
 
-def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
+def publish(task: Task, to: str | None, *, overwrite: bool) -> CommandOutput:
     """Return where the bundle would be published."""
     source = bundles.target(task, to)
     bundle = bundles.cached(task, rungs.peek_in_cache(task))

@@ -11,15 +11,17 @@ import shlex
 from collections.abc import Iterator
 
 from nodeside import __version__
-from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.commands.outcome import CommandOutput
 from nodeside.driver.ladder.task import Config, resolve
 from nodeside.system.host import Kernel
 
 
-def describe(config: Config, kernel: Kernel | None) -> Outcome:
+def describe(config: Config, kernel: Kernel | None) -> CommandOutput:
     """Return one `NAME='value'` a line, for `eval "$(nodeside driver env)"`. Raises SpecError."""
     facts = dict(_facts(config, kernel))
-    return Outcome(facts, text="\n".join(f"{n}={shlex.quote(value)}" for n, value in facts.items()))
+    return CommandOutput(
+        facts, text="\n".join(f"{n}={shlex.quote(value)}" for n, value in facts.items())
+    )
 
 
 def _facts(config: Config, kernel: Kernel | None) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.commands.bundles import target
-from nodeside.driver.commands.outcome import Outcome, as_document, would
+from nodeside.driver.commands.outcome import CommandOutput, as_document, would
 from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
     answer_to,
@@ -59,7 +59,7 @@ class OrderOptions:
     to: str = ""
 
 
-def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Outcome:
+def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> CommandOutput:
     """Write source and build request to the shared directory, unless the store has the bundle."""
     read_driver(config)  # first: report mistakes in it before anything else
     shared = _shared(config)
@@ -88,19 +88,21 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Ou
     shared.publish_order(ordered)
     rows = [("kernel", kernel.release), ("bundle", ordered.tag), ("store", ordered.to or "none")]
     rows.append(("request", ordered.request or f"none: the store has it ({ordered.digest})"))
-    return Outcome(as_document(ordered), rows)
+    return CommandOutput(as_document(ordered), rows)
 
 
-def finish(config: Config) -> tuple[Outcome, BuildOutcome]:
+def finish(config: Config) -> tuple[CommandOutput, BuildOutcome]:
     """Check, sign and publish the toolkit's result. Raises ToolkitBuildFailed and others."""
     task, ordered = _ordered(config)
-    outcome = _publish(task, _shared(config), ordered) if ordered.request else _present(ordered)
+    outcome = (
+        _publish(task, _shared(config), ordered) if ordered.request else _published_outcome(ordered)
+    )
     rows = [("bundle", outcome.tag), ("verdict", outcome.verdict.value), ("how", outcome.message)]
     rows.append(("digest", outcome.digest))
-    return Outcome(as_document(outcome), rows), outcome
+    return CommandOutput(as_document(outcome), rows), outcome
 
 
-def would_finish(config: Config) -> Outcome:
+def would_finish(config: Config) -> CommandOutput:
     """Return what `finish` would do, in words."""
     task, ordered = _ordered(config)
     if not ordered.request:
@@ -177,7 +179,7 @@ def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome
     return BuildOutcome(verdict, ordered.kernel.release, ordered.tag, bundle.digest, message=text)
 
 
-def _present(ordered: BuildOrder) -> BuildOutcome:
+def _published_outcome(ordered: BuildOrder) -> BuildOutcome:
     text = f"{ordered.to}:{ordered.tag} was already published"
     kernel = ordered.kernel.release
     return BuildOutcome(BuildVerdict.PRESENT, kernel, ordered.tag, ordered.digest, message=text)

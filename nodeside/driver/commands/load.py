@@ -12,7 +12,7 @@ from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.observe import loaded_now, observe
 from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
-from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.commands.outcome import CommandOutput
 from nodeside.driver.commands.report import announcement, as_outcome
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
@@ -31,7 +31,7 @@ class NotProven(NodesideError):
     reason = "NotProven"
 
 
-def load(task: Task) -> Outcome:
+def load(task: Task) -> CommandOutput:
     """Load from the cache without fetching or building, under the lock; validate; announce."""
     console = listener(SIDECAR_TIMEOUT)
     closed = (Rung.FETCHED, Rung.BUILT)
@@ -51,7 +51,7 @@ def _bring_up(attempt: Attempt, closed: tuple[Rung, ...]) -> Report:
         return journal.failed(error, announce=journal.told is not None)
 
 
-def validate(task: Task) -> Outcome:
+def validate(task: Task) -> CommandOutput:
     """Run the checks of driver.yaml against the loaded modules."""
     journal = Journal(task)
     loader = Loader(task.host)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Outcome:
+class CommandOutput:
     """A result. `rows` are (what, value) for the table; `--output json` prints `document`."""
 
     document: Mapping[str, Any]
@@ -54,10 +54,10 @@ def parameter_rows(task: Task) -> list[tuple[str, str]]:
     return [("parameters", "\n".join(rows))] if rows else []
 
 
-def would(task: Task, *lines: str) -> Outcome:
+def would(task: Task, *lines: str) -> CommandOutput:
     """Return the result of a dry run."""
     document = {"driver": task.name, "tag": task.tag, "would": list(lines)}
-    return Outcome(document, text="\n".join(f"would {line}" for line in lines))
+    return CommandOutput(document, text="\n".join(f"would {line}" for line in lines))
 
 
 def as_document(value: Any) -> Any:

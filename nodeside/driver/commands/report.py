@@ -8,16 +8,16 @@ from typing import Any
 from nodeside.driver.announce.documents import labels as announced_labels
 from nodeside.driver.announce.documents import node_driver
 from nodeside.driver.bringup.journal import Journal, Report
-from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.protocol.node_status import State, ready_marker
 from nodeside.protocol.ready_file import ready_path
 from nodeside.text.table import table
 
 
-def as_outcome(report: Report, announced: Mapping[str, Any] | None = None) -> Outcome:
+def as_outcome(report: Report, announced: Mapping[str, Any] | None = None) -> CommandOutput:
     """Return the report as a document, including what was announced (None: nothing)."""
     document = as_document(report) | {"announced": announced}
-    return Outcome(document, text=as_table(report, announced), exit_code=report.exit_code)
+    return CommandOutput(document, text=as_table(report, announced), exit_code=report.exit_code)
 
 
 def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:

@@ -10,26 +10,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from nodeside.driver.agent.run import PodLock, Run, stopped_at_the_end
-from nodeside.driver.agent.watch import Watch, Why
+from nodeside.driver.agent.run import DriverLoop, PodLock, stopped_at_the_end
+from nodeside.driver.agent.watch import Wakeups, Why
 from nodeside.driver.announce.announcer import announcing
-from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.commands.outcome import CommandOutput
 from nodeside.driver.commands.report import announcement, as_outcome
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.ladder.task import Config
 from nodeside.driver.services.services import ServiceFailed, Services
 
 
-def run_once(config: Config, expected_kernel: str, listener: Listener) -> Outcome:
+def run_once(config: Config, expected_kernel: str, listener: Listener) -> CommandOutput:
     """Bring the driver up, announce the result, and return it."""
     with announcing(config.host) as announcer:
-        run = Run(config, listener, announcer.state, expected_kernel)
+        run = DriverLoop(config, listener, announcer.state, expected_kernel)
         journal, report = run.once()
     return as_outcome(report, announcement(journal))
 
 
 def run_once_with_services(
-    config: Config, expected_kernel: str, listener: Listener, show: Callable[[Outcome], None]
+    config: Config, expected_kernel: str, listener: Listener, show: Callable[[CommandOutput], None]
 ) -> None:
     """Do the same and start the services, show the result, and keep them until a stop signal.
 
@@ -39,12 +39,12 @@ def run_once_with_services(
     services = Services()
     with (
         ExitStack() as stack,
-        Watch((), uevents=lambda: None, ended=services.find_ends) as watch,
+        Wakeups((), uevents=lambda: None, ended=services.find_ends) as watch,
         announcing(config.host) as announcer,
         stopped_at_the_end(services, config.host),
     ):
         listener = replace(listener, stopping=lambda: watch.stopping is not None)
-        run = Run(
+        run = DriverLoop(
             config, listener, announcer.state, expected_kernel,
             pod_lock=PodLock(stack), services=services,
         )  # fmt: skip
@@ -62,4 +62,4 @@ def _not_ready(services: Services) -> Iterator[str]:
 def run_for_ever(config: Config, expected_kernel: str, listener: Listener) -> None:
     """Keep the driver up until SIGTERM or SIGINT."""
     with announcing(config.host) as announcer:
-        Run(config, listener, announcer.state, expected_kernel).for_ever()
+        DriverLoop(config, listener, announcer.state, expected_kernel).for_ever()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.services import processes
@@ -16,21 +16,21 @@ _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 _COLUMNS = ("SERVICE", "STATE", "RESTARTS", "PROCESSES", "MEMORY", "CPU")
 
 
-def show(task: Task) -> Outcome:
+def show(task: Task) -> CommandOutput:
     """Return what runs of each service, in the order of their start."""
     ready = read_ready(task.host, task.name, task.boot_id)
     services = rows(task, ready)
     document = {"driver": task.name, "ready": ready is not None, "services": services}
-    return Outcome(document, text=text(services) or "driver.yaml has no services")
+    return CommandOutput(document, text=text(services) or "driver.yaml has no services")
 
 
-def stop(task: Task) -> Outcome:
+def stop(task: Task) -> CommandOutput:
     """Stop the services. `nodeside driver run` starts them again, if it runs."""
     services = task.driver.spec.services
     with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
         stopped = stop_all(task.name, services)
     words = ", ".join(stopped) or "nothing: none of its services runs here"
-    return Outcome({"driver": task.name, "stopped": stopped}, [("stopped", words)])
+    return CommandOutput({"driver": task.name, "stopped": stopped}, [("stopped", words)])
 
 
 def rows(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:

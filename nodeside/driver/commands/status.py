@@ -6,7 +6,7 @@ from typing import Any
 
 from nodeside.driver.bringup.observe import observe
 from nodeside.driver.commands import services
-from nodeside.driver.commands.outcome import Outcome, as_document, identity, parameter_rows
+from nodeside.driver.commands.outcome import CommandOutput, as_document, identity, parameter_rows
 from nodeside.driver.kernel.boot_parameters import asked
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
@@ -19,7 +19,7 @@ from nodeside.protocol.ready_file import read_ready
 from nodeside.text.table import table
 
 
-def read_status(task: Task) -> Outcome:
+def read_status(task: Task) -> CommandOutput:
     """Return the status. Exit code 0 only if this boot has a ready file and the kernel agrees.
 
     Nothing outside the node is queried: a stalled registry must not delay the answer.
@@ -43,7 +43,7 @@ def read_status(task: Task) -> Outcome:
         "services": services.rows(task, ready) if task.driver.spec.services else [],
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
-    return Outcome(document, text=_text(task, document), exit_code=code)
+    return CommandOutput(document, text=_text(task, document), exit_code=code)
 
 
 def _files(task: Task) -> str | None:

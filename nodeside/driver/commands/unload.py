@@ -16,13 +16,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from nodeside import log
-from nodeside.driver.agent.watch import Watch, Why
+from nodeside.driver.agent.watch import Wakeups, Why
 from nodeside.driver.announce.announcer import Announcer, announcing
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.observe import loaded_by_nodeside
 from nodeside.driver.bringup.teardown import unload_driver
-from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.commands.outcome import CommandOutput
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
@@ -50,7 +50,7 @@ class UnloadStopped(NodesideError):
     retryable = True
 
 
-def unload(task: Task) -> Outcome:
+def unload(task: Task) -> CommandOutput:
     """Unload this driver's modules. Obstacles are reported before anything is touched.
 
     From the start of the unload the driver counts as not ready, whatever the result, and this is
@@ -71,12 +71,12 @@ def unload(task: Task) -> Outcome:
     return _outcome(task, removed)
 
 
-def unload_when_idle(task: Task) -> Outcome:
+def unload_when_idle(task: Task) -> CommandOutput:
     """Unload, but wait without a deadline until the lock and the modules are released.
 
     Raises RebootRequired if waiting cannot help, UnloadStopped after SIGTERM or SIGINT.
     """
-    with Watch((), uevents=lambda: None) as watch, announcing(task.host) as announcer:
+    with Wakeups((), uevents=lambda: None) as watch, announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
         return _Patience(task, journal, announcer, watch).unload()
 
@@ -88,9 +88,9 @@ class _Patience:
     task: Task
     journal: Journal
     announcer: Announcer
-    watch: Watch
+    watch: Wakeups
 
-    def unload(self) -> Outcome:
+    def unload(self) -> CommandOutput:
         """Unload, and report the result before the next lock holder can report newer state."""
         with self._lock():
             try:
@@ -138,12 +138,12 @@ class _Patience:
                     raise
                 if isinstance(error, CannotUnload):
                     removed += error.removed
-                self._waits_for(error)
+                self._report_obstacle(error)
             if self.watch.wait(pause).why is Why.STOP:
                 raise self._stopped()
             pause = min(pause * 2, _LONGEST_LOOK)
 
-    def _waits_for(self, error: NodesideError) -> None:
+    def _report_obstacle(self, error: NodesideError) -> None:
         told = self.journal.told
         if told is None or told.message != str(error):
             log.warning(str(error), driver=self.task.name, reason=error.reason, hint=error.hint)
@@ -183,6 +183,6 @@ def _unload(attempt: Attempt) -> tuple[str, ...]:
     return removed
 
 
-def _outcome(task: Task, removed: tuple[str, ...]) -> Outcome:
+def _outcome(task: Task, removed: tuple[str, ...]) -> CommandOutput:
     words = ", ".join(removed) or "nothing: none of its modules was loaded by nodeside"
-    return Outcome({"driver": task.name, "removed": list(removed)}, [("unloaded", words)])
+    return CommandOutput({"driver": task.name, "removed": list(removed)}, [("unloaded", words)])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.handoff.relocatable_python import pack_python
-from nodeside.driver.handoff.zipapp import program
+from nodeside.driver.handoff.zipapp import build_zipapp
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
 from nodeside.system.host import Host
@@ -28,7 +28,7 @@ PYTHON, PROGRAM = "python", "toolkit.pyz"
 def pack(to: Path, *, link: bool = False) -> None:
     """Pack what `provide` needs. With `link`, Python shares files with the one that runs."""
     pack_python(to / PYTHON, link=link)
-    publish_bytes(to / PROGRAM, program())
+    publish_bytes(to / PROGRAM, build_zipapp())
 
 
 def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None = None) -> None:
@@ -39,7 +39,7 @@ def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None 
     """
     boot_id = (host or Host()).boot_id
     shared.create()
-    data = program(python.with_name(PROGRAM) if python else None)
+    data = build_zipapp(python.with_name(PROGRAM) if python else None)
     if not _holds(shared.program, data):
         publish_bytes(shared.program, data)
     with log.step("provide Python", at=shared.python):

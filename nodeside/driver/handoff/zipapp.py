@@ -49,7 +49,7 @@ _MARK = "nodeside: the rest is a slice"
 _MARKED = marshal.dumps((_MARK, None, None, None), _WITHOUT_REFERENCES)[: -len("NNN")]
 
 
-def program(packed: Path | None = None) -> bytes:
+def build_zipapp(packed: Path | None = None) -> bytes:
     """Return the bytes of toolkit.pyz.
 
     Every module is included as source, for tracebacks and for other Python versions, and compiled,

@@ -84,7 +84,7 @@ def check_before_load(
         )
     elif exported:
         refusals += _check_symbols(
-            [_importing(each, exported) for each in modules], facts, exported
+            [_importing_only(each, exported) for each in modules], facts, exported
         )
     refusals += _check_parameters(modules, specs, boot)
     return tuple(refusals)
@@ -301,7 +301,7 @@ def _check_symbols(
         )
 
 
-def _importing(module: ModuleFile, names: Container[str]) -> ModuleFile:
+def _importing_only(module: ModuleFile, names: Container[str]) -> ModuleFile:
     """Return a module as if it imported these symbols only."""
     imports = {name: crc for name, crc in module.imports.items() if name in names}
     weak = {name: crc for name, crc in module.weak_imports.items() if name in names}

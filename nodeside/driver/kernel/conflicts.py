@@ -99,13 +99,13 @@ def clear(
     """
     _refuse_built_in(conflicts, loader)
     plan = plan_clear(conflicts, loader.modules.rows(), pci_devices(loader.host), ours)
-    _refuse_hopeless(plan.remove.blocked, loader)
+    _refuse_what_unbinding_cannot_free(plan.remove.blocked, loader)
     unbound: list[PciDevice] = []
     try:
         for device in plan.unbind:
             _unbind(device, loader, write)
             unbound.append(device)
-        removed = _remove(conflicts, loader)
+        removed = _remove_modules(conflicts, loader)
     except Exception as exc:  # also after a bug, devices must have their drivers back
         gone = getattr(exc, "removed", ())
         restore(Cleared(tuple(unbound), gone), loader, write=write)
@@ -144,14 +144,14 @@ def _refuse_built_in(conflicts: Conflicts, loader: Loader) -> None:
             )
 
 
-def _refuse_hopeless(blocked: Iterable[Blocked], loader: Loader) -> None:
+def _refuse_what_unbinding_cannot_free(blocked: Iterable[Blocked], loader: Loader) -> None:
     """Raise for obstacles that unbinding cannot remove. Runs before anything is changed."""
     for item in blocked:
         if not item.obstacle.may_pass:
             raise _conflict_error(item, loader)
 
 
-def _remove(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
+def _remove_modules(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
     plan = settled_plan(Leaving(conflicts.modules), loader)
     for item in plan.blocked:
         raise _conflict_error(item, loader)

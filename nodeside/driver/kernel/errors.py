@@ -35,7 +35,7 @@ class LoadFailed(NodesideError):
     def __init__(
         self,
         module: str,
-        explanation: Explanation,
+        explanation: KernelExplanation,
         *,
         errno_name: str = "",
         excerpt: Excerpt | None = None,
@@ -44,7 +44,7 @@ class LoadFailed(NodesideError):
         excerpt = excerpt or Excerpt()
         prefix = f"{errno_name}: " if errno_name else ""
         rows = [f"cannot load {module}: {prefix}{explanation.meaning}"]
-        rows += [f"  kernel: {line}" for line in _relevant(excerpt.lines)]
+        rows += [f"  kernel: {line}" for line in _relevant_lines(excerpt.lines)]
         rows += [f"  ({excerpt.note})"] if excerpt.note else []
         super().__init__("\n".join(rows), hint=explanation.hint, retryable=retryable)
         self.reason = explanation.reason
@@ -81,7 +81,7 @@ class UnloadFailed(CannotUnload):
 
 
 @frozen
-class Explanation:
+class KernelExplanation:
     """The cause of a refusal: a CamelCase word, a clause that follows the errno, a hint."""
 
     reason: str
@@ -263,17 +263,17 @@ _LOADED_HINT = "see what is loaded: nodeside driver status"
 
 def explain(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
-) -> Explanation:
+) -> KernelExplanation:
     """Turn the errno of a refused load and the kernel's lines into reason, meaning and hint."""
     special = _by_circumstances(module, error, lines, circumstances)
     if special is not None:
         return special
     for rule in _RULES:
-        names = _matched(rule, error, lines)
+        names = _match_rule(rule, error, lines)
         if names is not None:
             meaning = rule.meaning.format(**names, module=module)
-            return Explanation(rule.reason, meaning, rule.hint.format(**names, module=module))
-    return Explanation(
+            return KernelExplanation(rule.reason, meaning, rule.hint.format(**names, module=module))
+    return KernelExplanation(
         "InitRefused",
         f"its init function refused: {os.strerror(error)}",
         "see what the driver says in the kernel log: dmesg | tail",
@@ -285,7 +285,7 @@ def errno_name(error: int) -> str:
     return f"{errno.errorcode.get(error, f'errno {error}')} ({os.strerror(error)})"
 
 
-def _relevant(lines: Sequence[str]) -> Sequence[str]:
+def _relevant_lines(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines worth showing: a splat from its first line on, otherwise the last lines."""
     heads = splats(lines)
     for number, line in enumerate(lines):
@@ -294,7 +294,7 @@ def _relevant(lines: Sequence[str]) -> Sequence[str]:
     return lines[-_LINES:]
 
 
-def _matched(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | None:
+def _match_rule(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | None:
     """Return the names that the rule matched, or None if the rule does not match."""
     if rule.errnos and error not in rule.errnos:
         return None
@@ -314,12 +314,12 @@ def _matched(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | 
 
 def _by_circumstances(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
-) -> Explanation | None:
+) -> KernelExplanation | None:
     """Explain errnos whose meaning depends on the node's state, not on the log; None for others."""
     if error == errno.EPERM and not any("Lockdown:" in line for line in lines):
         return _not_permitted(circumstances)
     if error == errno.ENOENT and not circumstances.log_readable:
-        return Explanation(
+        return KernelExplanation(
             "UnknownSymbol",
             "either no loaded module exports a symbol it needs, or its init function did not find "
             "something",
@@ -328,7 +328,7 @@ def _by_circumstances(
     if error == errno.EEXIST:
         return _exists(module, circumstances)
     if error in (errno.EBUSY, errno.EAGAIN):
-        return Explanation(
+        return KernelExplanation(
             "DeviceRefused",
             "its init function needs something that another driver holds",
             "see who has the device: lspci -nnk; or name the other driver under conflicts",
@@ -336,40 +336,42 @@ def _by_circumstances(
     return None
 
 
-def _not_permitted(circumstances: Circumstances) -> Explanation:
+def _not_permitted(circumstances: Circumstances) -> KernelExplanation:
     if circumstances.modules_disabled:
-        return Explanation(
+        return KernelExplanation(
             "ModulesDisabled",
             "kernel.modules_disabled is 1: no module can be loaded until the next boot",
             LOADING_DISABLED,
         )
     if not circumstances.may_load:
-        return Explanation(
+        return KernelExplanation(
             "NoPermission",
             "this process lacks the capability SYS_MODULE",
             "run as root, or give the container CAP_SYS_MODULE",
         )
     if circumstances.blacklisted:
-        return Explanation(
+        return KernelExplanation(
             "Blacklisted",
             "module_blacklist= on the kernel's command line forbids it",
             NOT_BLACKLISTED,
         )
     if circumstances.lockdown != "none":
-        return Explanation(
+        return KernelExplanation(
             "Lockdown", f"the kernel is locked down ({circumstances.lockdown})", _SIGNED
         )
-    return Explanation(
+    return KernelExplanation(
         "NoPermission",
         "a security module, or the module's own init function, forbids it",
         "see the kernel log and the audit log: dmesg | tail; ausearch -m avc",
     )
 
 
-def _exists(module: str, circumstances: Circumstances) -> Explanation:
+def _exists(module: str, circumstances: Circumstances) -> KernelExplanation:
     if circumstances.loaded:
-        return Explanation("Exists", f"a module named {module} is loaded already", _LOADED_HINT)
-    return Explanation(
+        return KernelExplanation(
+            "Exists", f"a module named {module} is loaded already", _LOADED_HINT
+        )
+    return KernelExplanation(
         "Exists",
         "its init function tried to register a name that is already taken",
         "see the kernel log for the name; another driver for the same device may have it",

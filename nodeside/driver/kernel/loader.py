@@ -19,8 +19,8 @@ from nodeside import log
 from nodeside.driver.kernel.errors import (
     LOADING_DISABLED,
     Circumstances,
-    Explanation,
     InUse,
+    KernelExplanation,
     LoadFailed,
     RebootRequired,
     UnloadFailed,
@@ -162,7 +162,7 @@ class Loader:
         """Wait while a module of that name comes or goes. The kernel would wait without limit."""
         while (state := self.modules.rows().get(module)) and state.initstate != "live":
             if self.clock.now() >= until:
-                explanation = Explanation(
+                explanation = KernelExplanation(
                     "Busy",
                     f"a module of that name has been {state.initstate} for "
                     f"{self.deadlines.busy:g} s",
@@ -318,7 +318,7 @@ def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
         if problem := unpassable(name, value):
             raise LoadFailed(
                 module,
-                Explanation(
+                KernelExplanation(
                     "InvalidParameter",
                     f"the parameter {name}={value!r} cannot be passed to the kernel: {problem}",
                 ),
@@ -352,7 +352,7 @@ def _init_never_returned(
     module: str, exc: DeadlinePassed | DiedInKernel, excerpt: Excerpt
 ) -> LoadFailed:
     crashed = isinstance(exc, DiedInKernel)
-    explanation = Explanation(
+    explanation = KernelExplanation(
         "InitCrashed" if crashed else "InitHangs",
         f"its init function {'crashed' if crashed else 'does not return'}: {exc}",
         "the module cannot be removed again: reboot the node",

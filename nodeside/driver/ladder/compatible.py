@@ -13,7 +13,7 @@ from nodeside.driver.bundle.manifest import BundleError, BundleManifest
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import await_sidecar
 from nodeside.driver.kernel.checks import Refusal, check_before_load
-from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable
 from nodeside.driver.module.elf import NotAModule
@@ -25,17 +25,17 @@ from nodeside.text.shortlist import shortlist
 _LISTED = 3  # mismatched symbols listed in the verdict
 
 
-def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
+def look_for_compatible(task: Task, listener: Listener | None) -> RungFinding:
     """Find a cached bundle of the same source for another kernel whose symbols all match this one.
 
     The kernel's symbol list may come from the toolkit. Without a listener, do not wait for it.
     """
     candidates = [c for c in task.cache.manifests(task.name) if of_same_source(task, c.manifest)]
     if not candidates:
-        return Finding("the cache holds no bundle of this source for another kernel")
+        return RungFinding("the cache holds no bundle of this source for another kernel")
     symbols = _symbols(task, listener)
     if symbols is None:
-        return Finding(
+        return RungFinding(
             "neither the node nor a toolkit has the symbol list (Module.symvers) of this kernel"
         )
     symbols = {**symbols, **parse_symvers(task.symbols.text)}
@@ -45,7 +45,7 @@ def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
         if finding.bundle is not None:
             return finding
         reasons.append(f"the one for {candidate.manifest.kernel.release} {finding.why}")
-    return Finding("; ".join(reasons))
+    return RungFinding("; ".join(reasons))
 
 
 def of_same_source(task: Task, manifest: BundleManifest) -> bool:
@@ -74,39 +74,39 @@ def _symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol
 
 def _compared(
     task: Task, tag: str, manifest: BundleManifest, symbols: Mapping[str, KernelSymbol]
-) -> Finding:
+) -> RungFinding:
     """Return the verified bundle if this kernel would load its modules; else the reason why not."""
     result = _read(task, tag, manifest.key)
-    if isinstance(result, Finding):
+    if isinstance(result, RungFinding):
         return result
     bundle, modules = result
-    if refusals := _refusals(task, modules):
-        return Finding(f"does not fit: {refusals[0].message}")
+    if refusals := _refusals_besides_symbols(task, modules):
+        return RungFinding(f"does not fit: {refusals[0].message}")
     if mismatches := compare(modules, symbols):
-        return Finding(f"differs in {shortlist((each.symbol for each in mismatches), _LISTED)}")
+        return RungFinding(f"differs in {shortlist((each.symbol for each in mismatches), _LISTED)}")
     count = sum(len(module.imports) for module in modules)
     why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
     finding = usable(task, bundle, f"{why}CRCs")
-    return finding if finding.bundle is not None else Finding(f"cannot be used: {finding.why}")
+    return finding if finding.bundle is not None else RungFinding(f"cannot be used: {finding.why}")
 
 
-def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]] | Finding:
+def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]] | RungFinding:
     """Return an intact, trusted bundle of the cache with its modules; else the problem."""
     try:
         bundle = task.cache.peek(tag, key, task.name)
     except BundleError as error:
-        return Finding(f"is damaged: {error}")
+        return RungFinding(f"is damaged: {error}")
     if bundle is None:
-        return Finding("was removed from the cache")
+        return RungFinding("was removed from the cache")
     if problem := task.distrust(read_manifest(bundle.directory)):
-        return Finding(problem)
+        return RungFinding(problem)
     try:
         return bundle, read_modules([bundle.module_path(m.name) for m in bundle.manifest.modules])
     except NotAModule as error:
-        return Finding(f"cannot be read: {error}")
+        return RungFinding(f"cannot be read: {error}")
 
 
-def _refusals(task: Task, modules: Sequence[ModuleFile]) -> tuple[Refusal, ...]:
+def _refusals_besides_symbols(task: Task, modules: Sequence[ModuleFile]) -> tuple[Refusal, ...]:
     """Return the refusals not caused by symbols: machine, vermagic, MODVERSIONS."""
     refusals = check_before_load(modules, task.driver.spec.modules, read_facts(task.host))
     return tuple(r for r in refusals if r.check in ("machine", "vermagic", "modversions"))

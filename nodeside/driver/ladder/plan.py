@@ -55,7 +55,7 @@ class WantedDriver:
 
 
 @frozen
-class Finding:
+class RungFinding:
     """The result of a look at one rung: a bundle and its origin, or None and the reason."""
 
     why: str
@@ -76,10 +76,10 @@ class Observed:
     in_kernel: Mapping[str, LoadedState]
     record: LoadedRecord | None = None
     manifests: tuple[BundleManifest, ...] = ()
-    findings: Mapping[Rung, Finding] = field(default_factory=dict)
+    findings: Mapping[Rung, RungFinding] = field(default_factory=dict)
     record_proves: bool = True
 
-    def with_finding(self, rung: Rung, finding: Finding) -> Observed:
+    def with_finding(self, rung: Rung, finding: RungFinding) -> Observed:
         return replace(self, findings={**self.findings, rung: finding})
 
 

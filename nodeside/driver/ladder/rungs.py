@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nodeside.driver.store.sources import ManifestOutcome
 
 
-def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
+def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
     """Look at one rung. Raises the errors of a build; other rungs only report why they failed."""
     match rung:
         case Rung.CACHED:
@@ -55,29 +55,29 @@ def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
     assert_never(rung)
 
 
-def look_in_cache(task: Task) -> plan.Finding:
+def look_in_cache(task: Task) -> plan.RungFinding:
     """Look up the wanted bundle in the node's cache. A damaged one is set aside."""
     return _cached(task, task.cache.lookup(task.tag, task.key, task.name))
 
 
-def peek_in_cache(task: Task) -> plan.Finding:
+def peek_in_cache(task: Task) -> plan.RungFinding:
     """Look up the wanted bundle read-only: as `look_in_cache`, but a damaged bundle stays."""
     try:
         bundle = task.cache.peek(task.tag, task.key, task.name)
     except BundleError as problem:
-        return plan.Finding(f"the bundle {task.tag} is damaged: {problem}")
+        return plan.RungFinding(f"the bundle {task.tag} is damaged: {problem}")
     return _cached(task, bundle)
 
 
-def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
+def _cached(task: Task, bundle: Bundle | None) -> plan.RungFinding:
     if bundle is None:
-        return plan.Finding(f"no bundle {task.tag} in {task.cache.root}")
+        return plan.RungFinding(f"no bundle {task.tag} in {task.cache.root}")
     if problem := task.distrust(read_manifest(bundle.directory)):
-        return plan.Finding(f"the cache holds {bundle.directory.name}, which {problem}")
+        return plan.RungFinding(f"the cache holds {bundle.directory.name}, which {problem}")
     return usable(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
-def fetch(task: Task) -> plan.Finding:
+def fetch(task: Task) -> plan.RungFinding:
     """Try the prebuilt sources in order; verify the bundle and adopt it into the cache."""
     from nodeside.driver.store import sources  # late: imports requests
 
@@ -91,12 +91,12 @@ def fetch(task: Task) -> plan.Finding:
             inspect=_readable,
         )
         if outcome.bundle is None:
-            return plan.Finding(outcome.why)
+            return plan.RungFinding(outcome.why)
         finding = usable(task, outcome.bundle, outcome.description)
         if finding.bundle is None:
             return finding
         bundle = task.cache.adopt(outcome.bundle.directory)
-    return plan.Finding(outcome.description, bundle)
+    return plan.RungFinding(outcome.description, bundle)
 
 
 def _readable(bundle: Bundle) -> None:
@@ -136,7 +136,7 @@ def _wanted_bundle(task: Task) -> WantedBundle:
     return base.WantedBundle(task.name, task.version, task.kernel, task.key)
 
 
-def build(task: Task, listener: Listener) -> plan.Finding:
+def build(task: Task, listener: Listener) -> plan.RungFinding:
     """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
     assert shared is not None  # ensured by plan.why_closed
@@ -170,7 +170,7 @@ def build(task: Task, listener: Listener) -> plan.Finding:
         withdraw(shared, request.id)
         drop_sources(shared, keep={task.source_digest, task.symbols.digest})
     compiler = result.toolchain.compiler if result.toolchain else "an unnamed compiler"
-    return plan.Finding(f"the toolkit built it with {compiler}", bundle)
+    return plan.RungFinding(f"the toolkit built it with {compiler}", bundle)
 
 
 def provide_inputs(task: Task, shared: SharedDir) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
 
 
-def usable(task: Task, bundle: Bundle, why: str) -> Finding:
+def usable(task: Task, bundle: Bundle, why: str) -> RungFinding:
     """Return the bundle if every wanted module is in it, signed as required; else the reason."""
     name = bundle.directory.name
     if absent := missing(task, (module.name for module in bundle.manifest.modules)):
-        return Finding(f"the bundle {name} has no module {absent}")
+        return RungFinding(f"the bundle {name} has no module {absent}")
     if task.signing is not None:
         from nodeside.driver.module.elf import NotAModule
         from nodeside.driver.module.signing import SigningError
@@ -28,8 +28,8 @@ def usable(task: Task, bundle: Bundle, why: str) -> Finding:
             verify_signatures(task, files)
         except (SigningError, NotAModule) as problem:
             log.warning("a bundle is not used", bundle=name, problem=problem, hint=problem.hint)
-            return Finding(f"not signed as spec.signing requires: {problem}")
-    return Finding(why, bundle)
+            return RungFinding(f"not signed as spec.signing requires: {problem}")
+    return RungFinding(why, bundle)
 
 
 def missing(task: Task, present: Iterable[str]) -> str:

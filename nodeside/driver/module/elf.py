@@ -73,7 +73,7 @@ class MalformedElf(NotAModule):
     """An ELF file whose tables contradict its size or each other."""
 
 
-class Section(NamedTuple):
+class ElfSection(NamedTuple):
     """One row of the section header table; offsets and sizes are in bytes."""
 
     name: str
@@ -94,7 +94,7 @@ class Symbol(NamedTuple):
     weak: bool
 
 
-class Target(NamedTuple):
+class RelocationTarget(NamedTuple):
     """The target of a relocation: `offset` in its section → `address` in section `section`."""
 
     offset: int
@@ -129,7 +129,7 @@ class ElfObject:
         self.little_endian = ident[5] == 1
         self.byte_order = "<" if self.little_endian else ">"
 
-    def _read_header(self) -> tuple[str, tuple[Section, ...]]:
+    def _read_header(self) -> tuple[str, tuple[ElfSection, ...]]:
         form = struct.Struct(
             self.byte_order + ("HHIQQQIHHHHHH" if self.elf_class == 64 else "HHIIIIIHHHHHH")
         )
@@ -153,7 +153,7 @@ class ElfObject:
 
     def _read_sections(
         self, table: int, row_size: int, rows: int, names: int
-    ) -> tuple[Section, ...]:
+    ) -> tuple[ElfSection, ...]:
         form = struct.Struct(
             self.byte_order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII")
         )
@@ -162,8 +162,8 @@ class ElfObject:
                 f"{rows} section headers of {row_size} bytes, section names in section {names}"
             )
         raw = list(form.iter_unpack(self._read(table, rows * form.size)))
-        strings = self._contents(Section("section names", *self._placed(raw[names])))
-        return tuple(Section(self._string(strings, row[0]), *self._placed(row)) for row in raw)
+        strings = self._contents(ElfSection("section names", *self._placed(raw[names])))
+        return tuple(ElfSection(self._string(strings, row[0]), *self._placed(row)) for row in raw)
 
     def _placed(self, row: tuple[int, ...]) -> tuple[int, int, int, int, int]:
         kind, offset, size, link, info = row[1], row[4], row[5], row[6], row[7]
@@ -177,12 +177,12 @@ class ElfObject:
 
     # --- sections ----------------------------------------------------------------------------
 
-    def section(self, name: str) -> Section | None:
+    def section(self, name: str) -> ElfSection | None:
         """Return the first section with that name, as the kernel does (find_sec), or None."""
         return self._by_name.get(name)
 
     @cached_property
-    def _by_name(self) -> dict[str, Section]:
+    def _by_name(self) -> dict[str, ElfSection]:
         return {section.name: section for section in reversed(self.sections)}
 
     def contents(self, name: str) -> bytes:
@@ -209,12 +209,12 @@ class ElfObject:
         data = self._read(row.offset + offset, 4)
         return int.from_bytes(data, "little" if self.little_endian else "big")
 
-    def _section(self, index: int) -> Section:
+    def _section(self, index: int) -> ElfSection:
         if index >= len(self.sections):
             raise self._malformed(f"no section {index}: there are only {len(self.sections)}")
         return self.sections[index]
 
-    def _contents(self, section: Section, limit: int = SECTION_LIMIT) -> bytes:
+    def _contents(self, section: ElfSection, limit: int = SECTION_LIMIT) -> bytes:
         if section.kind in (0, _SHT_NOBITS):
             return b""
         if section.size > limit:
@@ -239,7 +239,7 @@ class ElfObject:
                 where = None if section == _SHN_ABS else section
                 yield Symbol(self._string(names, name), value, where, False, info >> 4 == _STB_WEAK)
 
-    def targets(self, name: str) -> Iterator[Target]:
+    def targets(self, name: str) -> Iterator[RelocationTarget]:
         """Yield the relocation targets of a section that lie within this object."""
         index = next((i for i, row in enumerate(self.sections) if row.name == name), None)
         tables = [
@@ -252,7 +252,7 @@ class ElfObject:
         for table in tables:
             yield from self._table_targets(table, name)
 
-    def _table_targets(self, table: Section, name: str) -> Iterator[Target]:
+    def _table_targets(self, table: ElfSection, name: str) -> Iterator[RelocationTarget]:
         word = "Q" if self.elf_class == 64 else "I"
         addend = "" if table.kind == _SHT_REL else word.lower()
         form = struct.Struct(self.byte_order + word + word + addend)
@@ -267,7 +267,7 @@ class ElfObject:
             elif offset + place.size <= len(contents):
                 value += place.unpack_from(contents, offset)[0]
             if 0 < target < len(self.sections):
-                yield Target(offset, target, value)
+                yield RelocationTarget(offset, target, value)
 
     def _symbol_place(self, index: int) -> tuple[int, int]:
         data, _ = self._symbol_table

@@ -30,14 +30,14 @@ from nodeside.driver.module.signature import Signature, describe, find_appended
 from nodeside.errors import DeadlinePassed
 from nodeside.protocol.module_names import kernel_name, name_of_file
 from nodeside.protocol.records import MalformedRecord, decode, encode
-from nodeside.system.child import ChildDied, ChildRaised, Limits, run_in_child
+from nodeside.system.child import ChildDied, ChildLimits, ChildRaised, run_in_child
 from nodeside.system.digests import sha256_and_size
 from nodeside.values import frozen
 
 # The largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB; an .xz file
 # may take 128 MiB for its dictionary. All modules of a driver, 1 GiB at most, are hashed in
 # seconds. The answer goes into a manifest of 8 MiB at most.
-_LIMITS = Limits(memory=384 << 20, processor=60, answer=8 << 20)
+_LIMITS = ChildLimits(memory=384 << 20, processor=60, answer=8 << 20)
 _TIMEOUT = 300.0  # seconds; a slow disk must not be mistaken for a hostile file
 
 _MODINFO = (

@@ -22,7 +22,7 @@ _KINDS = {"char": "c", "block": "b"}
 
 
 @frozen
-class Device:
+class DeviceFile:
     """A character or block device; `node` is its name below /dev, `path` its directory in sysfs."""
 
     number: str
@@ -37,11 +37,11 @@ def device_numbers(host: Host) -> frozenset[str]:
 
 def devices_of(
     module: str, host: Host, recorded: frozenset[str] = frozenset()
-) -> tuple[Device, ...]:
+) -> tuple[DeviceFile, ...]:
     """Return the devices of a module; `recorded` are numbers that appeared at its load."""
     majors = _majors(host, module)
     return tuple(
-        Device(number, _devname(path) or path.name, path)
+        DeviceFile(number, _devname(path) or path.name, path)
         for number, path in _all(host)
         if number in recorded or _belongs(module, number, path, majors)
     )

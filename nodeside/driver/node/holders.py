@@ -8,7 +8,7 @@ reports references that remain unexplained.
 from __future__ import annotations
 
 from nodeside.driver.node.capabilities import Capability, effective
-from nodeside.driver.node.devices import Device, devices_of
+from nodeside.driver.node.devices import DeviceFile, devices_of
 from nodeside.driver.node.modules import KernelModules, LoadedState
 from nodeside.driver.node.processes import Process, look_for
 from nodeside.protocol.module_names import kernel_name
@@ -43,7 +43,7 @@ class Holding:
         holders += [f"the disk {name} on top of it" for name in self.disks[:_NAMED]]
         unseen = f" ({self.unseen})" if self.unseen else ""
         if holders:
-            return f"{self.name} is held by {_listed(holders)}{unseen}"
+            return f"{self.name} is held by {_join_with_and(holders)}{unseen}"
         if self.refcnt == 0:
             return f"{self.name} is not held by anything"
         references = "1 reference" if self.refcnt == 1 else f"{self.refcnt} references"
@@ -72,7 +72,7 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
     )
 
 
-def _disks(devices: tuple[Device, ...], host: Host) -> tuple[str, ...]:
+def _disks(devices: tuple[DeviceFile, ...], host: Host) -> tuple[str, ...]:
     """Return the users stacked on the block devices: device mapper, RAID, swap."""
     above = [name for device in devices for name in sysfs.names(device.path / "holders")]
     swaps = (sysfs.read(host.proc / "swaps") or "").split()
@@ -117,5 +117,5 @@ def _file(process: Process) -> str:
     return f"{files} of {process.program} (pid {process.pid}{where})"
 
 
-def _listed(parts: list[str]) -> str:
+def _join_with_and(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -86,13 +86,13 @@ def node_lock(
             stack.callback(os.close, fd)
             if not take_lock(fd, within=timeout, clock=clock):
                 raise _locked(path, what, timeout)
-            _sign(stack, path, fd)
+            _write_holder(stack, path, fd)
         while (fd := _take_former(former, evict=authoritative)) < 0:
             if clock.now() >= ends:
                 raise _locked(former, what, timeout)
             clock.sleep(_AGAIN)
         stack.callback(os.close, fd)
-        _sign(stack, former, fd)
+        _write_holder(stack, former, fd)
         yield
 
 
@@ -188,7 +188,7 @@ def _locked(path: Path, what: str, timeout: float) -> Locked:
     )
 
 
-def _sign(stack: ExitStack, path: Path, fd: int) -> None:
+def _write_holder(stack: ExitStack, path: Path, fd: int) -> None:
     """Write this process into the locked file; in place, since a rename would lose the lock."""
     holder = Holder(os.getpid(), shlex.join(sys.argv), os.uname().nodename, time.time())
     with disk_errors(path):

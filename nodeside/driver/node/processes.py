@@ -183,12 +183,12 @@ def _device(link: Path, numbers: frozenset[str]) -> str:
         target = str(link.readlink())
         if "/dev/" not in target:
             return ""
-        return target if _number(link.stat()) in numbers else ""
+        return target if _device_number(link.stat()) in numbers else ""
     except FileNotFoundError:  # closed meanwhile
         return ""
 
 
-def _number(status: os.stat_result) -> str:
+def _device_number(status: os.stat_result) -> str:
     kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
     return f"{kind}{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if kind else ""
 

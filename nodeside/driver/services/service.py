@@ -60,7 +60,7 @@ class RunningService:
 
     def end_in_words(self) -> str:
         """Return how it ended, and its last lines."""
-        how = process.in_words(self._child.returncode)
+        how = process.exit_code_in_words(self._child.returncode)
         if self.service.forks and self._child.returncode == 0:
             how = f"no process is left with {processes.VARIABLE} in its environment"
         return f"{how}{self.output.last_lines()}"

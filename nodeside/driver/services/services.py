@@ -34,7 +34,7 @@ class ServiceFailed(NodesideError):
 
 
 @dataclass
-class _Kept:
+class _KeptService:
     """What is known of a service. `problem` is why it does not run, or is not ready."""
 
     service: Service
@@ -54,7 +54,7 @@ class Services:
     driver: str = field(default="", init=False)
     _stopped: tuple[Service, ...] = field(default=(), init=False)
     _vain_until: float = field(default=0.0, init=False)
-    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _kept: dict[str, _KeptService] = field(default_factory=dict)
 
     @property
     def status(self) -> tuple[ServiceStatus, ...]:
@@ -115,7 +115,7 @@ class Services:
             self._stop(name)
             del self._kept[name]
         for service in wanted:  # all of them have a row, whichever fails
-            self._kept.setdefault(service.name, _Kept(service))
+            self._kept.setdefault(service.name, _KeptService(service))
         self._kept = {service.name: self._kept[service.name] for service in wanted}
         self.find_ends()
         for kept in self._kept.values():
@@ -145,7 +145,7 @@ class Services:
         """Note that something else holds the modules, which nothing on the node shows."""
         self._vain_until = self.clock.now() + _VAIN
 
-    def _start(self, kept: _Kept) -> None:
+    def _start(self, kept: _KeptService) -> None:
         """Start it, after an end of what an earlier process has left, of ours or of one before us.
 
         Raises ServiceFailed.
@@ -162,7 +162,7 @@ class Services:
         except NodesideError as error:
             raise self._failed(kept, f"cannot be started: {error}") from error
 
-    def _await_ready(self, kept: _Kept, stopping: Callable[[], bool]) -> None:
+    def _await_ready(self, kept: _KeptService, stopping: Callable[[], bool]) -> None:
         """Wait until it is ready. Raises ServiceFailed if it has ended, or takes too long."""
         assert kept.process is not None
         process, service = kept.process, kept.service
@@ -188,7 +188,7 @@ class Services:
             log.fact("a service is ready", service=service.name)
         kept.is_ready, kept.problem = True, ""
 
-    def _failed(self, kept: _Kept, problem: str, ran: float = 0.0) -> ServiceFailed:
+    def _failed(self, kept: _KeptService, problem: str, ran: float = 0.0) -> ServiceFailed:
         """Note a failure, and when it is started again. Returns the error."""
         if ran >= _LONG:
             kept.pause = _FIRST_PAUSE
@@ -197,7 +197,7 @@ class Services:
         kept.pause = min(2 * kept.pause, _LONGEST_PAUSE)
         return self._error(kept)
 
-    def _error(self, kept: _Kept) -> ServiceFailed:
+    def _error(self, kept: _KeptService) -> ServiceFailed:
         hints = [_hint(kept.problem), "it is started again in a moment, later each time"]
         return ServiceFailed(
             f"service {kept.service.name} {kept.problem}",
@@ -209,7 +209,7 @@ class Services:
         if kept.process is not None:
             log.fact("stopping a service", service=name)
             kept.process.stop()
-        self._kept[name] = _Kept(kept.service, starts=kept.starts)
+        self._kept[name] = _KeptService(kept.service, starts=kept.starts)
 
 
 def stop_all(driver: str, services: Sequence[Service], clock: Clock | None = None) -> list[str]:
@@ -244,7 +244,7 @@ def _hint(problem: str) -> str:
     return ""
 
 
-def _message(kept: _Kept) -> str:
+def _message(kept: _KeptService) -> str:
     """Return why it is not ready, "" if it is."""
     if kept.is_ready:
         return ""

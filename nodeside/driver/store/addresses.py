@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 from nodeside.driver.store.base import FetchError
 from nodeside.driver.store.http_errors import wrong_proxy
-from nodeside.http.failures import shown
+from nodeside.http.failures import safe_url
 
 _AMBIGUOUS = "expected one without backslashes, whitespace, control characters and user names"
 
@@ -30,16 +30,17 @@ def next_address(current: str, location: str) -> str:
         old, new = origin(current), origin(target)
     except ValueError:
         raise FetchError(
-            f"{shown(current)} redirects to an invalid URL, {_AMBIGUOUS}", reason="Redirects"
+            f"{safe_url(current)} redirects to an invalid URL, {_AMBIGUOUS}", reason="Redirects"
         ) from None
     if not location or new.scheme not in ("http", "https") or not new.host:
         raise FetchError(
-            f"{shown(current)} redirects to {shown(location)!r}, expected an http or https URL",
+            f"{safe_url(current)} redirects to {safe_url(location)!r}, "
+            "expected an http or https URL",
             reason="Redirects",
         )
     if old.scheme == "https" and new.scheme != "https":
         raise FetchError(
-            f"{shown(current)} redirects from https to plain http: {shown(target)}",
+            f"{safe_url(current)} redirects from https to plain http: {safe_url(target)}",
             reason="Redirects",
             hint="behind a proxy that ends TLS, configure the server to redirect to https URLs",
         )
@@ -74,9 +75,9 @@ def origin_to_ask(url: str) -> Origin:
     try:
         found = origin(url)
     except ValueError:
-        raise FetchError(f"{shown(url)}: not a valid URL, {_AMBIGUOUS}") from None
+        raise FetchError(f"{safe_url(url)}: not a valid URL, {_AMBIGUOUS}") from None
     if found.scheme not in ("http", "https") or not found.host:
-        raise FetchError(f"{shown(url)}: expected an http or https URL")
+        raise FetchError(f"{safe_url(url)}: expected an http or https URL")
     return found
 
 

@@ -6,7 +6,7 @@ import hashlib
 from typing import IO, TYPE_CHECKING
 
 from nodeside.driver.store.base import FetchError
-from nodeside.http.failures import shown
+from nodeside.http.failures import safe_url
 
 if TYPE_CHECKING:
     import requests
@@ -41,11 +41,11 @@ class Partial:
         actual = self._hash.hexdigest()
         if size is not None and self.size != size:
             raise FetchError(
-                f"{shown(url)} has {self.size} bytes, expected {size}", reason="WrongDigest"
+                f"{safe_url(url)} has {self.size} bytes, expected {size}", reason="WrongDigest"
             )
         if sha256 and actual != sha256:
             raise FetchError(
-                f"{shown(url)} has sha256 {actual}, expected {sha256}: "
+                f"{safe_url(url)} has sha256 {actual}, expected {sha256}: "
                 "damaged in transit, or replaced",
                 reason="WrongDigest",
             )
@@ -76,14 +76,14 @@ def announced_length(response: requests.Response, url: str) -> int | None:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > _LENGTH_DIGITS:
         raise FetchError(
-            f"{shown(url)} has an invalid Content-Length: {text!r:.40}", reason="HttpError"
+            f"{safe_url(url)} has an invalid Content-Length: {text!r:.40}", reason="HttpError"
         )
     return int(text)
 
 
 def too_large(url: str, limit: int) -> FetchError:
     return FetchError(
-        f"{shown(url)} has more than {limit} bytes",
+        f"{safe_url(url)} has more than {limit} bytes",
         reason="TooLarge",
         hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if the bundle is that large",
     )

@@ -29,7 +29,7 @@ from nodeside.driver.store.base import (
 from nodeside.driver.store.credentials import Credentials, find_credentials
 from nodeside.driver.store.transport import ServedStore, Transport
 from nodeside.errors import SpecError
-from nodeside.http.failures import shown
+from nodeside.http.failures import safe_url
 
 _CHECKSUM_LIMIT = 4096
 
@@ -41,10 +41,10 @@ class HttpStore(ServedStore):
         try:
             parts, address = urlsplit(base), origin(base, user_allowed=True)
         except ValueError:
-            raise SpecError(f"invalid URL: {shown(base)!r}") from None
+            raise SpecError(f"invalid URL: {safe_url(base)!r}") from None
         if address.scheme not in ("http", "https") or not address.host:
             raise SpecError(
-                f"expected an http:// or https:// URL of a directory, got {shown(base)!r}"
+                f"expected an http:// or https:// URL of a directory, got {safe_url(base)!r}"
             )
         if "@" in parts.netloc:
             raise SpecError(

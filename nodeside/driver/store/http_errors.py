@@ -13,8 +13,8 @@ import ssl
 from typing import TYPE_CHECKING
 
 from nodeside.driver.store.base import FetchError
-from nodeside.http.failures import causes, printable, root_cause, shown
-from nodeside.http.status import seconds_of
+from nodeside.http.failures import causes, printable, root_cause, safe_url
+from nodeside.http.status import retry_after_seconds
 
 if TYPE_CHECKING:
     import requests
@@ -39,7 +39,7 @@ def exchange_error(url: str, exc: Exception) -> FetchError:
     import requests.exceptions
     import urllib3.exceptions
 
-    where, cause = shown(url), root_cause(exc)
+    where, cause = safe_url(url), root_cause(exc)
     if isinstance(exc, requests.exceptions.SSLError | urllib3.exceptions.SSLError):
         return _tls_error(where, exc, cause)
     if isinstance(exc, requests.exceptions.ProxyError):
@@ -92,7 +92,7 @@ def _tls_error(where: str, exc: Exception, cause: str) -> FetchError:
 def status_error(url: str, response: requests.Response, body: bytes) -> FetchError:
     """Return the error for a response that is neither a success nor a redirect to follow."""
     status = response.status_code
-    words = f"{shown(url)}: {status} {printable(response.reason or '')}".rstrip()
+    words = f"{safe_url(url)}: {status} {printable(response.reason or '')}".rstrip()
     detail = _detail(body)
     message = f"{words}: {detail}" if detail else words
     if status == 401:
@@ -101,7 +101,7 @@ def status_error(url: str, response: requests.Response, body: bytes) -> FetchErr
     if status == 403:
         hint = "check what the credentials for this host permit (--credentials-file)"
         return FetchError(message, reason="Forbidden", hint=hint)
-    after = seconds_of(response.headers.get("Retry-After", ""))
+    after = retry_after_seconds(response.headers.get("Retry-After", ""))
     if after is not None:
         message += f" (the server asks to retry after {after:g} s)"
     if status == 429:

@@ -16,7 +16,7 @@ from nodeside.driver.store.base import FetchError
 from nodeside.driver.store.credentials import Credentials
 from nodeside.driver.store.transport import Transport
 from nodeside.errors import SpecError
-from nodeside.http.failures import shown
+from nodeside.http.failures import safe_url
 from nodeside.spec import image_names
 from nodeside.values import frozen
 
@@ -119,12 +119,12 @@ class RegistryAuthorization:
             service = None
         if service is None or service.scheme not in ("http", "https") or not service.host:
             raise FetchError(
-                f"the registry's challenge has no valid URL of a token service: {shown(realm)!r}"
+                f"the registry's challenge has no valid URL of a token service: {safe_url(realm)!r}"
             )
         if service.scheme == "http" and not self._transport.insecure:
             what = "sending a password" if self._credentials else "requesting a token"
             raise FetchError(
-                f"the registry requires {what} over plain HTTP: {shown(realm)}",
+                f"the registry requires {what} over plain HTTP: {safe_url(realm)}",
                 reason="Unauthorized",
             )
 
@@ -158,5 +158,7 @@ class RegistryAuthorization:
         except (ValueError, AttributeError, RecursionError):
             token = None
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            raise FetchError(f"token service {shown(url)} returned no token", reason="Unauthorized")
+            raise FetchError(
+                f"token service {safe_url(url)} returned no token", reason="Unauthorized"
+            )
         return token

@@ -215,7 +215,7 @@ def _failed(where: str, problem: Exception) -> SourceResult:
 
 
 def _where(source: PrebuiltSource) -> str:
-    from nodeside.http.failures import shown
+    from nodeside.http.failures import safe_url
 
-    http = shown(source.http) if source.http else ""
+    http = safe_url(source.http) if source.http else ""
     return source.oci or http or source.directory or "an unnamed source"

@@ -23,7 +23,7 @@ from nodeside.driver.store.base import FetchError, FetchOptions, Store
 from nodeside.driver.store.download import Partial, announced_length, resumes, too_large, validator
 from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
 from nodeside.errors import SystemRefused
-from nodeside.http.failures import shown
+from nodeside.http.failures import safe_url
 from nodeside.system.clock import backoff
 from nodeside.system.files import disk_errors
 from nodeside.values import frozen
@@ -109,7 +109,7 @@ class Transport:
             stack.callback(self.deadline.close)
             self._session = stack.enter_context(requests.Session())
             # requests would read the whole body of a redirect; `_follow` handles redirects.
-            setattr(self._session, "get_redirect_target", _nowhere)  # noqa: B010
+            setattr(self._session, "get_redirect_target", _no_redirect)  # noqa: B010
             self._session.headers.update(
                 {"User-Agent": f"nodeside/{__version__}", "Accept-Encoding": "identity"}
             )
@@ -223,7 +223,7 @@ class Transport:
             if not resumes(response, partial.size):
                 partial.restart()
             if response.status_code == 416:  # the file changed, or is complete already
-                raise FetchError(f"{shown(url)} cannot be resumed", retryable=True)
+                raise FetchError(f"{safe_url(url)} cannot be resumed", retryable=True)
             partial.validator = validator(response)
             if (announced_length(response, url) or 0) + partial.size > partial.limit:
                 raise too_large(url, partial.limit)
@@ -269,15 +269,15 @@ class Transport:
             response = self._once(method, current, request_headers, body, at_home=at_home)
             if response.status_code == 401 and at_home and not learned:
                 learned = True
-                if self._learn(response):
+                if self._answer_challenge(response):
                     continue
             if response.status_code not in _REDIRECT_CODES or method not in ("GET", "HEAD"):
                 return response
             response.close()
             current = next_address(current, response.headers.get("Location", ""))
-        raise FetchError(f"{shown(url)}: more than {_REDIRECTS} redirects", reason="Redirects")
+        raise FetchError(f"{safe_url(url)}: more than {_REDIRECTS} redirects", reason="Redirects")
 
-    def _learn(self, response: requests.Response) -> bool:
+    def _answer_challenge(self, response: requests.Response) -> bool:
         """Return whether the challenge in a 401 can be answered; if so, close the response."""
         if self.authorization is None:
             return False
@@ -302,7 +302,7 @@ class Transport:
             request_headers["Authorization"] = value
         left = self.deadline.left
         if self.deadline.passed or left <= 0:
-            raise self._late(url)
+            raise self._deadline_error(url)
         options = self._options
         stall = left if body is not None else min(options.stall_timeout, left)
         with ExitStack() as stack:
@@ -318,7 +318,7 @@ class Transport:
                     allow_redirects=False,
                     timeout=(min(options.connect_timeout, left), stall),
                     verify=str(options.ca_file) if options.ca_file else None,
-                    auth=_unchanged,
+                    auth=_keep_auth,
                 )
             except network_errors() as exc:
                 raise self._exchange_error(url, exc) from exc
@@ -333,10 +333,10 @@ class Transport:
         except network_errors() as exc:
             raise self._exchange_error(url, exc) from exc
         if self.deadline.passed:
-            raise self._late(url)
+            raise self._deadline_error(url)
         if expected is not None and received < expected:
             raise FetchError(
-                f"{shown(url)} broke off after {received} of {expected} bytes",
+                f"{safe_url(url)} broke off after {received} of {expected} bytes",
                 reason="Truncated",
                 retryable=True,
             )
@@ -349,11 +349,11 @@ class Transport:
             return b""
 
     def _exchange_error(self, url: str, exc: Exception) -> FetchError:
-        return self._late(url) if self.deadline.passed else exchange_error(url, exc)
+        return self._deadline_error(url) if self.deadline.passed else exchange_error(url, exc)
 
-    def _late(self, url: str) -> FetchError:
+    def _deadline_error(self, url: str) -> FetchError:
         return FetchError(
-            f"{shown(url)}: not finished after {self.deadline.seconds:g} s",
+            f"{safe_url(url)}: not finished after {self.deadline.seconds:g} s",
             reason="Timeout",
             hint="raise spec.prebuilt.timeoutSeconds in driver.yaml if the server is just slow",
             retryable=True,
@@ -374,10 +374,10 @@ class Body:
         return data[:count]
 
 
-def _nowhere(response: requests.Response) -> None:
+def _no_redirect(response: requests.Response) -> None:
     """Keep requests from following a redirect."""
 
 
-def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _keep_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     """Return the request as it is: an `auth` that keeps requests from reading ~/.netrc."""
     return request

@@ -49,7 +49,7 @@ class Conversation:
     on_data: OnData | None = None
 
 
-class Link:
+class MachineLink:
     """The connection. `why_lost` returns the text to add to an error when the machine is gone."""
 
     def __init__(self, connection: socket.socket, why_lost: Callable[[], str]) -> None:

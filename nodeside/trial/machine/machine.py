@@ -30,7 +30,7 @@ from nodeside.system.process import Completed, ToolError
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.machine import qemu
 from nodeside.trial.machine.containers import KINDS, NODE_ENV, ContainerSpec
-from nodeside.trial.machine.link import Conversation, Link
+from nodeside.trial.machine.link import Conversation, MachineLink
 
 _BOOT_SECONDS = 600.0  # a large kernel under emulation takes ten seconds on an idle machine
 _ANSWER_SECONDS = 300.0  # for requests that the agent answers at once when it gets CPU time
@@ -98,7 +98,11 @@ class GuestProcess:
     """
 
     def __init__(
-        self, link: Link, argv: Sequence[str], on_line: OnLine | None, on_error: OnLine | None
+        self,
+        link: MachineLink,
+        argv: Sequence[str],
+        on_line: OnLine | None,
+        on_error: OnLine | None,
     ) -> None:
         self.argv = tuple(argv)
         self._link = link
@@ -177,7 +181,7 @@ class GuestProcess:
 @dataclass
 class _Running:
     qemu: process.Child
-    link: Link
+    link: MachineLink
 
 
 class Machine:
@@ -224,7 +228,7 @@ class Machine:
             raise
         finally:
             theirs.close()
-        self._running = _Running(child, Link(ours, self._why_lost))
+        self._running = _Running(child, MachineLink(ours, self._why_lost))
         try:
             self._await_boot()
         except BaseException:
@@ -366,7 +370,7 @@ class Machine:
         return tuple(_cut(splats(self.serial_log().splitlines())[:_SPLATS]))
 
     @property
-    def _link(self) -> Link:
+    def _link(self) -> MachineLink:
         if self._running is None:
             raise MachineLost("the machine has been switched off")
         return self._running.link

@@ -53,7 +53,7 @@ def make(
     package = Path(nodeside.__file__).parent
     shutil.copytree(package, tree / "python" / "nodeside", ignore=_is_cache, symlinks=True)
     compile_package(tree / "python" / "nodeside", driver_root, architecture)
-    _script(tree / "agent", _agent(architecture))
+    _script(tree / "agent", _agent_script(architecture))
     (tree / "bin").mkdir()
     _script(tree / "bin" / "nodeside", _COMMAND)
     if driver_image is None:
@@ -71,7 +71,7 @@ def make(
     return image
 
 
-def _agent(architecture: Architecture) -> str:
+def _agent_script(architecture: Architecture) -> str:
     libraries = architecture.libraries(Path("/driver"))
     return _AGENT.format(libraries=libraries, loader=architecture.loader)
 

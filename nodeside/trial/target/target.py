@@ -39,7 +39,7 @@ LEFT_OUT = (".git", "__pycache__", SIDE_FILE)
 
 
 @frozen
-class Target:
+class TrialTarget:
     """A driver to try. `image` is the directory that becomes /driver-image."""
 
     driver: Driver
@@ -49,7 +49,7 @@ class Target:
 
 def prepare(
     name: str, image: Path, archive: Archive, evaluate: Evaluator, build: Builder
-) -> Target:
+) -> TrialTarget:
     """Make `image` from the target that the user named. Raises TargetError, SpecError.
 
     `build` is used only for a source that does not say what its modules are.
@@ -88,7 +88,7 @@ def _archive_with(name: str, archive: Archive) -> Archive:
     return archive
 
 
-def _from_path(path: Path, image: Path, evaluate: Evaluator, build: Builder) -> Target:
+def _from_path(path: Path, image: Path, evaluate: Evaluator, build: Builder) -> TrialTarget:
     if path.is_file():
         return _from_document(path, image)
     if (path / "driver.yaml").is_file():
@@ -99,10 +99,10 @@ def _from_path(path: Path, image: Path, evaluate: Evaluator, build: Builder) -> 
     vendor_tree.copy(path, image / "src", leave_out=LEFT_OUT)
     draft = draft_of(image / "src", path, evaluate, build)
     vendor_tree.create(image / "driver.yaml", write_yaml(draft.document("src")).encode())
-    return Target(load(image / "driver.yaml"), image, read_side_file(path / SIDE_FILE))
+    return TrialTarget(load(image / "driver.yaml"), image, read_side_file(path / SIDE_FILE))
 
 
-def _from_document(document: Path, image: Path) -> Target:
+def _from_document(document: Path, image: Path) -> TrialTarget:
     """Copy the directory of a driver.yaml. What is checked at the end is the copy, which is used.
 
     The build on the host reads it as root, with its signing key.
@@ -120,7 +120,7 @@ def _from_document(document: Path, image: Path) -> Target:
     if inside != driver:
         vendor_tree.create(copy, dump(inside).encode())
     _with_paths_inside(inside, copy)
-    return Target(inside, image, read_side_file(directory / SIDE_FILE))
+    return TrialTarget(inside, image, read_side_file(directory / SIDE_FILE))
 
 
 def _with_paths_inside(driver: Driver, document: Path) -> Driver:
@@ -167,12 +167,14 @@ def _with_paths_inside(driver: Driver, document: Path) -> Driver:
     )
 
 
-def _from_dkms(tree: Path, image: Path, evaluate: Evaluator, extras: Extras = NO_EXTRAS) -> Target:
+def _from_dkms(
+    tree: Path, image: Path, evaluate: Evaluator, extras: Extras = NO_EXTRAS
+) -> TrialTarget:
     document = dkms_tree.describe(tree, evaluate)
     image.mkdir()
     vendor_tree.copy(tree, image / "src", leave_out=LEFT_OUT)
     vendor_tree.create(image / "driver.yaml", write_yaml(document).encode())
-    return Target(load(image / "driver.yaml"), image, extras)
+    return TrialTarget(load(image / "driver.yaml"), image, extras)
 
 
 def _require_dkms_package(name: str, archive: Archive) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cluster.cache.image_streams import NamedStreams
+from cluster.cache.image_streams import ImageStreamFilter
 from cluster.kube.client import connect
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import IMAGE_STREAMS
@@ -32,7 +32,7 @@ class Watched:
     """A reflector with its wakes."""
 
     control_plane: ControlPlane
-    named: NamedStreams
+    named: ImageStreamFilter
     reflector: Reflector[ImageStream]
     woken: list[None]
 
@@ -52,7 +52,7 @@ def watched(control_plane: ControlPlane) -> Iterator[Watched]:
     install_image_streams(control_plane)
     for name in (DRIVER_TOOLKIT, *OTHERS):
         set_image_stream(control_plane, {"1": "quay.example.com/image:1"}, name)
-    api, named = connect(control_plane.kubeconfig), NamedStreams()
+    api, named = connect(control_plane.kubeconfig), ImageStreamFilter()
     woken: list[None] = []
     selection = Selection(IMAGE_STREAMS, named.trim, optional=True)
     reflector = Reflector(api, selection, lambda: woken.append(None))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.cache import View
-from cluster.cache.node_changes import attention
+from cluster.cache.cache import ClusterCache
+from cluster.cache.node_changes import node_filter_of
 from cluster.model.labelmap import labels_of
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import Node, Settings
@@ -25,7 +25,7 @@ def wakes(model: Model, **labels: str) -> bool:
     """Whether a node that has these labels too, with `/` for `__`, is news."""
     more = {key.replace("__", "/"): value for key, value in labels.items()}
     after = replace(NODE, labels=labels_of({**NODE.labels, **more}))
-    return attention(model.drivers.values()).is_news(NODE, after)
+    return node_filter_of(model.drivers.values()).is_relevant_change(NODE, after)
 
 
 def driver(**spec: Any) -> Model:
@@ -61,22 +61,22 @@ def test_so_does_a_resource_that_a_stage_waits_for() -> None:
     more = replace(NODE, capacity={"example.com/edu": 1})
     other = replace(NODE, allocatable={"example.com/other": 1})
     for model in (waits, declares):
-        assert attention(model.drivers.values()).is_news(NODE, after)
-        assert attention(model.drivers.values()).is_news(NODE, more)
-        assert not attention(model.drivers.values()).is_news(NODE, other)
-    assert not attention(driver().drivers.values()).is_news(NODE, after)
+        assert node_filter_of(model.drivers.values()).is_relevant_change(NODE, after)
+        assert node_filter_of(model.drivers.values()).is_relevant_change(NODE, more)
+        assert not node_filter_of(model.drivers.values()).is_relevant_change(NODE, other)
+    assert not node_filter_of(driver().drivers.values()).is_relevant_change(NODE, after)
 
 
 def test_what_is_no_label_always_does() -> None:
-    assert attention(()).is_news(NODE, replace(NODE, ready=True))
-    assert attention(()).is_news(NODE, replace(NODE, boot_id="another"))
+    assert node_filter_of(()).is_relevant_change(NODE, replace(NODE, ready=True))
+    assert node_filter_of(()).is_relevant_change(NODE, replace(NODE, boot_id="another"))
 
 
 def test_a_node_is_kept_before_it_is_asked_who_reads_its_labels(tmp_path: Path) -> None:
     """Or a Driver that comes in between would not see the label that it asks for."""
     kept: list[object] = []
     with ScriptedServer() as server:
-        view = View(server.api(tmp_path), Settings(), lambda: None)
+        view = ClusterCache(server.api(tmp_path), Settings(), lambda: None)
         nodes, drivers = view._reflectors["nodes"], view._reflectors["drivers"]
         objects = drivers.objects
 

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.cache.stage_logs import StageLogs
 from cluster.model.log_pattern import refusal
-from cluster.model.stages import LogSight, LogWanted
+from cluster.model.stages import LogMatch, LogWanted
 from nodeside.spec.expressions import EXPECTED
 from tests.cluster.fakes.clock import Clock
 from tests.cluster.fakes.scripted import Said, ScriptedServer
@@ -22,7 +22,7 @@ LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 WANTED = LogWanted("uid-1", "plugin-1", "main", r"registered \d+", 60)
 
 
-def looked(logs: StageLogs) -> LogSight:
+def looked(logs: StageLogs) -> LogMatch:
     """What one look finds, in this thread."""
     [case] = logs._cases.values()
     logs.look(case)
@@ -40,8 +40,8 @@ def test_the_first_look_begins_at_the_start_and_later_ones_near_the_end(tmp_path
     with ScriptedServer(Said(body="starting\n"), Said(body="registered 3 devices\n")) as server:
         logs = quiet(StageLogs(server.api(tmp_path), "nodeside", lambda: None))
 
-        assert looked(logs) == LogSight()
-        assert looked(logs) == LogSight(matched=True)
+        assert looked(logs) == LogMatch()
+        assert looked(logs) == LogMatch(matched=True)
 
         first, second = (urlsplit(asked.path) for asked in server.asked)
         assert first.path == "/api/v1/namespaces/nodeside/pods/plugin-1/log"
@@ -72,7 +72,7 @@ def test_a_log_that_cannot_be_read_says_why_and_is_late_after_its_time(tmp_path:
         assert 'no permission to get pods/log "plugin-1" in namespace nodeside' in first.words
         clock.time = 60.0
         assert looked(logs).late
-        assert looked(logs) == LogSight(matched=True), "late is not never"
+        assert looked(logs) == LogMatch(matched=True), "late is not never"
 
 
 def test_looks_grow_rarer_and_none_is_missed_at_the_deadline(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_thread_looks_by_itself_and_wakes_the_controller(tmp_path: Path) -> 
         logs.want([WANTED])
 
         assert woken.wait(LONG)
-        assert logs.seen() == {"uid-1": LogSight(matched=True)}
+        assert logs.seen() == {"uid-1": LogMatch(matched=True)}
         logs.want([])
         assert logs.seen() == {}
         logs.stop()
@@ -106,7 +106,7 @@ def test_a_line_is_judged_by_its_beginning(tmp_path: Path) -> None:
     with ScriptedServer(Said(body="x" * 5000 + "registered 1\n")) as server:
         logs = quiet(StageLogs(server.api(tmp_path), "nodeside", lambda: None))
 
-        assert looked(logs) == LogSight()
+        assert looked(logs) == LogMatch()
 
 
 def test_an_expression_without_end_in_pythons_engine_is_judged_at_once(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_expression_without_end_in_pythons_engine_is_judged_at_once(tmp_path:
     with ScriptedServer(Said(body="x" * 4000 + "!\n" + "plugin: ready\n")) as server:
         logs = quiet(StageLogs(server.api(tmp_path), "nodeside", lambda: None), endless)
 
-        assert looked(logs) == LogSight(matched=True)
+        assert looked(logs) == LogMatch(matched=True)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from cluster.cli import image_pulls
-from cluster.cli.check import Check, Checked, State, check
-from cluster.install.manifests import Installation
+from cluster.cli.check import Check, CheckState, ClusterCheck, check
+from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api, connect
 from cluster.kube.errors import Forbidden, NotFound
 from cluster.kube.listing import Page
@@ -124,19 +124,19 @@ def cluster() -> FakeCluster:
     return FakeCluster()
 
 
-def look(cluster: FakeCluster, wanted: Driver | None = None) -> Checked:
+def look(cluster: FakeCluster, wanted: Driver | None = None) -> ClusterCheck:
     return check(cast("Api", cluster), "nodeside", wanted or driver())
 
 
-def missing(checked: Checked) -> dict[str, str]:
-    return {each.name: each.found for each in checked.checks if each.state is State.MISSING}
+def missing(checked: ClusterCheck) -> dict[str, str]:
+    return {each.name: each.found for each in checked.checks if each.state is CheckState.MISSING}
 
 
 def test_a_cluster_that_has_everything_is_good(cluster: FakeCluster) -> None:
     checked = look(cluster)
 
     assert checked.good, checked.text()
-    assert {each.state for each in checked.checks} == {State.OK}
+    assert {each.state for each in checked.checks} == {CheckState.OK}
     found = {each.name: each.found for each in checked.checks}
     assert found["hardware of edu"] == "2 of 2 nodes have what `hardware` asks for"
     image = f"registry.example.com/toolkit:{KERNEL}"
@@ -235,7 +235,7 @@ def test_drivers_that_cannot_be_read_are_told(
 ) -> None:
     cluster.lists[DRIVERS] = [document("chip", modules="none")]
     [mistakes] = [c for c in look(cluster).checks if c.name == "driver chip"]
-    assert (mistakes.state, "modules" in mistakes.found) == (State.MISSING, True)
+    assert (mistakes.state, "modules" in mistakes.found) == (CheckState.MISSING, True)
 
     usual = cluster.list
 
@@ -248,7 +248,7 @@ def test_drivers_that_cannot_be_read_are_told(
     checked = check(cast("Api", cluster), "nodeside")
     assert checked.good, checked.text()
     [unread] = [each for each in checked.checks if each.name == "drivers"]
-    assert unread.state is State.UNKNOWN
+    assert unread.state is CheckState.UNKNOWN
 
 
 def test_a_driver_with_prebuilt_modules_needs_no_toolkit(cluster: FakeCluster) -> None:
@@ -270,7 +270,7 @@ def test_somebody_who_may_not_get_namespaces_sees_the_controller(
     monkeypatch.setattr(cluster, "get", refuse)
 
     states = {each.name: each.state for each in look(cluster).checks}
-    assert states["controller"] is State.OK
+    assert states["controller"] is CheckState.OK
 
 
 def test_another_driver_for_the_same_devices_is_named_once(cluster: FakeCluster) -> None:
@@ -300,7 +300,7 @@ def test_another_driver_with_the_same_module_is_named_with_the_nodes_that_both_s
     assert rows() == []
     other["spec"]["hardware"] = {}
     [row] = rows()
-    assert row.state is State.MISSING
+    assert row.state is CheckState.MISSING
     assert row.found == "driver other has edu too, on n1, n2"
     assert row.remedy == (
         "a node gets one of them, and keeps the one that it has; delete one of the two, or part "
@@ -338,7 +338,7 @@ def test_a_kernel_without_a_toolkit_is_named(cluster: FakeCluster) -> None:
         f"toolkit for {KERNEL} (2 nodes)",
         "toolkit for 6.6.1 (1 node)",
     ]
-    assert all(each.remedy for each in checked.checks if each.state is State.MISSING)
+    assert all(each.remedy for each in checked.checks if each.state is CheckState.MISSING)
 
 
 def test_nodes_by_other_labels_need_none_of_node_feature_discovery(cluster: FakeCluster) -> None:
@@ -356,7 +356,7 @@ def test_labels_of_a_vendor_alone_are_warned_of(cluster: FakeCluster) -> None:
     checked = look(cluster)
 
     [hardware] = [each for each in checked.checks if each.name == "hardware of edu"]
-    assert hardware.state is State.OK
+    assert hardware.state is CheckState.OK
     assert "any device of it counts" in hardware.remedy
     assert not [each.remedy for each in look(FakeCluster()).checks if each.remedy]
 
@@ -371,8 +371,8 @@ def test_one_refusal_does_not_end_the_others(
 
     states = {each.name: each.state for each in look(cluster).checks}
 
-    assert states["rights"] is State.UNKNOWN
-    assert states["hardware of edu"] is State.OK
+    assert states["rights"] is CheckState.UNKNOWN
+    assert states["hardware of edu"] is CheckState.OK
 
 
 def test_a_cluster_of_openshift_is_told_apart(cluster: FakeCluster) -> None:
@@ -388,7 +388,7 @@ def test_a_cluster_of_openshift_is_told_apart(cluster: FakeCluster) -> None:
 
 @pytest.mark.cluster
 def test_a_real_cluster_is_looked_at_with_the_rights_of_an_administrator(
-    api: Api, installed: Installation, nodes: Nodes
+    api: Api, installed: InstallSettings, nodes: Nodes
 ) -> None:
     nodes.create("n1", kernel=KERNEL)
     nodes.label("n1", {"feature.node.kubernetes.io/pci-1234_11e8.present": "true"})
@@ -396,14 +396,14 @@ def test_a_real_cluster_is_looked_at_with_the_rights_of_an_administrator(
     states = {each.name: each.state for each in check(api, "nodeside", driver()).checks}
 
     for name in ("Kubernetes", "admission policies", "rights", "namespace nodeside"):
-        assert states[name] is State.OK
-    assert states["hardware of edu"] is State.OK
-    assert states[f"toolkit for {KERNEL} (1 node)"] is State.OK
+        assert states[name] is CheckState.OK
+    assert states["hardware of edu"] is CheckState.OK
+    assert states[f"toolkit for {KERNEL} (1 node)"] is CheckState.OK
 
 
 @pytest.mark.cluster
 def test_somebody_without_rights_is_told_what_is_not_seen(
-    control_plane: ControlPlane, installed: Installation
+    control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
     token = control_plane.pod_token("default", "default", None)
     with closing(connect(control_plane.kubeconfig_of(token))) as api:
@@ -411,5 +411,5 @@ def test_somebody_without_rights_is_told_what_is_not_seen(
 
     assert "rights" in missing(checked)
     states = {each.name: each.state for each in checked.checks}
-    assert states["Kubernetes"] is State.OK
-    assert states["nodes"] is State.UNKNOWN
+    assert states["Kubernetes"] is CheckState.OK
+    assert states["nodes"] is CheckState.UNKNOWN

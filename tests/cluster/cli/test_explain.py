@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.cli.explain import explain_driver, explain_node
-from cluster.cli.leader_status import Presence
+from cluster.cli.leader_status import LeaderStatus
 from cluster.cli.status import NoSuchObject
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import DriverPod, ImageStream
@@ -265,7 +265,7 @@ def test_what_is_there_is_not_the_status_of_a_future() -> None:
 def test_without_a_controller_that_is_said_first_and_the_next_step_waits_for_one() -> None:
     made = ready()
     made.add(["n3"])
-    nobody = Presence(False, "no controller leads; see kubectl -n nodeside get pods")
+    nobody = LeaderStatus(False, "no controller leads; see kubectl -n nodeside get pods")
 
     said = explain_driver(made.snapshot, "edu").with_presence(nobody)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.fleet_report import NodeRow, _node_row, as_page, report
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.reported import fleet, row, seen
@@ -103,7 +103,7 @@ def test_stages_that_no_node_of_ours_writes_do_not_matter(stages: Any) -> None:
 
 @pytest.mark.cluster
 def test_a_real_cluster_has_its_page(
-    api: Api, installed: Installation, control_plane: ControlPlane
+    api: Api, installed: InstallSettings, control_plane: ControlPlane
 ) -> None:
     lease = {
         "apiVersion": "coordination.k8s.io/v1",

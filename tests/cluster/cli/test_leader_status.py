@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.leader_status import NotInstalled, Presence, presence, read
+from cluster.cli.leader_status import ControllerNotInstalled, LeaderStatus, presence, read
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.scripted import Said, ScriptedServer
 
@@ -24,7 +24,7 @@ def lease(**spec: Any) -> dict[str, Any]:
 
 
 def test_a_lease_that_is_renewed_has_a_leader() -> None:
-    assert read(lease(), "nodeside", RENEWED + 10) == Presence(True)
+    assert read(lease(), "nodeside", RENEWED + 10) == LeaderStatus(True)
 
 
 def test_clocks_that_differ_by_some_seconds_are_no_silence() -> None:
@@ -35,7 +35,7 @@ def test_clocks_that_differ_by_some_seconds_are_no_silence() -> None:
 def test_a_lease_that_was_given_back_has_none() -> None:
     said = read(lease(holderIdentity=""), "nodeside", RENEWED)
 
-    assert said == Presence(False, f"no controller leads since 2025-01-01T12:00:00Z; {SEE}")
+    assert said == LeaderStatus(False, f"no controller leads since 2025-01-01T12:00:00Z; {SEE}")
 
 
 def test_a_leader_that_died_is_named_with_when_it_was_heard_last() -> None:
@@ -57,7 +57,7 @@ def test_a_controller_that_is_installed_and_never_led_is_said(tmp_path: Path) ->
     with ScriptedServer(NOTHING, Said(body="{}")) as server:
         said = presence(server.api(tmp_path), "nodeside")
 
-    assert said == Presence(False, f"no controller has led yet; {SEE}")
+    assert said == LeaderStatus(False, f"no controller has led yet; {SEE}")
 
 
 def test_who_may_not_read_the_lease_is_told_that_it_is_not_known(tmp_path: Path) -> None:
@@ -70,7 +70,10 @@ def test_who_may_not_read_the_lease_is_told_that_it_is_not_known(tmp_path: Path)
 
 def test_a_wrong_namespace_is_refused_with_the_right_one(tmp_path: Path) -> None:
     binding = Said(body=json.dumps({"subjects": [{"namespace": "drivers"}]}))
-    with ScriptedServer(NOTHING, NOTHING, binding) as server, pytest.raises(NotInstalled) as caught:
+    with (
+        ScriptedServer(NOTHING, NOTHING, binding) as server,
+        pytest.raises(ControllerNotInstalled) as caught,
+    ):
         presence(server.api(tmp_path), "nodeside")
 
     assert str(caught.value).startswith("nodeside is not installed in namespace nodeside: ")
@@ -79,7 +82,10 @@ def test_a_wrong_namespace_is_refused_with_the_right_one(tmp_path: Path) -> None
 
 
 def test_a_cluster_without_nodeside_says_how_it_is_installed(tmp_path: Path) -> None:
-    with ScriptedServer(NOTHING, NOTHING, NOTHING) as server, pytest.raises(NotInstalled) as caught:
+    with (
+        ScriptedServer(NOTHING, NOTHING, NOTHING) as server,
+        pytest.raises(ControllerNotInstalled) as caught,
+    ):
         presence(server.api(tmp_path), "nodeside")
 
     assert caught.value.hint == "nodeside-cluster install --help"

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from cluster.cli.leader_status import Presence
+from cluster.cli.leader_status import LeaderStatus
 from cluster.cli.status import NoSuchObject, Overview, overview
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
 
-LEADS = Presence(True)
-NOBODY = Presence(False, "no controller leads; see kubectl -n nodeside get pods")
+LEADS = LeaderStatus(True)
+NOBODY = LeaderStatus(False, "no controller leads; see kubectl -n nodeside get pods")
 
 
 def ready() -> Model:
@@ -24,7 +24,7 @@ def ready() -> Model:
     return made
 
 
-def shown(made: Model, who: Presence = LEADS) -> Overview:
+def shown(made: Model, who: LeaderStatus = LEADS) -> Overview:
     return overview(made.snapshot.drivers, who)
 
 
@@ -89,7 +89,9 @@ def test_without_a_controller_that_comes_first_and_nothing_is_called_ready() -> 
 
 
 def test_who_may_not_read_the_lease_still_sees_the_drivers() -> None:
-    found = shown(ready(), Presence(None, "whether a controller leads is not known: no permission"))
+    found = shown(
+        ready(), LeaderStatus(None, "whether a controller leads is not known: no permission")
+    )
 
     assert found.ready
     assert found.table().startswith("whether a controller leads is not known")

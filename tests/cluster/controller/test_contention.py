@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cluster.controller.contention import Standoffs
-from cluster.kube.managed_fields import Overwrite
+from cluster.controller.contention import RevertedEdits
+from cluster.kube.managed_fields import ExistingObject
 from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
 from cluster.model.names import policy_name
 from cluster.model.snapshot import DaemonSetObject, Snapshot
@@ -22,7 +22,7 @@ EDIT = "kubectl-edit set spec.template.spec.hostNetwork"
 class Played:
     """A DaemonSet that somebody edits, a leader that puts it back, and a clock."""
 
-    standoffs: Standoffs = field(default_factory=Standoffs)
+    standoffs: RevertedEdits = field(default_factory=RevertedEdits)
     now: float = 1000.0
     generation: int = 1
     applies: int = 0
@@ -40,7 +40,7 @@ class Played:
 
     def look(self, edit: str = EDIT) -> Plan:
         """One round in which the DaemonSet is not as it was applied."""
-        over = Overwrite(str(self.generation), edit)
+        over = ExistingObject(str(self.generation), edit)
         wanted = Apply("edu", self.document, over)
         plan = self.standoffs(Plan((wanted,)), self.snapshot, now=self.now, wall=self.now)
         if wanted in plan.actions:
@@ -157,7 +157,7 @@ def policy(played: Model, text: str) -> list[Apply]:
 
 @pytest.mark.slow
 def test_a_fight_over_the_policy_of_a_driver_is_slowed_down_and_told() -> None:
-    model, standoffs, applies = Model(), Standoffs(), 0
+    model, standoffs, applies = Model(), RevertedEdits(), 0
     model.add(["n0"])
     model.apply_driver("edu")
     model.settle()
@@ -177,7 +177,7 @@ def test_a_fight_over_the_policy_of_a_driver_is_slowed_down_and_told() -> None:
 
 
 def test_another_policy_is_sent_at_once_and_is_no_edit() -> None:
-    model, standoffs = Model(), Standoffs()
+    model, standoffs = Model(), RevertedEdits()
     model.add(["n0"])
     model.apply_driver("edu")
     model.settle()

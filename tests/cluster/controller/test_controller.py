@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.controller.controller import Controller, names, only, plan_apart
-from cluster.controller.executor import Outcome
+from cluster.controller.executor import ExecutionResult
 from cluster.controller.failures import failure_of
 from cluster.controller.pacing import CpuBudget, LoopTimings
 from cluster.kube.election import Leadership
@@ -139,13 +139,13 @@ def test_a_driver_that_cannot_be_planned_says_so_and_the_others_go_on() -> None:
 def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_is_mended() -> None:
     made, refuse = model("bad", "good"), [True]
 
-    def fails(made_plan: Plan) -> Outcome | None:
+    def fails(made_plan: Plan) -> ExecutionResult | None:
         bad = [a for a in made_plan.actions if isinstance(a, Apply) and a.driver == "bad"]
         if not refuse[0] or not bad:
             return None
         made.carry_out(a for a in made_plan.actions if a.driver == "good")
         error = Forbidden("no rule", status=403)
-        return Outcome(troubles={Lane("bad"): failure_of(error, "apply DaemonSet bad-1")})
+        return ExecutionResult(troubles={Lane("bad"): failure_of(error, "apply DaemonSet bad-1")})
 
     applier = FakeApplier(made, fails)
     run_until(made, applier, plan, lambda: degraded(made, "bad") == "Forbidden")
@@ -159,13 +159,13 @@ def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> No
     made, stopping, wakes, clock = model("good"), threading.Event(), Wakeup(), [0.0]
     refused = failure_of(Forbidden("no rule"), "set the status of driver good")
 
-    def slow(planned: Plan) -> Outcome:
+    def slow(planned: Plan) -> ExecutionResult:
         clock[0] += 5.0
         if len(applier.plans) == 6:
             stopping.set()
         wakes.wake()
         written = any(isinstance(action, SetStatus) for action in planned.actions)
-        return Outcome(
+        return ExecutionResult(
             troubles={Lane("good", STATUS): replace(refused, mute=True)} if written else {}
         )
 
@@ -192,11 +192,11 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
     made = model("good")
     applier = FakeApplier(made)
 
-    def refuses(planned: Plan) -> Outcome | None:
+    def refuses(planned: Plan) -> ExecutionResult | None:
         if any(isinstance(action, SetStatus) for action in planned.actions):
             error = Forbidden("no permission", hint="can-i patch")
             trouble = replace(failure_of(error, "set the status of driver good"), mute=True)
-            return Outcome(troubles={Lane("good", STATUS): trouble})
+            return ExecutionResult(troubles={Lane("good", STATUS): trouble})
         return None
 
     def refused() -> list[int]:
@@ -220,7 +220,7 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
 
 def test_while_the_server_is_gone_it_is_asked_again_and_again_and_no_driver_is_blamed() -> None:
     made = model("edu")
-    outage = Outcome(outage=Unreachable("no answer"))
+    outage = ExecutionResult(outage=Unreachable("no answer"))
     applier = FakeApplier(made)
     applier.fails = lambda _: outage if len(applier.plans) < 5 else None
 
@@ -346,10 +346,10 @@ def test_a_driver_that_is_being_deleted_in_trouble_is_still_its_own(
 def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() -> None:
     made = model("edu")
     made.consume("n1")
-    asked = Outcome(asked={"uid-default/train-0": "the budget says no"})
+    asked = ExecutionResult(asked={"uid-default/train-0": "the budget says no"})
     plans = iter([asked])
     stopping, wakes = threading.Event(), Wakeup()
-    applier = FakeApplier(made, lambda _plan: next(plans, Outcome()))
+    applier = FakeApplier(made, lambda _plan: next(plans, ExecutionResult()))
     controller = Controller(
         FakeView(made),  # type: ignore[arg-type]
         wakes,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.controller import drain_requests
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api, connect
 from cluster.kube.errors import Conflict
 from cluster.model.actions import Uncordon
@@ -29,7 +29,7 @@ def limit() -> dict[str, float]:
 
 
 @pytest.fixture
-def api(control_plane: ControlPlane, installed: Installation) -> Iterator[Api]:
+def api(control_plane: ControlPlane, installed: InstallSettings) -> Iterator[Api]:
     token = control_plane.pod_token(NAMESPACE, CONTROLLER, None)
     api = connect(control_plane.kubeconfig_of(token))
     yield api

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cluster.controller.executor import Applier, difference
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
-from cluster.kube.managed_fields import Overwrite
+from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, DRIVERS, NODES
 from cluster.model.actions import (
     Apply,
@@ -59,7 +59,9 @@ def test_the_part_that_is_ours_is_replaced_before_an_apply_where_others_set_fiel
         "spec": {"replicas": 2, "template": pods},
     }
 
-    carry_out(api, Apply("edu", document), Apply("other", document, Overwrite("1", shared=True)))
+    carry_out(
+        api, Apply("edu", document), Apply("other", document, ExistingObject("1", co_owned=True))
+    )
 
     assert sorted(api.asked) == [*["apply a"] * 3, "patch deployments a"], "and once to check it"
     assert [{"op": "replace", "path": "/spec/template", "value": pods}] in api.bodies
@@ -73,7 +75,7 @@ SHARED = Apply(
         "metadata": {"name": "a", "namespace": "x"},
         "spec": {"selector": {}},
     },
-    Overwrite("1", shared=True, uid="u1"),
+    ExistingObject("1", co_owned=True, uid="u1"),
 )
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from cluster.controller.failures import (
     Failure,
-    again,
     backing_off,
     failure_of,
-    with_trouble,
-    with_troubles,
+    next_retry,
+    report_failures,
+    with_failure_condition,
 )
 from cluster.kube.errors import Forbidden
 from cluster.model.actions import Apply, Create, EmitEvent, LabelNode, Plan, SetStatus
@@ -55,7 +55,7 @@ def test_a_bug_of_ours_says_that_it_is_one() -> None:
 
 
 def test_the_trouble_is_said_where_kubectl_shows_it_and_what_works_goes_on_working() -> None:
-    status = with_trouble({"conditions": [READY], "pools": [1]}, REFUSED, wall=0)
+    status = with_failure_condition({"conditions": [READY], "pools": [1]}, REFUSED, wall=0)
 
     ready, degraded = status["conditions"]
     assert ready == READY | {"reason": "Forbidden", "message": REFUSED.message}
@@ -68,7 +68,7 @@ def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
     made = model()
     labels = (LabelNode("edu", "n1", {}), LabelNode("other", "n1", {}))
 
-    plan = with_troubles(Plan(labels), made.snapshot, {EDU: REFUSED}, now=49, wall=0)
+    plan = report_failures(Plan(labels), made.snapshot, {EDU: REFUSED}, now=49, wall=0)
 
     assert [type(action) for action in plan.lanes()[EDU]] == [SetStatus]
     assert plan.lanes()[Lane("other")] == [*labels[1:]]
@@ -82,7 +82,7 @@ def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
     apply = Apply("edu", {"kind": "DaemonSet", "metadata": {"name": "plugin"}}, part=lane.part)
 
     refused = replace(REFUSED, generation=0)  # a lane has no generation: its name changes instead
-    plan = with_troubles(Plan((label, apply)), made.snapshot, {lane: refused}, now=49, wall=0)
+    plan = report_failures(Plan((label, apply)), made.snapshot, {lane: refused}, now=49, wall=0)
 
     assert plan.lanes()[EDU][0] == label
     assert lane not in plan.lanes()
@@ -98,7 +98,7 @@ def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() ->
     creates = tuple(Create("edu", job, node, lane.part) for node in ("n1", "n2", "n3"))
     refused = {lane.on(node): replace(REFUSED, generation=0) for node in ("n1", "n2")}
 
-    plan = with_troubles(Plan(creates), model().snapshot, refused, now=49, wall=0)
+    plan = report_failures(Plan(creates), model().snapshot, refused, now=49, wall=0)
 
     assert plan.lanes()[lane] == [creates[2]], "others have nothing to do with it"
     [said] = [action for action in plan.actions if isinstance(action, SetStatus)]
@@ -108,10 +108,10 @@ def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() ->
 
 def test_a_status_that_says_it_already_is_not_written_again() -> None:
     made = model()
-    first = with_troubles(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=0)
+    first = report_failures(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=0)
     made.carry_out(first.actions)
 
-    second = with_troubles(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=999)
+    second = report_failures(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=999)
 
     assert len(first.actions) == 1
     assert second.actions == ()
@@ -120,7 +120,7 @@ def test_a_status_that_says_it_already_is_not_written_again() -> None:
 def test_the_planned_status_is_kept_and_the_trouble_said_in_it() -> None:
     planned = SetStatus("edu", {"revision": "new", "conditions": [READY]})
 
-    plan = with_troubles(Plan((planned,)), model().snapshot, {EDU: REFUSED}, now=0, wall=0)
+    plan = report_failures(Plan((planned,)), model().snapshot, {EDU: REFUSED}, now=0, wall=0)
 
     [said] = plan.actions
     assert isinstance(said, SetStatus)
@@ -134,8 +134,8 @@ def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() ->
     wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
     troubles = {Lane("edu", STATUS): mute}
 
-    early = with_troubles(wanted, made.snapshot, troubles, now=49, wall=0)
-    later = with_troubles(wanted, made.snapshot, troubles, now=50, wall=0)
+    early = report_failures(wanted, made.snapshot, troubles, now=49, wall=0)
+    later = report_failures(wanted, made.snapshot, troubles, now=50, wall=0)
 
     assert early.actions == wanted.actions[1:]
     assert later.actions == wanted.actions
@@ -148,7 +148,7 @@ def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it(
     other = EmitEvent("edu", "u", True, "FellBack", "n1")
     wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
 
-    plan = with_troubles(wanted, model().snapshot, {Lane("edu", STATUS): mute}, now=49, wall=0)
+    plan = report_failures(wanted, model().snapshot, {Lane("edu", STATUS): mute}, now=49, wall=0)
 
     assert plan.actions == (label, other)
 
@@ -156,7 +156,7 @@ def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it(
 def test_each_failure_in_a_row_rests_longer_up_to_a_minute() -> None:
     waits, before = [], None
     for _ in range(9):
-        before = again(before, REFUSED, generation=1, now=0, jitter=1)
+        before = next_retry(before, REFUSED, generation=1, now=0, jitter=1)
         waits.append(before.again_at)
 
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -166,4 +166,4 @@ def test_a_driver_that_was_changed_is_tried_at_once() -> None:
     assert backing_off(REFUSED, generation=1, now=49)
     assert not backing_off(REFUSED, generation=2, now=49)
     assert not backing_off(REFUSED, generation=1, now=50)
-    assert again(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1
+    assert next_retry(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.controller.node_labels import label
+from cluster.controller.node_labels import patch_labels
 from cluster.kube.client import Api
 from cluster.kube.credentials import Access
 from cluster.kube.errors import ApiError, Conflict, NotFound
-from cluster.kube.transport import Exchange
+from cluster.kube.transport import ApiTransport
 from cluster.model.actions import LabelNode
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
@@ -33,7 +33,7 @@ def nodes(control_plane: ControlPlane) -> Iterator[Nodes]:
 
 @pytest.fixture
 def api(control_plane: ControlPlane) -> Api:
-    return Api(Exchange(Access(Path(control_plane.kubeconfig))))
+    return Api(ApiTransport(Access(Path(control_plane.kubeconfig))))
 
 
 def ours(nodes: Nodes) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ def ours(nodes: Nodes) -> Mapping[str, str]:
 
 def changed(api: Api, seen: Mapping[str, str] = SEEN, **labels: str | None) -> None:
     keys = {f"nodeside.io/edu.{word}": value for word, value in labels.items()}
-    label(api, LabelNode("edu", NODE, keys), seen, lambda: {"deadline": 10.0})
+    patch_labels(api, LabelNode("edu", NODE, keys), seen, lambda: {"deadline": 10.0})
 
 
 def test_labels_are_set_and_taken_away_and_others_stay(api: Api, nodes: Nodes) -> None:
@@ -90,4 +90,6 @@ def test_a_value_that_cannot_be_is_refused_in_the_servers_words(api: Api, nodes:
     with pytest.raises(ApiError, match="a valid label must be"):
         changed(api, assigned="no label!")
     with pytest.raises(NotFound):
-        label(api, LabelNode("edu", "nowhere", {ASSIGNED: "a"}), {}, lambda: {"deadline": 10.0})
+        patch_labels(
+            api, LabelNode("edu", "nowhere", {ASSIGNED: "a"}), {}, lambda: {"deadline": 10.0}
+        )

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.controller.controller import Controller
-from cluster.controller.executor import Applier, Outcome
-from cluster.controller.failures import Failure, failure_of, with_troubles
-from cluster.controller.node_labels import label
+from cluster.controller.executor import Applier, ExecutionResult
+from cluster.controller.failures import Failure, failure_of, report_failures
+from cluster.controller.node_labels import patch_labels
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
@@ -97,8 +97,8 @@ def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
         Delete("edu", DAEMON_SETS, "edu-1"),
     )
 
-    plan = with_troubles(Plan(actions), model().snapshot, troubles, now=49, wall=0)
-    later = with_troubles(Plan(actions), model().snapshot, troubles, now=50, wall=0)
+    plan = report_failures(Plan(actions), model().snapshot, troubles, now=49, wall=0)
+    later = report_failures(Plan(actions), model().snapshot, troubles, now=50, wall=0)
 
     assert [a for a in plan.actions if not isinstance(a, SetStatus)] == [actions[1]]
     assert [a for a in later.actions if not isinstance(a, SetStatus)] == [*actions[:2]]
@@ -117,7 +117,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
     stopping, wakes, clock = threading.Event(), Wakeup(), [0.0]
     tried: list[float] = []
 
-    def fails(plan: Plan) -> Outcome | None:
+    def fails(plan: Plan) -> ExecutionResult | None:
         clock[0] += 0.25
         if len(tried) == 4:
             stopping.set()
@@ -126,7 +126,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
             return None
         tried.append(clock[0])
         made.carry_out(a for a in plan.actions if getattr(a, "node", "") != "n1")
-        return Outcome(troubles={N1: failure_of(HOOK, "label node n1")})
+        return ExecutionResult(troubles={N1: failure_of(HOOK, "label node n1")})
 
     controller = Controller(
         FakeView(made),  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def test_a_label_that_was_another_one_for_a_moment_is_a_conflict() -> None:
     wanted = LabelNode("edu", "n1", {"k": "c"})
 
     with pytest.raises(Conflict):
-        label(Toggled("the server rejected our request"), wanted, {"k": "a"}, dict)  # type: ignore[arg-type]
+        patch_labels(Toggled("the server rejected our request"), wanted, {"k": "a"}, dict)  # type: ignore[arg-type]
     with pytest.raises(ApiError, match="is invalid") as caught:
-        label(Toggled('Node "n1" is invalid: metadata.labels'), wanted, {"k": "a"}, dict)  # type: ignore[arg-type]
+        patch_labels(Toggled('Node "n1" is invalid: metadata.labels'), wanted, {"k": "a"}, dict)  # type: ignore[arg-type]
     assert not isinstance(caught.value, Conflict)

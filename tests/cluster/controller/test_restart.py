@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.cache import View, read_once
+from cluster.cache.cache import ClusterCache, read_once
 from cluster.cli.explain import explain
-from cluster.controller.controller import Controller, Reconciled
+from cluster.controller.controller import Controller, ReconcileResult
 from cluster.controller.executor import Applier
 from cluster.controller.pacing import LoopTimings
 from cluster.kube.client import Api
@@ -65,7 +65,7 @@ def cluster() -> Recording:
     return settled()
 
 
-class PatientView(View):
+class PatientView(ClusterCache):
     """It waits for templates for as long as a slow machine takes to render them."""
 
     def render(self, templates: Collection[Template]) -> bool:
@@ -77,7 +77,7 @@ def lead(api: Api, cluster: Recording) -> list[tuple[Action, ...]]:
     plans: list[tuple[Action, ...]] = []
     stopping, wakes = threading.Event(), Wakeup()
 
-    def after(round_: Reconciled) -> None:
+    def after(round_: ReconcileResult) -> None:
         plans.append(round_.plan.actions)
         stages = round_.snapshot.stages
         if stages and not stages.unknown and set(round_.plan.templates) <= set(stages.rendered):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.controller.status_throttle import Quiet
+from cluster.controller.status_throttle import StatusThrottle
 from cluster.model.actions import EmitEvent, LabelNode, Plan, SetStatus
 from tests.cluster.fakes.model import Model
 
@@ -24,7 +24,7 @@ def model() -> Model:
 
 
 def test_the_first_count_is_told_at_once_and_the_next_one_a_second_later() -> None:
-    quiet, snapshot = Quiet(), model().snapshot
+    quiet, snapshot = StatusThrottle(), model().snapshot
     first, second = (Plan((LABEL, SetStatus("edu", status(n)))) for n in (1, 2))
 
     assert quiet(first, snapshot, 10.0) == first
@@ -35,7 +35,7 @@ def test_the_first_count_is_told_at_once_and_the_next_one_a_second_later() -> No
 
 
 def test_another_reason_is_told_at_once() -> None:
-    quiet, snapshot = Quiet(), model().snapshot
+    quiet, snapshot = StatusThrottle(), model().snapshot
     quiet(Plan((SetStatus("edu", status(1)),)), snapshot, 10.0)
     news = Plan((SetStatus("edu", status(1, "NodesFailed")),))
 
@@ -45,7 +45,7 @@ def test_another_reason_is_told_at_once() -> None:
 def test_one_driver_does_not_hold_back_another_one() -> None:
     made = model()
     made.apply_driver("other", modules=[{"name": "other"}])
-    quiet = Quiet()
+    quiet = StatusThrottle()
     quiet(Plan((SetStatus("edu", status(1)),)), made.snapshot, 10.0)
     other = Plan((SetStatus("other", status(1)),))
 
@@ -53,14 +53,14 @@ def test_one_driver_does_not_hold_back_another_one() -> None:
 
 
 def test_a_plan_that_wants_to_be_made_again_sooner_is() -> None:
-    quiet, snapshot = Quiet(), model().snapshot
+    quiet, snapshot = StatusThrottle(), model().snapshot
     quiet(Plan((SetStatus("edu", status(1)),)), snapshot, 10.0)
 
     assert quiet(Plan((SetStatus("edu", status(2)),), again_in=0.1), snapshot, 10.2).again_in == 0.1
 
 
 def test_a_pool_that_is_busy_now_and_then_is_no_news_but_one_that_failed_is() -> None:
-    quiet, snapshot = Quiet(), model().snapshot
+    quiet, snapshot = StatusThrottle(), model().snapshot
 
     def with_pool(reason: str) -> Plan:
         pool = {"kernel": "6.1", "reason": reason, "nodes": {"ready": 1}}
@@ -77,7 +77,7 @@ def test_a_pool_that_is_busy_now_and_then_is_no_news_but_one_that_failed_is() ->
 
 
 def test_with_more_nodes_counts_are_told_less_often() -> None:
-    quiet, snapshot = Quiet(), model().snapshot
+    quiet, snapshot = StatusThrottle(), model().snapshot
     counts = [{**status(n), "nodes": {"ready": n, "wanted": 5000}} for n in (1, 2)]
     quiet(Plan((SetStatus("edu", counts[0]),)), snapshot, 10.0)
 
@@ -87,7 +87,7 @@ def test_with_more_nodes_counts_are_told_less_often() -> None:
 
 
 def test_what_comes_again_and_again_is_told_25_times_and_then_once_in_five_minutes() -> None:
-    quiet, snapshot = Quiet(), model().snapshot
+    quiet, snapshot = StatusThrottle(), model().snapshot
 
     def told(driver: str = "edu", reason: str = "NodesFailed", seconds: float = 0.0) -> bool:
         say = EmitEvent(driver, "u", warning=True, reason=reason, note="n1 failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.controller.failures import unreadable_kinds, with_blindness
+from cluster.controller.failures import report_unreadable_kinds, unreadable_kinds
 from cluster.kube.conditions import condition
 from cluster.kube.errors import RequestInfo, refusal
 from cluster.kube.reflector import WatchHealth
@@ -36,7 +36,9 @@ def settled() -> Model:
 def test_what_is_refused_is_said_by_every_driver_with_what_to_do() -> None:
     made = settled()
 
-    [action] = with_blindness(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0).actions
+    [action] = report_unreadable_kinds(
+        Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0
+    ).actions
 
     assert isinstance(action, SetStatus)
     ready, degraded = (condition(action.status, kind) for kind in ("Ready", "Degraded"))
@@ -50,7 +52,9 @@ def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
     before = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
     assert before["Available"] == before["StagesReady"] == "True"
 
-    made.carry_out(with_blindness(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0).actions)
+    made.carry_out(
+        report_unreadable_kinds(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0).actions
+    )
 
     said = {c["type"]: (c["status"], c["reason"]) for c in made.drivers["edu"].status["conditions"]}
     doubtful = ("Unknown", "NodesUnreadable")
@@ -62,7 +66,7 @@ def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
         "StagesReady": doubtful,
     }
 
-    made.carry_out(with_blindness(made.plan(), made.snapshot, None, 0.0).actions)
+    made.carry_out(report_unreadable_kinds(made.plan(), made.snapshot, None, 0.0).actions)
     after = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
     assert after == before
 
@@ -79,16 +83,16 @@ def test_every_kind_that_may_not_be_read_is_named() -> None:
 
 def test_it_is_said_once_and_goes_with_its_cause() -> None:
     made = settled()
-    blind = with_blindness(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0)
+    blind = report_unreadable_kinds(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0)
     made.carry_out(blind.actions)
 
     assert (
-        with_blindness(
+        report_unreadable_kinds(
             plan(made.snapshot, 0.0), made.snapshot, unreadable_kinds(BLIND), 0.0
         ).actions
         == ()
     )
-    [healed] = with_blindness(
+    [healed] = report_unreadable_kinds(
         plan(made.snapshot, 0.0), made.snapshot, unreadable_kinds([]), 0.0
     ).actions
     assert isinstance(healed, SetStatus)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodeside.device_agent.dra.api import CALLER, Cluster
+from nodeside.device_agent.dra.api import CALLER, DraClient
 from nodeside.device_agent.dra.claims import allotted
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.publisher import Publication
@@ -21,7 +21,7 @@ from nodeside.device_agent.dra.slices import Document, device
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
 from nodeside.http.status import KubernetesError
-from nodeside.kube.client import Access
+from nodeside.kube.client import PodAccess
 from nodeside.protocol.labels import dra_driver
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
@@ -40,7 +40,7 @@ IDS = st.from_regex(r"[A-Za-z0-9_.:-]{1,59}(::[0-9]{1,2})?", fullmatch=True)
 @pytest.fixture(scope="module")
 def access(
     control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Access]:
+) -> Iterator[PodAccess]:
     """An account that may do what api.py says that it asks for, and nothing else."""
     nodes = Nodes(control_plane)
     nodes.create(NODE)
@@ -58,7 +58,7 @@ def access(
     directory = tmp_path_factory.mktemp("token")
     (directory / "token").write_text(control_plane.pod_token("default", ACCOUNT, None))
     shutil.copy(control_plane.ca, directory / "ca.crt")
-    yield Access(control_plane.url, directory)
+    yield PodAccess(control_plane.url, directory)
     for path in (f"{RIGHTS}/clusterrolebindings", f"{RIGHTS}/clusterroles"):
         control_plane.do("DELETE", f"{path}/{ACCOUNT}")
     control_plane.do("DELETE", f"/api/v1/namespaces/default/serviceaccounts/{ACCOUNT}")
@@ -66,8 +66,8 @@ def access(
 
 
 @pytest.fixture
-def cluster(control_plane: ControlPlane, access: Access) -> Iterator[Cluster]:
-    cluster = Cluster(access)
+def cluster(control_plane: ControlPlane, access: PodAccess) -> Iterator[DraClient]:
+    cluster = DraClient(access)
     yield cluster
     cluster.close()
     selector = f"fieldSelector=spec.driver%3D{DRIVER}"
@@ -87,7 +87,7 @@ def devices(*ids: str, **more: Any) -> list[Document]:
     ]
 
 
-def published(cluster: Cluster, wanted: Sequence[Document]) -> list[Document]:
+def published(cluster: DraClient, wanted: Sequence[Document]) -> list[Document]:
     """Publish them until nothing is left to do; return the slices."""
     publication = Publication(cluster, DRIVER, NODE)
     publication.want(wanted)
@@ -97,7 +97,7 @@ def published(cluster: Cluster, wanted: Sequence[Document]) -> list[Document]:
 
 
 def test_a_device_with_everything_that_can_be_said_is_taken(
-    control_plane: ControlPlane, cluster: Cluster
+    control_plane: ControlPlane, cluster: DraClient
 ) -> None:
     attributes = {f"a{number}" + "x" * 29: str(number) * 200 for number in range(16)}
     wanted = devices(
@@ -113,13 +113,13 @@ def test_a_device_with_everything_that_can_be_said_is_taken(
     assert owner["uid"] == node["metadata"]["uid"]
 
 
-def test_what_was_written_is_not_written_again_by_the_next_agent(cluster: Cluster) -> None:
+def test_what_was_written_is_not_written_again_by_the_next_agent(cluster: DraClient) -> None:
     wanted = devices("00:06.0", "00:07.0", address="00:06.0", attributes={"empty": ""})
     before = published(cluster, wanted)
     assert published(cluster, wanted) == before
 
 
-def test_a_thousand_devices_come_and_go(cluster: Cluster) -> None:
+def test_a_thousand_devices_come_and_go(cluster: DraClient) -> None:
     every = [f"unit{number}" for number in range(1000)]
     assert len(published(cluster, devices(*every))) == 8
     left = published(cluster, devices(*every[::2]))
@@ -128,7 +128,7 @@ def test_a_thousand_devices_come_and_go(cluster: Cluster) -> None:
 
 
 def test_slices_that_somebody_deletes_come_back(
-    control_plane: ControlPlane, cluster: Cluster
+    control_plane: ControlPlane, cluster: DraClient
 ) -> None:
     publication = Publication(cluster, DRIVER, NODE)
     publication.want(devices("00:06.0"))
@@ -184,7 +184,7 @@ def test_whatever_a_device_says_of_itself_is_taken(
     assert answer.document["spec"] == spec
 
 
-def test_a_claim_is_read_as_it_is_stored(control_plane: ControlPlane, cluster: Cluster) -> None:
+def test_a_claim_is_read_as_it_is_stored(control_plane: ControlPlane, cluster: DraClient) -> None:
     name = device_name("example.com/edu", "00:06.0")
     request = {"name": "main", "exactly": {"deviceClassName": "none"}}
     stored = control_plane.do(
@@ -259,7 +259,7 @@ def allocated(control_plane: ControlPlane, container: Mapping[str, Any], **spec:
 
 
 def test_the_scheduler_gives_a_claim_what_is_published(
-    control_plane: ControlPlane, cluster: Cluster, device_class: str
+    control_plane: ControlPlane, cluster: DraClient, device_class: str
 ) -> None:
     published(cluster, devices("00:06.0", "00:07.0", "00:08.0"))
     exactly = {"deviceClassName": device_class, "count": 2}
@@ -279,7 +279,7 @@ def test_the_scheduler_gives_a_claim_what_is_published(
 
 
 def test_a_pod_that_was_written_for_a_device_plugin_is_given_a_published_device(
-    control_plane: ControlPlane, cluster: Cluster, device_class: str
+    control_plane: ControlPlane, cluster: DraClient, device_class: str
 ) -> None:
     """KEP-5004: the scheduler makes the claim."""
     published(cluster, devices("00:06.0"))
@@ -287,7 +287,7 @@ def test_a_pod_that_was_written_for_a_device_plugin_is_given_a_published_device(
     assert allocated(control_plane, limits) == [device_name("example.com/edu", "00:06.0")]
 
 
-def test_a_claim_that_is_gone_is_said(cluster: Cluster) -> None:
+def test_a_claim_that_is_gone_is_said(cluster: DraClient) -> None:
     with pytest.raises(KubernetesError) as error:
         cluster.claim("default", "gone")
     assert error.value.status == 404

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene
@@ -20,7 +20,7 @@ from tests.controlplane.nodes import Nodes
 
 @pytest.fixture
 def replicas(
-    control_plane: ControlPlane, installed: Installation, tmp_path: Path
+    control_plane: ControlPlane, installed: InstallSettings, tmp_path: Path
 ) -> Iterator[Replicas]:
     replicas = Replicas(control_plane, tmp_path)
     yield replicas
@@ -30,13 +30,15 @@ def replicas(
 
 
 @pytest.fixture
-def fleet(control_plane: ControlPlane, installed: Installation, tmp_path: Path) -> Iterator[Fleet]:
+def fleet(
+    control_plane: ControlPlane, installed: InstallSettings, tmp_path: Path
+) -> Iterator[Fleet]:
     with Fleet(control_plane, tmp_path / "tokens") as fleet:
         yield fleet
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, installed: Installation, nodes: Nodes) -> Iterator[Scene]:
+def scene(control_plane: ControlPlane, installed: InstallSettings, nodes: Nodes) -> Iterator[Scene]:
     install_image_streams(control_plane)
     scene = Scene(control_plane, nodes)
     yield scene

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from nodeside.errors import DeadlinePassed
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state
@@ -83,7 +83,9 @@ class Sound:
 
 @pytest.fixture(scope="module")
 def rollouts(
-    control_plane: ControlPlane, installed: Installation, tmp_path_factory: pytest.TempPathFactory
+    control_plane: ControlPlane,
+    installed: InstallSettings,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Rollouts]:
     install_image_streams(control_plane)
     scene = Scene(control_plane, Nodes(control_plane))

@@ -16,7 +16,7 @@ from cluster.cache.cache import read_once
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.credentials import Access
-from cluster.kube.transport import Exchange
+from cluster.kube.transport import ApiTransport
 from cluster.model.actions import SetStatus
 from cluster.model.names import NAMESPACE
 from cluster.model.snapshot import Settings
@@ -61,7 +61,7 @@ def test_pods_that_the_namespace_refuses_are_no_longer_on_the_way_after_a_minute
         [daemonset] = scene.daemonsets()
         now = time.time()
 
-        snapshot = read_once(Api(Exchange(Access(scene.control_plane.kubeconfig))), Settings())
+        snapshot = read_once(Api(ApiTransport(Access(scene.control_plane.kubeconfig))), Settings())
         late = [a for a in plan(snapshot, now + NO_POD + 5).actions if isinstance(a, SetStatus)]
 
     assert snapshot.nodes["n0"].labelled

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.model.names import NAMESPACE
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def again(control_plane: ControlPlane, installed: Installation) -> Iterator[None]:
+def again(control_plane: ControlPlane, installed: InstallSettings) -> Iterator[None]:
     """What the other tests count on is there again afterwards."""
     yield
     path = f"/api/v1/namespaces/{NAMESPACE}"

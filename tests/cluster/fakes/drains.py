@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.model.actions import Cordon, Evict, LabelNode, Uncordon
+from cluster.model.actions import Cordon, EvictPod, LabelNode, Uncordon
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from tests.cluster.fakes.model import Model
 
@@ -25,7 +25,7 @@ def step(model: Model, now: float = 0.0) -> list[str]:
     """One plan, carried out; what it did to nodes and their pods."""
     actions = model.plan(now).actions
     model.carry_out(actions)
-    return [a.words for a in actions if isinstance(a, Cordon | Uncordon | Evict | LabelNode)]
+    return [a.words for a in actions if isinstance(a, Cordon | Uncordon | EvictPod | LabelNode)]
 
 
 def held(model: Model, driver: str = "edu") -> set[str]:

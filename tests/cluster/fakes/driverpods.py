@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.model.names import DRIVER, NAMESPACE
-from nodeside.driver.announce.api import Cluster
-from nodeside.kube.client import Access
+from nodeside.driver.announce.api import StatusClient
+from nodeside.kube.client import PodAccess
 from tests.controlplane.controlplane import ControlPlane
 
 
@@ -54,9 +54,9 @@ class Identity:
     url: str = ""
 
     @property
-    def api(self) -> Cluster:
+    def api(self) -> StatusClient:
         """What a driver container announces with."""
-        return Cluster(Access(self.url or self.control_plane.url, self.directory))
+        return StatusClient(PodAccess(self.url or self.control_plane.url, self.directory))
 
 
 def identity(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cluster.install.crds import crds
-from cluster.install.manifests import Installation, manifests
+from cluster.install.manifests import InstallSettings, manifests
 from cluster.kube.resources import DRIVERS, EVENTS, NODE_DRIVERS, NODES, resource_of
 from cluster.model.names import CONTROLLER, DRIVER
 from tests.controlplane.api_server import APPLY_PATCH, MERGE_PATCH
@@ -21,7 +21,7 @@ def install_crds(control_plane: ControlPlane) -> None:
         _await(control_plane, resource.path())
 
 
-def install_all(control_plane: ControlPlane, installation: Installation) -> None:
+def install_all(control_plane: ControlPlane, installation: InstallSettings) -> None:
     """Everything but the controller itself, which the tests run in their own way."""
     wanted = [d for d in manifests(installation) if d["kind"] != "Deployment"]
     apply_all(control_plane, wanted)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cluster.controller.executor import Outcome
+from cluster.controller.executor import ExecutionResult
 from cluster.controller.pacing import LoopTimings
 from cluster.kube.election import Leadership
 from cluster.kube.reflector import WatchHealth
@@ -84,13 +84,13 @@ class FakeApplier:
     """Carries plans out in the model; `fails` may answer an outcome instead."""
 
     model: Model
-    fails: Callable[[Plan], Outcome | None] = lambda _: None
+    fails: Callable[[Plan], ExecutionResult | None] = lambda _: None
     plans: list[Plan] = field(default_factory=list)
 
-    def carry_out(self, plan: Plan, _world: Snapshot, _leadership: Leadership) -> Outcome:
+    def carry_out(self, plan: Plan, _world: Snapshot, _leadership: Leadership) -> ExecutionResult:
         self.plans.append(plan)
         failed = self.fails(plan)
         if failed is not None:
             return failed
         self.model.carry_out(plan.actions)
-        return Outcome(done=len(plan.actions))
+        return ExecutionResult(done=len(plan.actions))

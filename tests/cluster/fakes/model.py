@@ -22,7 +22,7 @@ from cluster.model.actions import (
     Create,
     Delete,
     EmitEvent,
-    Evict,
+    EvictPod,
     LabelNode,
     Plan,
     SetFinalizers,
@@ -43,15 +43,15 @@ from cluster.model.snapshot import (
     ImageStreams,
     JobObject,
     Node,
-    NodeDriverObject,
+    NodeReport,
     Occupancy,
     RevisionObject,
     Settings,
     Snapshot,
     ToolkitLabels,
-    uses,
+    has_stages,
 )
-from cluster.model.stages import Rendered, Source, StagePod, Stages, Template
+from cluster.model.stages import Rendered, StagePod, Stages, Template, TemplateSource
 from cluster.plan.planner import Planner, plan
 from cluster.render.templates import StageInvalid, documents
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
@@ -134,7 +134,7 @@ class Model:
     nodes: dict[str, Node] = field(default_factory=dict)
     drivers: dict[str, DriverObject] = field(default_factory=dict)
     daemonsets: dict[str, DaemonSetObject] = field(default_factory=dict)
-    node_drivers: dict[str, NodeDriverObject] = field(default_factory=dict)
+    node_drivers: dict[str, NodeReport] = field(default_factory=dict)
     pods: dict[str, DriverPod] = field(default_factory=dict)
     revisions: dict[str, RevisionObject] = field(default_factory=dict)
     policies: dict[str, RevisionObject] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Model:
     @property
     def _stages(self) -> Stages | None:
         """As the view has it: looked for from the first Driver with stages on."""
-        if self.stages is None and any(uses(found) for found in self.drivers.values()):
+        if self.stages is None and any(has_stages(found) for found in self.drivers.values()):
             self.stages = Stages()
         return self.stages
 
@@ -231,7 +231,7 @@ class Model:
             return
         source = Rung.BUILT.value if state is State.READY else ""
         key = node_driver_name(driver, name)
-        self.node_drivers[key] = NodeDriverObject(
+        self.node_drivers[key] = NodeReport(
             name=key,
             driver=driver,
             node=name,
@@ -350,7 +350,7 @@ class Model:
                 self.relabel(action.node, dict(action.labels))
             case Annotate():
                 self._annotate(action)
-            case Cordon() | Uncordon() | Evict():
+            case Cordon() | Uncordon() | EvictPod():
                 self._drain(action)
             case SetStatus():
                 driver = self.drivers[action.driver]
@@ -373,9 +373,9 @@ class Model:
         told = {**self.stages.pods, pod.name: replace(pod, admitted=action.value)}
         self.stages = replace(self.stages, pods=told)
 
-    def _drain(self, action: Cordon | Uncordon | Evict) -> None:
+    def _drain(self, action: Cordon | Uncordon | EvictPod) -> None:
         """As drain_requests.py does: a cordon is ours only if the node had none."""
-        if isinstance(action, Evict):
+        if isinstance(action, EvictPod):
             self._evict(action)
             return
         labels = dict(action.labels)
@@ -389,7 +389,7 @@ class Model:
         self.relabel(action.node, labels)
         self.change(action.node, unschedulable=True)
 
-    def _evict(self, action: Evict) -> None:
+    def _evict(self, action: EvictPod) -> None:
         """The pod ends at once, or a budget refuses."""
         name = f"{action.namespace}/{action.pod}"
         assert self.consumers[name].uid == action.uid
@@ -442,7 +442,7 @@ class Model:
     def config_map(self, name: str, **files: str) -> None:
         """A ConfigMap as a person writes it; `_` in a file name stands for a dot."""
         stages = self.stages or Stages()
-        source = Source(name, {key.replace("_", "."): text for key, text in files.items()})
+        source = TemplateSource(name, {key.replace("_", "."): text for key, text in files.items()})
         self.stages = replace(stages, sources={**stages.sources, name: source})
 
     def play_stages(self, ready: bool = True, **waiting: str) -> None:

@@ -15,8 +15,8 @@ from cluster.model.names import (
     STAGE_LABEL,
     STAGE_MANAGER,
 )
-from cluster.model.snapshot import DriverObject, Node, NodeDriverObject
-from cluster.model.stages import Source, StagePod
+from cluster.model.snapshot import DriverObject, Node, NodeReport
+from cluster.model.stages import StagePod, TemplateSource
 from nodeside.protocol.labels import API_VERSION
 from tests.cluster.fakes.model import Model, document
 
@@ -105,14 +105,14 @@ def _driver(found: DriverObject, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node_driver(found: NodeDriverObject) -> dict[str, Any]:
+def _node_driver(found: NodeReport) -> dict[str, Any]:
     fields = asdict(found)
     status = {"bootId": found.boot_id, **{name: fields[name] for name in _REPORTED}}
     kinds = {"apiVersion": API_VERSION, "kind": "NodeDriver"}
     return {**kinds, "metadata": {"name": found.name}, "status": status}
 
 
-def _config_map(source: Source) -> dict[str, Any]:
+def _config_map(source: TemplateSource) -> dict[str, Any]:
     metadata = {"name": source.name, "namespace": NAMESPACE}
     kinds = {"apiVersion": "v1", "kind": "ConfigMap"}
     return {**kinds, "metadata": metadata, "data": dict(source.files)}

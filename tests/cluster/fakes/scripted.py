@@ -17,7 +17,7 @@ from typing import Any
 
 from cluster.kube.client import Api
 from cluster.kube.credentials import Access
-from cluster.kube.transport import Exchange
+from cluster.kube.transport import ApiTransport
 from nodeside.protocol.labels import API_VERSION
 from tests.loopback import HttpServer
 
@@ -85,7 +85,9 @@ class ScriptedServer:
         path.write_text(json.dumps(kubeconfig(self.url, token)))
         access = Access(path)
         access.open()  # the first one imports for half a second, which is no part of a deadline
-        exchange = Exchange(access, deadline=deadline, pause=self.pauses.append, jitter=lambda: 0.0)
+        exchange = ApiTransport(
+            access, deadline=deadline, pause=self.pauses.append, jitter=lambda: 0.0
+        )
         return Api(exchange)
 
 

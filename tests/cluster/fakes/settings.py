@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 
 IMAGE = "registry.example.com/nodeside-cluster:1.0"
 
 
 SETTINGS = {
-    "plain": Installation(image=IMAGE),
-    "everything": Installation(
+    "plain": InstallSettings(image=IMAGE),
+    "everything": InstallSettings(
         namespace="drivers",
         image=IMAGE,
         agent_image="registry.example.com/nodeside-agent:1.0",

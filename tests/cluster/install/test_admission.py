@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.model.names import CONTROLLER, CORDONED, DRIVER, NAMESPACE
 from nodeside.driver.announce.announcer import Announcer
-from nodeside.driver.announce.api import Cluster
+from nodeside.driver.announce.api import StatusClient
 from nodeside.driver.announce.delivery import Delivery
 from nodeside.driver.announce.documents import event, node_driver
 from nodeside.http.status import KubernetesError
-from nodeside.kube.client import Access
+from nodeside.kube.client import PodAccess
 from nodeside.protocol.labels import API_VERSION
 from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
 from nodeside.system.host import Host
@@ -50,7 +50,7 @@ Send = Callable[[Identity, Mapping[str, Any]], Answer]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_nodes(control_plane: ControlPlane, installed: Installation) -> Iterator[Nodes]:
+def two_nodes(control_plane: ControlPlane, installed: InstallSettings) -> Iterator[Nodes]:
     nodes = Nodes(control_plane)
     nodes.create(OURS, labels={"team": "storage"})
     nodes.create(OTHER)
@@ -110,7 +110,7 @@ def test_a_driver_pod_announces_its_state_with_its_own_token(
     assert [e["reason"] for e in told if "nodeside" in e["reportingController"]] == ["DriverReady"]
 
 
-class Unlabelled(Cluster):
+class Unlabelled(StatusClient):
     """The API of a driver pod whose label a policy of the cluster refuses."""
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
@@ -124,7 +124,7 @@ def test_where_the_label_is_refused_first_the_node_driver_has_its_owner_all_the_
     first = replace(READY, driver="late", state=State.BUILDING)
     made = make_pod(control_plane, OURS, driver="late")
     late = identity(control_plane, tmp_path / "late", made)
-    unlabelled = Unlabelled(Access(control_plane.url, late.directory))
+    unlabelled = Unlabelled(PodAccess(control_plane.url, late.directory))
     for api, status in ((unlabelled, first), (late.api, replace(first, state=State.READY))):
         with Announcer(Host(tmp_path), Delivery(api), marker_to=None) as announcer:
             announcer.state(status)

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.model.names import DEVICE_AGENT, NAMESPACE
-from nodeside.device_agent.dra.api import Cluster
+from nodeside.device_agent.dra.api import DraClient
 from nodeside.device_agent.dra.publisher import Publication
 from nodeside.device_agent.dra.slices import device
 from nodeside.device_agent.feature_sinks import CALLER, NodeLabels
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
 from nodeside.http.status import KubernetesError
-from nodeside.kube.client import Access, Client
+from nodeside.kube.client import Client, PodAccess
 from nodeside.protocol.labels import API_VERSION, dra_driver
 from tests.cluster.fakes.driverpods import Identity, identity, make_pod
 from tests.controlplane.api_server import MERGE_PATCH, Answer
@@ -36,7 +36,7 @@ FEATURE = "feature.nodeside.io/edu.count"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_nodes(control_plane: ControlPlane, installed: Installation) -> Iterator[Nodes]:
+def two_nodes(control_plane: ControlPlane, installed: InstallSettings) -> Iterator[Nodes]:
     nodes = Nodes(control_plane)
     nodes.create(OURS, labels={"team": "storage", "feature.nodeside.io/edu2.count": "1"})
     nodes.create(OTHER)
@@ -69,7 +69,7 @@ def neighbour(
 
 
 def sink(who: Identity, node: str, driver: str = "edu") -> NodeLabels:
-    access = Access(who.control_plane.url, who.directory)
+    access = PodAccess(who.control_plane.url, who.directory)
     return NodeLabels(Client(access, CALLER), node, driver)
 
 
@@ -81,7 +81,7 @@ def send(who: Identity, method: str, path: str, body: Mapping[str, Any] | None =
 def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
     stolen: Identity,
 ) -> None:
-    dra = Cluster(Access(stolen.control_plane.url, stolen.directory))
+    dra = DraClient(PodAccess(stolen.control_plane.url, stolen.directory))
     publication = Publication(dra, dra_driver("edu"), OURS)
     offered = Offered("00:06.0", FoundDevice("00:06.0"))
     for now, devices in enumerate(([offered], [], [offered], [])):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.leader_status import standing
+from cluster.cli.leader_status import leader_status
 from cluster.install.crd_check import REMEDY, lacking, words
 from cluster.install.crds import crds
 from cluster.kube.errors import ApiError
@@ -76,7 +76,7 @@ def test_who_looks_is_told_before_everything_else(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         server.always_said[PATH] = published(old)
         server.always = lambda _: Said(403, json.dumps({"message": "no"}))
-        found = standing(server.api(tmp_path), "nodeside")
+        found = leader_status(server.api(tmp_path), "nodeside")
 
     unknown, said = found.words.splitlines()
     assert unknown.startswith("whether a controller leads is not known")
@@ -89,8 +89,8 @@ def test_an_answer_that_is_of_no_api_server_is_said(tmp_path: Path) -> None:
         with ScriptedServer() as server:
             server.always_said["/version"] = answer
             with pytest.raises(ApiError, match=f"{server.url} is not a Kubernetes API server"):
-                server.api(tmp_path).reach()
+                server.api(tmp_path).check_reachable()
     for answer in (Said(401), Said(403), Said(503)):
         with ScriptedServer() as server:
             server.always_said["/version"] = answer
-            server.api(tmp_path).reach()  # what is asked next says what is wrong
+            server.api(tmp_path).check_reachable()  # what is asked next says what is wrong

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.install.crds import crds
-from cluster.model.limits import fitted
+from cluster.model.limits import fit_status
 from cluster.model.status_schema import STATUS
 from nodeside.driver.announce.documents import node_driver
 from nodeside.errors import SpecError
@@ -95,7 +95,7 @@ def test_the_largest_status_that_the_controller_writes_is_taken(
     answer = control_plane.request(
         "PATCH",
         f"{DRIVERS}/large/status",
-        {"status": fitted(full(STATUS))},
+        {"status": fit_status(full(STATUS))},
         content_type=MERGE_PATCH,
     )
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cluster.cache.consumers import look
+from cluster.cache.consumers import list_consumers
 from cluster.cli.main import root
 from cluster.install.device_classes import class_name, device_classes
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.kube.client import connect
 from cluster.model.names import DEVICE_AGENT
 from cluster.plan.nodes.consumers import demand_of, evicts
@@ -87,7 +87,7 @@ def test_what_a_device_plugin_offers_needs_none() -> None:
 
 @pytest.fixture
 def published(
-    control_plane: ControlPlane, installed: Installation, nodes: Nodes, tmp_path: Path
+    control_plane: ControlPlane, installed: InstallSettings, nodes: Nodes, tmp_path: Path
 ) -> Iterator[None]:
     """A node whose agent has published a device of each resource."""
     nodes.create(NODE)
@@ -156,7 +156,7 @@ def test_pods_get_the_devices_by_claim_and_by_limits_and_both_are_found_as_consu
     evict = evicts(driver(rollout={"evict": {}}))
     assert evict is not None
     api = connect(control_plane.kubeconfig)
-    found = look(api, demand_of(evict))
+    found = list_consumers(api, demand_of(evict))
     assert found.known, found.trouble
     assert set(found.consumers) == {"default/claims", "default/limits"}
     assert {each.node for each in found.consumers.values()} == {NODE}

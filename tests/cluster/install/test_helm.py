@@ -20,7 +20,7 @@ from cluster.install.helm import LATER, chart
 from cluster.install.helm_templates import Later, go_template
 from cluster.install.kustomize import KUSTOMIZATION, NAMES, base
 from cluster.install.manifests import (
-    Installation,
+    InstallSettings,
     NotInstallable,
     TemplateBroken,
     constants,
@@ -31,7 +31,7 @@ from nodeside import __version__
 from nodeside.spec.image_names import DIGEST, PLAIN, TAG
 
 IMAGE = "registry.example.com:5000/nodeside-cluster:1.0"
-CHOSEN = Installation(
+CHOSEN = InstallSettings(
     image=IMAGE,
     agent_image="registry.example.com:5000/nodeside-agent:1.0",
     openshift=True,
@@ -43,7 +43,7 @@ CHOSEN = Installation(
 )
 
 
-def values(installation: Installation) -> dict[str, Any]:
+def values(installation: InstallSettings) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(chart(installation)["values.yaml"])
     return found
 
@@ -57,7 +57,7 @@ def chosen() -> dict[str, Any]:
 @cache
 def usual_chart() -> Mapping[str, str]:
     """The files of the chart if nothing is chosen."""
-    return chart(Installation())
+    return chart(InstallSettings())
 
 
 def schema() -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_what_is_chosen_is_the_default_values_of_the_chart() -> None:
     ],
 )
 def test_a_pull_spec_is_taken_apart(pull_spec: str, parts: tuple[str, str, str]) -> None:
-    found = values(Installation(image=pull_spec))
+    found = values(InstallSettings(image=pull_spec))
     assert tuple(found["image"].values()) == parts
     jsonschema.validate(found, schema())
 
@@ -118,7 +118,7 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
     for image in ("image", "agentImage"):
         assert {*known[image]["properties"]} == {*chosen()[image]}
     jsonschema.validate(chosen(), schema())
-    jsonschema.validate(values(Installation()), schema())
+    jsonschema.validate(values(InstallSettings()), schema())
 
 
 def test_the_schema_has_the_grammar_of_the_spec() -> None:
@@ -155,7 +155,7 @@ def test_a_wrong_value_is_refused_by_the_schema(wrong: Mapping[str, Any]) -> Non
 
 
 def test_every_field_of_an_installation_is_a_question_of_the_chart() -> None:
-    assert {*LATER} == {*values_of(Installation())} - {*constants()}
+    assert {*LATER} == {*values_of(InstallSettings())} - {*constants()}
 
 
 @pytest.mark.slow
@@ -250,12 +250,12 @@ def test_the_base_lists_its_files_in_the_order_of_need() -> None:
         "another-namespace/transformers.yaml"
     }
     assert {*files} == NAMES
-    assert "openshift.yaml" not in base(Installation())
+    assert "openshift.yaml" not in base(InstallSettings())
 
 
 def test_what_is_in_other_namespaces_finds_back_from_an_overlay() -> None:
     path = "another-namespace/transformers.yaml"
-    found = list(yaml.safe_load_all(base(Installation(namespace="drivers"))[path]))
+    found = list(yaml.safe_load_all(base(InstallSettings(namespace="drivers"))[path]))
     assert [transformer["metadata"]["name"] for transformer in found] == [
         "back-to-default-role-nodeside-events",
         "back-to-default-rolebinding-nodeside-events",
@@ -288,6 +288,6 @@ def test_the_namespace_stands_where_an_overlay_can_change_it() -> None:
 @pytest.mark.parametrize("make", [chart, base])
 def test_a_name_that_no_api_server_would_take_makes_no_directory(make: Any) -> None:
     with pytest.raises(NotInstallable, match="no name of a ConfigMap"):
-        make(Installation(ca_config_map="No Name"))
+        make(InstallSettings(ca_config_map="No Name"))
     with pytest.raises(NotInstallable, match="a b=c is no label of a node"):
-        make(Installation(node_selector={"a b": "c"}))
+        make(InstallSettings(node_selector={"a b": "c"}))

@@ -13,7 +13,7 @@ import yaml
 from cluster.install.directory import write_directory
 from cluster.install.helm import chart
 from cluster.install.install import InstalledElsewhere, install
-from cluster.install.manifests import Installation, manifests, to_yaml
+from cluster.install.manifests import InstallSettings, manifests, to_yaml
 from cluster.kube.client import Api, connect
 from cluster.kube.resources import DRIVERS, resource_of
 from cluster.model.names import CONTROLLER
@@ -37,7 +37,7 @@ def helm(say: Say, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     return Helm(helm_program(say), tmp_path_factory.mktemp("helm"))
 
 
-def written(place: Path, defaults: Installation) -> Path:
+def written(place: Path, defaults: InstallSettings) -> Path:
     write_directory(place, chart(defaults), main="Chart.yaml")
     return place
 
@@ -75,7 +75,7 @@ def test_values_change_the_objects_as_options_change_the_manifests(
     values = yaml.safe_load(chart(wanted)["values.yaml"])
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
     words = ("--namespace", wanted.namespace, "--values", tmp_path / "values.yaml", *ALL)
-    found = helm.template(written(tmp_path / "nodeside", Installation()), *words)
+    found = helm.template(written(tmp_path / "nodeside", InstallSettings()), *words)
     assert different(found, manifests(wanted)) == []
 
 
@@ -95,7 +95,7 @@ def test_a_value_that_cannot_be_is_refused_in_words(helm: Helm, tmp_path: Path) 
 
 
 @pytest.fixture
-def api(control_plane: ControlPlane, installed: Installation) -> Iterator[Api]:
+def api(control_plane: ControlPlane, installed: InstallSettings) -> Iterator[Api]:
     """Of a cluster with nothing of nodeside but its namespace; afterwards all is there again."""
     wanted = [d for d in manifests(installed) if d["kind"] != "Namespace"]
     control_plane.kubectl("delete", "--ignore-not-found", "-f", "-", input=to_yaml(wanted))
@@ -105,7 +105,7 @@ def api(control_plane: ControlPlane, installed: Installation) -> Iterator[Api]:
     install_all(control_plane, installed)
 
 
-def there(control_plane: ControlPlane, installation: Installation) -> list[str]:
+def there(control_plane: ControlPlane, installation: InstallSettings) -> list[str]:
     """The kinds of what is in the cluster of an installation."""
 
     def is_there(wanted: dict[str, Any]) -> bool:

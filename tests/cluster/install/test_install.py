@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.install.install import InstalledElsewhere, install
-from cluster.install.manifests import Installation, manifests, manifests_of_any, to_yaml
+from cluster.install.manifests import InstallSettings, manifests, manifests_of_any, to_yaml
 from cluster.install.uninstall import uninstall
 from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
@@ -27,7 +27,7 @@ IMAGE = "registry.example.com/nodeside-cluster:1.0"
 
 
 @pytest.fixture
-def again(control_plane: ControlPlane, installed: Installation) -> Iterator[None]:
+def again(control_plane: ControlPlane, installed: InstallSettings) -> Iterator[None]:
     """What the tests of the session count on is there again afterwards."""
     yield
     install_all(control_plane, installed)
@@ -44,9 +44,9 @@ def warnings(done: Completed) -> list[str]:
 
 
 def test_kubectl_applies_what_is_printed(
-    control_plane: ControlPlane, installed: Installation
+    control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
-    text = to_yaml(manifests(Installation(image=IMAGE)))
+    text = to_yaml(manifests(InstallSettings(image=IMAGE)))
     tried = control_plane.kubectl("apply", "--dry-run=server", "-f", "-", input=text)
     assert "deployment.apps/nodeside-controller created (server dry run)" in tried.output
     assert warnings(tried) == []
@@ -62,9 +62,9 @@ def test_kubectl_applies_what_is_printed(
 
 
 def test_the_manifests_for_openshift_are_good_except_for_its_own_kind(
-    control_plane: ControlPlane, installed: Installation
+    control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
-    documents = manifests(Installation(image=IMAGE, openshift=True))
+    documents = manifests(InstallSettings(image=IMAGE, openshift=True))
     known = [d for d in documents if d["kind"] != "SecurityContextConstraints"]
     assert len(known) == len(documents) - 2  # for driver pods, and for device agents
     tried = control_plane.kubectl("apply", "--dry-run=server", "-f", "-", input=to_yaml(known))
@@ -78,7 +78,7 @@ def test_the_controller_would_be_admitted_where_only_restricted_pods_are(
     metadata = {"name": "restricted", "labels": labels}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     control_plane.do("POST", "/api/v1/namespaces", namespace)
-    found = manifests(Installation(image=IMAGE, namespace="restricted"))
+    found = manifests(InstallSettings(image=IMAGE, namespace="restricted"))
     deployment = [document for document in found if document["kind"] == "Deployment"]
     tried = control_plane.kubectl("apply", "--dry-run=server", "-f", "-", input=to_yaml(deployment))
     control_plane.do("DELETE", "/api/v1/namespaces/restricted")
@@ -87,7 +87,7 @@ def test_the_controller_would_be_admitted_where_only_restricted_pods_are(
 
 
 def test_install_makes_everything_and_may_be_repeated(api: Api, again: None) -> None:
-    documents = manifests(Installation(image=IMAGE))
+    documents = manifests(InstallSettings(image=IMAGE))
     list(install(api, documents))
     said = list(install(api, documents))
     assert said[-1] == "PodDisruptionBudget nodeside-controller unchanged"
@@ -100,7 +100,7 @@ def test_install_makes_everything_and_may_be_repeated(api: Api, again: None) -> 
 def test_uninstall_leaves_nothing_however_it_was_installed(
     control_plane: ControlPlane, api: Api, again: None
 ) -> None:
-    chosen = Installation(namespace="to-be-removed", image=IMAGE, openshift=True)
+    chosen = InstallSettings(namespace="to-be-removed", image=IMAGE, openshift=True)
     with constraints_served(control_plane):
         install_all(control_plane, chosen)
         control_plane.do("POST", DRIVERS.path(), driver("goes"))
@@ -121,10 +121,10 @@ def test_uninstall_leaves_nothing_however_it_was_installed(
 
 @pytest.mark.parametrize("do", [install, uninstall])
 def test_a_second_installation_takes_nothing_from_the_one_that_is_there(
-    control_plane: ControlPlane, installed: Installation, api: Api, do: Any
+    control_plane: ControlPlane, installed: InstallSettings, api: Api, do: Any
 ) -> None:
     """Its cluster-wide bindings would take the rights of the controller that runs."""
-    documents = manifests(Installation(namespace="elsewhere", image=IMAGE))
+    documents = manifests(InstallSettings(namespace="elsewhere", image=IMAGE))
     with pytest.raises(InstalledElsewhere, match="is installed in namespace nodeside") as caught:
         list(do(api, documents))
     assert "--namespace nodeside" in caught.value.hint
@@ -135,7 +135,7 @@ def test_a_second_installation_takes_nothing_from_the_one_that_is_there(
 
 def test_uninstall_does_not_take_the_controller_from_a_driver_that_needs_it(
     control_plane: ControlPlane,
-    installed: Installation,
+    installed: InstallSettings,
     api: Api,
 ) -> None:
     """A Driver with a finalizer and no controller would be there for ever."""

@@ -12,7 +12,7 @@ import yaml
 
 from cluster.install.directory import write_directory
 from cluster.install.kustomize import KUSTOMIZATION, base
-from cluster.install.manifests import Installation, manifests
+from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.names import CONTROLLER
 from nodeside.system.process import Completed
 from tests.cluster.fakes.same import different
@@ -22,7 +22,7 @@ from tests.controlplane.controlplane import ControlPlane
 pytestmark = pytest.mark.cluster
 
 
-def written(place: Path, installation: Installation) -> Path:
+def written(place: Path, installation: InstallSettings) -> Path:
     write_directory(place, base(installation), main=KUSTOMIZATION)
     return place
 
@@ -53,7 +53,7 @@ def test_an_overlay_moves_everything_to_another_namespace(
 ) -> None:
     """Accounts in bindings and policies, the controller's own; and the right to tell Events, which
     are in the namespace `default` wherever nodeside is."""
-    chosen = Installation(image=IMAGE, openshift=openshift, service_monitor=openshift)
+    chosen = InstallSettings(image=IMAGE, openshift=openshift, service_monitor=openshift)
     written(tmp_path / "nodeside", chosen)
     transformers = ["../nodeside/another-namespace"]
     moved = overlay(tmp_path / "o", {"namespace": "drivers", "transformers": transformers})
@@ -64,20 +64,20 @@ def test_an_overlay_moves_everything_to_another_namespace(
 def test_an_overlay_changes_image_and_replicas_as_usual(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    written(tmp_path / "nodeside", Installation())
+    written(tmp_path / "nodeside", InstallSettings())
     more = {
         "images": [{"name": "localhost/nodeside-cluster", "newName": "r.example.com/n"}],
         "replicas": [{"name": CONTROLLER, "count": 3}],
     }
     found = built(control_plane, overlay(tmp_path / "o", more))
-    wanted = manifests(Installation(image="r.example.com/n", replicas=3))
+    wanted = manifests(InstallSettings(image="r.example.com/n", replicas=3))
     assert different(found, wanted) == []
 
 
 def test_kubectl_applies_the_base(
-    control_plane: ControlPlane, installed: Installation, tmp_path: Path
+    control_plane: ControlPlane, installed: InstallSettings, tmp_path: Path
 ) -> None:
-    place = written(tmp_path / "nodeside", Installation(image=IMAGE))
+    place = written(tmp_path / "nodeside", InstallSettings(image=IMAGE))
     options = ("--server-side", "--force-conflicts", "--dry-run=server")
     tried: Completed = control_plane.kubectl("apply", *options, "-k", place)
     assert tried.output.count("serverside-applied (server dry run)\n") == len(manifests(installed))

@@ -16,7 +16,7 @@ import yaml
 from cluster.cli.main import root
 from cluster.install import manifests as module
 from cluster.install.manifests import (
-    Installation,
+    InstallSettings,
     NotInstallable,
     TemplateBroken,
     manifests,
@@ -41,8 +41,8 @@ from tests import TOP
 
 GOLDEN = TOP / "tests" / "cluster" / "golden" / "manifests"
 KINDS = {
-    "plain": Installation(image="registry.example.com/nodeside-cluster:1.0"),
-    "openshift": Installation(
+    "plain": InstallSettings(image="registry.example.com/nodeside-cluster:1.0"),
+    "openshift": InstallSettings(
         namespace="drivers",
         image="registry.example.com/nodeside-cluster:1.0",
         agent_image="registry.example.com/nodeside-agent:1.0",
@@ -59,14 +59,14 @@ def of_kind(kind: str) -> tuple[dict[str, Any], ...]:
     return manifests(KINDS[kind])
 
 
-def made(installation: Installation) -> list[dict[str, Any]]:
+def made(installation: InstallSettings) -> list[dict[str, Any]]:
     """Without the definitions of the custom resources, which have tests of their own."""
     known = (of_kind(kind) for kind, each in KINDS.items() if each is installation)
     found = next(known, None) or manifests(installation)
     return [document for document in found if document["kind"] != "CustomResourceDefinition"]
 
 
-def roles(installation: Installation, account: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def roles(installation: InstallSettings, account: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rules of an account, with the namespace that each holds in ("" for all)."""
     documents = made(installation)
     by_name = {(d["kind"], d["metadata"]["name"]): d for d in documents}
@@ -250,7 +250,7 @@ def test_metrics_are_served_by_whom_the_service_selects_on_the_port_it_names() -
 def test_a_service_monitor_comes_on_request_only() -> None:
     assert "ServiceMonitor" not in {d["kind"] for d in made(KINDS["plain"])}
     for openshift in (False, True):
-        asked = Installation(namespace="drivers", openshift=openshift, service_monitor=True)
+        asked = InstallSettings(namespace="drivers", openshift=openshift, service_monitor=True)
         documents = {d["kind"]: d for d in made(asked)}
         monitor, service = documents["ServiceMonitor"]["spec"], documents["Service"]
         labels = service["metadata"]["labels"]
@@ -264,7 +264,7 @@ def test_a_service_monitor_comes_on_request_only() -> None:
 
 def test_a_namespace_that_is_no_word_of_yaml_stays_text() -> None:
     """`on` unquoted would be a boolean to kubectl."""
-    found = manifests(Installation(namespace="on", image="1.0"))
+    found = manifests(InstallSettings(namespace="on", image="1.0"))
     text = to_yaml(found)
     assert "namespace: 'on'" in text
     assert all(d["metadata"].get("namespace", "on") in ("on", "default") for d in found)
@@ -281,30 +281,36 @@ def test_a_template_that_asks_for_an_unknown_value_is_an_error(
         module, "values_of", lambda installation: without_image(whole(installation))
     )
     with pytest.raises(TemplateBroken, match=r"controller\.yaml\.j2 .*'image' is undefined"):
-        manifests(Installation())
+        manifests(InstallSettings())
 
 
 @pytest.mark.parametrize(
     ("installation", "message"),
     [
-        (Installation(namespace="Bad NS"), "'Bad NS' is no name of a namespace: expected lower"),
-        (Installation(namespace=""), "'' is no name of a namespace"),
-        (Installation(namespace="a" * 64), "is no name of a namespace: .* at most 63"),
-        (Installation(image="a b"), "'a b' is no pull spec of the controller's image"),
-        (Installation(image=""), "'' is no pull spec"),
-        (Installation(image="https://r.example.com/nodeside-cluster"), "is no pull spec of the co"),
-        (Installation(agent_image="r.example.com/Agent:1"), "is no pull spec of the device agent"),
-        (Installation(agent_image="a b"), "'a b' is no pull spec of the device agent's image"),
-        (Installation(pull_secrets=("pull", "")), "'' is no name of a pull secret"),
-        (Installation(pull_secrets=("Pull",)), "'Pull' is no name of a pull secret"),
-        (Installation(ca_config_map="a b"), "'a b' is no name of a ConfigMap"),
-        (Installation(node_selector={"": "x"}), "=x is no label of a node"),
-        (Installation(node_selector={"a": "x y"}), "a=x y is no label of a node"),
-        (Installation(node_selector={"a/b/c": "x"}), "a/b/c=x is no label of a node"),
+        (InstallSettings(namespace="Bad NS"), "'Bad NS' is no name of a namespace: expected lower"),
+        (InstallSettings(namespace=""), "'' is no name of a namespace"),
+        (InstallSettings(namespace="a" * 64), "is no name of a namespace: .* at most 63"),
+        (InstallSettings(image="a b"), "'a b' is no pull spec of the controller's image"),
+        (InstallSettings(image=""), "'' is no pull spec"),
+        (
+            InstallSettings(image="https://r.example.com/nodeside-cluster"),
+            "is no pull spec of the co",
+        ),
+        (
+            InstallSettings(agent_image="r.example.com/Agent:1"),
+            "is no pull spec of the device agent",
+        ),
+        (InstallSettings(agent_image="a b"), "'a b' is no pull spec of the device agent's image"),
+        (InstallSettings(pull_secrets=("pull", "")), "'' is no name of a pull secret"),
+        (InstallSettings(pull_secrets=("Pull",)), "'Pull' is no name of a pull secret"),
+        (InstallSettings(ca_config_map="a b"), "'a b' is no name of a ConfigMap"),
+        (InstallSettings(node_selector={"": "x"}), "=x is no label of a node"),
+        (InstallSettings(node_selector={"a": "x y"}), "a=x y is no label of a node"),
+        (InstallSettings(node_selector={"a/b/c": "x"}), "a/b/c=x is no label of a node"),
     ],
 )
 def test_a_name_that_the_api_server_would_refuse_is_refused_before_anything_is_applied(
-    installation: Installation, message: str
+    installation: InstallSettings, message: str
 ) -> None:
     with pytest.raises(NotInstallable, match=message):
         manifests(installation)

@@ -25,7 +25,7 @@ from cluster.kube.errors import (
     Unreachable,
 )
 from cluster.kube.resources import DRIVERS, NODES
-from cluster.kube.transport import in_words
+from cluster.kube.transport import translate_errors
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.scripted import Said, ScriptedServer, event, gone, kubeconfig, page
 from tests.console import LONG
@@ -357,7 +357,7 @@ def test_the_token_stands_in_no_message(tmp_path: Path) -> None:
 
 def test_a_certificate_of_another_authority_is_said_without_the_names_of_a_library() -> None:
     raised = SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:1006)")
-    with pytest.raises(Unreachable) as caught, in_words(RequestInfo("get", "version")):
+    with pytest.raises(Unreachable) as caught, translate_errors(RequestInfo("get", "version")):
         raise raised
 
     said = "no answer from the API server to get version: certificate verify failed"

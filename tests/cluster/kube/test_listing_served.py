@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api
 from cluster.kube.resources import CONFIG_MAPS, CRDS, DAEMON_SETS, DRIVERS, Resource
 from cluster.model.names import NAMESPACE
@@ -53,7 +53,7 @@ def read_both(plane: ControlPlane, path: str, fake: StoredObjects) -> tuple[Any,
 
 @pytest.mark.parametrize("resource", [CONFIG_MAPS, DAEMON_SETS, DRIVERS], ids=lambda r: r.plural)
 def test_a_list_says_the_kind_once_or_in_each_object_and_the_fake_one_does_the_same(
-    control_plane: ControlPlane, api: Api, installed: Installation, resource: Resource
+    control_plane: ControlPlane, api: Api, installed: InstallSettings, resource: Resource
 ) -> None:
     namespace = NAMESPACE if resource.namespaced else ""
     document, path = made(resource), resource.path(namespace=namespace)
@@ -80,7 +80,7 @@ def test_a_list_says_the_kind_once_or_in_each_object_and_the_fake_one_does_the_s
 
 
 def test_a_definition_is_an_object_of_a_kind_that_is_compiled_in(
-    control_plane: ControlPlane, installed: Installation
+    control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
     name = f"drivers.{DRIVERS.group}"
     whole = control_plane.do("GET", CRDS.path(name))

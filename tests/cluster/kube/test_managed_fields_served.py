@@ -12,7 +12,7 @@ import pytest
 from cluster.controller.node_labels import is_failed_test
 from cluster.kube.client import connect
 from cluster.kube.errors import ApiError
-from cluster.kube.managed_fields import Overwrite, replacement
+from cluster.kube.managed_fields import ExistingObject, replacement
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.parse import daemonset_from
@@ -57,7 +57,7 @@ def replace_spec(control_plane: ControlPlane, document: dict[str, Any]) -> None:
 
 def overwrite(control_plane: ControlPlane, document: dict[str, Any]) -> None:
     """As executor.py does it."""
-    if differing(control_plane, document).shared:
+    if differing(control_plane, document).co_owned:
         replace_spec(control_plane, document)
     apply(control_plane, document)
 
@@ -66,7 +66,7 @@ def served(control_plane: ControlPlane, document: dict[str, Any]) -> DaemonSetOb
     return daemonset_from(control_plane.do("GET", path(document)))
 
 
-def differing(control_plane: ControlPlane, document: dict[str, Any]) -> Overwrite:
+def differing(control_plane: ControlPlane, document: dict[str, Any]) -> ExistingObject:
     found = differs(document, served(control_plane, document))
     assert found is not None
     return found
@@ -167,7 +167,7 @@ def test_a_change_of_ours_alone_is_one_apply(
     document["spec"]["revisionHistoryLimit"] = 2
 
     found = differing(control_plane, document)
-    assert not found.shared
+    assert not found.co_owned
     apply(control_plane, document)
     assert differs(document, served(control_plane, document)) is None
 

@@ -34,7 +34,7 @@ def test_the_time_is_that_of_the_last_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ahead", [-90.0, 0.0, 61.0, 601.0])
 def test_a_canary_is_waited_for_as_long_whatever_the_clock_here_says(ahead: float) -> None:
     model, here = Model(), ServerTime(wall=lambda: THEN + ahead)
-    here.heard(date(THEN))
+    here.update_from_response(date(THEN))
     model.add(["n0", "n1"])
     model.apply_driver()
     model.settle_ready()
@@ -54,13 +54,13 @@ def test_a_clock_that_is_near_enough_is_left_alone_and_one_that_is_not_is_told(
 ) -> None:
     here = ServerTime(wall=lambda: THEN)
     for near in (THEN, THEN - 1, THEN + 1):
-        here.heard(date(near))
+        here.update_from_response(date(near))
         assert here.now() == THEN
     assert caplog.messages == []
 
     here = ServerTime(wall=lambda: THEN)
-    here.heard(date(THEN - 100))
-    here.heard(date(THEN - 101))  # rounding, say: time does not go to and fro
+    here.update_from_response(date(THEN - 100))
+    here.update_from_response(date(THEN - 101))  # rounding, say: time does not go to and fro
 
     assert here.now() == THEN - 99.5
     assert caplog.messages == ["the local clock is 100 s ahead of the API server's, which is used"]
@@ -70,7 +70,7 @@ def test_a_clock_that_is_near_enough_is_left_alone_and_one_that_is_not_is_told(
 def test_a_date_that_says_nothing_changes_nothing(odd: str) -> None:
     here = ServerTime(wall=lambda: THEN)
 
-    here.heard(odd)
+    here.update_from_response(odd)
 
     assert here.now() == THEN
 
@@ -79,8 +79,8 @@ def test_one_of_several_api_servers_with_another_time_moves_nothing() -> None:
     """Whoever is on its way would be late at once, and that is remembered."""
     here = ServerTime(wall=lambda: THEN)
     for turn in range(20):
-        here.heard(date(THEN + turn % 2))
-        here.heard(date(THEN + 3600))
+        here.update_from_response(date(THEN + turn % 2))
+        here.update_from_response(date(THEN + 3600))
 
     assert here.now() == THEN
 
@@ -88,9 +88,9 @@ def test_one_of_several_api_servers_with_another_time_moves_nothing() -> None:
 def test_a_clock_that_is_set_is_followed_after_some_answers() -> None:
     wall = THEN
     here = ServerTime(wall=lambda: wall)
-    here.heard(date(THEN))
+    here.update_from_response(date(THEN))
     for _ in range(10):
         wall += 1
-        here.heard(date(wall + 3600))
+        here.update_from_response(date(wall + 3600))
 
     assert here.now() == pytest.approx(wall + 3600.5)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.kube.timestamps import APART, believed
+from cluster.kube.timestamps import APART, limit_to_near_future
 from cluster.kube.wakeup import Wakeup
 from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.parse import node_driver_from, node_from
 from cluster.plan.nodes.deadlines import LAST_REPORT, LOST
-from cluster.plan.nodes.drain_labels import lasts
+from cluster.plan.nodes.drain_labels import seconds_since
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import rolling, step
 from tests.cluster.fakes.rollouts import THEN, changing, look, newest
@@ -28,11 +28,11 @@ def latest() -> float:
 
 
 def test_a_time_is_believed_as_far_as_clocks_are_apart() -> None:
-    assert believed(THEN, THEN) == THEN
-    assert believed(THEN + APART, THEN) == THEN + APART
-    assert 0 < believed(THEN + APART + 1, THEN) < THEN - YEAR
-    assert believed(0.0, THEN) == 0.0
-    assert believed(THEN, 0.0) == THEN
+    assert limit_to_near_future(THEN, THEN) == THEN
+    assert limit_to_near_future(THEN + APART, THEN) == THEN + APART
+    assert 0 < limit_to_near_future(THEN + APART + 1, THEN) < THEN - YEAR
+    assert limit_to_near_future(0.0, THEN) == 0.0
+    assert limit_to_near_future(THEN, 0.0) == THEN
 
 
 @pytest.mark.parametrize("ahead", [YEAR, latest() - THEN])
@@ -74,8 +74,8 @@ def test_a_node_that_came_up_in_time_to_come_is_silent_as_long_as_its_pod_is() -
 
 
 def test_a_label_of_a_time_to_come_gives_a_drain_no_more_time() -> None:
-    assert lasts("20270115T080000Z", THEN + 5) == 5
-    assert lasts("99991231T235959Z", THEN) > YEAR
+    assert seconds_since("20270115T080000Z", THEN + 5) == 5
+    assert seconds_since("99991231T235959Z", THEN) > YEAR
 
     model = rolling(1)
     model.consume("n0")

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.controller.controller import Reconciled
-from cluster.controller.executor import Outcome
+from cluster.controller.controller import ReconcileResult
+from cluster.controller.executor import ExecutionResult
 from cluster.kube.errors import RequestInfo, Unreachable
 from cluster.kube.reflector import WatchHealth
 from cluster.kube.transport import RequestCounts
@@ -41,9 +41,11 @@ class Told:
             wall=lambda: 1000.0,
         )
 
-    def of(self, made: Model, *, outcome: Outcome | None = None) -> Told:
+    def of(self, made: Model, *, outcome: ExecutionResult | None = None) -> Told:
         found = plan(made.snapshot, 0.0)
-        self.metrics.after(Reconciled(made.snapshot, found, outcome or Outcome(), 0.5, 0.25))
+        self.metrics.after(
+            ReconcileResult(made.snapshot, found, outcome or ExecutionResult(), 0.5, 0.25)
+        )
         return self
 
     @property
@@ -127,7 +129,7 @@ def test_a_status_that_is_about_to_be_written_counts_already(model: Model) -> No
     status = {"conditions": [{"type": "Degraded", "status": "True"}]}
     told = Told()
     planned = Plan((SetStatus("edu", status), SetStatus("gone", status)))
-    told.metrics.after(Reconciled(model.snapshot, planned, Outcome(), 0.0, 0.0))
+    told.metrics.after(ReconcileResult(model.snapshot, planned, ExecutionResult(), 0.0, 0.0))
 
     assert told.value("nodeside_driver_condition", driver="edu", condition="Degraded") == 1
     assert told.value("nodeside_driver_condition", driver="gone", condition="Degraded") is None
@@ -146,7 +148,7 @@ def test_who_does_not_lead_any_more_tells_of_no_driver(model: Model) -> None:
 def test_rounds_are_timed_and_the_last_good_one_is_dated(model: Model) -> None:
     told = Told()
     assert told.value("nodeside_last_successful_round_timestamp_seconds") is None
-    told.of(model, outcome=Outcome(outage=Unreachable("no answer")))
+    told.of(model, outcome=ExecutionResult(outage=Unreachable("no answer")))
     assert told.value("nodeside_last_successful_round_timestamp_seconds") is None
     told.of(model)
 

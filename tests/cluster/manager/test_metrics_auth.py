@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.manager.metrics_auth import Reviews, Verdict
+from cluster.manager.metrics_auth import AccessVerdict, TokenReviewer
 from tests.cluster.fakes.scripted import Said, ScriptedServer
 
 USER = {
@@ -39,18 +39,18 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def reviews(server: ScriptedServer, now: list[float], tmp_path: Path) -> Reviews:
-    return Reviews(server.api(tmp_path), now=lambda: now[0])
+def reviews(server: ScriptedServer, now: list[float], tmp_path: Path) -> TokenReviewer:
+    return TokenReviewer(server.api(tmp_path), now=lambda: now[0])
 
 
 def asked(server: ScriptedServer) -> list[dict[str, Any]]:
     return [json.loads(each.body) for each in server.asked]
 
 
-def test_who_is_known_and_allowed_may_read(server: ScriptedServer, reviews: Reviews) -> None:
+def test_who_is_known_and_allowed_may_read(server: ScriptedServer, reviews: TokenReviewer) -> None:
     server.script += [status(KNOWN), status({"allowed": True})]
 
-    assert reviews.decision("Bearer t0ken", "/metrics") == Verdict(HTTPStatus.OK)
+    assert reviews.decision("Bearer t0ken", "/metrics") == AccessVerdict(HTTPStatus.OK)
     token, access = asked(server)
     assert token["spec"] == {"token": "t0ken"}
     assert access["spec"] == {
@@ -63,7 +63,7 @@ def test_who_is_known_and_allowed_may_read(server: ScriptedServer, reviews: Revi
 
 
 def test_who_is_known_and_not_allowed_is_told_what_allows_it(
-    server: ScriptedServer, reviews: Reviews
+    server: ScriptedServer, reviews: TokenReviewer
 ) -> None:
     server.script += [status(KNOWN), status({"allowed": False})]
 
@@ -78,13 +78,15 @@ def test_who_is_known_and_not_allowed_is_told_what_allows_it(
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer  ", "Basic dXNlcg==", "t0ken"])
 def test_no_token_is_unauthorized_and_nobody_is_asked(
-    header: str, server: ScriptedServer, reviews: Reviews
+    header: str, server: ScriptedServer, reviews: TokenReviewer
 ) -> None:
     assert reviews.decision(header, "/metrics").status is HTTPStatus.UNAUTHORIZED
     assert server.asked == []
 
 
-def test_a_token_of_absurd_length_is_not_sent_on(server: ScriptedServer, reviews: Reviews) -> None:
+def test_a_token_of_absurd_length_is_not_sent_on(
+    server: ScriptedServer, reviews: TokenReviewer
+) -> None:
     found = reviews.decision(f"Bearer {'x' * 20_000}", "/metrics")
 
     assert found.status is HTTPStatus.UNAUTHORIZED
@@ -93,7 +95,7 @@ def test_a_token_of_absurd_length_is_not_sent_on(server: ScriptedServer, reviews
 
 @pytest.mark.parametrize("answer", [UNKNOWN, {}, {"authenticated": True, "user": {}}])
 def test_a_token_that_the_api_server_does_not_know_is_unauthorized(
-    answer: Mapping[str, Any], server: ScriptedServer, reviews: Reviews
+    answer: Mapping[str, Any], server: ScriptedServer, reviews: TokenReviewer
 ) -> None:
     server.script += [status(answer)]
 
@@ -104,7 +106,7 @@ def test_a_token_that_the_api_server_does_not_know_is_unauthorized(
 
 
 def test_a_verdict_is_kept_for_a_while_and_a_refusal_not_as_long(
-    server: ScriptedServer, reviews: Reviews, now: list[float]
+    server: ScriptedServer, reviews: TokenReviewer, now: list[float]
 ) -> None:
     server.script += [status(KNOWN), status({"allowed": True})]
     for _ in range(3):
@@ -127,7 +129,7 @@ def test_a_verdict_is_kept_for_a_while_and_a_refusal_not_as_long(
 
 @pytest.mark.parametrize("answer", [Said(403), Said(500), Said(200, "no JSON"), Said(cut=True)])
 def test_an_api_server_that_does_not_say_is_no_reason_to_let_anybody_in(
-    answer: Said, server: ScriptedServer, reviews: Reviews
+    answer: Said, server: ScriptedServer, reviews: TokenReviewer
 ) -> None:
     server.script += [answer]
 
@@ -139,7 +141,7 @@ def test_an_api_server_that_does_not_say_is_no_reason_to_let_anybody_in(
 
 
 def test_a_flood_of_made_up_tokens_is_stopped_before_the_api_server(
-    server: ScriptedServer, reviews: Reviews, now: list[float]
+    server: ScriptedServer, reviews: TokenReviewer, now: list[float]
 ) -> None:
     server.always = lambda _: status(UNKNOWN)
     found = [reviews.decision(f"Bearer {i}", "/metrics").status for i in range(100)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from cluster.manager.metrics_auth import Verdict
+from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.tls import Serving, self_signed
 from nodeside.errors import SystemRefused
@@ -23,11 +23,11 @@ from tests.patience import patience
 
 LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 HOST = "127.0.0.1"
-Judge = Callable[[str, str], Verdict]
+Judge = Callable[[str, str], AccessVerdict]
 
 
-def allow(_header: str, _path: str) -> Verdict:
-    return Verdict(HTTPStatus.OK)
+def allow(_header: str, _path: str) -> AccessVerdict:
+    return AccessVerdict(HTTPStatus.OK)
 
 
 @contextmanager
@@ -67,9 +67,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequ
 def test_who_may_read_gets_the_metrics() -> None:
     seen: list[tuple[str, str]] = []
 
-    def judge(header: str, path: str) -> Verdict:
+    def judge(header: str, path: str) -> AccessVerdict:
         seen.append((header, path))
-        return Verdict(HTTPStatus.OK)
+        return AccessVerdict(HTTPStatus.OK)
 
     with serving(judge) as (server, answers):
         answer = get(server, Authorization="Bearer t", Accept="text/x")
@@ -82,7 +82,7 @@ def test_who_may_read_gets_the_metrics() -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 429, 503])
 def test_who_may_not_is_told_why_and_nothing_else(status: int) -> None:
-    with serving(lambda *_: Verdict(HTTPStatus(status), "because")) as (server, _):
+    with serving(lambda *_: AccessVerdict(HTTPStatus(status), "because")) as (server, _):
         answer = get(server)
 
     assert (answer.status_code, answer.text) == (status, "because\n")
@@ -128,10 +128,10 @@ def test_a_request_that_trickles_ends_after_its_time_in_all() -> None:
 def test_too_many_connections_at_once_are_closed_without_a_word() -> None:
     held, arrived = threading.Event(), threading.Semaphore(0)
 
-    def judge(_header: str, _path: str) -> Verdict:
+    def judge(_header: str, _path: str) -> AccessVerdict:
         arrived.release()
         held.wait(LONG)
-        return Verdict(HTTPStatus.OK)
+        return AccessVerdict(HTTPStatus.OK)
 
     with serving(judge) as (server, answers):
         threads = [threading.Thread(target=get, args=(server,), daemon=True) for _ in range(8)]

@@ -12,8 +12,8 @@ import requests
 from cluster.cache.cache import selections
 from cluster.controller.pacing import Heartbeat
 from cluster.kube.reflector import WatchHealth
-from cluster.manager.probes import HealthServer, Report, alive, ready
-from nodeside.http.server import Server
+from cluster.manager.probes import HealthServer, ProbeReport, alive, ready
+from nodeside.http.server import HttpServer
 from tests.patience import patience
 
 LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
@@ -32,7 +32,7 @@ def test_a_short_silence_is_said_and_a_long_one_is_not_ready() -> None:
         WatchHealth("Node", True, 600.0, "no answer"),
     )
 
-    assert ready([short]) == Report(True, ("Node: nothing heard for 20 s: no answer",))
+    assert ready([short]) == ProbeReport(True, ("Node: nothing heard for 20 s: no answer",))
     assert not ready([long]).healthy
 
 
@@ -74,7 +74,10 @@ def test_only_a_round_that_never_ends_asks_for_a_restart() -> None:
 
 
 def test_it_is_served_over_http() -> None:
-    checks = {"/healthz": lambda: Report(True, ("ok",)), "/readyz": lambda: Report(False, ("no",))}
+    checks = {
+        "/healthz": lambda: ProbeReport(True, ("ok",)),
+        "/readyz": lambda: ProbeReport(False, ("no",)),
+    }
     with HealthServer(0, checks, host="127.0.0.1") as server:
         url = f"http://127.0.0.1:{server.port}"
         answers = [requests.get(url + path, timeout=LONG) for path in ("/healthz", "/readyz", "/x")]
@@ -86,7 +89,7 @@ def test_it_is_served_over_http() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
 def test_it_listens_on_whatever_address_the_pod_has(address: str) -> None:
     assert socket.has_dualstack_ipv6(), "this test needs IPv6 on loopback"
-    with HealthServer(0, {"/healthz": lambda: Report(True, ("ok",))}) as server:
+    with HealthServer(0, {"/healthz": lambda: ProbeReport(True, ("ok",))}) as server:
         answer = requests.get(f"http://{address}:{server.port}/healthz", timeout=LONG)
 
     assert answer.text == "ok\n"
@@ -94,13 +97,13 @@ def test_it_listens_on_whatever_address_the_pod_has(address: str) -> None:
 
 def test_a_host_without_ipv6_is_served_over_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with HealthServer(0, {"/healthz": lambda: Report(True, ("ok",))}) as server:
+    with HealthServer(0, {"/healthz": lambda: ProbeReport(True, ("ok",))}) as server:
         answer = requests.get(f"http://127.0.0.1:{server.port}/healthz", timeout=LONG)
 
     assert answer.text == "ok\n"
 
 
-WELL = {"/healthz": lambda: Report(True, ("ok",))}
+WELL = {"/healthz": lambda: ProbeReport(True, ("ok",))}
 HOST = "127.0.0.1"
 
 
@@ -119,7 +122,7 @@ def test_connections_without_end_keep_the_kubelet_from_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who makes new ones as fast as the old ones end would have the controller restarted."""
-    monkeypatch.setattr(Server, "connections", 4)
+    monkeypatch.setattr(HttpServer, "connections", 4)
     with HealthServer(0, WELL, host=HOST, seconds=LONG) as server, ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(socket.create_connection((HOST, server.port), LONG))
@@ -141,10 +144,10 @@ def test_a_request_that_trickles_ends_after_its_time_in_all() -> None:
 def test_too_many_connections_at_once_are_closed_without_a_word() -> None:
     held, arrived = threading.Event(), threading.Semaphore(0)
 
-    def check() -> Report:
+    def check() -> ProbeReport:
         arrived.release()
         held.wait(LONG)
-        return Report(True, ("ok",))
+        return ProbeReport(True, ("ok",))
 
     with HealthServer(0, {"/healthz": check}, host=HOST, seconds=LONG) as server:
         address = (HOST, server.port)

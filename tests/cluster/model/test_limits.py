@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.model.limits import clipped, fitted
+from cluster.model.limits import fit_status, truncate
 from cluster.model.status_schema import DRAIN_LIMIT, POOL_LIMIT, STATUS
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
@@ -77,7 +77,7 @@ def test_of_more_pools_than_a_status_has_rows_the_last_row_counts_the_rest() -> 
 
 
 def test_the_largest_status_that_there_can_be_is_small_enough() -> None:
-    status = fitted(full(STATUS))
+    status = fit_status(full(STATUS))
 
     assert list(too_much(STATUS, status)) == []
     assert size(status) < ETCD
@@ -86,7 +86,7 @@ def test_the_largest_status_that_there_can_be_is_small_enough() -> None:
 
 @given(text=st.text(), limit=st.integers(min_value=16, max_value=64))
 def test_a_text_is_cut_to_whole_letters_and_says_so(text: str, limit: int) -> None:
-    cut = clipped(text, limit)
+    cut = truncate(text, limit)
 
     assert len(cut.encode()) <= limit
     assert cut == text or (cut.endswith(" [cut]") and text.startswith(cut.removesuffix(" [cut]")))

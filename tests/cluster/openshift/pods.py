@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from cluster.install.manifests import Installation, manifests
+from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject, Node, Settings
-from cluster.plan.objects.build_job import Build, job, job_spec
+from cluster.plan.objects.build_job import SharedBuild, job, job_spec
 from cluster.plan.objects.daemonset import daemonset
 from cluster.plan.objects.device_agent import device_agent
 from cluster.plan.objects.unload_pod import unload_pod
@@ -55,7 +55,7 @@ _STACK = TOP / "examples" / "edu" / "stack"
 
 def controller() -> Document:
     everything = manifests(
-        Installation(
+        InstallSettings(
             openshift=True,
             agent_image=SETTINGS.agent_image,
             pull_secrets=SETTINGS.pull_secrets,
@@ -74,7 +74,9 @@ def of_a_driver(**spec: Any) -> Iterator[tuple[str, Document]]:
     node = Node("n1", kernel=COREOS.kernel, boot_id="c0ffee")
     yield "driver", _template(daemonset(inputs))
     yield "unload", unload_pod(inputs.owner, inputs.driver, inputs.revision, node, SETTINGS)
-    build = Build(inputs.driver, inputs.revision, TOOLKIT, "x86_64", publish="oci:r.example.com/x")
+    build = SharedBuild(
+        inputs.driver, inputs.revision, TOOLKIT, "x86_64", publish="oci:r.example.com/x"
+    )
     yield "build", _template(job(build, inputs.owner, SETTINGS))
     symbols = replace(build, publish="", symbols_of=("oci:r.example.com/other",))
     yield "preflight", _template({"spec": job_spec(symbols, SETTINGS, config_map="preflight-x")})

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
+from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, Uncordon
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
@@ -149,7 +149,7 @@ class Emptied(RuleBasedStateMachine):
             case Uncordon(node=node):
                 assert node not in self.closed, "that cordon is not ours"
                 self.ours.discard(node)
-            case Evict():
+            case EvictPod():
                 self._check_evicted(action)
             case LabelNode(node=node, labels=labels):
                 self._check_emptied(action.driver, node, labels)
@@ -161,7 +161,7 @@ class Emptied(RuleBasedStateMachine):
             if self._held(name) - before[name]:
                 assert len(self._held(name)) <= self.allowed
 
-    def _check_evicted(self, action: Evict) -> None:
+    def _check_evicted(self, action: EvictPod) -> None:
         """A consumer of this very Driver, on a node that it holds."""
         found = self.model.consumers[f"{action.namespace}/{action.pod}"]
         assert found.name.startswith(f"default/{action.driver}-")

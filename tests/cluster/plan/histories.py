@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from cluster.model.actions import Action, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import before_label
-from cluster.model.snapshot import Node, NodeDriverObject, Snapshot
+from cluster.model.snapshot import Node, NodeReport, Snapshot
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import EDU, PCI, Model, serving
@@ -328,7 +328,7 @@ class Liars(History):
         if name not in self.model.nodes:
             return
         told = {"own": self.model.revision(name), "newest": self._good()}
-        self.model.node_drivers[f"edu.{name}"] = NodeDriverObject(
+        self.model.node_drivers[f"edu.{name}"] = NodeReport(
             name=f"edu.{name}",
             driver="edu",
             node=name,

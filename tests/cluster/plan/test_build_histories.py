@@ -14,7 +14,7 @@ from hypothesis.stateful import rule
 
 from cluster.model.actions import LabelNode
 from cluster.model.snapshot import Node
-from cluster.model.states import Progress
+from cluster.model.states import BuildProgress
 from cluster.plan.build_jobs import builds
 from cluster.plan.context.context import DriverContext
 from nodeside.protocol.build_job import BuildVerdict
@@ -66,7 +66,7 @@ class BuiltOnce(History):
                 for d in self.model.daemonsets.values()
                 if (d.pool, d.revision) == (at.pool, at.revision)
             ]
-            if found.progress is Progress.BROKEN:
+            if found.progress is BuildProgress.BROKEN:
                 assert all(each.toolkit for each in there)
 
     def _case(self) -> DriverContext:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.model.actions import Evict
+from cluster.model.actions import EvictPod
 from cluster.model.names import closed_label
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes import neighbours
@@ -95,7 +95,7 @@ def test_all_that_come_after_are_found_once(model: Model) -> None:
     model.apply_driver("itself", after=["itself", "edu"], modules=[{"name": "itself"}])
     edu = model.snapshot.drivers["edu"].driver
     assert edu is not None
-    assert {each.name for each in neighbours.followers(model.snapshot, edu)} == {"peer", "third"}
+    assert {each.name for each in neighbours.dependents(model.snapshot, edu)} == {"peer", "third"}
 
 
 def test_a_node_that_waits_has_no_deadline_and_is_said(model: Model) -> None:
@@ -176,10 +176,10 @@ def test_who_uses_one_after_leaves_first(model: Model) -> None:
     model.carry_out(model.plan().actions)
     model.consume("n1", resources=frozenset({"example.com/peer"}))
     model.apply_driver("edu", version="2.0.0", rollout={"canary": 0})
-    evicted: list[Evict] = []
+    evicted: list[EvictPod] = []
     for _ in range(4):
         made = model.plan()
-        evicted += [each for each in made.actions if isinstance(each, Evict)]
+        evicted += [each for each in made.actions if isinstance(each, EvictPod)]
         if evicted:
             break
         assert made.demand is not None

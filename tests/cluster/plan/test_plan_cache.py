@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.model.annotations import BELIEVED
+from cluster.model.annotations import FALLBACK_LASTS
 from cluster.model.labelmap import labels_of
 from cluster.model.names import stage_label
 from cluster.model.snapshot import DriverPod, ToolkitLabels
@@ -295,6 +295,6 @@ def test_a_fall_back_to_building_ends_by_the_clock(planned: Any) -> None:
     model.pods.clear()
     settle(model)
 
-    model.planner(model.snapshot, BELIEVED - 1)
-    assert planned(model, BELIEVED - 0.5) == set()
-    assert planned(model, BELIEVED) == {"edu"}
+    model.planner(model.snapshot, FALLBACK_LASTS - 1)
+    assert planned(model, FALLBACK_LASTS - 0.5) == set()
+    assert planned(model, FALLBACK_LASTS) == {"edu"}

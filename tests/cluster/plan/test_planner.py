@@ -9,7 +9,7 @@ import pytest
 
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
-from cluster.model.snapshot import DriverPod, ImageStream, NodeDriverObject, assignment
+from cluster.model.snapshot import DriverPod, ImageStream, NodeReport, assignment
 from cluster.plan.builds.toolkit_image import proven
 from cluster.plan.objects.revision import revision_of
 from nodeside.protocol.labels import assigned_label, state_label
@@ -987,7 +987,7 @@ def test_of_many_reports_without_a_driver_some_are_deleted_at_a_time() -> None:
     model = running(1)
     for number in range(300):
         name = f"gone{number}.n0"
-        model.node_drivers[name] = NodeDriverObject(name, driver=f"gone{number}", node="n0")
+        model.node_drivers[name] = NodeReport(name, driver=f"gone{number}", node="n0")
 
     counts = []
     while deleted := [each for each in model.plan().actions if isinstance(each, Delete)]:

@@ -25,10 +25,10 @@ from cluster.model.actions import (
     SetFinalizers,
     SetStatus,
     Uncordon,
+    depends_on,
     lane_of,
     node_of,
-    rests_on,
-    waits_for_all,
+    waits_for_all_nodes,
 )
 from cluster.model.lanes import STATUS, Lane
 from cluster.model.snapshot import Snapshot
@@ -108,7 +108,7 @@ class Unreliable(History):
         lanes: set[Lane] = set()
         accepted: list[Action] = []
         for action in planned:
-            if lanes & {*rests_on(action)} or waits_for_all(action, lanes):
+            if lanes & {*depends_on(action)} or waits_for_all_nodes(action, lanes):
                 continue
             if _kind(action) in refused or node_of(action) in refused:
                 lanes.add(_lane_of_refusal(action))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeside.device_agent.dra.slices import Document, Pool, Write, device
+from nodeside.device_agent.dra.slices import Document, SlicePool, Write, device
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
 
 UID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
 OTHER_UID = "ffffffff-4f50-6172-8394-a5b6c7d8e9f0"
-POOL = Pool("edu.nodeside.io", "n1", "uid-of-n1")
+POOL = SlicePool("edu.nodeside.io", "n1", "uid-of-n1")
 
 
 def offered(id_: str = "00:06.0", **more: Any) -> Offered:

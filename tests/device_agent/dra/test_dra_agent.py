@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.site import Site
 from nodeside.device_agent.feature_sinks import Sinks
-from nodeside.kube.client import Access
+from nodeside.kube.client import PodAccess
 from nodeside.protocol.ready_file import clear_ready
 from nodeside.system.host import Host
 from tests.console import nodeside, until
@@ -67,7 +67,7 @@ class Place:
 
     def agent(self, **options: Any) -> AbstractContextManager[Logged]:
         """The agent as a thread."""
-        access = Access.from_environment(self.server.environment())
+        access = PodAccess.from_environment(self.server.environment())
         assert access is not None
         state = self.host.root / "state" / "edu"
         site = Site(POOL.node, access, self.plugins, self.registry, state, self.cdi)

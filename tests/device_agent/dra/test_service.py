@@ -14,7 +14,7 @@ from nodeside.device_agent import messages
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.service import ClaimService
 from nodeside.device_agent.dra.site import Site
-from nodeside.kube.client import Access
+from nodeside.kube.client import PodAccess
 from tests.device_agent.dra.documents import UID, claim, offered, result
 from tests.device_agent.node import driver
 from tests.device_agent.played_kubelet import LONG
@@ -44,7 +44,7 @@ def server() -> Slow:
 def service(tmp_path: Path, server: Slow) -> ClaimService:
     site = Site(
         "n1",
-        Access("http://127.0.0.1", tmp_path),
+        PodAccess("http://127.0.0.1", tmp_path),
         *(tmp_path / name for name in ("plugins", "registry", "state", "cdi")),
     )
     service = ClaimService("edu", driver(GIVES).spec.devices, site, server)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeside.device_agent.dra.slices import MOST, PAGE, Document, Pool, device, typed, writes
+from nodeside.device_agent.dra.slices import MOST, PAGE, Document, SlicePool, device, typed, writes
 from tests.device_agent.dra.documents import POOL, carried_out, offered, plain
 from tests.tries import tries
 
@@ -115,10 +115,10 @@ def test_the_first_devices_make_one_slice_that_the_node_owns() -> None:
 
 def test_slices_of_two_drivers_and_nodes_never_have_one_name() -> None:
     pools = [
-        Pool("a-x.nodeside.io", "gpu", "u"),
-        Pool("x.nodeside.io", "gpu-a", "u"),
-        Pool("a.nodeside.io", "x.nodeside.io-gpu", "u"),
-        Pool("x.nodeside.io", "gpu", "u"),
+        SlicePool("a-x.nodeside.io", "gpu", "u"),
+        SlicePool("x.nodeside.io", "gpu-a", "u"),
+        SlicePool("a.nodeside.io", "x.nodeside.io-gpu", "u"),
+        SlicePool("x.nodeside.io", "gpu", "u"),
     ]
     assert len({writes(pool, [], plain("a"))[0].name for pool in pools}) == len(pools)
 
@@ -189,7 +189,7 @@ def test_a_slice_of_another_pool_is_deleted_and_one_that_was_changed_is_put_righ
 
 def test_a_node_that_was_made_anew_owns_its_slices() -> None:
     stored = carried_out([], writes(POOL, [], plain("a")))
-    (write,) = writes(Pool(POOL.driver, POOL.node, "another"), stored, plain("a"))
+    (write,) = writes(SlicePool(POOL.driver, POOL.node, "another"), stored, plain("a"))
     assert write.document["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 

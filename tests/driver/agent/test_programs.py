@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.agent.run import Run
+from nodeside.driver.agent.run import DriverLoop
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.node.loaded_record import HooksRun
@@ -86,7 +86,7 @@ class Scene:
 
     def live(self, *acts: Callable[[], None]) -> None:
         """Be the container: when the driver is ready, do one thing after the other, then end."""
-        run = Run(
+        run = DriverLoop(
             self.node.config(), Listener(), self.node.told.append, loader=self.node.kernel.loader
         )
         failure: list[BaseException] = []
@@ -211,7 +211,7 @@ def test_a_hook_that_fails_after_the_load_takes_the_modules_out_again(scene: Sce
     hooks = {"afterLoad": [scene.hook("afterLoad"), scene.hook("no", "echo no licence; exit 3")]}
     task = node.task(hooks=hooks)
     node.put_bundle(task)
-    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
     _, report = run.once()
     assert (report.exit_code, report.reason) == (ExitCode.PROGRAM_FAILED, "HookFailed")
     assert report.message.startswith("hooks.afterLoad[1]: exit code 3: sh -c ")
@@ -232,7 +232,7 @@ def test_a_new_version_whose_hook_fails_gives_way_to_the_one_before_and_is_not_r
     hooks = node.spec["hooks"] | {"afterLoad": [scene.hook("no", "exit 3")]}
     node.put_bundle(node.task(version="2.0", hooks=hooks))
     scene.happened  # noqa: B018
-    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
     _, report = run.once()
     assert "the previous straw is loaded again" in report.message
     assert scene.happened == [
@@ -252,7 +252,7 @@ def test_a_new_version_whose_hook_fails_gives_way_to_the_one_before_and_is_not_r
 def test_a_hook_that_fails_before_the_unload_keeps_all_and_others_run_once(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
-    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
     run.once()
     assert node.record is not None
     assert node.record.hooks is HooksRun.AFTER_LOAD
@@ -279,7 +279,7 @@ def test_a_hook_that_fails_before_the_unload_keeps_all_and_others_run_once(scene
 def test_once_starts_no_service_and_says_so(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
-    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
     _, report = run.once()
     assert report.state is State.READY
     assert report.notes == ("services are not started: `nodeside driver run` starts them",)
@@ -296,7 +296,7 @@ def current(scene: Scene) -> Services:
 def up(scene: Scene) -> Iterator[Report]:
     """The services run in this process while commands are tried."""
     services = scene.services = Services()
-    run = Run(
+    run = DriverLoop(
         scene.node.config(), Listener(), scene.node.told.append, loader=scene.node.kernel.loader
     )
     try:
@@ -356,7 +356,7 @@ def test_an_unload_that_is_in_vain_is_not_tried_again_at_once(scene: Scene) -> N
         held(node, by_service=True)
         node.source("obj-m := straw.o  # 2.0\n")
         node.put_bundle(node.task(version="2.0"))
-        run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+        run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
         run = replace(run, services=current(scene))
         scene.happened  # noqa: B018
         assert run.once()[1].reason == "InUse"
@@ -373,7 +373,7 @@ def test_services_come_back_with_the_modules_of_before(scene: Scene) -> None:
         node.source("obj-m := straw.o  # 2.0\n")
         hooks = node.spec["hooks"] | {"afterLoad": [scene.hook("no", "exit 3")]}
         node.put_bundle(node.task(version="2.0", hooks=hooks))
-        run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+        run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
         _, report = replace(run, services=current(scene)).once()
         assert report.reason == "HookFailed"
         assert all(processes.running("straw", name).pids for name in ("first", "second"))
@@ -396,7 +396,7 @@ def test_a_hook_of_an_unload_that_failed_runs_at_the_next_one(scene: Scene) -> N
     node = scene.node
     node.spec |= {"services": [], "hooks": {"beforeUnload": [scene.hook("before")]}}
     node.put_bundle(node.task())
-    run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
     run.once()
     node.kernel.refuse_unload["straw"] = [errno.EAGAIN] * 1000
     assert node.run("unload").code == ExitCode.IN_USE
@@ -414,7 +414,7 @@ def test_a_service_that_is_no_longer_wanted_is_in_nobodys_way(scene: Scene) -> N
         held(node, by_service=True)
         node.source("obj-m := straw.o  # 2.0\n")
         node.put_bundle(node.task(version="2.0", services=[], hooks={}))
-        run = Run(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+        run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
         scene.happened  # noqa: B018
         replace(run, services=current(scene)).once()  # the process of this test holds it for good
         assert scene.happened[:2] == DOWN

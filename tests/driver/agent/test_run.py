@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from nodeside.driver.agent import watch
-from nodeside.driver.agent.run import PodLock, Run
+from nodeside.driver.agent.run import DriverLoop, PodLock
 from nodeside.driver.agent.watch import Reason, Why
 from nodeside.driver.announce import documents
 from nodeside.driver.bringup import observe
@@ -49,8 +49,10 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path)
 
 
-def run_of(node: FakeNode, *, expected_kernel: str = "") -> Run:
-    return Run(node.config(), Listener(), node.told.append, expected_kernel, node.kernel.loader)
+def run_of(node: FakeNode, *, expected_kernel: str = "") -> DriverLoop:
+    return DriverLoop(
+        node.config(), Listener(), node.told.append, expected_kernel, node.kernel.loader
+    )
 
 
 # --- once ------------------------------------------------------------------------------------
@@ -355,7 +357,7 @@ def live(
 ) -> Script:
     script = Script(reasons)
     script.acts = acts or {}
-    monkeypatch.setattr(watch, "Watch", script)
+    monkeypatch.setattr(watch, "Wakeups", script)
     run_of(node).for_ever()
     return script
 
@@ -640,7 +642,7 @@ def test_a_driver_that_wakes_itself_looks_a_few_times_only(
     node.kernel.refuse_load["hay"] = [Refusal(19)] * 1000
     events = Queue()
     now = 0.0
-    real = watch.Watch
+    real = watch.Wakeups
 
     def told(status: NodeDriverStatus) -> None:
         if status.state is State.FAILED:
@@ -656,7 +658,7 @@ def test_a_driver_that_wakes_itself_looks_a_few_times_only(
             if now >= 60:
                 signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(watch, "Watch", Hurried)
+    monkeypatch.setattr(watch, "Wakeups", Hurried)
     replace(run_of(node), tell=told).for_ever()
     assert node.kernel.unloads == ["straw"] * 4, "at once, and after 5, 15 and 35 seconds"
 

@@ -17,7 +17,7 @@ from nodeside.driver.agent.watch import (
     OFTEN,
     POLL_WITHOUT_UEVENTS,
     Reason,
-    Watch,
+    Wakeups,
     Why,
     concerns,
 )
@@ -30,7 +30,7 @@ PCI_DEVICES = sorted(Path("/sys/bus/pci/devices").glob("*/uevent"))
 
 def test_module_that_goes_away_is_a_reason_to_look() -> None:
     queue = Queue()
-    with Watch(["edu-core"], uevents=lambda: queue) as watch:
+    with Wakeups(["edu-core"], uevents=lambda: queue) as watch:
         queue.put(Uevent("remove", "module", "edu_core"))
 
         assert watch.wait(60) == Reason(Why.UEVENT, "remove module edu_core")
@@ -40,7 +40,7 @@ def test_module_that_goes_away_is_a_reason_to_look() -> None:
 
 def test_burst_of_events_is_one_reason() -> None:
     queue = Queue()
-    with Watch(["edu"], uevents=lambda: queue) as watch:
+    with Wakeups(["edu"], uevents=lambda: queue) as watch:
         for number in range(5):
             queue.put(Uevent("add", "pci", f"0000:00:0{number}.0"))
 
@@ -51,7 +51,7 @@ def test_burst_of_events_is_one_reason() -> None:
 
 def test_events_before_a_look_can_be_drained() -> None:
     queue = Queue()
-    with Watch(["edu"], uevents=lambda: queue) as watch:
+    with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("add", "module", "edu"))
         watch.drain()
 
@@ -77,7 +77,7 @@ def test_only_our_modules_and_pci_devices_concern_us(event: Uevent, concerned: b
 
 def test_event_that_does_not_concern_us_wakes_nobody() -> None:
     queue = Queue()
-    with Watch(["edu"], uevents=lambda: queue) as watch:
+    with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("add", "module", "other"))
 
         assert watch.wait(0.01).why is Why.PATIENCE
@@ -90,7 +90,7 @@ def test_event_that_does_not_concern_us_wakes_nobody() -> None:
 def test_uevent_of_the_kernel_arrives() -> None:
     uevents = open_uevents()
     assert uevents is not None, "netlink uevents are not permitted here"
-    with Watch(["edu"], uevents=lambda: uevents) as watch:
+    with Wakeups(["edu"], uevents=lambda: uevents) as watch:
         PCI_DEVICES[0].write_text("add")  # what `udevadm trigger` does
 
         assert watch.wait(10) == Reason(Why.UEVENT, f"add pci {PCI_DEVICES[0].parent.name}")
@@ -120,7 +120,7 @@ def test_without_netlink_the_clock_must_do_and_the_log_says_so(
 def test_uevents_wait_until_it_was_calm_and_none_is_lost() -> None:
     queue = Queue()
     now = [0.0]
-    with Watch(["edu"], uevents=lambda: queue, clock=Clock(now=lambda: now[0])) as watch:
+    with Wakeups(["edu"], uevents=lambda: queue, clock=Clock(now=lambda: now[0])) as watch:
         queue.put(Uevent("remove", "module", "edu"))
 
         assert watch._reason(5.0, None) is None
@@ -137,7 +137,7 @@ def test_a_wait_for_calm_ends_by_itself_and_uses_no_processor() -> None:
         looks[0] += 1
         return time.monotonic()
 
-    with Watch(["edu"], uevents=lambda: queue, clock=Clock(now=now)) as watch:
+    with Wakeups(["edu"], uevents=lambda: queue, clock=Clock(now=now)) as watch:
         queue.put(Uevent("remove", "module", "edu"))
 
         assert watch.wait(60, calm=0.2).why is Why.UEVENT
@@ -146,7 +146,7 @@ def test_a_wait_for_calm_ends_by_itself_and_uses_no_processor() -> None:
 
 def test_a_signal_and_an_input_do_not_wait_for_calm(tmp_path: Path) -> None:
     file = tmp_path / "driver.yaml"
-    with Watch(["edu"], [file], uevents=Queue) as watch:
+    with Wakeups(["edu"], [file], uevents=Queue) as watch:
         file.write_text("new")
         assert watch.wait(60, calm=60).why is Why.INPUT
         os.kill(os.getpid(), signal.SIGTERM)
@@ -155,7 +155,7 @@ def test_a_signal_and_an_input_do_not_wait_for_calm(tmp_path: Path) -> None:
 
 def test_where_patience_ends_too_an_event_does_not_take_its_place() -> None:
     queue = Queue()
-    with Watch(["edu"], uevents=lambda: queue) as watch:
+    with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("remove", "module", "edu"))
 
         assert watch.wait(0, calm=0).why is Why.PATIENCE
@@ -163,7 +163,7 @@ def test_where_patience_ends_too_an_event_does_not_take_its_place() -> None:
 
 def test_slow_poll_is_faster_where_there_are_no_uevents() -> None:
     now = 0.0
-    with Watch([], poll=300, uevents=lambda: None, clock=Clock(now=lambda: now)) as watch:
+    with Wakeups([], poll=300, uevents=lambda: None, clock=Clock(now=lambda: now)) as watch:
         now = POLL_WITHOUT_UEVENTS
 
         assert watch.wait(1000).why is Why.POLL
@@ -171,7 +171,7 @@ def test_slow_poll_is_faster_where_there_are_no_uevents() -> None:
 
 def test_slow_poll_counts_from_the_last_look() -> None:
     now = 0.0
-    with Watch([], poll=300, uevents=Queue, clock=Clock(now=lambda: now)) as watch:
+    with Wakeups([], poll=300, uevents=Queue, clock=Clock(now=lambda: now)) as watch:
         now = 299.0
         assert watch.wait(0).why is Why.PATIENCE
         now = 598.0
@@ -190,7 +190,7 @@ def test_a_ready_file_that_goes_is_a_reason_to_look(tmp_path: Path) -> None:
         return False
 
     often = [tmp_path / "driver.yaml"]
-    with Watch([], often=often, uevents=Queue, ended=ended) as watch:
+    with Wakeups([], often=often, uevents=Queue, ended=ended) as watch:
         assert watch.wait(0, ready=ready).why is Why.PATIENCE, "it was not there"
         ready.touch()
         assert watch.wait(0, ready=ready).why is Why.PATIENCE
@@ -202,7 +202,7 @@ def test_a_ready_file_that_goes_is_a_reason_to_look(tmp_path: Path) -> None:
 def test_rewritten_driver_yaml_is_a_reason_to_look(tmp_path: Path) -> None:
     path = tmp_path / "driver.yaml"
     path.write_text("version: 1")
-    with Watch([], [path], uevents=Queue) as watch:
+    with Wakeups([], [path], uevents=Queue) as watch:
         assert watch.wait(0).why is Why.PATIENCE
         path.write_text("version: 2 and more")
 
@@ -222,7 +222,7 @@ def test_what_another_driver_waits_for_is_looked_at_often(
         return [], [], []
 
     monkeypatch.setattr("select.select", select)
-    with Watch([], [], [file], uevents=Queue, clock=Clock(now=lambda: 0.0)) as watch:
+    with Wakeups([], [], [file], uevents=Queue, clock=Clock(now=lambda: 0.0)) as watch:
         assert watch.wait() == Reason(Why.INPUT, str(file))
         file.unlink()
         assert watch.wait() == Reason(Why.INPUT, str(file))
@@ -237,7 +237,7 @@ def test_swapped_configmap_is_a_reason_to_look(tmp_path: Path) -> None:
         (tmp_path / f"..{number}" / "driver.yaml").write_text("same size")
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "driver.yaml").symlink_to("..data/driver.yaml")
-    with Watch([], [tmp_path / "driver.yaml"], uevents=Queue) as watch:
+    with Wakeups([], [tmp_path / "driver.yaml"], uevents=Queue) as watch:
         (tmp_path / "..new").symlink_to("..2")
         (tmp_path / "..new").rename(tmp_path / "..data")
 
@@ -246,7 +246,7 @@ def test_swapped_configmap_is_a_reason_to_look(tmp_path: Path) -> None:
 
 def test_input_that_appears_or_disappears_is_a_reason_to_look(tmp_path: Path) -> None:
     path = tmp_path / "driver.yaml"
-    with Watch([], [path], uevents=Queue) as watch:
+    with Wakeups([], [path], uevents=Queue) as watch:
         path.write_text("")
         assert watch.wait(0).why is Why.INPUT
         path.unlink()
@@ -256,7 +256,7 @@ def test_input_that_appears_or_disappears_is_a_reason_to_look(tmp_path: Path) ->
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_before_a_wait_is_not_lost(number: signal.Signals) -> None:
     told: list[signal.Signals] = []
-    with Watch([], uevents=Queue, on_signal=told.append) as watch:
+    with Wakeups([], uevents=Queue, on_signal=told.append) as watch:
         os.kill(os.getpid(), number)
 
         assert watch.stopping is number
@@ -272,12 +272,12 @@ def test_signal_during_a_wait_ends_it() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             return super().fileno()
 
-    with Watch([], uevents=Sender) as watch:
+    with Wakeups([], uevents=Sender) as watch:
         assert watch.wait(60) == Reason(Why.STOP, "SIGTERM")
 
 
 def test_second_control_c_means_now() -> None:
-    with Watch([], uevents=Queue):
+    with Wakeups([], uevents=Queue):
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -287,7 +287,7 @@ def test_handlers_and_descriptors_are_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     count = psutil.Process().num_fds()
 
-    with Watch([], uevents=Queue):
+    with Wakeups([], uevents=Queue):
         assert signal.getsignal(signal.SIGTERM) != before[0]
 
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
@@ -299,7 +299,7 @@ def test_monitor_is_closed_with_the_watch() -> None:
     open_uevents()  # the first one loads libudev
     count = psutil.Process().num_fds()
 
-    with Watch(["edu"]) as watch:
+    with Wakeups(["edu"]) as watch:
         assert watch.wait(0).why is Why.PATIENCE
 
     assert psutil.Process().num_fds() == count

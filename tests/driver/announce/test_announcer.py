@@ -16,7 +16,7 @@ import pytest
 from nodeside import log
 from nodeside.driver.announce import documents
 from nodeside.driver.announce.announcer import Announcer
-from nodeside.driver.announce.api import Cluster, NoCluster
+from nodeside.driver.announce.api import RecordingClient, StatusClient
 from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.http.status import KubernetesError
 from nodeside.protocol.labels import node_driver_name, state_label
@@ -90,7 +90,7 @@ def server(tmp_path: Path, certificates: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def delivery(server: ApiServer, time: Time) -> Iterator[Delivery]:
-    cluster = Cluster(server.access, connect=2, read=2)
+    cluster = StatusClient(server.access, connect=2, read=2)
     yield Delivery(
         cluster,
         clock=time.clock,
@@ -514,7 +514,7 @@ def test_missing_crd_does_not_keep_the_event_from_being_told(
 
 
 def test_what_is_still_refused_waits_also_where_the_rest_is_allowed_now(time: Time) -> None:
-    class Rules(NoCluster):
+    class Rules(RecordingClient):
         labels_allowed = False
 
         def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
@@ -541,7 +541,7 @@ def test_what_is_still_refused_waits_also_where_the_rest_is_allowed_now(time: Ti
 def test_bug_of_ours_is_shown_and_ends_nothing(
     time: Time, capsys: pytest.CaptureFixture[str], said: io.StringIO
 ) -> None:
-    class Broken(NoCluster):
+    class Broken(RecordingClient):
         def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
             raise ZeroDivisionError
 
@@ -560,16 +560,16 @@ class Kept(Delivery):
     """What would be told, without a thread's timing: a test asks after `flush`."""
 
     def __init__(self) -> None:
-        super().__init__(NoCluster(), pace=Pace(settle=0))
+        super().__init__(RecordingClient(), pace=Pace(settle=0))
 
     @property
     def words(self) -> list[str]:
-        assert isinstance(self.api, NoCluster)
+        assert isinstance(self.api, RecordingClient)
         return [call.words for call in self.api.would_write]
 
     @property
     def states(self) -> list[str]:
-        assert isinstance(self.api, NoCluster)
+        assert isinstance(self.api, RecordingClient)
         bodies = [call.body or {} for call in self.api.would_write if call.resource == "nodes"]
         return [str(body["metadata"]["labels"]["nodeside.io/edu.state"]) for body in bodies]
 
@@ -714,7 +714,7 @@ def test_waiting_after_an_observed_state_is_told(host: Host) -> None:
 def test_server_that_does_not_answer_holds_nobody_up(server: ApiServer, host: Host) -> None:
     done = threading.Event()
     server.faults.append(Fault(silent_until=done))
-    delivery = Delivery(Cluster(server.access))
+    delivery = Delivery(StatusClient(server.access))
 
     with Announcer(host, delivery, grace=0, marker_to=io.StringIO()) as announcer:
         announcer.state(READY)
@@ -724,7 +724,7 @@ def test_server_that_does_not_answer_holds_nobody_up(server: ApiServer, host: Ho
 
 
 def test_flush_sends_a_passing_state_without_waiting(server: ApiServer, host: Host) -> None:
-    delivery = Delivery(Cluster(server.access), pace=Pace(settle=3600))
+    delivery = Delivery(StatusClient(server.access), pace=Pace(settle=3600))
     with Announcer(host, delivery) as announcer:
         announcer.state(in_state(State.BUILDING))
 
@@ -735,7 +735,9 @@ def test_flush_sends_a_passing_state_without_waiting(server: ApiServer, host: Ho
 
 def test_flush_does_not_wait_for_what_is_forbidden(server: ApiServer, host: Host) -> None:
     server.faults += [Fault(403)] * 4  # the label, the uid, the NodeDriver, the Event
-    with Announcer(host, Delivery(Cluster(server.access)), marker_to=io.StringIO()) as announcer:
+    with Announcer(
+        host, Delivery(StatusClient(server.access)), marker_to=io.StringIO()
+    ) as announcer:
         announcer.state(READY)
 
         assert announcer.flush(30)
@@ -748,7 +750,7 @@ def test_flush_with_nothing_to_tell_returns_at_once(host: Host) -> None:
 
 
 def test_connection_is_closed_between_announcements(server: ApiServer, host: Host) -> None:
-    cluster = Cluster(server.access)
+    cluster = StatusClient(server.access)
     with Announcer(host, Delivery(cluster), marker_to=io.StringIO()) as announcer:
         announcer.state(READY)
         assert announcer.flush(30)
@@ -768,7 +770,7 @@ def test_thread_takes_no_signal_from_the_others(host: Host) -> None:
 
 
 def test_many_states_from_a_busy_loop_end_with_the_newest(server: ApiServer, host: Host) -> None:
-    delivery = Delivery(Cluster(server.access), pace=Pace(settle=0))
+    delivery = Delivery(StatusClient(server.access), pace=Pace(settle=0))
     with Announcer(host, delivery, grace=30, marker_to=io.StringIO()) as announcer:
         for _ in range(200):
             announcer.state(in_state(State.LOADING))
@@ -779,7 +781,7 @@ def test_many_states_from_a_busy_loop_end_with_the_newest(server: ApiServer, hos
     assert server.node_drivers["edu.n1"]["status"]["state"] == "ready"
 
 
-class Busy(NoCluster):
+class Busy(RecordingClient):
     """Its first answer comes when a test says so."""
 
     def __init__(self) -> None:
@@ -821,14 +823,14 @@ def test_how_a_driver_came_up_is_still_known_after_a_failure_that_passed(host: H
     ready = read_ready(host, READY.driver, READY.boot_id)
     assert ready is not None
     assert (ready.source, ready.stages) == (READY.source, READY.stages)
-    assert isinstance(delivery.api, NoCluster)
+    assert isinstance(delivery.api, RecordingClient)
     [*_, last] = [call.body for call in delivery.api.would_write if call.resource == "events"]
     assert last is not None
     assert "ready (built)" in last["note"]
 
 
 def test_errors_of_the_cluster_reach_nobody(host: Host, said: io.StringIO) -> None:
-    class Down(NoCluster):
+    class Down(RecordingClient):
         def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
             raise KubernetesError("down", retryable=True)
 

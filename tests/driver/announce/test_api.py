@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.announce.api import CALLER, Cluster, NoCluster, connect
+from nodeside.driver.announce.api import CALLER, RecordingClient, StatusClient, connect
 from nodeside.driver.announce.documents import event_call, node_driver_call
 from nodeside.errors import ExitCode
 from nodeside.http.status import KubernetesError
-from nodeside.kube.client import Access, Response, api_error
+from nodeside.kube.client import PodAccess, Response, api_error
 from nodeside.kube.nodes import label_node, read_node
 from tests.driver.fakes.apiserver import TOKEN, ApiServer, Fault, make_certificates
 
@@ -41,13 +41,13 @@ def server(tmp_path: Path, certificates: Path) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def cluster(server: ApiServer) -> Iterator[Cluster]:
-    client = Cluster(server.access, connect=2, read=2)
+def cluster(server: ApiServer) -> Iterator[StatusClient]:
+    client = StatusClient(server.access, connect=2, read=2)
     yield client
     client.close()
 
 
-def refused(cluster: Cluster) -> KubernetesError:
+def refused(cluster: StatusClient) -> KubernetesError:
     with pytest.raises(KubernetesError) as info:
         cluster.patch_node_labels("n1", LABELS)
     assert info.value.exit_code is ExitCode.CLUSTER
@@ -55,7 +55,7 @@ def refused(cluster: Cluster) -> KubernetesError:
 
 
 def test_label_patch_names_only_our_label_and_answers_with_the_uid(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     assert cluster.patch_node_labels("n1", LABELS) == "uid-of-n1"
 
@@ -67,12 +67,12 @@ def test_label_patch_names_only_our_label_and_answers_with_the_uid(
     assert "as=PartialObjectMetadata" in request.headers["Accept"]
 
 
-def test_get_node_answers_with_the_uid(cluster: Cluster) -> None:
+def test_get_node_answers_with_the_uid(cluster: StatusClient) -> None:
     assert cluster.get_node("n1") == "uid-of-n1"
 
 
 def test_node_driver_without_status_subresource_is_one_request(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     cluster.apply_node_driver(NODE_DRIVER)
 
@@ -84,7 +84,7 @@ def test_node_driver_without_status_subresource_is_one_request(
 
 
 def test_node_driver_with_status_subresource_is_two_requests_and_then_one(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     server.status_subresource = True
     failed: dict[str, Any] = {**NODE_DRIVER, "status": {"state": "failed"}}
@@ -107,7 +107,7 @@ def test_node_driver_with_status_subresource_is_two_requests_and_then_one(
 
 
 def test_node_driver_of_an_earlier_life_gets_the_new_status(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     server.status_subresource = True
     server.node_drivers["edu.n1"] = {**NODE_DRIVER, "status": {"state": "building"}}
@@ -117,7 +117,9 @@ def test_node_driver_of_an_earlier_life_gets_the_new_status(
     assert server.node_drivers["edu.n1"]["status"]["state"] == "ready"
 
 
-def test_node_driver_that_was_deleted_is_made_again(server: ApiServer, cluster: Cluster) -> None:
+def test_node_driver_that_was_deleted_is_made_again(
+    server: ApiServer, cluster: StatusClient
+) -> None:
     server.status_subresource = True
     cluster.apply_node_driver(NODE_DRIVER)
     del server.node_drivers["edu.n1"]
@@ -128,7 +130,7 @@ def test_node_driver_that_was_deleted_is_made_again(server: ApiServer, cluster: 
 
 
 def test_field_that_the_crd_does_not_know_is_no_failure(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     pruned = {**NODE_DRIVER, "status": {"state": "ready"}}
     server.faults.append(Fault(200, body=json.dumps(pruned).encode()))
@@ -136,7 +138,7 @@ def test_field_that_the_crd_does_not_know_is_no_failure(
     cluster.apply_node_driver(NODE_DRIVER)  # asks for the subresource, and there is none
 
 
-def test_event_that_is_there_already_is_a_success(server: ApiServer, cluster: Cluster) -> None:
+def test_event_that_is_there_already_is_a_success(server: ApiServer, cluster: StatusClient) -> None:
     cluster.create_event(EVENT)
     cluster.create_event(EVENT)
 
@@ -145,7 +147,7 @@ def test_event_that_is_there_already_is_a_success(server: ApiServer, cluster: Cl
 
 
 def test_requests_of_one_announcement_share_a_connection(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     cluster.patch_node_labels("n1", LABELS)
     first = cluster._client._session
@@ -162,7 +164,7 @@ def test_requests_of_one_announcement_share_a_connection(
 
 
 def test_rotated_token_is_used_without_a_refused_request(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     cluster.patch_node_labels("n1", LABELS)
     server.tokens = {"second-token"}
@@ -177,7 +179,7 @@ def test_rotated_token_is_used_without_a_refused_request(
 
 
 def test_token_replaced_during_a_request_is_tried_at_once(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     server.tokens = {"second-token"}
     server.before_answer = lambda: _write(server.credentials / "token", "second-token")
@@ -187,7 +189,7 @@ def test_token_replaced_during_a_request_is_tried_at_once(
 
 
 def test_token_that_is_not_accepted_is_said_and_may_be_tried_again(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     server.tokens = {"another"}
 
@@ -201,7 +203,7 @@ def test_token_that_is_not_accepted_is_said_and_may_be_tried_again(
     assert len(server.seen) == 1
 
 
-def test_missing_token_names_the_file(server: ApiServer, cluster: Cluster) -> None:
+def test_missing_token_names_the_file(server: ApiServer, cluster: StatusClient) -> None:
     path = server.credentials / "token"
     path.unlink()
 
@@ -216,7 +218,7 @@ def test_missing_token_names_the_file(server: ApiServer, cluster: Cluster) -> No
 
 @pytest.mark.parametrize("content", ["", "two words", "line\nline", "caf\u00e9", "\x00"])
 def test_file_that_holds_no_token_is_never_quoted(
-    server: ApiServer, cluster: Cluster, content: str
+    server: ApiServer, cluster: StatusClient, content: str
 ) -> None:
     (server.credentials / "token").write_text(content)
 
@@ -229,7 +231,9 @@ def test_file_that_holds_no_token_is_never_quoted(
 # --- refusals and faults -----------------------------------------------------------------------
 
 
-def test_forbidden_label_names_the_rbac_rule_to_add(server: ApiServer, cluster: Cluster) -> None:
+def test_forbidden_label_names_the_rbac_rule_to_add(
+    server: ApiServer, cluster: StatusClient
+) -> None:
     server.faults.append(Fault(403, 'nodes "n1" is forbidden: User "u" cannot patch'))
 
     error = refused(cluster)
@@ -246,7 +250,7 @@ def test_forbidden_label_names_the_rbac_rule_to_add(server: ApiServer, cluster: 
 
 
 def test_forbidden_status_and_event_name_their_own_rules(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     server.status_subresource = True
     cluster.apply_node_driver(NODE_DRIVER)
@@ -265,7 +269,9 @@ def test_forbidden_status_and_event_name_their_own_rules(
     )
 
 
-def test_missing_crd_is_said_with_the_command_to_look(server: ApiServer, cluster: Cluster) -> None:
+def test_missing_crd_is_said_with_the_command_to_look(
+    server: ApiServer, cluster: StatusClient
+) -> None:
     server.faults.append(Fault(404, "the server could not find the requested resource"))
 
     with pytest.raises(KubernetesError) as info:
@@ -277,7 +283,9 @@ def test_missing_crd_is_said_with_the_command_to_look(server: ApiServer, cluster
 
 
 @pytest.mark.parametrize("status", [409, 429, 500, 502, 503, 504])
-def test_passing_trouble_is_retryable(server: ApiServer, cluster: Cluster, status: int) -> None:
+def test_passing_trouble_is_retryable(
+    server: ApiServer, cluster: StatusClient, status: int
+) -> None:
     server.faults.append(Fault(status, "busy", {"Retry-After": "7"}))
 
     error = refused(cluster)
@@ -287,7 +295,9 @@ def test_passing_trouble_is_retryable(server: ApiServer, cluster: Cluster, statu
     assert error.status == status
 
 
-def test_answer_that_is_not_json_is_said_by_its_status(server: ApiServer, cluster: Cluster) -> None:
+def test_answer_that_is_not_json_is_said_by_its_status(
+    server: ApiServer, cluster: StatusClient
+) -> None:
     server.faults.append(Fault(503, body=b"<html>gateway</html>", headers={"Retry-After": "soon"}))
 
     error = refused(cluster)
@@ -298,7 +308,7 @@ def test_answer_that_is_not_json_is_said_by_its_status(server: ApiServer, cluste
 
 @pytest.mark.parametrize("status", [400, 415, 422])
 def test_refused_document_is_not_tried_again(
-    server: ApiServer, cluster: Cluster, status: int
+    server: ApiServer, cluster: StatusClient, status: int
 ) -> None:
     server.faults.append(Fault(status, "denied by policy x"))
 
@@ -309,7 +319,7 @@ def test_refused_document_is_not_tried_again(
 
 
 def test_definition_that_is_older_than_the_node_is_said_and_not_asked_again(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     untyped = "failed to create typed patch object (/edu.n1): .status.mood: field not declared"
     server.faults.append(Fault(500, untyped))
@@ -326,7 +336,7 @@ def test_definition_that_is_older_than_the_node_is_said_and_not_asked_again(
     assert not info.value.retryable
 
 
-def test_redirect_is_not_followed_with_the_token(server: ApiServer, cluster: Cluster) -> None:
+def test_redirect_is_not_followed_with_the_token(server: ApiServer, cluster: StatusClient) -> None:
     server.faults.append(Fault(302, headers={"Location": "https://127.0.0.1:1/"}))
 
     assert refused(cluster).status == 302
@@ -334,7 +344,7 @@ def test_redirect_is_not_followed_with_the_token(server: ApiServer, cluster: Clu
 
 
 def test_reset_connection_is_retryable_and_the_next_request_succeeds(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     server.faults.append(Fault(reset=True))
 
@@ -348,7 +358,7 @@ def test_reset_connection_is_retryable_and_the_next_request_succeeds(
 def test_silent_server_is_left_after_the_deadline(server: ApiServer) -> None:
     done = threading.Event()
     server.faults.append(Fault(silent_until=done))
-    client = Cluster(server.access, connect=2, read=0.05)
+    client = StatusClient(server.access, connect=2, read=0.05)
 
     error = refused(client)
     done.set()
@@ -361,7 +371,7 @@ def test_an_answer_that_comes_byte_by_byte_has_a_deadline(server: ApiServer) -> 
     """Each byte is in time; the whole never is. It ends no request after it."""
     done = threading.Event()
     server.faults.append(Fault(byte_by_byte=done))
-    client = Cluster(server.access, connect=600, read=600, whole=0.1)
+    client = StatusClient(server.access, connect=600, read=600, whole=0.1)
 
     error = refused(client)
     done.set()
@@ -375,14 +385,14 @@ def test_an_answer_that_comes_byte_by_byte_has_a_deadline(server: ApiServer) -> 
     client.close()
 
 
-def test_endless_answer_is_cut(server: ApiServer, cluster: Cluster) -> None:
+def test_endless_answer_is_cut(server: ApiServer, cluster: StatusClient) -> None:
     server.faults.append(Fault(200, body=b"x" * (2 << 20)))
 
     assert "too slow or too large" in str(refused(cluster))
 
 
 def test_nobody_listening_is_said_without_the_library_s_wrapping(
-    server: ApiServer, cluster: Cluster
+    server: ApiServer, cluster: StatusClient
 ) -> None:
     server.stop()
 
@@ -396,7 +406,7 @@ def test_nobody_listening_is_said_without_the_library_s_wrapping(
 
 
 def test_server_of_another_ca_is_not_trusted(
-    server: ApiServer, cluster: Cluster, tmp_path: Path
+    server: ApiServer, cluster: StatusClient, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -411,7 +421,7 @@ def test_server_of_another_ca_is_not_trusted(
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
 def test_missing_or_broken_ca_is_an_expected_error(
-    server: ApiServer, cluster: Cluster, content: str | None
+    server: ApiServer, cluster: StatusClient, content: str | None
 ) -> None:
     path = server.credentials / "ca.crt"
     path.unlink()
@@ -421,7 +431,7 @@ def test_missing_or_broken_ca_is_an_expected_error(
     assert refused(cluster).retryable
 
 
-def test_no_error_carries_the_token(server: ApiServer, cluster: Cluster) -> None:
+def test_no_error_carries_the_token(server: ApiServer, cluster: StatusClient) -> None:
     server.faults += [Fault(403), Fault(500), Fault(reset=True), Fault(401), Fault(418)]
 
     for _ in range(5):
@@ -432,7 +442,7 @@ def test_no_error_carries_the_token(server: ApiServer, cluster: Cluster) -> None
 
 
 def test_proxy_and_netrc_of_the_environment_are_ignored(
-    server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: ApiServer, cluster: StatusClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login someone password else\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -456,9 +466,9 @@ def test_proxy_and_netrc_of_the_environment_are_ignored(
 def test_address_is_taken_from_the_pod_s_environment(host: str, port: str, url: str) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
 
-    access = Access.from_environment(environ)
+    access = PodAccess.from_environment(environ)
 
-    assert access == Access(url, Path("/var/run/secrets/kubernetes.io/serviceaccount"))
+    assert access == PodAccess(url, Path("/var/run/secrets/kubernetes.io/serviceaccount"))
 
 
 def test_projected_token_has_a_directory_of_its_own(
@@ -477,7 +487,7 @@ def test_projected_token_has_a_directory_of_its_own(
 
     cluster = connect(environ)
 
-    assert isinstance(cluster, Cluster)
+    assert isinstance(cluster, StatusClient)
     assert cluster.patch_node_labels("n1", LABELS) == "uid-of-n1"
     cluster.close()
     assert [seen.headers["Authorization"] for seen in server.seen] == [f"Bearer {TOKEN}"]
@@ -485,7 +495,7 @@ def test_projected_token_has_a_directory_of_its_own(
 
 def test_without_a_cluster_the_calls_are_kept() -> None:
     nothing = connect({})
-    assert isinstance(nothing, NoCluster)
+    assert isinstance(nothing, RecordingClient)
 
     nothing.patch_node_labels("n1", LABELS)
     nothing.apply_node_driver(NODE_DRIVER)
@@ -501,7 +511,7 @@ def test_without_a_cluster_the_calls_are_kept() -> None:
 
 
 def test_record_of_a_long_run_does_not_grow() -> None:
-    nothing = NoCluster()
+    nothing = RecordingClient()
 
     for number in range(250):
         nothing.patch_node_labels(f"n{number}", LABELS)
@@ -537,7 +547,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def test_where_no_thread_can_be_started_it_is_said_and_may_be_tried_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: StatusClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under a limit of processes: the deadline of a request is a thread."""
 

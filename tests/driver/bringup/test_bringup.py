@@ -15,7 +15,7 @@ import pytest
 
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.bringup import NoRungServed, bring_up
-from nodeside.driver.bringup.installation import Refused
+from nodeside.driver.bringup.installation import RefusedBeforeLoad
 from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.errors import InUse, RebootRequired
@@ -96,7 +96,9 @@ def test_a_module_without_a_build_id_is_refused_and_not_loaded_at_every_look(
     info = [("license", "GPL"), ("name", "straw"), ("vermagic", f"{RELEASE} SMP mod_unload ")]
     node.put_bundle(task, {"straw": ModuleWriter(info=info, build_id=b"").write()})
 
-    with pytest.raises(Refused, match=r"straw\.ko has no build-id, by which nodeside") as caught:
+    with pytest.raises(
+        RefusedBeforeLoad, match=r"straw\.ko has no build-id, by which nodeside"
+    ) as caught:
         node.bring_up(task)
 
     assert "ld --build-id" in caught.value.hint
@@ -161,7 +163,7 @@ def test_a_symbol_of_the_version_that_leaves_does_not_serve_the_next_one(node: F
     file = module_bytes("straw", "2", depends=["standin"], imports=["old_call"])
     node.put_bundle(task, {"straw": file})
 
-    with pytest.raises(Refused, match="nothing else exports old_call"):
+    with pytest.raises(RefusedBeforeLoad, match="nothing else exports old_call"):
         node.bring_up(task)
 
     assert node.kernel.unloads == []
@@ -317,7 +319,7 @@ def test_a_value_of_the_command_line_that_the_kernel_would_refuse_is_named(node:
     task = node.task()
     node.put_bundle(task, {"straw": typed_module(node, "depth:int")})
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedBeforeLoad) as refused:
         node.bring_up(task)
 
     assert str(refused.value) == (
@@ -335,7 +337,7 @@ def test_a_module_that_the_command_line_forbids_is_refused_and_the_place_named(
     said_at_boot(node, "module_blacklist=pcspkr,straw")
 
     with pytest.raises(
-        Refused, match="the kernel's command line has it in module_blacklist="
+        RefusedBeforeLoad, match="the kernel's command line has it in module_blacklist="
     ) as no:
         given(node)
 
@@ -452,7 +454,9 @@ def test_a_foreign_module_is_replaced_unless_driver_yaml_keeps_it(node: FakeNode
     task = node.task(unload={"foreign": "keep"})
     node.put_bundle(task)
 
-    with pytest.raises(Refused, match=r"nodeside did not load, and driver.yaml says") as caught:
+    with pytest.raises(
+        RefusedBeforeLoad, match=r"nodeside did not load, and driver.yaml says"
+    ) as caught:
         node.bring_up(task)
     assert "rmmod straw" in caught.value.hint
     assert node.kernel.unloads == []
@@ -591,7 +595,7 @@ def test_what_the_checks_refuse_never_reaches_the_kernel(node: FakeNode) -> None
     task = node.task(modules=[{"name": "straw", "parameters": {"speed": "1"}}])
     node.put_bundle(task)
 
-    with pytest.raises(Refused, match="speed") as caught:
+    with pytest.raises(RefusedBeforeLoad, match="speed") as caught:
         node.bring_up(task)
 
     assert caught.value.exit_code == ExitCode.REFUSED

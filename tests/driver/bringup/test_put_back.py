@@ -17,7 +17,7 @@ from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
 from nodeside.driver.ladder import rungs
-from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 from nodeside.protocol.node_status import Rung
@@ -178,7 +178,7 @@ def test_a_module_that_appears_during_a_build_is_not_unloaded_by_the_roll_back(
     node.put_bundle(task)
     look = rungs.look
 
-    def meanwhile(task: Task, rung: Rung, listener: Listener) -> Finding:
+    def meanwhile(task: Task, rung: Rung, listener: Listener) -> RungFinding:
         node.kernel.add("straw", FakeModule(taint=""))
         return look(task, rung, listener)
 

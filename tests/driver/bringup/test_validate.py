@@ -7,8 +7,8 @@ import pytest
 
 from nodeside.driver.bringup.validate import (
     CheckResult,
-    Scene,
     ValidationFailed,
+    ValidationInputs,
     attribute_has_value,
     check_all,
     validate,
@@ -30,15 +30,15 @@ def kernel(tmp_path: Path) -> FakeKernel:
     return kernel
 
 
-def scene(kernel: FakeKernel) -> Scene:
+def scene(kernel: FakeKernel) -> ValidationInputs:
     log = KernelLog(kernel.host, kernel)
-    return Scene(kernel.host, log, log.mark(), clock=kernel.clock)
+    return ValidationInputs(kernel.host, log, log.mark(), clock=kernel.clock)
 
 
 def only(kernel: FakeKernel, spec: Validate) -> CheckResult:
     """The result of the one check in `spec`."""
     (result,) = check_all(
-        spec, [], Scene(kernel.host, KernelLog(kernel.host, kernel), clock=kernel.clock)
+        spec, [], ValidationInputs(kernel.host, KernelLog(kernel.host, kernel), clock=kernel.clock)
     ).checks
     return result
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from nodeside.kube.client import Access
+from nodeside.kube.client import PodAccess
 from nodeside.system import process
 from tests.loopback import HttpServer
 
@@ -82,8 +82,8 @@ class ApiServer:
         return int(self._http.server_address[1])
 
     @property
-    def access(self) -> Access:
-        return Access(f"https://127.0.0.1:{self.port}", self.credentials)
+    def access(self) -> PodAccess:
+        return PodAccess(f"https://127.0.0.1:{self.port}", self.credentials)
 
     @property
     def lines(self) -> list[str]:

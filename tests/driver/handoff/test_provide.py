@@ -65,13 +65,13 @@ def start(root: Path, python: Path, *arguments: str) -> process.Completed:
 
 @pytest.mark.slow
 def test_the_program_runs_on_the_packed_python(tmp_path: Path, python: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
+    (tmp_path / "toolkit.pyz").write_bytes(zipapp.build_zipapp())
     said = start(tmp_path, python, str(tmp_path / "toolkit.pyz"), "run", "--help")
     assert "--shared" in said.output
 
 
 def test_a_traceback_of_the_program_shows_its_source(tmp_path: Path, python: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
+    (tmp_path / "toolkit.pyz").write_bytes(zipapp.build_zipapp())
     code = (
         "import sys; sys.path.insert(0, 'toolkit.pyz'); "
         "import nodeside.system.host as h; h.Kernel(1)"
@@ -133,7 +133,7 @@ def test_it_runs_in_a_root_that_holds_nothing_but_busybox(tmp_path: Path, python
     (root / "dev/null").touch()  # the one file that every container has
     shutil.copy(busybox, root / "bin/busybox")
     shutil.copytree(python, root / "python", symlinks=True, dirs_exist_ok=True)
-    (root / "toolkit.pyz").write_bytes(zipapp.program())
+    (root / "toolkit.pyz").write_bytes(zipapp.build_zipapp())
     argv = ["chroot", str(root), "/python/loader", "--library-path", "/python/libs"]
     argv += ["/python/bin/python3", "-I", "-S", "-B", "-c", _CHILD]
     hostile = {"PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "LD_LIBRARY_PATH": "/evil"}

@@ -20,13 +20,13 @@ def compiled() -> CodeType:
 
 
 def test_the_program_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    (tmp_path / "one.pyz").write_bytes(zipapp.program())
-    (tmp_path / "two.pyz").write_bytes(zipapp.program())
+    (tmp_path / "one.pyz").write_bytes(zipapp.build_zipapp())
+    (tmp_path / "two.pyz").write_bytes(zipapp.build_zipapp())
     assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
 
 
 def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
+    (tmp_path / "toolkit.pyz").write_bytes(zipapp.build_zipapp())
     with zipfile.ZipFile(tmp_path / "toolkit.pyz") as archive:
         names = {name for name in archive.namelist() if name.endswith(".py")}
     shared = {f"nodeside/{stem}.py" for stem in zipapp.SHARED}
@@ -38,45 +38,45 @@ def test_a_program_that_was_packed_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = tmp_path / "packed.pyz"
-    packed.write_bytes(zipapp.program())
+    packed.write_bytes(zipapp.build_zipapp())
     monkeypatch.setattr(zipapp, "compiled", None)
 
-    assert zipapp.program(packed) == packed.read_bytes()
+    assert zipapp.build_zipapp(packed) == packed.read_bytes()
 
 
 def test_a_packed_program_of_other_sources_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed, current = tmp_path / "packed.pyz", zipapp.program()
+    packed, current = tmp_path / "packed.pyz", zipapp.build_zipapp()
     sources = [(name, text.replace(b"sidecar", b"Sidecar")) for name, text in zipapp._sources()]
     with monkeypatch.context() as patch:
         patch.setattr(zipapp, "_sources", lambda: iter(sources))
-        packed.write_bytes(zipapp.program())
+        packed.write_bytes(zipapp.build_zipapp())
 
-    assert zipapp.program(packed) == current
+    assert zipapp.build_zipapp(packed) == current
 
 
 @pytest.mark.parametrize("length", [0, 1000, -1])
 def test_a_packed_program_that_was_cut_is_not_taken(tmp_path: Path, length: int) -> None:
-    packed, current = tmp_path / "packed.pyz", zipapp.program()
+    packed, current = tmp_path / "packed.pyz", zipapp.build_zipapp()
     packed.write_bytes(current[:length])
 
-    assert zipapp.program(packed) == current
+    assert zipapp.build_zipapp(packed) == current
 
 
 def test_without_a_packed_program_one_is_made(tmp_path: Path) -> None:
-    assert zipapp.program(tmp_path / "none") == zipapp.program()
+    assert zipapp.build_zipapp(tmp_path / "none") == zipapp.build_zipapp()
 
 
 def test_a_packed_program_of_another_python_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed, current = tmp_path / "packed.pyz", zipapp.program()
+    packed, current = tmp_path / "packed.pyz", zipapp.build_zipapp()
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.MAGIC_NUMBER", b"1\r\r\n")
-        packed.write_bytes(zipapp.program())
+        packed.write_bytes(zipapp.build_zipapp())
 
-    assert zipapp.program(packed) == current
+    assert zipapp.build_zipapp(packed) == current
 
 
 def test_what_else_the_process_has_loaded_does_not_show_in_it() -> None:

@@ -11,13 +11,13 @@ import pytest
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleManifest, BundleModule
 from nodeside.driver.ladder.plan import (
-    Finding,
     GiveUp,
     Keep,
     Look,
     Observed,
     Occupant,
     Replacement,
+    RungFinding,
     Use,
     WantedDriver,
     climb,
@@ -109,7 +109,7 @@ def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None
     known = Observed({})
     for rung in (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT):
         assert climb(wanted(), known).action == Look(rung)
-        known = known.with_finding(rung, Finding(f"nothing in {rung.value}"))
+        known = known.with_finding(rung, RungFinding(f"nothing in {rung.value}"))
     last = climb(wanted(), known)
     assert last.action == GiveUp()
     assert [(v.rung, v.why) for v in last.verdicts] == [
@@ -122,13 +122,13 @@ def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None
 
 
 def test_the_first_rung_that_has_a_bundle_serves() -> None:
-    found = Observed({}).with_finding(Rung.CACHED, Finding("there", bundle()))
+    found = Observed({}).with_finding(Rung.CACHED, RungFinding("there", bundle()))
     assert climb(wanted(), found).action == Use(Rung.CACHED, bundle())
 
 
 def test_closed_rungs_are_passed_over_with_their_reason() -> None:
     want = wanted(prebuilt=False, toolkit=False, reuse=Reuse.EXACT)
-    plan = climb(want, Observed({}).with_finding(Rung.CACHED, Finding("empty")))
+    plan = climb(want, Observed({}).with_finding(Rung.CACHED, RungFinding("empty")))
     assert plan.action == GiveUp()
     assert [v.why for v in plan.verdicts[2:]] == [
         "driver.yaml names no prebuilt sources",

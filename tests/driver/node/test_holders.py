@@ -14,7 +14,7 @@ from nodeside.driver.node.processes import (
     users_of,
 )
 from nodeside.system import child
-from nodeside.system.child import Limits, run_in_child
+from nodeside.system.child import ChildLimits, run_in_child
 from tests.driver.fakes.kernel import (
     FakeKernel,
     FakeModule,
@@ -178,7 +178,7 @@ def test_what_a_process_makes_endless_takes_no_memory(kernel: FakeKernel) -> Non
     def look() -> bytes:
         return b"vpoll" if users_of(numbers, nodes, host).processes else b""
 
-    limits = Limits(memory=32 << 20, processor=60, answer=1000)
+    limits = ChildLimits(memory=32 << 20, processor=60, answer=1000)
     assert run_in_child(look, 60, limits=limits) == b"vpoll"
 
 
@@ -193,7 +193,7 @@ def test_endless_open_files_take_no_memory(kernel: FakeKernel) -> None:
     def look() -> bytes:
         return str(len(users_of(frozenset({NULL}), frozenset(), host).processes)).encode()
 
-    limits = Limits(memory=3 << 20, processor=60, answer=1000)
+    limits = ChildLimits(memory=3 << 20, processor=60, answer=1000)
     assert run_in_child(look, 60, limits=limits) == b"1"
 
 

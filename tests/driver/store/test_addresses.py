@@ -11,7 +11,7 @@ from urllib3.util import parse_url
 
 from nodeside.driver.store.addresses import check_proxy, next_address, origin, origin_to_ask
 from nodeside.driver.store.base import FetchError
-from nodeside.http.failures import shown
+from nodeside.http.failures import safe_url
 
 HOME = "https://registry.example.com/v2/team/edu/blobs/x"
 
@@ -174,7 +174,7 @@ def test_a_plain_url_has_an_origin(url: str, expected: tuple[str, str, int]) -> 
 
 
 def test_a_url_that_parsers_read_differently_is_not_shown() -> None:
-    assert shown("https:\\\\me:geheim@host/x") == "a URL that cannot be parsed"
+    assert safe_url("https:\\\\me:geheim@host/x") == "a URL that cannot be parsed"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def _condition(name: str) -> str:
 _FIRING, _LIST = alerts("")
 
 _AT_A_GLANCE = Row(
-    "At a glance",
+    "At a peek_driver_name",
     (
         stat(
             "Nodes that should have the driver",

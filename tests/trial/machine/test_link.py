@@ -13,16 +13,16 @@ import pytest
 
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine import machine as machines
-from nodeside.trial.machine.link import Link
+from nodeside.trial.machine.link import MachineLink
 from nodeside.trial.machine.machine import GuestProcess, _end_of, _Stream
 
 LONG = 20.0
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Link, socket.socket]]:
+def ends() -> Iterator[tuple[MachineLink, socket.socket]]:
     ours, theirs = socket.socketpair()
-    link = Link(ours, lambda: "")
+    link = MachineLink(ours, lambda: "")
     yield link, theirs
     theirs.close()
     link.close()
@@ -53,7 +53,7 @@ def row(event: str, **fields: object) -> bytes:
     ],
 )
 def test_an_odd_event_ends_every_wait_at_once(
-    ends: tuple[Link, socket.socket], line: bytes, odd: str
+    ends: tuple[MachineLink, socket.socket], line: bytes, odd: str
 ) -> None:
     link, theirs = ends
     process = GuestProcess(link, ["true"], None, None)
@@ -84,7 +84,7 @@ def test_output_without_end_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatc
     assert said == ["abc", "dabc", "dabc", "dabc", "dendless line"]
 
 
-def test_output_reaches_the_caller(ends: tuple[Link, socket.socket]) -> None:
+def test_output_reaches_the_caller(ends: tuple[MachineLink, socket.socket]) -> None:
     link, theirs = ends
     process = GuestProcess(link, ["echo", "hi"], None, None)
     data = base64.b64encode(b"hi\n").decode()

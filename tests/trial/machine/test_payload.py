@@ -38,7 +38,7 @@ def test_the_program_of_the_sidecar_is_packed_as_the_driver_would_make_it(
     pack_program(packages, tmp_path / "toolkit.pyz", root)
 
     monkeypatch.setattr(zipapp, "compiled", None)
-    assert zipapp.program(tmp_path / "toolkit.pyz") == (tmp_path / "toolkit.pyz").read_bytes()
+    assert zipapp.build_zipapp(tmp_path / "toolkit.pyz") == (tmp_path / "toolkit.pyz").read_bytes()
 
 
 def test_nothing_of_a_vendors_directory_is_run_to_compile(

@@ -18,7 +18,7 @@ from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
 from nodeside.trial.target.dkms_tree import Evaluated
-from nodeside.trial.target.target import Target
+from nodeside.trial.target.target import TrialTarget
 
 DRIVER = """\
 apiVersion: nodeside.io/v1alpha1
@@ -75,7 +75,7 @@ def build_nothing(tree: Path, _settings: BuildSettings) -> tuple[ModuleFile, ...
     raise AssertionError(f"{tree} is not to be built")
 
 
-def prepare(word: str | Path, image: Path) -> Target:
+def prepare(word: str | Path, image: Path) -> TrialTarget:
     archive = Archive(TrialCache(image.parent / "cache"), Progress(quiet=True))
     return target.prepare(str(word), image, archive, evaluate_nothing, build_nothing)
 
@@ -91,7 +91,7 @@ NAMES = {
 }
 
 
-def prepare_of(packages: Mapping[str, tuple[str, ...]], word: str, image: Path) -> Target:
+def prepare_of(packages: Mapping[str, tuple[str, ...]], word: str, image: Path) -> TrialTarget:
     archive = NamesOnly(image.parent, packages)
     return target.prepare(word, image, archive, evaluate_nothing, build_nothing)
 

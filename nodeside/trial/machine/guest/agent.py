@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 from nodeside.system import process
 from nodeside.trial.machine.guest import PORT
 from nodeside.trial.machine.guest import syscalls as sc
-from nodeside.trial.machine.guest.container import Container
+from nodeside.trial.machine.guest.container import GuestContainer
 
 _CHUNK = 1 << 16
 _KERNEL_FILE_SYSTEMS = {
@@ -63,14 +63,14 @@ class Child:
     input: int
     open: dict[str, int]
     terminal: bool
-    container: Container | None
+    container: GuestContainer | None
     owns_container: bool
     entered: int
     exit_code: int | None = None
 
 
 @dataclass
-class Agent:
+class GuestAgent:
     """The event loop: requests from the port, output of children, deaths of children."""
 
     port: int
@@ -186,13 +186,13 @@ class Agent:
 
     def _room(
         self, id: int, spec: Mapping[str, Any] | None, join: int | None
-    ) -> tuple[Container | None, bool]:
+    ) -> tuple[GuestContainer | None, bool]:
         """Return the container that the process enters, and whether it is the first one there."""
         if join is not None:
             return self.children[join].container, False
         if spec is None:
             return None, False
-        container = Container.on_node(id, spec)
+        container = GuestContainer.on_node(id, spec)
         container.prepare()
         return container, True
 
@@ -253,7 +253,7 @@ class Agent:
 
 def _spawn(
     argv: list[str],
-    room: tuple[Container | None, bool],
+    room: tuple[GuestContainer | None, bool],
     join: int | None,
     *,
     env: Mapping[str, str],
@@ -373,4 +373,4 @@ def main() -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     _prepare_node()
     _start_network()
-    Agent(open_port()).serve()
+    GuestAgent(open_port()).serve()

@@ -21,7 +21,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
-class Container:
+class GuestContainer:
     """One container. `spec` is `ContainerSpec` as a JSON object.
 
     `directory` has its upper layer and its root. If `cgroup` is None, it stays in the caller's
@@ -34,7 +34,7 @@ class Container:
         self.cgroup = cgroup
 
     @classmethod
-    def on_node(cls, id: int, spec: Mapping[str, Any]) -> Container:
+    def on_node(cls, id: int, spec: Mapping[str, Any]) -> GuestContainer:
         return cls(spec, _RUN / str(id), _CGROUPS / f"container-{id}")
 
     @property

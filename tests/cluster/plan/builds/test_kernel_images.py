@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.model.actions import LabelNode
-from cluster.model.annotations import BELIEVED, ImageFallback, read_note
+from cluster.model.annotations import FALLBACK_LASTS, ImageFallback, decode_fallback
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod, Pool
 from cluster.plan.builds.kernel_images import image_for
@@ -142,19 +142,19 @@ def test_after_six_hours_a_new_node_tries_the_image_again_and_running_ones_do_no
     model.report_all()
 
     model.add(["early"])
-    model.carry_out(model.plan(1000.0 + BELIEVED - 1).actions)
+    model.carry_out(model.plan(1000.0 + FALLBACK_LASTS - 1).actions)
     model.add(["late"])
-    model.carry_out(model.plan(1000.0 + BELIEVED).actions)
+    model.carry_out(model.plan(1000.0 + FALLBACK_LASTS).actions)
 
     assert containers(model, "early") == BUILDS
     assert containers(model, "late") == {"driver": IMAGE}
     assert containers(model, "n1") == BUILDS
 
     cannot_have_it(model, "late")
-    model.carry_out(model.plan(2000.0 + BELIEVED).actions)
+    model.carry_out(model.plan(2000.0 + FALLBACK_LASTS).actions)
     model.pods.clear()
     model.add(["later"])
-    model.carry_out(model.plan(3000.0 + BELIEVED).actions)
+    model.carry_out(model.plan(3000.0 + FALLBACK_LASTS).actions)
 
     assert containers(model, "late") == BUILDS
     assert containers(model, "later") == BUILDS
@@ -264,5 +264,5 @@ def test_an_image_that_is_not_named_by_kernel_is_refused() -> None:
 def test_a_note_is_read_as_it_was_written_and_an_edited_one_is_old() -> None:
     fall = ImageFallback(1_800_000_000.0, "image x cannot be pulled (y); building instead")
 
-    assert read_note(fall.note) == fall
-    assert read_note("something") == ImageFallback(0.0, "something")
+    assert decode_fallback(fall.annotation) == fall
+    assert decode_fallback("something") == ImageFallback(0.0, "something")

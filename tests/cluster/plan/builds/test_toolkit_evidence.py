@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.model.annotations import note, read_refused
+from cluster.model.annotations import decode_refusals, encode_refusals
 from cluster.model.parse import toolkit_labels_from
-from cluster.model.snapshot import DaemonSetObject, Node, NodeDriverObject, Pool, ToolkitLabels
+from cluster.model.snapshot import DaemonSetObject, Node, NodeReport, Pool, ToolkitLabels
 from cluster.plan.builds.toolkit_evidence import (
     Evidence,
     Witness,
@@ -27,15 +27,15 @@ RT = Pool("x86_64", "418.94.202501221327-0", f"{KERNEL}+rt")
 OLD_RT = Pool("x86_64", "49.84.202110081407-0", "4.18.0-305.19.1.rt7.91.el8_4.x86_64")
 IMAGE = "quay.io/dtk@sha256:94"
 NODE = Node("n0", architecture="x86_64", kernel=KERNEL)
-REFUSED = NodeDriverObject(
+REFUSED = NodeReport(
     "edu.n0", "edu", "n0", "failed", kernel=KERNEL, toolkit=IMAGE, reason="NoHeaders",
     message="toolkit has headers for 5.14.0-1\nto repeat it: make",
 )  # fmt: skip
 WHY = "node n0 refuses it: toolkit has headers for 5.14.0-1"
-BUILT = NodeDriverObject("edu.n0", state="ready", source="built", kernel=KERNEL, toolkit=IMAGE)
+BUILT = NodeReport("edu.n0", state="ready", source="built", kernel=KERNEL, toolkit=IMAGE)
 
 
-def saying(word: NodeDriverObject | None, name: str = "n0", image: str = IMAGE) -> Witness:
+def saying(word: NodeReport | None, name: str = "n0", image: str = IMAGE) -> Witness:
     return Witness(replace(NODE, name=name), image, word)
 
 
@@ -121,10 +121,10 @@ def test_what_nodes_say_at_length_is_noted_as_far_as_there_is_room() -> None:
     long = {f"{i}-" + "\U0001f600" * 1000: "node n0 refuses it: no" for i in range(40)}
     many = {"quay.io/dtk:wrong": "9 nodes refuse it, n0 among them: no"}
 
-    kept = note(long | many)
+    kept = encode_refusals(long | many)
 
     assert len(kept) < 100_000
-    assert "quay.io/dtk:wrong" in read_refused(kept), "what most refuse comes first"
+    assert "quay.io/dtk:wrong" in decode_refusals(kept), "what most refuse comes first"
 
 
 def test_a_refusal_of_few_lasts_while_they_are_most_of_those_there() -> None:
@@ -141,15 +141,13 @@ def test_a_refusal_of_few_lasts_while_they_are_most_of_those_there() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        NodeDriverObject("edu.n0", state="failed", kernel=KERNEL, toolkit=IMAGE, reason="Compile"),
-        NodeDriverObject("edu.n0", state="failed", kernel=KERNEL, reason="NoHeaders"),
-        NodeDriverObject("edu.n0", state="building", kernel=KERNEL, toolkit=IMAGE),
-        NodeDriverObject(
-            "edu.n0", state="failed", kernel=KERNEL, toolkit=IMAGE, reason="KernelChanged"
-        ),
+        NodeReport("edu.n0", state="failed", kernel=KERNEL, toolkit=IMAGE, reason="Compile"),
+        NodeReport("edu.n0", state="failed", kernel=KERNEL, reason="NoHeaders"),
+        NodeReport("edu.n0", state="building", kernel=KERNEL, toolkit=IMAGE),
+        NodeReport("edu.n0", state="failed", kernel=KERNEL, toolkit=IMAGE, reason="KernelChanged"),
     ],
 )
-def test_other_failures_are_not_the_toolkits(said: NodeDriverObject) -> None:
+def test_other_failures_are_not_the_toolkits(said: NodeReport) -> None:
     assert not heard([saying(said)])
 
 
@@ -179,14 +177,17 @@ def test_an_empty_reason_is_one_all_the_same() -> None:
 
 
 def test_no_more_is_noted_than_an_annotation_should_hold() -> None:
-    assert len(read_refused(note({f"quay.io/dtk:{i:03}": WHY for i in range(100)}))) == 64
+    assert (
+        len(decode_refusals(encode_refusals({f"quay.io/dtk:{i:03}": WHY for i in range(100)})))
+        == 64
+    )
 
 
 def test_a_note_is_read_as_it_was_written_and_junk_is_nothing() -> None:
-    assert read_refused(note({IMAGE: WHY})) == {IMAGE: WHY}
-    assert note({}) == ""
-    for junk in ("", "[]", "{", '"x"', "[" * 10_000, note({"i" * 1025: WHY})):
-        assert read_refused(junk) == {}
+    assert decode_refusals(encode_refusals({IMAGE: WHY})) == {IMAGE: WHY}
+    assert encode_refusals({}) == ""
+    for junk in ("", "[]", "{", '"x"', "[" * 10_000, encode_refusals({"i" * 1025: WHY})):
+        assert decode_refusals(junk) == {}
 
 
 @pytest.mark.parametrize("label", ["4.18.0-" + "+a" * 10_000 + "!", "5" * 65, "5.14.0 el9"])

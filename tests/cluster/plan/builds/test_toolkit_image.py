@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.model.snapshot import ImageStream, Pool, Tag, ToolkitLabels, Unseen
+from cluster.model.snapshot import ImageStream, NotListed, Pool, Tag, ToolkitLabels
 from cluster.plan.builds.toolkit_evidence import Evidence
 from cluster.plan.builds.toolkit_image import CurrentImage, Link, Resolution, asked, fill, resolve
 from nodeside.spec.fleet import Toolkit
@@ -162,7 +162,9 @@ def test_an_image_that_has_built_is_believed_before_its_labels() -> None:
 
 
 def test_while_the_image_streams_are_not_known_what_labels_chose_stays_theirs() -> None:
-    found = resolve(POOL, Toolkit(), Unseen("503"), current=CurrentImage(THIRD, Link.LABELS.value))
+    found = resolve(
+        POOL, Toolkit(), NotListed("503"), current=CurrentImage(THIRD, Link.LABELS.value)
+    )
 
     assert (found.image, found.link) == (THIRD, Link.LABELS)
 

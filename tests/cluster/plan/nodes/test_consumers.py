@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.consumers import ConsumerCache, look
+from cluster.cache.consumers import ConsumerCache, list_consumers
 from cluster.controller.drain_requests import change, evict
-from cluster.controller.eviction_backoff import Evictions
+from cluster.controller.eviction_backoff import EvictionBackoff
 from cluster.kube.errors import ApiError, Conflict, NotFound
-from cluster.model.actions import Cordon, Evict, Plan
-from cluster.model.demand import Demand, all_of
+from cluster.model.actions import Cordon, EvictPod, Plan
+from cluster.model.demand import PodDemand, union_of_demands
 from cluster.model.names import CORDONED
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import consumer_from
@@ -206,11 +206,11 @@ def test_an_init_container_and_a_pod_that_is_leaving_count() -> None:
 def test_demands_of_several_drivers_are_one() -> None:
     here, there = Policy(resources=("a/b",), namespaces=("x",)), Policy(selector={"c": "d"})
 
-    assert all_of([demand_of(here), None, demand_of(here)]) == demand_of(here)
-    assert all_of([demand_of(here), demand_of(there)]) == Demand(
+    assert union_of_demands([demand_of(here), None, demand_of(here)]) == demand_of(here)
+    assert union_of_demands([demand_of(here), demand_of(there)]) == PodDemand(
         frozenset({"a/b"}), frozenset({frozenset({("c", "d")})}), frozenset()
     )
-    assert all_of([None]) is None
+    assert union_of_demands([None]) is None
 
 
 def test_unknown_pods_are_not_no_pods() -> None:
@@ -258,12 +258,12 @@ def test_pods_that_are_asked_for_now_and_then_are_listed_once(tmp_path: Path) ->
         _until(lambda: roll_call.occupancy().known)
         now[0] = 299.0
         roll_call.want(None)
-        assert (roll_call.occupancy().known, roll_call.ends_in()) == (True, 1.0)
+        assert (roll_call.occupancy().known, roll_call.expires_in()) == (True, 1.0)
         now[0] = 300.0
         roll_call.want(None)
         last.set()
 
-    assert (roll_call.occupancy(), roll_call.ends_in()) == (Occupancy(), None)
+    assert (roll_call.occupancy(), roll_call.expires_in()) == (Occupancy(), None)
     assert sum("watch=true" not in asked.path for asked in server.asked) == 1
 
 
@@ -299,7 +299,7 @@ def listed(*items: dict[str, Any]) -> Said:
     return Said(body=json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}))
 
 
-def watched(server: ScriptedServer, directory: Path, demand: Demand) -> Occupancy:
+def watched(server: ScriptedServer, directory: Path, demand: PodDemand) -> Occupancy:
     """What is known in the end, or what keeps it from being known."""
     roll_call = ConsumerCache(server.api(directory), lambda: None)
     roll_call.want(demand)
@@ -311,7 +311,7 @@ def watched(server: ScriptedServer, directory: Path, demand: Demand) -> Occupanc
 
 
 @pytest.mark.parametrize(
-    "read", [watched, lambda server, *rest: look(server.api(rest[0]), rest[1])]
+    "read", [watched, lambda server, *rest: list_consumers(server.api(rest[0]), rest[1])]
 )
 @pytest.mark.parametrize(
     ("claims", "consumers", "trouble"),
@@ -347,7 +347,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 def test_one_look_says_what_keeps_it_from_being_known(tmp_path: Path) -> None:
     with ScriptedServer(Said(403, body='{"message": "pods is forbidden"}')) as server:
-        found = look(server.api(tmp_path), demand_of(GPU))
+        found = list_consumers(server.api(tmp_path), demand_of(GPU))
 
     assert not found.known
     assert "no permission to list pods" in found.trouble
@@ -355,7 +355,7 @@ def test_one_look_says_what_keeps_it_from_being_known(tmp_path: Path) -> None:
 
 # --- the requests --------------------------------------------------------------------------------
 
-EVICT = Evict("edu", "n1", "default", "train-0", "uid-0")
+EVICT = EvictPod("edu", "n1", "default", "train-0", "uid-0")
 
 
 def refused(status: int, error: type[ApiError] = ApiError, **more: Any) -> Any:
@@ -440,10 +440,10 @@ def snapshot(*names: str) -> Snapshot:
 
 
 def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
-    memory, waits = Evictions(jitter=lambda: 1.0), []
+    memory, waits = EvictionBackoff(jitter=lambda: 1.0), []
     for _ in range(6):
         memory.take({"uid-train-0": "no"}, now=0.0)
-        plan = memory.waking(Plan(demand=BOTH), now=0.0)
+        plan = memory.requeue_for_retry(Plan(demand=BOTH), now=0.0)
         waits.append(plan.again_in)
 
     assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
@@ -454,7 +454,7 @@ def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
 
 
 def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
-    memory = Evictions(jitter=lambda: 1.0)
+    memory = EvictionBackoff(jitter=lambda: 1.0)
     memory.take({"uid-train-0": ""}, now=0.0)
 
     [answer] = memory.seen(snapshot("train-0"), now=9.0).occupancy.answers.values()
@@ -462,8 +462,8 @@ def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
 
 
 def test_what_was_said_of_a_pod_that_is_gone_is_forgotten() -> None:
-    memory = Evictions()
+    memory = EvictionBackoff()
     memory.take({"uid-train-0": "no"}, now=0.0)
 
     assert memory.seen(snapshot("train-1"), now=1.0).occupancy.answers == {}
-    assert memory.waking(Plan(demand=BOTH), now=1.0).again_in is None
+    assert memory.requeue_for_retry(Plan(demand=BOTH), now=1.0).again_in is None

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.plan.context.context import DriverContext, Memory
-from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.memo import NodeCache
 from cluster.plan.objects.daemonset import is_same
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
@@ -101,7 +101,7 @@ def test_a_field_that_somebody_took_over_is_seen_where_nothing_else_of_a_daemons
 
 
 def test_on_another_ground_nothing_is_known() -> None:
-    memory: Memo[int] = Memo()
+    memory: NodeCache[int] = NodeCache()
     memory.on("one")["n0"] = 1
 
     assert memory.on("one") == {"n0": 1}

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from cluster.model.labelmap import Labels, labels_of
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
 from cluster.model.snapshot import Node, Pool, assignment
-from cluster.plan.nodes.hardware import Fit, devices, disagreement, former_devices, has_hardware
+from cluster.plan.nodes.hardware import (
+    Match,
+    devices,
+    former_devices,
+    has_hardware,
+    stale_nfd_label,
+)
 from cluster.plan.nodes.pools import pool_of
 from nodeside.protocol.labels import LABEL_VALUE
 from nodeside.spec.model import Hardware
@@ -97,9 +103,9 @@ def test_a_label_that_alone_tells_the_version_and_is_gone_moves_nothing(
 def test_what_labels_say_otherwise_is_told_and_decides_nothing() -> None:
     lagging = node(labels={KERNEL_LABEL: "5.14.0-100.el9.x86_64"})
 
-    assert "still says 5.14.0-100.el9.x86_64" in disagreement(lagging)
-    assert disagreement(node(labels={KERNEL_LABEL: KERNEL})) == ""
-    assert "418.94.2025" in disagreement(node(labels={OSTREE_LABEL: "417.94.202401010000-0"}))
+    assert "still says 5.14.0-100.el9.x86_64" in stale_nfd_label(lagging)
+    assert stale_nfd_label(node(labels={KERNEL_LABEL: KERNEL})) == ""
+    assert "418.94.2025" in stale_nfd_label(node(labels={OSTREE_LABEL: "417.94.202401010000-0"}))
 
 
 @pytest.mark.parametrize(
@@ -114,21 +120,21 @@ def test_what_labels_say_otherwise_is_told_and_decides_nothing() -> None:
     ],
 )
 def test_a_kernel_release_that_no_label_can_hold_is_agreed_on(kernel: str, label: str) -> None:
-    assert disagreement(node(kernel=kernel, labels={KERNEL_LABEL: label})) == ""
+    assert stale_nfd_label(node(kernel=kernel, labels={KERNEL_LABEL: label})) == ""
 
 
 def test_the_label_of_a_realtime_kernel_can_still_be_late() -> None:
     late = node(kernel=f"{KERNEL}+rt", labels={KERNEL_LABEL: KERNEL})
     later = node(kernel=KERNEL, labels={KERNEL_LABEL: f"{KERNEL}_rt"})
 
-    assert disagreement(late) == (
+    assert stale_nfd_label(late) == (
         f"the label {KERNEL_LABEL} still says {KERNEL}, the kubelet says {KERNEL}+rt"
     )
-    assert f"still says {KERNEL}_rt" in disagreement(later)
+    assert f"still says {KERNEL}_rt" in stale_nfd_label(later)
 
 
 def test_a_kubelet_that_has_not_told_its_kernel_contradicts_no_label() -> None:
-    assert disagreement(node(kernel="", labels={KERNEL_LABEL: KERNEL})) == ""
+    assert stale_nfd_label(node(kernel="", labels={KERNEL_LABEL: KERNEL})) == ""
 
 
 @pytest.mark.parametrize(
@@ -144,12 +150,12 @@ def test_a_kubelet_that_has_not_told_its_kernel_contradicts_no_label() -> None:
 def test_a_label_of_the_version_that_the_kubelet_says_or_does_not_say_is_agreed_on(
     os_image: str, label: str
 ) -> None:
-    assert disagreement(node(os_image=os_image, labels={OSTREE_LABEL: label})) == ""
+    assert stale_nfd_label(node(os_image=os_image, labels={OSTREE_LABEL: label})) == ""
 
 
 @pytest.mark.parametrize("os_image", ["Debian GNU/Linux 13 (trixie)", f"{RHCOS}1"])
 def test_a_label_of_another_version_than_the_kubelet_says_is_told(os_image: str) -> None:
-    found = disagreement(node(os_image=os_image, labels={OSTREE_LABEL: "418.94.202501221327-0"}))
+    found = stale_nfd_label(node(os_image=os_image, labels={OSTREE_LABEL: "418.94.202501221327-0"}))
 
     assert found.endswith(f"still says 418.94.202501221327-0, the kubelet says {os_image}")
 
@@ -159,12 +165,12 @@ def test_a_label_of_another_version_than_the_kubelet_says_is_told(os_image: str)
     ["1234", "1234_11e8", "00ff_1234", "00ff_1234_11e8", "1234_11e8_1af4_1100"],
 )
 def test_a_device_is_found_in_every_form_of_the_label(fields: str) -> None:
-    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Fit.HAS
+    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Match.HAS
 
 
 @pytest.mark.parametrize("fields", ["8086", "1234_11e9", "00ff_1234_11e9", "0300_8086_1234"])
 def test_another_device_is_not_this_one(fields: str) -> None:
-    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Fit.LACKS
+    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Match.LACKS
 
 
 def test_a_node_with_thousands_of_device_labels_is_read_once_and_not_per_driver(
@@ -177,24 +183,24 @@ def test_a_node_with_thousands_of_device_labels_is_read_once_and_not_per_driver(
 
     for name in ("__iter__", "items", "keys"):
         monkeypatch.setattr(Labels, name, never)
-    for vendor, fit in [("0001", Fit.HAS), ("00ff", Fit.HAS), ("fffe", Fit.HAS)]:
+    for vendor, fit in [("0001", Match.HAS), ("00ff", Match.HAS), ("fffe", Match.HAS)]:
         hardware = Hardware(pci=(PciId(vendor),))
         assert has_hardware(node(labels=labels), hardware, assigned=False) is fit
     absent = Hardware(pci=tuple(PciId("ffff", f"{number:04x}") for number in range(8)))
-    assert has_hardware(node(labels=labels), absent, assigned=False) is Fit.LACKS
+    assert has_hardware(node(labels=labels), absent, assigned=False) is Match.LACKS
     assert sum(map(len, labels.devices.values())) <= 1024, "memory is limited"
 
 
 def test_a_vendor_id_alone_means_every_device_of_the_vendor() -> None:
     vendor = Hardware(pci=(PciId("1234"),))
 
-    assert has_hardware(node(labels=nfd("0300_1234_0001")), vendor, assigned=False) is Fit.HAS
+    assert has_hardware(node(labels=nfd("0300_1234_0001")), vendor, assigned=False) is Match.HAS
 
 
 def test_a_device_label_that_vanished_takes_no_driver_away() -> None:
-    assert has_hardware(node(), EDU, assigned=False) is Fit.LACKS
-    assert has_hardware(node(), EDU, assigned=True) is Fit.KEPT
-    assert Fit.KEPT.is_selected
+    assert has_hardware(node(), EDU, assigned=False) is Match.LACKS
+    assert has_hardware(node(), EDU, assigned=True) is Match.KEPT
+    assert Match.KEPT.is_selected
 
 
 @pytest.mark.parametrize("assigned", [False, True])
@@ -204,8 +210,8 @@ def test_a_node_that_does_not_run_linux_is_never_a_drivers(assigned: bool) -> No
 
     for hardware in (EDU, Hardware()):
         fit = has_hardware(windows, hardware, assigned=assigned)
-        assert (fit, fit.is_selected) == (Fit.FOREIGN, False)
-        assert has_hardware(linux, hardware, assigned=assigned) is Fit.HAS
+        assert (fit, fit.is_selected) == (Match.FOREIGN, False)
+        assert has_hardware(linux, hardware, assigned=assigned) is Match.HAS
 
 
 @pytest.mark.parametrize(
@@ -226,8 +232,8 @@ def test_a_node_with_a_device_that_the_driver_is_not_for_any_more_leaves(
     former = former_devices(hardware, status)
     has_other, silent = node(labels=nfd("00ff_1234_9999")), node()
 
-    assert has_hardware(has_other, hardware, assigned=True, former=former) is Fit.CONTRADICTED
-    assert has_hardware(silent, hardware, assigned=True, former=former) is Fit.KEPT
+    assert has_hardware(has_other, hardware, assigned=True, former=former) is Match.CONTRADICTED
+    assert has_hardware(silent, hardware, assigned=True, former=former) is Match.KEPT
     assert devices(hardware, status)[: len(now)] == now
     assert set(devices(hardware, status)) == {*before, *now}
 
@@ -237,46 +243,46 @@ def test_a_node_with_both_devices_stays_and_one_that_was_never_for_it_says_nothi
     both = node(labels=nfd("1234_9999") | nfd("1234_11e8"))
     odd = node(labels=nfd("1234_7777"))
 
-    assert has_hardware(both, EDU, assigned=True, former=former) is Fit.HAS
-    assert has_hardware(odd, EDU, assigned=True, former=former) is Fit.KEPT
+    assert has_hardware(both, EDU, assigned=True, former=former) is Match.HAS
+    assert has_hardware(odd, EDU, assigned=True, former=former) is Match.KEPT
 
 
 def test_a_device_label_that_says_no_does() -> None:
     labels = {"feature.node.kubernetes.io/pci-1234.present": "false"}
 
-    assert has_hardware(node(labels=labels), EDU, assigned=True) is Fit.CONTRADICTED
-    assert not Fit.CONTRADICTED.is_selected
+    assert has_hardware(node(labels=labels), EDU, assigned=True) is Match.CONTRADICTED
+    assert not Match.CONTRADICTED.is_selected
 
 
 def test_a_label_of_the_selector_is_the_administrators_word() -> None:
     zone = Hardware(node_selector={"example.com/edu": "yes"})
 
-    assert has_hardware(node(labels={"example.com/edu": "yes"}), zone, assigned=False) is Fit.HAS
-    assert has_hardware(node(), zone, assigned=False) is Fit.LACKS
-    assert has_hardware(node(), zone, assigned=True) is Fit.CONTRADICTED
+    assert has_hardware(node(labels={"example.com/edu": "yes"}), zone, assigned=False) is Match.HAS
+    assert has_hardware(node(), zone, assigned=False) is Match.LACKS
+    assert has_hardware(node(), zone, assigned=True) is Match.CONTRADICTED
     said_no = node(labels={"example.com/edu": "no"})
-    assert has_hardware(said_no, zone, assigned=True) is Fit.CONTRADICTED
+    assert has_hardware(said_no, zone, assigned=True) is Match.CONTRADICTED
 
 
 def test_a_label_of_the_selector_that_is_node_feature_discoverys_may_vanish() -> None:
     key = "feature.node.kubernetes.io/system-os_release.ID"
     rhcos = Hardware(node_selector={key: "rhcos"})
 
-    assert has_hardware(node(), rhcos, assigned=True) is Fit.KEPT
-    assert has_hardware(node(labels={key: "fedora"}), rhcos, assigned=True) is Fit.CONTRADICTED
+    assert has_hardware(node(), rhcos, assigned=True) is Match.KEPT
+    assert has_hardware(node(labels={key: "fedora"}), rhcos, assigned=True) is Match.CONTRADICTED
 
 
 def test_a_node_must_fit_both_the_devices_and_the_selector() -> None:
     both = Hardware(pci=EDU.pci, node_selector={"example.com/edu": "yes"})
     labels = nfd("1234") | {"example.com/edu": "yes"}
 
-    assert has_hardware(node(labels=labels), both, assigned=False) is Fit.HAS
-    assert has_hardware(node(labels=nfd("1234")), both, assigned=False) is Fit.LACKS
-    assert has_hardware(node(labels={"example.com/edu": "yes"}), both, assigned=True) is Fit.KEPT
+    assert has_hardware(node(labels=labels), both, assigned=False) is Match.HAS
+    assert has_hardware(node(labels=nfd("1234")), both, assigned=False) is Match.LACKS
+    assert has_hardware(node(labels={"example.com/edu": "yes"}), both, assigned=True) is Match.KEPT
 
 
 def test_no_hardware_at_all_means_every_node() -> None:
-    assert has_hardware(node(), Hardware(), assigned=False) is Fit.HAS
+    assert has_hardware(node(), Hardware(), assigned=False) is Match.HAS
 
 
 @given(kernel=st.text(max_size=80), version=st.text(max_size=80))

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.cache.cache import View, read_once
+from cluster.cache.cache import ClusterCache, read_once
 from cluster.manager.probes import ready
-from cluster.model.snapshot import ImageStream, Pool, Settings, Unseen
+from cluster.model.snapshot import ImageStream, NotListed, Pool, Settings
 from cluster.plan.builds.toolkit_image import CurrentImage, Link, resolve
 from nodeside.spec.fleet import Toolkit
 from tests.cluster.fakes.model import KERNEL, Model, document
@@ -20,7 +20,7 @@ STREAM = "openshift/driver-toolkit"
 OS, COMING_OS = "418.94.202501221327-0", "418.94.202503102036-0"
 RHCOS = f"Red Hat Enterprise Linux CoreOS {OS}"
 WHY = "503 Service Unavailable from the API server: GET /apis/image.openshift.io"
-DOWN = Unseen(WHY)
+DOWN = NotListed(WHY)
 STORE = {"sources": [{"oci": "registry.example.com/bundles/edu", "publish": True}]}
 
 
@@ -56,13 +56,13 @@ def test_an_api_that_is_down_from_the_start_keeps_nobody_else_from_being_served(
 ) -> None:
     with ScriptedServer() as server:
         server.always = no_streams
-        with View(server.api(tmp_path, deadline=3.0), Settings(), lambda: None) as view:
+        with ClusterCache(server.api(tmp_path, deadline=3.0), Settings(), lambda: None) as view:
             assert view.wait_synced(LONG)
             assert view.refresh(LONG, optional=False)
             found, report = view.snapshot(), ready(view.health())
 
     assert found.drivers.keys() == {"edu"}
-    assert isinstance(found.image_streams, Unseen)
+    assert isinstance(found.image_streams, NotListed)
     assert report.healthy
     assert "ImageStream: not listed yet" in report.text
 
@@ -72,7 +72,7 @@ def test_a_command_that_looks_once_says_that_it_does_not_know_them(tmp_path: Pat
         server.always = no_streams
         found = read_once(server.api(tmp_path, deadline=3.0), Settings())
 
-    assert isinstance(found.image_streams, Unseen)
+    assert isinstance(found.image_streams, NotListed)
     assert "service unavailable" in found.image_streams.why
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.install.manifests import Installation
+from cluster.install.manifests import InstallSettings
 from cluster.model.names import NAMESPACE, OURS, TELLING
 from cluster.model.parse import driver_from, job_from
 from cluster.model.parse_pods import build_pod_from
 from cluster.model.snapshot import Settings
-from cluster.plan.objects.build_job import Build, job, publish_target
+from cluster.plan.objects.build_job import SharedBuild, job, publish_target
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.driver.commands.options import first_there
 from nodeside.protocol.shared_directory import SharedDir
@@ -47,8 +47,8 @@ def edu() -> Driver:
     return FOUND.driver
 
 
-def build(**fields: Any) -> Build:
-    usual = Build(edu(), "0123456789ab", "quay.example.com/dtk:427", "x86_64")
+def build(**fields: Any) -> SharedBuild:
+    usual = SharedBuild(edu(), "0123456789ab", "quay.example.com/dtk:427", "x86_64")
     return replace(usual, **{"publish": publish_target(edu()), **fields})
 
 
@@ -184,7 +184,7 @@ def test_its_pods_are_no_driver_pods() -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", SETTINGS)
 def test_an_api_server_takes_it(
-    case: str, control_plane: ControlPlane, installed: Installation
+    case: str, control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs?dryRun=All&fieldValidation=Strict"
     found = made(case)

@@ -36,7 +36,7 @@ from cluster.plan.objects.unload_pod import unload_pod
 from nodeside.driver import cli
 from nodeside.driver.handoff.provide import command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver
-from nodeside.kube.client import Access
+from nodeside.kube.client import PodAccess
 from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.document import parse
@@ -160,7 +160,7 @@ def test_the_token_is_where_the_driver_looks_for_it() -> None:
     driver = by_name(golden("kubernetes"), "driver")
     environ = {entry["name"]: entry.get("value", "") for entry in driver["env"]}
 
-    access = Access.from_environment(environ | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    access = PodAccess.from_environment(environ | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 
     assert access is not None
     assert access.directory == Path(TOKEN_DIRECTORY)

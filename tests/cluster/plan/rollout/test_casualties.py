@@ -12,7 +12,7 @@ from cluster.cli.explain import explain_driver
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.deadlines import LOST
-from cluster.plan.rollout.casualties import Casualty, Fate, within_limits
+from cluster.plan.rollout.casualties import FailedNode, NodeFailureKind, limit_rows
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
@@ -252,7 +252,7 @@ def test_a_node_where_it_had_worked_for_a_while_did_not_go_down_of_it(
 
 def test_of_too_many_those_are_remembered_that_no_node_can_tell() -> None:
     count = CASUALTY_LIMIT + 50
-    every = [Casualty(f"n{number:03}", Fate.FAILED, "") for number in range(count)]
+    every = [FailedNode(f"n{number:03}", NodeFailureKind.FAILED, "") for number in range(count)]
     model = Model()
     model.add(each.node for each in every[:100])
     model.apply_driver()
@@ -262,7 +262,7 @@ def test_of_too_many_those_are_remembered_that_no_node_can_tell() -> None:
     assert found.driver is not None
     members = {m.node.name: m for m in DriverContext(model.snapshot, found, found.driver).members}
 
-    rows = within_limits(every, members)
+    rows = limit_rows(every, members)
 
     assert len(rows) == CASUALTY_LIMIT
     assert {each.node for each in every[100:]} <= {row["node"] for row in rows}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.model.snapshot import DriverPod, ImageStream, ToolkitLabels, Unseen
+from cluster.model.snapshot import DriverPod, ImageStream, NotListed, ToolkitLabels
 from cluster.plan.planner import Planner
 from nodeside.protocol.labels import assigned_label, node_driver_name
 from nodeside.protocol.node_status import State
@@ -266,7 +266,7 @@ def test_it_is_remembered_while_the_image_streams_are_not_known() -> None:
     model.settle_ready()
     streams = model.image_streams
 
-    model.image_streams = Unseen("503")
+    model.image_streams = NotListed("503")
     model.settle()
     model.image_streams = streams
     model.settle()

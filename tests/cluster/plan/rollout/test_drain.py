@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon, lane_of
+from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, Uncordon, lane_of
 from cluster.model.lanes import CORDONS, Lane
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import Occupancy
-from cluster.plan.nodes.drain_labels import stamp
+from cluster.plan.nodes.drain_labels import timestamp_label
 from cluster.plan.rollout.drain_table import (
-    TABLE,
+    DRAIN_TABLE,
     Change,
+    DrainSituation,
     DrainStep,
     DriverState,
     Eviction,
     Hold,
     Occupants,
-    Situation,
     Time,
-    decide,
+    decide_drain,
 )
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
@@ -41,7 +41,8 @@ from tests.cluster.fakes.drains import (
 from tests.cluster.fakes.model import Model
 
 EVERY = [
-    Situation(*parts) for parts in product(Eviction, Change, Hold, Occupants, DriverState, Time)
+    DrainSituation(*parts)
+    for parts in product(Eviction, Change, Hold, Occupants, DriverState, Time)
 ]
 ASSIGNED = assigned_label("edu")
 BUDGET = "the disruption budget train needs 1 healthy pods and has 1 currently"
@@ -64,13 +65,13 @@ def to_the_end(model: Model, rounds: int = 60) -> list[Action]:
 
 
 def test_every_situation_has_exactly_one_row() -> None:
-    rows = Counter(situation for row in TABLE for situation in row.situations())
+    rows = Counter(situation for row in DRAIN_TABLE for situation in row.situations())
 
     assert {situation: rows[tuple(situation)] for situation in EVERY} == dict.fromkeys(EVERY, 1)
 
 
 def test_nobody_is_evicted_who_was_not_asked_for_or_before_the_node_is_held() -> None:
-    evicting = [s for s in EVERY if decide(s).step is DrainStep.EVICT]
+    evicting = [s for s in EVERY if decide_drain(s).step is DrainStep.EVICT]
 
     assert {(s.eviction, s.change, s.hold, s.occupants) for s in evicting} == {
         (Eviction.YES, Change.REPLACE, Hold.HELD, Occupants.SOMEBODY)
@@ -81,7 +82,7 @@ def test_a_working_driver_is_replaced_on_a_held_and_empty_node_only() -> None:
     going = [
         s
         for s in EVERY
-        if decide(s).step is DrainStep.GO
+        if decide_drain(s).step is DrainStep.GO
         and (s.eviction, s.change, s.state) == (Eviction.YES, Change.REPLACE, DriverState.WORKS)
     ]
 
@@ -93,7 +94,7 @@ def test_without_eviction_a_node_is_held_only_while_stages_are_in_the_way_of_its
     kept = {
         (s.change, s.occupants, s.time)
         for s in held
-        if decide(s).step not in (DrainStep.RELEASE, DrainStep.GIVE_UP)
+        if decide_drain(s).step not in (DrainStep.RELEASE, DrainStep.GIVE_UP)
     }
 
     assert kept == {
@@ -104,7 +105,7 @@ def test_without_eviction_a_node_is_held_only_while_stages_are_in_the_way_of_its
 
 @pytest.mark.parametrize("step", DrainStep)
 def test_every_step_is_taken_somewhere(step: DrainStep) -> None:
-    assert any(row.step is step and row.why for row in TABLE)
+    assert any(row.step is step and row.why for row in DRAIN_TABLE)
 
 
 # --- one node ------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def test_without_eviction_nobody_is_cordoned() -> None:
 
     actions = to_the_end(model)
 
-    assert not [a for a in actions if isinstance(a, Cordon | Uncordon | Evict)]
+    assert not [a for a in actions if isinstance(a, Cordon | Uncordon | EvictPod)]
     assert model.consumers
 
 
@@ -148,7 +149,7 @@ def test_an_empty_node_is_cordoned_for_the_short_while_of_its_change() -> None:
 
     assert [a.node for a in actions if isinstance(a, Cordon)] == ["n0", "n1"]
     assert [a.node for a in actions if isinstance(a, Uncordon)] == ["n0", "n1"]
-    assert not [a for a in actions if isinstance(a, Evict)]
+    assert not [a for a in actions if isinstance(a, EvictPod)]
     assert is_over(model)
 
 
@@ -547,9 +548,9 @@ def test_a_controller_that_dies_between_two_actions_is_taken_over_from(crash_at:
 
 
 def test_a_time_on_a_node_is_readable_and_survives_nonsense() -> None:
-    from cluster.plan.nodes.drain_labels import for_people, lasts
+    from cluster.plan.nodes.drain_labels import label_to_rfc3339, seconds_since
 
-    assert stamp(1000.0) == "19700101T001640Z"
-    assert lasts("19700101T001640Z", 1060.0) == 60.0
-    assert for_people("19700101T001640Z") == "1970-01-01T00:16:40Z"
-    assert (lasts("soon", 1060.0), for_people("soon")) == (0.0, "soon")
+    assert timestamp_label(1000.0) == "19700101T001640Z"
+    assert seconds_since("19700101T001640Z", 1060.0) == 60.0
+    assert label_to_rfc3339("19700101T001640Z") == "1970-01-01T00:16:40Z"
+    assert (seconds_since("soon", 1060.0), label_to_rfc3339("soon")) == (0.0, "soon")

@@ -8,20 +8,22 @@ from itertools import product
 import pytest
 
 from cluster.model.states import Boot, Health, Phase, Place, Supply
-from cluster.plan.rollout.table import TABLE, Act, Situation, decide
+from cluster.plan.rollout.table import UPDATE_TABLE, Act, UpdateSituation, decide_update
 from nodeside.spec.model import Upgrade
 
-EVERY = [Situation(*parts) for parts in product(Place, Phase, Health, Boot, Upgrade, Supply)]
+EVERY = [UpdateSituation(*parts) for parts in product(Place, Phase, Health, Boot, Upgrade, Supply)]
 
 
 def test_every_situation_has_exactly_one_row() -> None:
-    rows = Counter(situation for row in TABLE for situation in row.situations())
+    rows = Counter(situation for row in UPDATE_TABLE for situation in row.situations())
 
     assert {situation: rows[tuple(situation)] for situation in EVERY} == dict.fromkeys(EVERY, 1)
 
 
 def test_a_paused_or_stopped_rollout_gives_the_newest_revision_to_nobody() -> None:
-    acts = {decide(s).act for s in EVERY if s.phase in (Phase.PAUSED, Phase.STOPPED, Phase.HELD)}
+    acts = {
+        decide_update(s).act for s in EVERY if s.phase in (Phase.PAUSED, Phase.STOPPED, Phase.HELD)
+    }
 
     assert acts == {Act.KEEP, Act.RELEASE, Act.GIVE_GOOD}
 
@@ -29,7 +31,7 @@ def test_a_paused_or_stopped_rollout_gives_the_newest_revision_to_nobody() -> No
 def test_on_reboot_a_driver_that_works_is_left_alone_until_the_reboot() -> None:
     there = (Place.GOOD, Place.STALE, Place.NEWEST)
     acts = {
-        decide(s).act
+        decide_update(s).act
         for s in EVERY
         if s.upgrade is Upgrade.ON_REBOOT
         and s.boot is Boot.RUNNING
@@ -43,7 +45,7 @@ def test_on_reboot_a_driver_that_works_is_left_alone_until_the_reboot() -> None:
 def test_a_working_driver_is_only_changed_in_its_turn() -> None:
     there = (Place.GOOD, Place.STALE, Place.NEWEST)
     acts = {
-        decide(s).act
+        decide_update(s).act
         for s in EVERY
         if s.health is Health.WORKING and s.boot is Boot.RUNNING and s.place in there
     }
@@ -53,13 +55,13 @@ def test_a_working_driver_is_only_changed_in_its_turn() -> None:
 
 def test_a_node_that_is_down_and_knows_its_place_is_left_alone() -> None:
     there = (Place.GOOD, Place.STALE, Place.NEWEST)
-    acts = {decide(s).act for s in EVERY if s.health is Health.DOWN and s.place in there}
+    acts = {decide_update(s).act for s in EVERY if s.health is Health.DOWN and s.place in there}
 
     assert acts == {Act.KEEP}
 
 
 def test_a_node_loses_its_assignment_only_where_the_pod_is_of_no_use() -> None:
-    places = {s.place for s in EVERY if decide(s).act is Act.RELEASE}
+    places = {s.place for s in EVERY if decide_update(s).act is Act.RELEASE}
 
     assert places == {Place.MOVED}
 
@@ -67,6 +69,8 @@ def test_a_node_loses_its_assignment_only_where_the_pod_is_of_no_use() -> None:
 @pytest.mark.parametrize("supply", Supply)
 @pytest.mark.parametrize("place", Place)
 def test_every_row_says_why(place: Place, supply: Supply) -> None:
-    situation = Situation(place, Phase.OPEN, Health.WORKING, Boot.RUNNING, Upgrade.LIVE, supply)
+    situation = UpdateSituation(
+        place, Phase.OPEN, Health.WORKING, Boot.RUNNING, Upgrade.LIVE, supply
+    )
 
-    assert decide(situation).why
+    assert decide_update(situation).why

@@ -13,7 +13,14 @@ from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod
 from cluster.plan import deletion
-from cluster.plan.rollout.unload import REST, SLOW, Unload, UnloadPhase, UnloadPodState, phase_of
+from cluster.plan.rollout.unload import (
+    REST,
+    SLOW,
+    DriverUnload,
+    UnloadPhase,
+    UnloadPodState,
+    phase_of,
+)
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import UNLOADED, State
@@ -60,7 +67,7 @@ def message(model: Model, kind: str = "Ready") -> str:
 
 
 def leaver(model: Model, name: str = "n0", now: float = 0.0) -> UnloadPhase:
-    found = Unload(model.snapshot, model.drivers["edu"], (), now)
+    found = DriverUnload(model.snapshot, model.drivers["edu"], (), now)
     return next((each.phase for each in found.leavers if each.node.name == name), UnloadPhase.GONE)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.stage_logs import logs_wanted
+from cluster.cache.stage_logs import logs_to_read
 from cluster.cli.explain import explain_node
-from cluster.cli.leader_status import Presence
+from cluster.cli.leader_status import LeaderStatus
 from cluster.cli.status import overview
 from cluster.model.names import closed_label, stage_label
 from cluster.model.snapshot import Settings
@@ -35,7 +35,7 @@ from tests.cluster.fakes.stagedriver import (
     with_stages,
 )
 
-LEADS = Presence(True)
+LEADS = LeaderStatus(True)
 AGENT = "registry.example.com/nodeside-agent:1.0"
 DEVICES = stage_label("edu", "devices")
 DECLARED = [{"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}]
@@ -181,7 +181,7 @@ def test_a_listed_entry_may_wait_for_a_line_of_the_agent() -> None:
     round_(model)
 
     assert DEVICES not in model.nodes["n0"].labels
-    [wanted] = logs_wanted(model.snapshot)
+    [wanted] = logs_to_read(model.snapshot)
     assert (wanted.pod, wanted.pattern) == ("edu-devices-n0", "registered")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.stage_logs import logs_wanted
+from cluster.cache.stage_logs import logs_to_read
 from cluster.cli.explain import explain_node
 from cluster.model.actions import Annotate, Create, Delete
 from cluster.model.parse import job_from
@@ -419,7 +419,7 @@ def test_a_build_job_and_a_job_of_a_stage_are_told_apart() -> None:
 def test_no_log_of_a_job_is_waited_for() -> None:
     model = with_job(stages=[{**TWO[0], "waitFor": {"log": "x"}}, TWO[1]])
     up(model)
-    assert list(logs_wanted(model.snapshot)) == []
+    assert list(logs_to_read(model.snapshot)) == []
     complete(model)
     assert row(model, "second")["state"] == "Ready"
 

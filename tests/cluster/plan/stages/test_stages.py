@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cluster.cache.stage_logs import logs_wanted
+from cluster.cache.stage_logs import logs_to_read
 from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import Annotate, Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.stages import (
-    LogSight,
+    LogMatch,
     LogWanted,
-    SecretSight,
+    SecretData,
     ServiceAddress,
     StageObject,
     Stages,
 )
-from cluster.plan.nodes.drain_labels import stamp
+from cluster.plan.nodes.drain_labels import timestamp_label
 from cluster.plan.planner import plan
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
@@ -43,7 +43,7 @@ from tests.cluster.fakes.stagedriver import (
 )
 
 ASSIGNED = assigned_label("edu")
-_ENDS = {CLOSED: "closed", FIRST: None, SECOND: None, DRAINING: stamp(0.0)}
+_ENDS = {CLOSED: "closed", FIRST: None, SECOND: None, DRAINING: timestamp_label(0.0)}
 DEPLOYMENT = daemonset("dashboard").replace("DaemonSet", "Deployment")
 
 
@@ -223,13 +223,13 @@ def test_a_ready_pod_that_has_not_said_it_yet_holds_the_next_stage() -> None:
     words = "no line in the log of pod plugin-n0 matches 'registered' yet"
     assert row(model, "first")["message"] == f"n0: {words}"
     assert explain_node(model.snapshot, "edu", "n0").blocks == (f"stage first: {words}",)
-    [wanted] = logs_wanted(model.snapshot)
+    [wanted] = logs_to_read(model.snapshot)
     assert wanted == LogWanted("uid-plugin-n0", "plugin-n0", "main", "registered", 60)
 
-    _sees(model, LogSight(matched=True))
+    _sees(model, LogMatch(matched=True))
 
     assert patches(round_(model), "n0") == [{FIRST: "ready"}]
-    assert list(logs_wanted(model.snapshot)) == [], "nobody asks again"
+    assert list(logs_to_read(model.snapshot)) == [], "nobody asks again"
     _sees(model)
     assert patches(round_(model), "n0") == [], "and another controller need not"
     up(model)
@@ -288,7 +288,7 @@ def test_what_re2_refuses_is_that_stages_failure_alone() -> None:
 
 def test_a_pod_that_never_says_it_fails_its_stage() -> None:
     model = listening()
-    _sees(model, LogSight(late=True, words="no permission to get pods/log"))
+    _sees(model, LogMatch(late=True, words="no permission to get pods/log"))
 
     round_(model)
 
@@ -299,7 +299,7 @@ def test_a_pod_that_never_says_it_fails_its_stage() -> None:
     )
 
 
-def _sees(model: Model, *sights: LogSight) -> None:
+def _sees(model: Model, *sights: LogMatch) -> None:
     assert model.stages is not None
     logs = dict.fromkeys(["uid-plugin-n0"], *sights) if sights else {}
     model.stages = replace(model.stages, logs=logs)
@@ -682,9 +682,9 @@ def test_a_template_reads_objects_of_the_namespace() -> None:
     says("there is no ConfigMap site in nodeside")
     model.config_map("site", name_txt="here")
     says("its Secrets are being read")
-    model.stages = replace(model.stages, secrets={"token": SecretSight(words="no right")})
+    model.stages = replace(model.stages, secrets={"token": SecretData(words="no right")})
     says("no right")
-    model.stages = replace(model.stages, secrets={"token": SecretSight({"value": "s3"})})
+    model.stages = replace(model.stages, secrets={"token": SecretData({"value": "s3"})})
     up(model)
     found = model.stages.objects["DaemonSet", "plugin"].document
     [container] = found["spec"]["template"]["spec"]["containers"]

@@ -14,7 +14,7 @@ import nodeside
 from nodeside.errors import DeadlinePassed
 from nodeside.system import process
 from nodeside.trial.errors import MachineLost, TrialError
-from nodeside.trial.machine.link import Link
+from nodeside.trial.machine.link import MachineLink
 from nodeside.trial.machine.machine import GuestProcess
 
 _SERVE = """
@@ -25,7 +25,7 @@ Agent(int(sys.argv[1])).serve()
 
 
 @contextmanager
-def agent() -> Iterator[tuple[Link, int]]:
+def agent() -> Iterator[tuple[MachineLink, int]]:
     """A real agent in a process of its own; its link and its process id."""
     ours, theirs = socket.socketpair()
     child = process.start(
@@ -35,7 +35,7 @@ def agent() -> Iterator[tuple[Link, int]]:
         pass_fds=[theirs.fileno()],
     )
     theirs.close()
-    link = Link(ours, lambda: ": because of the test")
+    link = MachineLink(ours, lambda: ": because of the test")
     try:
         yield link, child.pid
     finally:
@@ -45,25 +45,25 @@ def agent() -> Iterator[tuple[Link, int]]:
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
+def link() -> Iterator[MachineLink]:
     with agent() as (link, _):
         link.hello(10)
         yield link
 
 
-def start(link: Link, *argv: str, terminal: bool = False) -> GuestProcess:
+def start(link: MachineLink, *argv: str, terminal: bool = False) -> GuestProcess:
     child = GuestProcess(link, argv, None, None)
     child.begin(env={"PATH": "/usr/bin:/bin"}, cwd="/", pty=terminal)
     return child
 
 
-def test_output_and_errors_are_kept_apart(link: Link) -> None:
+def test_output_and_errors_are_kept_apart(link: MachineLink) -> None:
     done = start(link, "sh", "-c", "echo out; echo err >&2; exit 3").wait(10)
 
     assert (done.output, done.errors, done.exit_code) == ("out\n", "err\n", 3)
 
 
-def test_lines_are_handed_over_as_they_come(link: Link) -> None:
+def test_lines_are_handed_over_as_they_come(link: MachineLink) -> None:
     lines: list[str] = []
     child = GuestProcess(link, ["sh", "-c", "echo one; printf two"], lines.append, None)
     child.begin(env={"PATH": "/usr/bin:/bin"}, cwd="/")
@@ -73,7 +73,7 @@ def test_lines_are_handed_over_as_they_come(link: Link) -> None:
     assert lines == ["one", "two"]
 
 
-def test_processes_run_at_the_same_time(link: Link) -> None:
+def test_processes_run_at_the_same_time(link: MachineLink) -> None:
     first = start(link, "cat")
     second = start(link, "echo", "second")
 
@@ -83,7 +83,7 @@ def test_processes_run_at_the_same_time(link: Link) -> None:
     assert first.wait(10).output == "first\n"
 
 
-def test_a_signal_ends_a_process_and_is_its_exit_code(link: Link) -> None:
+def test_a_signal_ends_a_process_and_is_its_exit_code(link: MachineLink) -> None:
     child = start(link, "sleep", "60")
     assert child.poll() is None
 
@@ -92,14 +92,14 @@ def test_a_signal_ends_a_process_and_is_its_exit_code(link: Link) -> None:
     assert child.wait(10).exit_code == -9
 
 
-def test_a_command_that_is_not_there_says_so(link: Link) -> None:
+def test_a_command_that_is_not_there_says_so(link: MachineLink) -> None:
     done = start(link, "no-such-command").wait(10)
 
     assert done.exit_code == 127
     assert "No such file or directory" in done.errors
 
 
-def test_a_wait_has_a_deadline_and_the_process_goes_on(link: Link) -> None:
+def test_a_wait_has_a_deadline_and_the_process_goes_on(link: MachineLink) -> None:
     child = start(link, "cat")
 
     with pytest.raises(DeadlinePassed, match=r"timed out after 0\.\d+ s: cat"):
@@ -110,13 +110,13 @@ def test_a_wait_has_a_deadline_and_the_process_goes_on(link: Link) -> None:
 
 
 @pytest.mark.slow
-def test_large_output_arrives_whole(link: Link) -> None:
+def test_large_output_arrives_whole(link: MachineLink) -> None:
     done = start(link, "head", "-c", "3000000", "/dev/zero").wait(30)
 
     assert len(done.output) == 3_000_000
 
 
-def test_a_process_may_have_a_terminal(link: Link) -> None:
+def test_a_process_may_have_a_terminal(link: MachineLink) -> None:
     child = start(link, "sh", "-c", "tty; stty size", terminal=True)
     child.resize(40, 120)
 
@@ -125,7 +125,7 @@ def test_a_process_may_have_a_terminal(link: Link) -> None:
     assert done.output.startswith("/dev/pts/")
 
 
-def test_files_are_written_and_read(link: Link, tmp_path: Path) -> None:
+def test_files_are_written_and_read(link: MachineLink, tmp_path: Path) -> None:
     talk = link.ask("write", path=str(tmp_path / "a/b"), data="aGVsbG8=", mode=0o600, append=False)
     link.until(talk, "done", 10, "writing")
     assert (tmp_path / "a/b").read_text() == "hello"
@@ -136,7 +136,7 @@ def test_files_are_written_and_read(link: Link, tmp_path: Path) -> None:
     assert data == b"hello"
 
 
-def test_what_the_agent_cannot_do_is_an_error_with_its_reason(link: Link) -> None:
+def test_what_the_agent_cannot_do_is_an_error_with_its_reason(link: MachineLink) -> None:
     talk = link.ask("read", path="/no/such/file")
 
     with pytest.raises(TrialError, match="No such file or directory: '/no/such/file'"):
