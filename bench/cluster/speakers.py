@@ -130,7 +130,7 @@ class _Client(Client):
         super().__init__(access, CALLER)
         self._shared: Any = session
 
-    def _connected(self) -> requests.Session:
+    def _open_session(self) -> requests.Session:
         found: requests.Session = self._shared
         return found
 

@@ -66,11 +66,13 @@ class PlanCache:
         self._snapshot: Snapshot | None = None
         self._now = 0.0
         self._kept: dict[str, _Kept] = {}
+        self._due_at: dict[str, float] = {}  # when each plan may change, also if it is not kept
 
     def update(self, snapshot: Snapshot, now: float) -> None:
         """Drop the plans that a change or the time since the last snapshot may affect."""
         before, self._snapshot = self._snapshot, snapshot
         earlier, self._now = self._now, now
+        self._due_at = {k: v for k, v in self._due_at.items() if k in snapshot.drivers}
         if before is None or now < earlier:
             self._kept.clear()
         if not self._kept or before is None:
@@ -94,12 +96,13 @@ class PlanCache:
     def store(self, driver: str, plan: Plan) -> None:
         """Keep a plan if it does nothing, and depends on no more than its group."""
         self._kept.pop(driver, None)
+        wait = _LONGEST if plan.again_in is None else min(plan.again_in, _LONGEST)
+        self._due_at[driver] = self._now if plan.reads_all else self._now + wait
         if not plan.actions and not plan.reads_all:
-            wait = _LONGEST if plan.again_in is None else min(plan.again_in, _LONGEST)
             self._kept[driver] = _Kept(plan, self._now + wait)
 
     def _due(self) -> list[str]:
-        return [name for name, kept in self._kept.items() if kept.until <= self._now]
+        return [name for name, until in self._due_at.items() if until <= self._now]
 
 
 def groups_of(snapshot: Snapshot) -> Groups:
@@ -123,7 +126,10 @@ def _make_groups(
             bonds |= {("driver", other) for other in (*spec.after, *selected)}
         for bond in bonds:
             by_bond.setdefault(bond, set()).add(name)
-    groups = {name: {name} for name in drivers}
+    for (kind, other), names in by_bond.items():
+        if kind == "driver":
+            names.add(other)  # it may not be there, and has labels
+    groups = {name: {name} for names in by_bond.values() for name in names}
     for names in by_bond.values():
         joined = set().union(*(groups[name] for name in names))
         for name in joined:
@@ -250,8 +256,12 @@ def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
     with_stages = _drivers_with_stages(after)
     for kind in ("objects", "pods"):
         for _, was, now in _changes(getattr(old, kind), getattr(new, kind)):
+            # An object may be in the way of any Driver's; a pod is not.
             drivers = {each.driver for each in (was, now) if each}
-            yield from with_stages if "" in drivers else drivers
+            moved = kind == "objects" and (was is None or now is None or was.driver != now.driver)
+            yield from drivers - {""}
+            if moved or "" in drivers:
+                yield from with_stages
     by_uid = {pod.uid: pod.driver for pod in new.pods.values()} if new.logs else {}
     for uid, _, _ in _changes(old.logs, new.logs):
         yield by_uid.get(uid, ALL)

@@ -16,7 +16,7 @@ from itertools import chain
 from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
 from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, merge_plans
-from cluster.model.names import FINALIZER, config_map_name, policy_name
+from cluster.model.names import FINALIZER, config_map_name, daemonset_name, policy_name
 from cluster.model.snapshot import (
     EMPTY,
     Assignment,
@@ -37,7 +37,7 @@ from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.node_policy import policy_map, policy_text
 from cluster.plan.objects.revision import config_map
 from cluster.plan.options import status_parts
-from cluster.plan.plan_cache import PlanCache
+from cluster.plan.plan_cache import PlanCache, driver_of_label
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.drain import end_cordons, remove_drain_labels
 from cluster.plan.rollout.unload import DriverUnload
@@ -145,7 +145,7 @@ def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts
         demand=drain.demand(drains) if drains.policies else None,
         tags=context.toolkits.tags,
         templates=staging.templates if staging else frozenset(),
-        reads_all=_reads_all(context),
+        reads_all=_reads_all(context) or (staging is not None and _selects_by_others(staging)),
     )
 
 
@@ -169,16 +169,28 @@ def _reads_all(context: DriverContext) -> bool:
     for its pod looks at all DaemonSets (deadlines.py), and a Driver without nodes at the labels of
     all nodes (report.py).
     """
-    resolutions = context.toolkits.resolutions.values()
-    if any(not each.image or each.in_doubt for each in resolutions):
+    if context.toolkits.asks_others:
         return True
-    pods = {pod.node for pod in context.snapshot.pods_of(context.driver.name)}
+    name = context.driver.name
+    pods = {(p.node, p.daemonset) for p in context.snapshot.pods_of(name) if p.unloader is None}
     if any(
-        each.assigned and each.word is None and each.node.name not in pods
+        each.assigned
+        and not (each.word and each.word.state)
+        and (each.node.name, daemonset_name(name, each.assigned)) not in pods
         for each in context.members
     ):
         return True
     return bool(context.driver.spec.hardware.node_selector) and not context.members
+
+
+def _selects_by_others(staging: StagePlan) -> bool:
+    """Returns whether a manifest of a stage selects nodes by a label of another Driver."""
+    steps = staging.steps if staging.active else ()
+    selectors = [each for step in steps for _, each in step.daemonsets]
+    selectors += [job.selector for step in steps for job in step.jobs]
+    return any(
+        driver_of_label(key) not in ("", staging.driver) for each in selectors for key in each
+    )
 
 
 def _again_in(context: DriverContext, leaving: DriverUnload) -> float | None:

@@ -467,9 +467,9 @@ ENDS = """
 import sys, threading
 from pathlib import Path
 from nodeside.device_agent.messages import Empty
-from nodeside.device_agent.rpc import CallFailed, Server, Unary, call
+from nodeside.device_agent.rpc import CallFailed, RpcServer, Unary, call
 
-server = Server({"t.T": {"Hold": Unary(lambda _: threading.Event().wait(), Empty)}})
+server = RpcServer({"t.T": {"Hold": Unary(lambda _: threading.Event().wait(), Empty)}})
 server.start(Path(sys.argv[1]))
 try:
     call(Path(sys.argv[1]), "/t.T/Hold", Empty(), Empty, timeout=0.2)

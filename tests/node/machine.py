@@ -54,8 +54,8 @@ exec switch_root /node /usr/lib/systemd/systemd
 """
 
 _AGENT = """\
-from nodeside.trial.machine.guest.agent import Agent, open_port
-Agent(open_port()).serve()
+from nodeside.trial.machine.guest.agent import GuestAgent, open_port
+GuestAgent(open_port()).serve()
 """
 
 

@@ -46,7 +46,7 @@ import os, sys, time
 from pathlib import Path
 from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.buildlog import BuildLog
-from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
+from nodeside.toolkit_sidecar.confinement import BuildWatch, Step, run_confined
 
 place = Path(sys.argv[1])
 worker = os.fork()
@@ -58,7 +58,7 @@ descendants.own_container(os.getppid())
 descendants._PATIENCE = 1.0
 request = place / "request"
 request.touch()
-watch = Watch(seconds=60, request=request, disk=place)
+watch = BuildWatch(seconds=60, request=request, disk=place)
 step = Step("make", (f"{place}/comet", f"{place}/alive"), place)
 with BuildLog(place / "log", lambda lines: None) as log:
     code = run_confined(step, mark=f"{place}/mark", log=log, watch=watch)

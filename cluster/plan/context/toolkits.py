@@ -75,12 +75,9 @@ class Toolkits:
     @cached_property
     def resolutions(self) -> Mapping[Pool, Resolution]:
         """The toolkit image of each pool."""
-        unknown = {pool: NOT_TOLD for pool in self._pools if not pool.kernel}
-        evidence = {pool: self._evidence(pool) for pool in self._pools - unknown.keys()}
-        resolved = {pool: self._resolved(pool, each) for pool, each in evidence.items()}
-        lacking = [pool for pool, each in resolved.items() if not each.image or each.in_doubt]
-        proof = proven(self.snapshot) if lacking else NO_PROOF
-        for pool in lacking:
+        resolved, evidence = dict(self._without_others), dict(self._evidence_of_pools)
+        proof = proven(self.snapshot) if self._lacking else NO_PROOF
+        for pool in self._lacking:
             if images := proof.get((pool.kernel, pool.architecture), ()):
                 evidence[pool] = replace(evidence[pool], proven=images)
                 resolved[pool] = self._resolved(pool, evidence[pool])
@@ -88,7 +85,26 @@ class Toolkits:
             if not image or evidence[pool].against(image, pool):
                 last = replace(evidence[pool], refused=self._refused_for_good(pool))
                 resolved[pool] = self._resolved(pool, last)
-        return resolved | unknown
+        return resolved | {pool: NOT_TOLD for pool in self._pools if not pool.kernel}
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether the image of a pool depends on what other Drivers have built."""
+        return bool(self._lacking)
+
+    @cached_property
+    def _evidence_of_pools(self) -> Mapping[Pool, Evidence]:
+        return {pool: self._evidence(pool) for pool in self._pools if pool.kernel}
+
+    @cached_property
+    def _without_others(self) -> Mapping[Pool, Resolution]:
+        return {pool: self._resolved(pool, each) for pool, each in self._evidence_of_pools.items()}
+
+    @cached_property
+    def _lacking(self) -> Sequence[Pool]:
+        """Pools without an image that is beyond doubt."""
+        resolved = self._without_others.items()
+        return [pool for pool, each in resolved if not each.image or each.in_doubt]
 
     @cached_property
     def _pools(self) -> frozenset[Pool]:

@@ -95,8 +95,8 @@ def pack_program(packages: Path, to: Path, root: Path, architecture: Architectur
     """Pack the sidecar's program, which saves seconds too. `packages` is where nodeside is."""
     code = (
         f"import sys; sys.path.insert(0, {str(packages)!r}); "
-        "from pathlib import Path; from nodeside.driver.handoff.zipapp import program; "
-        f"Path({str(to)!r}).write_bytes(program())"
+        "from pathlib import Path; from nodeside.driver.handoff.zipapp import build_zipapp; "
+        f"Path({str(to)!r}).write_bytes(build_zipapp())"
     )
     _run_python(root, architecture, "-B", "-c", code)
 

@@ -50,7 +50,7 @@ def _condition(name: str) -> str:
 _FIRING, _LIST = alerts("")
 
 _AT_A_GLANCE = Row(
-    "At a peek_driver_name",
+    "At a glance",
     (
         stat(
             "Nodes that should have the driver",

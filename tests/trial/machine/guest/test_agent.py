@@ -19,8 +19,8 @@ from nodeside.trial.machine.machine import GuestProcess
 
 _SERVE = """
 import sys
-from nodeside.trial.machine.guest.agent import Agent
-Agent(int(sys.argv[1])).serve()
+from nodeside.trial.machine.guest.agent import GuestAgent
+GuestAgent(int(sys.argv[1])).serve()
 """
 
 
