@@ -205,7 +205,7 @@ class ClusterCache:
 
 
 def _objects(reflector: Reflector[Any]) -> Mapping[str, Any] | NotListed | None:
-    """Return the objects of a kind, or Unseen if an optional kind is not listed yet."""
+    """Return the objects of a kind, or NotListed if an optional kind is not listed yet."""
     health = reflector.health()
     if health.optional and not health.synced:
         return NotListed(health.trouble or "the API server has not answered yet")

@@ -22,7 +22,7 @@ from nodeside import log
 READING: Final = 2.0  # seconds for all tags that one plan asks for
 # Rounds: one for the tags of OS versions, one for all tags if one of those does not fit, one for
 # the rendered templates of stages, and one to plan.
-MAX_READS_PER_PLAN: Final = 4
+MAX_ROUNDS: Final = 4
 Known = Mapping[str, ToolkitLabels]
 _FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until a failed read is retried
 
@@ -67,7 +67,7 @@ class TagLabels:
 
     def read(self, asked: Callable[[Known], Iterable[Tag]]) -> Known:
         """Read labels for a one-shot command; `asked` may return more tags as labels arrive."""
-        for _ in range(MAX_READS_PER_PLAN):
+        for _ in range(MAX_ROUNDS):
             if not self.learn(list(asked(self._known))):
                 break
         return self._known

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from cluster.cli import image_pulls
-from cluster.cli.leader_status import ControllerNotInstalled, presence
+from cluster.cli.leader_status import ControllerNotInstalled, read_leader
 from cluster.cli.resolve import evidence, image_streams
 from cluster.cli.rivals import rivalries
 from cluster.install import crd_check
@@ -393,7 +393,7 @@ def _controller(api: Api, namespace: str) -> Iterator[Check]:
         if _ends(api.get(NAMESPACES, namespace)):
             return  # what is left of it ends too
     try:
-        who = presence(api, namespace)
+        who = read_leader(api, namespace)
     except ControllerNotInstalled as error:
         yield Check("controller", CheckState.UNKNOWN, "not installed yet", error.hint)
         return

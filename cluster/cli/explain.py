@@ -35,7 +35,13 @@ from cluster.plan.rollout.unload import DriverUnload, UnloadPhase
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import resources
 from cluster.plan.status.drains import held_up
-from cluster.plan.status.messages import nodes, pool_reason, revision_name, shorten, toolkit_message
+from cluster.plan.status.messages import (
+    few_of,
+    nodes,
+    pool_reason,
+    revision_name,
+    toolkit_message,
+)
 from cluster.plan.status.report import report_of
 from cluster.plan.status.stages import blocking, blocking_everywhere, on_node
 from cluster.render.renderer import rendered
@@ -89,7 +95,10 @@ class Explanation:
 
 
 def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
-    """Read the cluster once and explain the controller's view of it. Raises NotInstalled."""
+    """Read the cluster once and explain the controller's view of it.
+
+    Raises ControllerNotInstalled.
+    """
     who = leader_status(api, settings.namespace)
     snapshot = read_once(api, settings)
     snapshot = replace(snapshot, now=api.now())
@@ -127,7 +136,7 @@ def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
     return Explanation(
         subject=f"driver {name}",
         wanted=tuple(_wanted(snapshot, observed)),
-        there=tuple(_observed(snapshot, observed)),
+        there=tuple(_status_lines(snapshot, observed)),
         blocks=tuple(blocks),
         next=tuple(_next(snapshot, name, progressing)),
     )
@@ -150,7 +159,7 @@ def _wanted(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     )
 
 
-def _observed(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
+def _status_lines(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     """Yield lines for the status that the controller last wrote."""
     if old := outdated_status_note(observed):
         yield old
@@ -165,7 +174,7 @@ def _observed(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
         version = read.revisions.drivers[good].spec.version if read and read.revisions.good else ""
         yield f"last good version {revision_name(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
-        yield f"nodes that failed or went down with the newest version: {shorten(lost)}"
+        yield f"nodes that failed or went down with the newest version: {few_of(lost)}"
     for row in status.get("pools", ()):
         pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
         counts = row["nodes"]

@@ -70,7 +70,10 @@ class NodeRow:
 
 
 def report(api: Api, namespace: str, driver: str = "") -> str:
-    """Return the page. Raises NotInstalled, and NoSuchObject for a driver that does not exist."""
+    """Return the page.
+
+    Raises ControllerNotInstalled, and NoSuchObject for a driver that does not exist.
+    """
     overview = look(api, namespace, driver)
     rows = [row for row in api.list(NODE_DRIVERS, _node_row).items if row.report.driver]
     return as_page(overview, rows, api.url, datetime.fromtimestamp(api.now(), UTC))
@@ -92,8 +95,8 @@ def as_page(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime
 
 def _parts(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> Iterator[str]:
     yield paragraph(f"{url}, {now:%Y-%m-%d %H:%M:%S} UTC")
-    if overview.presence.words:
-        yield paragraph(overview.presence.words)
+    if overview.read_leader.words:
+        yield paragraph(overview.read_leader.words)
     drivers = list(overview.drivers.values())
     if not drivers:
         yield paragraph("There is no Driver in this cluster.")

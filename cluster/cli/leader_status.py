@@ -44,8 +44,11 @@ class LeaderStatus:
         return self.leads is False
 
 
-def presence(api: Api, namespace: str) -> LeaderStatus:
-    """Read the Lease. Raises NotInstalled if there is neither a Lease nor a Deployment of ours."""
+def read_leader(api: Api, namespace: str) -> LeaderStatus:
+    """Read the Lease.
+
+    Raises ControllerNotInstalled if there is neither a Lease nor a Deployment of ours.
+    """
     try:
         lease = api.get(LEASES, LEASE, namespace=namespace)
     except NotFound:
@@ -58,7 +61,7 @@ def presence(api: Api, namespace: str) -> LeaderStatus:
 
 def leader_status(api: Api, namespace: str) -> LeaderStatus:
     """Return the presence, with a note if the definitions are outdated; for one-shot commands."""
-    who = presence(api, namespace)
+    who = read_leader(api, namespace)
     old = crd_check.words(crd_check.lacking(api))
     messages = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
     return replace(who, words="\n".join(filter(None, messages)))

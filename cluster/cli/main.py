@@ -201,8 +201,8 @@ def _show(current: Overview, output: str) -> None:
         click.echo(current.table())
         return
     click.echo(current.json())
-    if current.presence.words:
-        click.echo(current.presence.words, err=True)
+    if current.read_leader.words:
+        click.echo(current.read_leader.words, err=True)
 
 
 @root.command()

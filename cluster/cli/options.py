@@ -163,7 +163,7 @@ PULL_SECRETS = click.option(
     help="Secret in the namespace to pull images with.",
 )
 AGENT_IMAGE_HELP = "Pull spec of the device agent, which offers a Driver's devices."
-# By the fields of an Installation.
+# By the fields of InstallSettings.
 _INSTALLED = {
     "image": click.option("--image", default="", help="Pull spec of the controller."),
     "agent_image": click.option(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cluster.cli.leader_status import LeaderStatus, leader_status, presence
+from cluster.cli.leader_status import LeaderStatus, leader_status, read_leader
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError
@@ -44,15 +44,15 @@ class Overview:
     """All Drivers, or one."""
 
     drivers: Drivers
-    presence: LeaderStatus
+    read_leader: LeaderStatus
 
     @property
     def ready(self) -> bool:
         """Whether every Driver is ready and its status is not left from an absent controller."""
-        return not self.presence.absent and all(map(_is_ready, self.drivers.values()))
+        return not self.read_leader.absent and all(map(_is_ready, self.drivers.values()))
 
     def table(self) -> str:
-        return "\n\n".join(part for part in (self.presence.words, *self._tables()) if part)
+        return "\n\n".join(part for part in (self.read_leader.words, *self._tables()) if part)
 
     def _tables(self) -> Iterator[str]:
         if not self.drivers:
@@ -78,7 +78,10 @@ class Overview:
 
 
 def look(api: Api, namespace: str, driver: str = "") -> Overview:
-    """Read once. Raises NotInstalled, and NoSuchObject if `driver` is given and does not exist."""
+    """Read once.
+
+    Raises ControllerNotInstalled, and NoSuchObject if `driver` is given and does not exist.
+    """
     who = leader_status(api, namespace)
     drivers = {each.name: each for each in api.list(DRIVERS, driver_from).items}
     return overview(drivers, who, driver)
@@ -101,7 +104,7 @@ def watch_status(
     with _watched(api, wakes) as drivers:
         while True:
             wakes.wait(0)  # clears earlier wakeups; changes from here on wake the loop again
-            current = overview(drivers.objects() or {}, presence(api, namespace), driver)
+            current = overview(drivers.objects() or {}, read_leader(api, namespace), driver)
             if current != shown:
                 yield current
                 shown = current
@@ -144,9 +147,8 @@ def outdated_status_note(observed: DriverObject) -> str:
 
 
 def _is_ready(observed: DriverObject) -> bool:
-    return condition(observed.status, "Ready")["status"] == "True" and not outdated_status_note(
-        observed
-    )
+    is_ready = condition(observed.status, "Ready")["status"] == "True"
+    return is_ready and not outdated_status_note(observed)
 
 
 def row_of(observed: DriverObject) -> Row:

@@ -14,9 +14,9 @@ from cluster.controller.executor import ExecutionResult
 from cluster.controller.failures import (
     Failure,
     generation_of,
-    next_retry,
     report_failures,
     report_unreadable_kinds,
+    with_next_retry,
 )
 from cluster.controller.status_throttle import StatusThrottle
 from cluster.model.actions import EmitEvent, Plan
@@ -58,7 +58,7 @@ class Amendments:
         plan = report_unreadable_kinds(plan, snapshot, blind, wall)
         plan, self._events = replace(plan, actions=(*plan.actions, *self._events)), []
         plan = self.throttle(plan, snapshot, now)
-        return self.evictions.requeue_for_retry(plan, now)
+        return self.evictions.with_retry_time(plan, now)
 
     def take(
         self, outcome: ExecutionResult, snapshot: Snapshot, *, began: float, now: float
@@ -93,6 +93,6 @@ class Amendments:
                 event = EmitEvent(driver.name, driver.uid, True, failure.reason, failure.message)
                 self._events.append(event)
         generation = generation_of(lane, snapshot)
-        self._failures[lane] = next_retry(
+        self._failures[lane] = with_next_retry(
             before, failure, generation=generation, now=now, jitter=self.jitter()
         )

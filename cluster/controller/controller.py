@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.cache.cache import ClusterCache
-from cluster.cache.image_labels import MAX_READS_PER_PLAN
+from cluster.cache.image_labels import MAX_ROUNDS
 from cluster.controller.amendments import Amendments
 from cluster.controller.executor import Applier, ExecutionResult
 from cluster.controller.failures import (
@@ -167,7 +167,7 @@ class Controller:
 
     def _snapshot_and_plan(self, began: float) -> tuple[Snapshot, Plan]:
         """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
-        for looks_left in reversed(range(MAX_READS_PER_PLAN)):
+        for looks_left in reversed(range(MAX_ROUNDS)):
             snapshot = self._amendments.evictions.seen(self._view.snapshot(), began)
             plan, failed = plan_apart(self._planner, snapshot, self._wall())
             news = self._view.render(plan.templates)

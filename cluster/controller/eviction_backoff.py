@@ -57,7 +57,7 @@ class EvictionBackoff:
             wait = pause * (0.5 + self.jitter() / 2) if message else _LEAVING
             self._asked[uid] = _EvictionAttempt(message, failures, now + wait)
 
-    def requeue_for_retry(self, plan: Plan, now: float) -> Plan:
+    def with_retry_time(self, plan: Plan, now: float) -> Plan:
         """Return the plan with `again_in` at most the time until the next eviction retry."""
         if plan.demand is None:
             return plan

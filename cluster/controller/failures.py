@@ -52,7 +52,7 @@ def failure_of(error: Exception, doing: str) -> Failure:
     )
 
 
-def next_retry(
+def with_next_retry(
     before: Failure | None, trouble: Failure, *, generation: int, now: float, jitter: float
 ) -> Failure:
     """Return the failure with the time of its next retry, by exponential backoff with jitter."""

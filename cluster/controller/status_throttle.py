@@ -65,11 +65,8 @@ class StatusThrottle:
         found = snapshot.drivers.get(action.driver)
         pause = self.between * max(1.0, _nodes(action.status) / _LARGE)
         wait = self._written.get(action.driver, float("-inf")) + pause - now
-        if (
-            found is not None
-            and wait > 0
-            and urgent_fields(found.status) == urgent_fields(action.status)
-        ):
+        urgent = found is None or urgent_fields(found.status) != urgent_fields(action.status)
+        if wait > 0 and not urgent:
             return wait
         self._written[action.driver] = now
         return 0.0
@@ -79,13 +76,8 @@ def urgent_fields(status: Mapping[str, Any]) -> object:
     """Return the parts of a status whose changes are reported at once."""
     conditions = status.get("conditions", ())
     states = [(c.get("type"), c.get("status"), c.get("reason")) for c in conditions]
-    rows = [
-        (
-            row.get("kernel"),
-            reason if (reason := row.get("reason")) not in _TRANSIENT_REASONS else "",
-        )
-        for row in status.get("pools", ())
-    ]
+    reasons = ((row.get("kernel"), row.get("reason")) for row in status.get("pools", ()))
+    rows = [(kernel, "" if why in _TRANSIENT_REASONS else why) for kernel, why in reasons]
     revisions = (status.get("revision"), status.get("lastGoodRevision"))
     return states, rows, revisions, status.get("casualties"), status.get("observedGeneration")
 

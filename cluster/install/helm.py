@@ -1,7 +1,7 @@
 """The Helm chart, made from the templates that `nodeside-cluster install` uses.
 
     Chart.yaml            has the version of the package
-    values.yaml           the fields of an `InstallSettings`, with its values as defaults
+    values.yaml           the fields of `InstallSettings`, with its values as defaults
     values.schema.json    validates the values before Helm renders anything
     crds/                 the definitions: Helm creates them once, never upgrades or deletes them
     templates/            manifests.TEMPLATES as Go templates (helm_templates.py), notes, the image
@@ -35,7 +35,7 @@ from nodeside import __version__
 
 NAME = "nodeside"
 
-# The Helm expressions for the fields of an Installation.
+# The Helm expressions for the fields of InstallSettings.
 LATER: Mapping[str, Later] = {
     "namespace": Later("$.Release.Namespace"),
     "image": Later('(include "nodeside.pullSpec" $.Values.image)'),
@@ -82,7 +82,7 @@ def _template(name: str) -> str:
 
 
 def _values(defaults: InstallSettings) -> dict[str, Any]:
-    """Return the values for values.yaml: those of an Installation, in the usual form of charts."""
+    """Return the values for values.yaml: those of InstallSettings, in the usual form of charts."""
     names = [{"name": name} for name in defaults.pull_secrets]
     proxy = dict(sorted(defaults.proxy.items()))
     images = {"image": parts(defaults.image), "agent_image": parts(defaults.agent_image)}

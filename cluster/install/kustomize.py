@@ -28,7 +28,7 @@ KUSTOMIZATION = "kustomization.yaml"
 _ELSEWHERE = "another-namespace"
 _TRANSFORMERS = "transformers.yaml"
 
-# Every file that a base can have; the Installation decides which of them it has.
+# Every file that a base can have; the InstallSettings decides which of them it has.
 NAMES = frozenset(
     {
         *(f"{name}.yaml" for name in ("crds", *TEMPLATES)),

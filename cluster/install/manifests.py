@@ -5,7 +5,7 @@ for `kubectl apply -f -` and for a repository of manifests. Pure: rendered text 
 is used, and an unknown name in a template is an error.
 
 The Helm chart (helm.py) and the kustomize base (kustomize.py) use the same templates. Templates may
-therefore use the fields of an `InstallSettings` only in `{% if NAME %}`, `{% for … in NAME %}` and
+therefore use the fields of `InstallSettings` only in `{% if NAME %}`, `{% for … in NAME %}` and
 `| tojson`: helm_templates.py lists what it can translate.
 """
 
@@ -52,7 +52,7 @@ IMAGE = "localhost/nodeside-cluster"  # the name that images/build uses
 HEALTH_PORT, METRICS_PORT = 8080, 8443
 
 # In dependency order; the controller is last. ONLY_IF lists the optional templates, with the field
-# of Installation that enables them.
+# of InstallSettings that enables them.
 TEMPLATES = (
     *("namespace", "accounts", "admission", "people", "metrics", "servicemonitor", "openshift"),
     "controller",
@@ -85,7 +85,7 @@ _LABEL_VALUE = re.compile(f"({_NAME_63})?")
 
 
 class NotInstallable(NodesideError):
-    """A value of an `InstallSettings` that no API server or kubelet would accept."""
+    """A value of `InstallSettings` that no API server or kubelet would accept."""
 
     exit_code = ExitCode.USAGE
     reason = "NotInstallable"

@@ -197,12 +197,12 @@ class Api:
         """
         request = RequestInfo("list", resource.plural, "", namespace, resource.group)
         path = resource.path(namespace=namespace)
-        query = _options(labelSelector=selector, fieldSelector=fields)
+        query = _without_empty(labelSelector=selector, fieldSelector=fields)
         whole: Page[T] = Page()
         size = PAGE
         of_kind = _with_kind(resource, trim)
         while True:
-            here = _options(limit=str(size), **{"continue": whole.next})
+            here = _without_empty(limit=str(size), **{"continue": whole.next})
             call = Call("GET", path, request, query | here)
             try:
                 limit = _TEXT_LIMIT if size > 1 else math.inf
@@ -222,7 +222,7 @@ class Api:
     ) -> str:
         """Return the resource version that a list of this kind has now. One try."""
         request = RequestInfo("list", resource.plural, "", namespace, resource.group)
-        query = _options(labelSelector=selector, fieldSelector=fields, limit="1")
+        query = _without_empty(labelSelector=selector, fieldSelector=fields, limit="1")
         call = Call("GET", resource.path(namespace=namespace), request, query)
         answer = self._exchange.send(call, patient=False)
         return _page(request, answer, lambda _: None, math.inf).resource_version
@@ -239,7 +239,7 @@ class Api:
     ) -> Watch:
         """Watch changes after `resource_version`. One try; the caller restarts the watch."""
         request = RequestInfo("watch", resource.plural, "", namespace, resource.group)
-        query = _options(
+        query = _without_empty(
             labelSelector=selector,
             fieldSelector=fields,
             watch="true",
@@ -277,7 +277,7 @@ class Api:
 
         With `dry_run`, the document is checked and nothing is changed.
         """
-        query = _options(force="true", dryRun="All" if dry_run else "")
+        query = _without_empty(force="true", dryRun="All" if dry_run else "")
         content_type = "application/apply-patch+yaml"
         return self._write("patch", "PATCH", document, limits, content_type, **query)
 
@@ -372,7 +372,7 @@ class Api:
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
         """
         request = RequestInfo("get", "pods/log", pod, namespace)
-        query = _options(
+        query = _without_empty(
             container=container, limitBytes=str(limit), tailLines="" if tail is None else str(tail)
         )
         path = PODS.path(pod, namespace=namespace, subresource="log")
@@ -468,6 +468,6 @@ def _bytes_per_char(body: bytes) -> int:
     return 4 if _WIDEST.search(body) else 2
 
 
-def _options(**query: str) -> dict[str, str]:
+def _without_empty(**query: str) -> dict[str, str]:
     """Return the query without empty values."""
     return {key: value for key, value in query.items() if value}

@@ -69,7 +69,7 @@ def kept_from(data: Document) -> ObjectMeta:
 
 
 def over(meta: ObjectMeta, document: Document, *, edited: bool) -> ExistingObject:
-    """Return the Overwrite for applying `document`.
+    """Return the existing object, as applying `document` overwrites it.
 
     `edited`: the existing object was applied as `document` and has been changed since.
     """

@@ -12,7 +12,7 @@ APART: Final = 600.0  # maximum clock skew in seconds
 _LONG_AGO: Final = 1.0  # not 0, which means unknown
 
 
-def limit_to_near_future(moment: float, now: float) -> float:
+def distrust_far_future(moment: float, now: float) -> float:
     """Return a wall clock time, or a time long ago if `moment` is too far in the future.
 
     A timeout counted from a future time would never expire. Clamping to `now` would not help,

@@ -16,7 +16,7 @@ T = TypeVar("T")
 class LookupCache:
     """A cache of lookups, keyed by the identity of the mappings they were made from.
 
-    A new mapping causes a new pass. So an index may be reused for the next snapshot: lookups from
+    A new mapping causes a new pass. So a cache may be reused for the next snapshot: lookups from
     unchanged mappings stay valid.
     """
 

@@ -14,7 +14,7 @@ from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import JobObject, Snapshot
 from cluster.plan.builds.builds import outcome_of
 from cluster.plan.context.context import DriverContext
-from cluster.plan.nodes.neighbours import dependency_error
+from cluster.plan.nodes.neighbours import dependency_problem
 from cluster.plan.objects.build_job import SharedBuild, job
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 
@@ -62,7 +62,7 @@ def delete_unneeded_jobs(context: DriverContext) -> Iterator[Action]:
     Deletes none while the image streams are unknown, or a Driver that this one comes after is not
     there: then the desired builds are unknown too.
     """
-    if context.toolkits.unseen or any(dependency_error(context.snapshot, context.driver)):
+    if context.toolkits.unseen or any(dependency_problem(context.snapshot, context.driver)):
         return
     desired = builds(context)
     yield from (

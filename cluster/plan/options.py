@@ -16,7 +16,7 @@ def status_parts(context: DriverContext, unload: DriverUnload) -> Iterator[Statu
     """Yields the part of each option that the Driver uses, or that has left something."""
     spec, rollout, nodes = context.driver.spec, context.rollout, context.nodes
     if spec.after:
-        reason, message = neighbours.dependency_error(context.snapshot, context.driver)
+        reason, message = neighbours.dependency_problem(context.snapshot, context.driver)
         yield StatusPart(complaints={reason: message})
     if nodes.contested or nodes.taken:
         yield conflicts.status_part(nodes.contested, nodes.taken)

@@ -32,7 +32,7 @@ from cluster.plan.stages.job_changes import jobs_to_create, jobs_to_delete
 from cluster.plan.stages.labels import changed_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
-from cluster.plan.status.messages import shorten
+from cluster.plan.status.messages import few_of
 
 _RESOURCES = {each.kind: each for each in ALLOWED}
 
@@ -116,7 +116,7 @@ def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan |
     last = max(stages, key=lambda stage: _stage_order(found, stage))
     gone = sorted((each for each in left if each.stage == last), key=end_order)
     namespace = snapshot.settings.namespace
-    where = shorten(sorted(pods.get(last, ())))
+    where = few_of(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
     over = [job for job, run in jobs if run.stage == last and not job.deleting]
     ending = [_delete_job(job, namespace) for job in over]

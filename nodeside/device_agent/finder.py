@@ -75,12 +75,12 @@ class Finder:
 
     def _start_thread(self, work: Callable[..., None], *args: object) -> threading.Thread:
         thread = threading.Thread(
-            target=self._report_crash, args=(work, *args), name="finder", daemon=True
+            target=self._run_and_report_crash, args=(work, *args), name="finder", daemon=True
         )
         thread.start()
         return thread
 
-    def _report_crash(self, work: Callable[..., None], *args: object) -> None:
+    def _run_and_report_crash(self, work: Callable[..., None], *args: object) -> None:
         try:
             work(*args)
         except BaseException as exc:

@@ -52,7 +52,7 @@ class CallFailed(NodesideError):
 class Unary:
     """A method: `handler` takes a message of the class `request` and returns the answer.
 
-    It runs in a thread of its own, and may raise Refused.
+    It runs in a thread of its own, and may raise PreconditionFailed.
     """
 
     handler: Callable[[Any], Any]

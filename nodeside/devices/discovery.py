@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from nodeside.devices.health import all_unknown, verdicts
+from nodeside.devices.health import no_answer_message, verdicts
 from nodeside.devices.identity import (
     DeviceIds,
     natural_key,
@@ -248,7 +248,7 @@ class _Reading:
         }
         judged = verdicts(health, (text for text in texts.values() if text is not None))
         return {
-            key: all_unknown(health) if text is None else judged[text]
+            key: no_answer_message(health) if text is None else judged[text]
             for key, text in texts.items()
         }
 

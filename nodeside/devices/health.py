@@ -34,7 +34,7 @@ def verdicts(health: DeviceHealth, texts: Iterable[str]) -> Mapping[str, str]:
     return {text: _unless(fits, health, text) for text, fits in zip(distinct, found, strict=True)}
 
 
-def all_unknown(health: DeviceHealth) -> str:
+def no_answer_message(health: DeviceHealth) -> str:
     """Return why a device is unhealthy whose file is missing or cannot be read."""
     return f"{health.path} says nothing, not {_expected(health)}"
 

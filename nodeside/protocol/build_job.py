@@ -151,7 +151,7 @@ def choose_kernel(
 def termination_message(outcome: BuildOutcome) -> str:
     """Encode the outcome as a termination message, cut to the size that a kubelet keeps."""
     record, limit = encode(outcome), _TEXT_LIMIT
-    record |= dict.fromkeys(_malformed_message(outcome), "")
+    record |= dict.fromkeys(_malformed_fields(outcome), "")
     while True:
         cut = {**record, **{name: _shorten(record[name], limit) for name in _TEXTS}}
         text = json.dumps(cut, ensure_ascii=False, sort_keys=True)
@@ -164,7 +164,7 @@ def _shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def _malformed_message(outcome: BuildOutcome) -> list[str]:
+def _malformed_fields(outcome: BuildOutcome) -> list[str]:
     return [name for name, form in _FORMS.items() if not form.fullmatch(getattr(outcome, name))]
 
 
@@ -179,6 +179,6 @@ def read_message(text: str) -> BuildOutcome | None:
         outcome = decode(BuildOutcome, record) if isinstance(record, dict) else None
     except (ValueError, RecursionError, NodesideError):
         return None
-    if outcome is None or _malformed_message(outcome):
+    if outcome is None or _malformed_fields(outcome):
         return None
     return outcome if math.isfinite(outcome.seconds) and 0 <= outcome.protocol < 1000 else None

@@ -166,7 +166,7 @@ def run(
         full = f"{message}\n{last_lines}" if last_lines else message
         raise ToolTimeout(full, hint=hint) from None
     finally:
-        _terminate(child)
+        _kill_and_reap(child)
     elapsed = time.monotonic() - started
     done = Completed(words, child.returncode, output.text, errors.text, elapsed)
     if check and done.exit_code != 0:
@@ -339,7 +339,7 @@ def reap_orphans(keep: Collection[int] = ()) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def _terminate(child: Child) -> None:
+def _kill_and_reap(child: Child) -> None:
     """Kill the rest of the group and reap the command. Processes stuck in the kernel are left."""
     kill_group(child.pid)
     with suppress(subprocess.TimeoutExpired):

@@ -65,10 +65,10 @@ def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> Bui
                 build, BuildProgress.BROKEN, f"the build's pod cannot start: {waiting}"
             )
         return BuildState(build, BuildProgress.RUNNING, f"Job {build.name} builds for {build.what}")
-    return BuildState(build, *_read_outcome(outcome, kernel), outcome)
+    return BuildState(build, *_progress_of(outcome, kernel), outcome)
 
 
-def _read_outcome(outcome: BuildOutcome, kernel: str) -> tuple[BuildProgress, str]:
+def _progress_of(outcome: BuildOutcome, kernel: str) -> tuple[BuildProgress, str]:
     match outcome.verdict:
         case BuildVerdict.REFUSED:
             return BuildProgress.REFUSED, outcome.words

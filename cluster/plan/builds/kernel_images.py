@@ -7,7 +7,7 @@ use `image` and build. Nodes that have the image stay.
 That DaemonSet stores the fallback: its annotation holds the time and the reason. It survives a
 controller restart, and ends with the revision or with its last node. If at least two nodes, and
 most of those that tried, could not pull the image, new nodes of the pool go there directly for
-`BELIEVED` seconds. Then the next new node tries the image again.
+`FALLBACK_LASTS` seconds. Then the next new node tries the image again.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Nodes:
     @cached_property
     def contested(self) -> Mapping[str, frozenset[str]]:
         """By rival, the nodes that this Driver selects and does not get because of it."""
-        contested = conflicts.nodes_of_older_driver
+        contested = conflicts.nodes_left_to_older_driver
         return {r.name: contested(self.snapshot, self.driver, r) for r in self.rivals}
 
     @cached_property

@@ -135,11 +135,9 @@ class ModuleSupply:
             if each.driver.spec.modules
         ]
         found = with_symbols(build, finds) if finds else build
-        return (
-            build_state(found, self.snapshot, pool.kernel)
-            if isinstance(found, SharedBuild)
-            else found
-        )
+        if isinstance(found, SharedBuild):
+            return build_state(found, self.snapshot, pool.kernel)
+        return found
 
     @property
     def _missing(self) -> str:

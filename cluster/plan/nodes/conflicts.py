@@ -97,7 +97,7 @@ def modules_of(driver: Driver | None) -> frozenset[str]:
     return frozenset(module.name.replace("-", "_") for module in modules)
 
 
-def nodes_of_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver) -> frozenset[str]:
+def nodes_left_to_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver) -> frozenset[str]:
     """Returns the nodes that both select, if `rival` is older and has a module in common.
 
     A node where this driver is assigned already is not included: removing it would help no one.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from cluster.kube.timestamps import limit_to_near_future
+from cluster.kube.timestamps import distrust_far_future
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import DriverPod, Node, NodeReport, Snapshot
 from nodeside.protocol.labels import node_driver_name
@@ -55,7 +55,7 @@ NO_DEADLINE: Final = NodeDeadline()
 
 def down_deadline(node: Node, now: float) -> NodeDeadline:
     """Returns the deadline for a node that is down; the text applies to a node being changed."""
-    until = limit_to_near_future(node.ready_since, now) + LOST
+    until = distrust_far_future(node.ready_since, now) + LOST
     if not node.ready_since:
         return NO_DEADLINE
     if now < until:
@@ -143,7 +143,7 @@ class NodeDeadlines:
         return NodeDeadline(until) if self.snapshot.now < until else NodeDeadline(words=words())
 
     def _believed(self, moment: float) -> float:
-        return limit_to_near_future(moment, self.snapshot.now)
+        return distrust_far_future(moment, self.snapshot.now)
 
     @property
     def _describe(self) -> str:

@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from cluster.kube.timestamps import limit_to_near_future
+from cluster.kube.timestamps import distrust_far_future
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.plan.nodes.drain_state import IDLE, DrainState
 from nodeside.protocol.labels import API_GROUP
@@ -36,21 +36,21 @@ def hold_of(labels: Mapping[str, str], driver: str) -> DrainState:
     return DrainState(since, given_up, ending) if since or given_up or ending else IDLE
 
 
-def timestamp_label(now: float) -> str:
+def timestamp_value(now: float) -> str:
     """Returns a time as a label value."""
     return time.strftime(_STAMP, time.gmtime(now))
 
 
 def seconds_since(since: str, now: float) -> float:
-    """Returns the seconds since a stamp; 0 if it is not a time."""
+    """Returns the seconds since the timestamp of a label; 0 if it is not a time."""
     try:
-        return now - limit_to_near_future(calendar.timegm(time.strptime(since, _STAMP)), now)
+        return now - distrust_far_future(calendar.timegm(time.strptime(since, _STAMP)), now)
     except ValueError:
         return 0.0
 
 
-def label_to_rfc3339(since: str) -> str:
-    """Returns a stamp in the format used in a status."""
+def timestamp_to_rfc3339(since: str) -> str:
+    """Returns such a timestamp in the format used in a status."""
     try:
         return time.strftime(_PEOPLE, time.strptime(since, _STAMP))
     except ValueError:

@@ -60,7 +60,7 @@ def dependency_cycle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
     return ()
 
 
-def dependency_error(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
+def dependency_problem(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
     """Returns why the Driver cannot be loaded anywhere, as reason and message; empty if it can."""
     if path := dependency_cycle(snapshot, driver):
         words = " after ".join(path)

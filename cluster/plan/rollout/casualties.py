@@ -96,10 +96,8 @@ def limit_rows(
     """Return rows for the status; of too many, those that no node still reports come first."""
     broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
     pairs = zip(broken, every, strict=True)
-    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is NodeFailureKind.DOWN))[
-        :CASUALTY_LIMIT
-    ]
-    rows = [each.row() for _, each in order]
+    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is NodeFailureKind.DOWN))
+    rows = [each.row() for _, each in order[:CASUALTY_LIMIT]]
     return sorted(rows, key=lambda row: str(row["node"]))
 
 

@@ -18,14 +18,14 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.kube.timestamps import limit_to_near_future
+from cluster.kube.timestamps import distrust_far_future
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, Uncordon
 from cluster.model.demand import PodDemand
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
 from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
 from cluster.plan.nodes.consumers import all_evicted, by_node, demand_of
-from cluster.plan.nodes.drain_labels import hold_of, holders, seconds_since, timestamp_label
+from cluster.plan.nodes.drain_labels import hold_of, holders, seconds_since, timestamp_value
 from cluster.plan.nodes.drain_state import DrainState
 from cluster.plan.nodes.members import DriverNode
 from cluster.plan.nodes.neighbours import dependents
@@ -143,7 +143,7 @@ def cordons(drains: Drains, now: float) -> Iterator[Cordon]:
         if drains.step(decision) is DrainStep.CORDON:
             hold, node = decision.member.drain, decision.member.node
             labels: dict[str, str | None] = {
-                draining_label(driver): hold.since or timestamp_label(now)
+                draining_label(driver): hold.since or timestamp_value(now)
             }
             if hold.given_up:
                 labels[undrained_label(driver)] = None
@@ -179,7 +179,7 @@ def hold_labels(
     is_timed = hold.since and closed_label(driver) in decision.member.node.labels
     begins = step is DrainStep.HOLD_FOR_STAGES and not is_timed
     if begins:
-        changed[draining_label(driver)] = timestamp_label(now)
+        changed[draining_label(driver)] = timestamp_value(now)
     ends_stages = step is DrainStep.END_STAGES and hold.is_empty
     is_over = hold.given_up != newest or decision.place is Place.NEWEST
     if hold.given_up and (is_over or begins or ends_stages):
@@ -271,7 +271,7 @@ def _lasted(member: DriverNode, driver: Driver, policies: Policies, now: float) 
         return seconds_since(member.drain.since, now)
     if not node.labelled or not is_closed:
         return 0.0
-    return now - limit_to_near_future(node.labelled, now)
+    return now - distrust_far_future(node.labelled, now)
 
 
 def _matters(decision: NodeDecision) -> bool:
@@ -309,11 +309,11 @@ def end_cordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Unc
         if not snapshot.about and not any(_cordons(snapshot, name) for name in held.values()):
             gone = [key for key, name in held.items() if name not in snapshot.drivers]
             yield Uncordon(
-                _driver_to_blame(snapshot, node), node.name, dict.fromkeys((CORDONED, *gone))
+                _driver_that_reports(snapshot, node), node.name, dict.fromkeys((CORDONED, *gone))
             )
         elif not node.unschedulable:
             yield Uncordon(
-                _driver_to_blame(snapshot, node), node.name, {CORDONED: None}, opens=False
+                _driver_that_reports(snapshot, node), node.name, {CORDONED: None}, opens=False
             )
 
 
@@ -326,7 +326,7 @@ def _cordons(snapshot: Snapshot, name: str) -> bool:
     return bool(all_evicted((found.driver, *dependents(snapshot, found.driver))))
 
 
-def _driver_to_blame(snapshot: Snapshot, node: Node) -> str:
+def _driver_that_reports(snapshot: Snapshot, node: Node) -> str:
     """Return the Driver that reports a failure to uncordon; "" if there is none.
 
     The Driver that cordoned the node is no longer known. Prefers one that evicts, on this node.

@@ -117,8 +117,8 @@ def _is_unavailable(member: DriverNode, place: Place) -> bool:
 
     A node that failed on its own does not count, since it would block a correction indefinitely,
     nor does one that waits for another driver, which may never come. A
-    node that failed in a completed rollout is forgiven: see `forgiven`. A held node counts until it
-    is uncordoned. For a node that is down, `_absent` decides as well.
+    node that failed in a completed rollout is forgiven: see `nodes_to_forgive`. A held node counts
+    until it is uncordoned. For a node that is down, `_absent` decides as well.
     """
     if member.lost:
         return False

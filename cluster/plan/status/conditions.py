@@ -20,10 +20,10 @@ from cluster.plan.rollout.casualties import limit_rows
 from cluster.plan.status.messages import (
     and_more,
     cut,
+    few_of,
     kernel_unknown,
     nodes,
     refused,
-    shorten,
     toolkit_message,
 )
 from cluster.plan.status.part import NOTHING, StatusPart
@@ -179,7 +179,7 @@ def _ready(report: StatusInputs, options: StatusPart, motion: RolloutProgress | 
         if message:
             return Condition("Ready", False, reason, message)
     ready = report.counts["ready"]
-    rest = [_down(report), _stuck_pods(report), *options.notes]
+    rest = [_down(report), _stuck_pods_message(report), *options.notes]
     rest += [f"fell back: {why}" for why in list(report.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Condition("Ready", True, "Ready", words)
@@ -198,17 +198,17 @@ def _available(report: StatusInputs, options: StatusPart) -> Condition:
         why = "another driver has all nodes that it selects" if held else _NONE_UP
         return Condition("Available", False, "NoNodes", why)
     if without:
-        return Condition("Available", False, "NodesLacking", f"{words}; not on {shorten(without)}")
+        return Condition("Available", False, "NodesLacking", f"{words}; not on {few_of(without)}")
     return Condition("Available", True, "Available", words)
 
 
 _NONE_UP = "no node that it selects is up"
 
 
-def _stuck_pods(report: StatusInputs) -> str:
+def _stuck_pods_message(report: StatusInputs) -> str:
     """Returns nodes that still work by their earlier report but whose pod is in trouble now."""
     members = [decision.member for decision in report.decisions if decision.member.trouble]
-    return f"but on {shorten(m.node.name for m in members)} {members[0].trouble}" if members else ""
+    return f"but on {few_of(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
 
 def _obstacles(report: StatusInputs, motion: RolloutProgress | None) -> Iterable[tuple[str, str]]:
@@ -230,7 +230,7 @@ def _waiting(report: StatusInputs) -> str:
         if member.word is not None and member.word.reason == WAITS_FOR_DRIVER
     ]
     return (
-        f"{shorten(m.node.name for m in waiting)}: {failure_message(waiting[0])}" if waiting else ""
+        f"{few_of(m.node.name for m in waiting)}: {failure_message(waiting[0])}" if waiting else ""
     )
 
 
@@ -238,7 +238,7 @@ def _down(report: StatusInputs) -> str:
     """Returns nodes that are down and nodes whose kernel is still unknown."""
     with_kernel = (m for m in report.lacking if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
-    words = f"nodes not ready: {shorten(down)}" if down else ""
+    words = f"nodes not ready: {few_of(down)}" if down else ""
     rest = kernel_unknown(m for m in report.lacking if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
@@ -254,7 +254,7 @@ def _progressing(options: StatusPart, motion: RolloutProgress | None) -> Conditi
 
 def _failed(report: StatusInputs) -> str:
     broken = [member for member in report.lacking if member.health is Health.BROKEN]
-    return f"{shorten(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
+    return f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
 
 
 def _unserved(report: StatusInputs) -> str:
@@ -268,7 +268,7 @@ def _unserved(report: StatusInputs) -> str:
     first = min(missing, key=pool_order)
     where = report.named(lambda decision: decision.member.pool == first)
     words = toolkit_message(report.resolutions[first])
-    return f"kernel {first.kernel} on {shorten(where)}{and_more(missing[1:], 'pools')}: {words}"
+    return f"kernel {first.kernel} on {few_of(where)}{and_more(missing[1:], 'pools')}: {words}"
 
 
 def _no_nodes(report: StatusInputs) -> str:

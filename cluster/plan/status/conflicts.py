@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from cluster.plan.nodes.conflicts import WAY_OUT
-from cluster.plan.status.messages import shorten
+from cluster.plan.status.messages import few_of
 from cluster.plan.status.part import StatusPart
 
 ByRival = Mapping[str, Collection[str]]
@@ -15,13 +15,13 @@ def status_part(contested: ByRival, taken: ByRival) -> StatusPart:
     """Returns the complaint about both kinds of nodes, see context/nodes.py."""
     words = [
         f"driver {rival} came first and has a module of the same name: this one is not "
-        f"assigned to {shorten(sorted(names))}"
+        f"assigned to {few_of(sorted(names))}"
         for rival, names in contested.items()
         if names
     ]
     words += [
         f"driver {rival} has a module of the same name: nothing changes on "
-        f"{shorten(sorted(names))} until one of the two drivers leaves them or has other modules"
+        f"{few_of(sorted(names))} until one of the two drivers leaves them or has other modules"
         for rival, names in taken.items()
         if names
     ]

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cluster.model.snapshot import Consumer, DriverObject, EvictionAnswer, Occupancy
 from cluster.model.states import Health, Place
-from cluster.plan.nodes.drain_labels import label_to_rfc3339
+from cluster.plan.nodes.drain_labels import timestamp_to_rfc3339
 from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.rollout.drain import Drains
 from cluster.plan.rollout.drain_table import ENDS_STAGES, DrainStep
 from cluster.plan.rollout.table import Act
-from cluster.plan.status.messages import shorten
+from cluster.plan.status.messages import few_of
 from cluster.plan.status.part import StatusPart
 
 _OPEN = (DrainStep.CORDON, DrainStep.WAIT, DrainStep.EVICT, *ENDS_STAGES)
@@ -26,12 +26,12 @@ def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart
     late = _late(drains, newest)
     held = _open_drains(drains, occupancy)
     only_late = late and _only_late_left(drains.decisions, newest)
-    waits = shorten(_ending(drains, occupancy), shown=1)
+    waits = few_of(_ending(drains, occupancy), shown=1)
     return StatusPart(
         fields={"draining": _rows(drains, occupancy)},
         complaints={"StagesStuck": _stuck(drains.decisions, newest)},
         progress={
-            "Draining": f"draining {shorten(held, shown=1)}" if held else "",
+            "Draining": f"draining {few_of(held, shown=1)}" if held else "",
             "NodesOccupied": late if only_late else "",
         },
         delays="".join(f"; {words}" for words in (waits, late) if words),
@@ -49,7 +49,7 @@ def _rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
     return [
         {
             "node": decision.member.node.name,
-            "since": label_to_rfc3339(decision.member.drain.since),
+            "since": timestamp_to_rfc3339(decision.member.drain.since),
             "message": in_words(drains, decision, occupancy),
         }
         for decision in held
@@ -83,7 +83,7 @@ def _late(drains: Drains, newest: str) -> str:
         for decision in drains.decisions
         if _is_occupied(decision, newest)
     ]
-    return f"{shorten(names)} not drained in time: changes when its pods are gone" if names else ""
+    return f"{few_of(names)} not drained in time: changes when its pods are gone" if names else ""
 
 
 def _stuck(decisions: Iterable[NodeDecision], newest: str) -> str:
@@ -97,7 +97,7 @@ def _stuck(decisions: Iterable[NodeDecision], newest: str) -> str:
         return ""
     namespace, _, pod = pods[0][1].partition("/")
     return (
-        f"{shorten(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot "
+        f"{few_of(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot "
         f"be replaced before it does: kubectl -n {namespace} describe pod {pod}"
     )
 
@@ -124,7 +124,7 @@ def held_up(
     if _only_ends_stages(drains, decision):
         yield words
     elif since and drains.step(decision) is not DrainStep.RELEASE:
-        yield f"held since {label_to_rfc3339(since)}: {message}"
+        yield f"held since {timestamp_to_rfc3339(since)}: {message}"
     if _is_occupied(decision, newest):
         pods = _leftover(decision)
         yield f"not drained in time: changes when its pods are gone, such as {pods}"
@@ -137,7 +137,7 @@ def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> st
         case DrainStep.EVICT:
             return "waiting for " + _pods(drain.pods or (), occupancy.answers)
         case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if drain.stage_pods:
-            return f"{why}: waiting for {shorten(drain.stage_pods, of='pods')}"
+            return f"{why}: waiting for {few_of(drain.stage_pods, of='pods')}"
         case DrainStep.WAIT if _cannot_see_stages(drains, decision):
             return "its stage pods cannot be read"
         case DrainStep.WAIT if occupancy.trouble:
@@ -184,7 +184,7 @@ def _leftover(decision: NodeDecision) -> str:
     drain = decision.member.drain
     if drain.pods or not drain.stage_pods:
         return _pods(drain.pods or (), {})
-    return shorten(drain.stage_pods, of="pods", shown=1)
+    return few_of(drain.stage_pods, of="pods", shown=1)
 
 
 def _pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:

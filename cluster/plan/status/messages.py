@@ -19,7 +19,7 @@ _MESSAGE_LIMIT = 2000  # bytes
 
 
 def toolkit_message(resolution: Resolution) -> str:
-    tags = shorten(reversed(resolution.tags_seen), of="tags")
+    tags = few_of(reversed(resolution.tags_seen), of="tags")
     seen = f"; tags seen: {tags}" if tags else ""
     return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
 
@@ -28,10 +28,10 @@ def kernel_unknown(members: Iterable[DriverNode]) -> str:
     """Returns nodes whose kernel is unknown, as right after they joined; "" if there are none."""
     names = [member.node.name for member in members]
     have = "has not reported its" if len(names) == 1 else "have not reported their"
-    return f"{nodes(len(names))} {have} kernel yet: {shorten(names)}" if names else ""
+    return f"{nodes(len(names))} {have} kernel yet: {few_of(names)}" if names else ""
 
 
-def shorten(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
+def few_of(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
     """Returns a few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
     return shortlist(names, shown, of)
 
@@ -55,9 +55,7 @@ def node_activities(members: Iterable[DriverNode]) -> str:
     for member in members:
         state = member.word.state if member.word is not None else ""
         by_state.setdefault(_ACTIVITY.get(state, state) or _NO_REPORT, []).append(member.node.name)
-    return "; ".join(
-        f"{activity}: {shorten(names)}" for activity, names in sorted(by_state.items())
-    )
+    return "; ".join(f"{activity}: {few_of(names)}" for activity, names in sorted(by_state.items()))
 
 
 def cut(message: str) -> str:

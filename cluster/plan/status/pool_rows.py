@@ -12,10 +12,10 @@ from cluster.plan.nodes.members import failure_message
 from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.status.messages import (
     cut,
+    few_of,
     kernel_unknown,
     node_activities,
     pool_reason,
-    shorten,
     toolkit_message,
 )
 from cluster.plan.status.report import StatusInputs, counts
@@ -67,9 +67,12 @@ def _pool_reasons(
     members = (decision.member for decision in decisions)
     lacking = [member for member in members if member.health is not Health.WORKING]
     if broken := [member for member in lacking if member.health is Health.BROKEN]:
-        yield "NodesFailed", f"{shorten(m.node.name for m in broken)}: {failure_message(broken[0])}"
+        yield (
+            "NodesFailed",
+            f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}",
+        )
     if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
-        yield "NodesNotReady", f"{shorten(down)}: the node is not ready"
+        yield "NodesNotReady", f"{few_of(down)}: the node is not ready"
     fell_back = report.fell_back.get(pool, "")
     busy = [member for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:

@@ -16,7 +16,7 @@ from cluster.model.states import Health, Phase, Place
 from cluster.plan.nodes.members import DriverNode, failure_message
 from cluster.plan.rollout.decisions import NodeDecision
 from cluster.plan.rollout.table import Act
-from cluster.plan.status.messages import node_activities, nodes, running, shorten
+from cluster.plan.status.messages import few_of, node_activities, nodes, running
 from cluster.plan.status.part import NOTHING, StatusPart
 from cluster.plan.status.report import StatusInputs
 from nodeside.spec.model import Upgrade
@@ -48,7 +48,7 @@ class ProgressMessages:
             return ""
         return (
             f"version {self.report.revision_name(rollout.newest)} failed on "
-            f"{shorten(rollout.failed)}, where {self.report.revision_name(rollout.good)} worked: "
+            f"{few_of(rollout.failed)}, where {self.report.revision_name(rollout.good)} worked: "
             f"{self._cause(rollout.failed[0])}; "
             f"correct the spec or go back to the old one{self._retry}"
         )
@@ -96,7 +96,7 @@ class ProgressMessages:
     def rolled_back(self) -> str:
         stale = self.report.named(_is_stale)
         newest = self.report.revision_name(self.report.rollout.newest)
-        return f"changing to {newest}: {shorten(stale)}{self.options.delays}" if stale else ""
+        return f"changing to {newest}: {few_of(stale)}{self.options.delays}" if stale else ""
 
     def busy(self) -> str:
         busy = [
@@ -164,7 +164,7 @@ class ProgressMessages:
     @property
     def _failed_or_down(self) -> str:
         broken = [m.node.name for m in self._holding if m.health is Health.BROKEN]
-        failed = f"{shorten(broken)} failed" if broken else ""
+        failed = f"{few_of(broken)} failed" if broken else ""
         down = _are_down(self._down) if self._down else ""
         return ", ".join(filter(None, (failed, down)))
 
@@ -200,7 +200,7 @@ def stopped(report: StatusInputs) -> str:
 
 
 def _are_down(names: Sequence[str]) -> str:
-    return f"{shorten(names)} {'is' if len(names) == 1 else 'are'} down"
+    return f"{few_of(names)} {'is' if len(names) == 1 else 'are'} down"
 
 
 def _waits_for_turn(decision: NodeDecision) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cluster.model.snapshot import Node
-from cluster.plan.status.messages import cut, shorten
+from cluster.plan.status.messages import cut, few_of
 from cluster.plan.status.part import StatusPart
 from nodeside.spec.devices import Device, Expose
 
@@ -31,7 +31,7 @@ def _row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
         healthy += works
         if works < present:
             sick.append(node.name)
-    message = f"{shorten(sick)}: not all devices work" if sick else ""
+    message = f"{few_of(sick)}: not all devices work" if sick else ""
     return {"name": resource, "devices": devices, "healthy": healthy, "message": cut(message)}
 
 

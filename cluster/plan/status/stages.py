@@ -19,7 +19,7 @@ from cluster.model.states import Health
 from cluster.plan.stages.stage_state import StageState
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status.conditions import Condition, conditions
-from cluster.plan.status.messages import shorten
+from cluster.plan.status.messages import few_of
 
 Status = dict[str, Any]
 
@@ -136,7 +136,7 @@ def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterato
     if late:
         yield (
             "Progressing",
-            f"{shorten(node.name for node in late)}: {_why(staging, step, late[0])}",
+            f"{few_of(node.name for node in late)}: {_why(staging, step, late[0])}",
         )
     if not staging.working:
         yield "Waiting", "the driver works on no node yet"
@@ -153,7 +153,7 @@ def _failing(staging: StagePlan, step: StageState) -> str:
     if not stuck:
         return _failed_job(staging, step) or _late(staging, step)
     stuck.sort(key=lambda pod: pod.name)
-    return f"{shorten(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
+    return f"{few_of(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
 
 
 def _failed_job(staging: StagePlan, step: StageState) -> str:
@@ -166,7 +166,7 @@ def _failed_job(staging: StagePlan, step: StageState) -> str:
             if (words := staging.runs.failed(job, member.node))
         }
         if failed:
-            return f"{shorten(failed)}: {next(iter(failed.values()))}"
+            return f"{few_of(failed)}: {next(iter(failed.values()))}"
     return ""
 
 
@@ -179,7 +179,7 @@ def _late(staging: StagePlan, step: StageState) -> str:
     ]
     if not late:
         return ""
-    return f"{shorten(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
+    return f"{few_of(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
 
 
 def _where(pod: StagePod) -> str:

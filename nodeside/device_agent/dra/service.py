@@ -177,7 +177,7 @@ class ClaimService:
 
     def _prepared_devices(self, asked: Any, number: int) -> Sequence[Any]:
         """Prepare a claim, again if it is prepared; return its devices. Raises NodesideError."""
-        prepared = self._require_ours(asked, number)
+        prepared = self._require_valid(asked, number)
         mine = object()
         self._preparing[mine] = asked.uid
         try:
@@ -198,7 +198,7 @@ class ClaimService:
         given_names = {each["name"] for each in spec["devices"]} if spec else set()
         return _prepared_devices_of(claim, self._site.node, self._kind, given_names)
 
-    def _require_ours(self, asked: Any, number: int) -> Prepared:
+    def _require_valid(self, asked: Any, number: int) -> Prepared:
         if not UID.fullmatch(asked.uid):
             raise ClaimUnfit(f"{asked.uid[:64]!r} is no uid")
         if number >= _MOST:
@@ -266,7 +266,7 @@ class ClaimService:
         for number, each in enumerate(request.claims):
             answer = messages.NodeUnprepareResourceResponse()
             try:
-                prepared = self._require_ours(each, number)
+                prepared = self._require_valid(each, number)
                 with self._exclusive_change(prepared):
                     for call in [c for c, uid in list(self._preparing.items()) if uid == each.uid]:
                         self._preparing.pop(call, None)

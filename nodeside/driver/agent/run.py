@@ -49,7 +49,7 @@ Tell = Callable[[NodeDriverStatus], None]
 _LOCK_TIMEOUT = 60.0  # seconds; another holder of the lock is a person or the previous pod
 _FIRST_RETRY = 5.0  # seconds, doubled up to _LONGEST_RETRY
 _LONGEST_RETRY = 300.0
-_UEVENT_QUIET_SECONDS = 2.0  # seconds after a successful look during which uevents are deferred
+_UEVENT_QUIET = 2.0  # seconds after a successful look during which uevents are deferred
 
 
 class _Result(Enum):
@@ -175,9 +175,7 @@ class DriverLoop:
                     timeout = services.next_start()
                 is_ready = result is _Result.READY
                 ready = ready_path(self.config.host, self.last_read.name) if is_ready else None
-                reason = watch.wait(
-                    timeout, calm=_UEVENT_QUIET_SECONDS if is_ready else retry, ready=ready
-                )
+                reason = watch.wait(timeout, calm=_UEVENT_QUIET if is_ready else retry, ready=ready)
                 if result is _Result.READY:
                     retry = _FIRST_RETRY
                 elif reason.why is not Why.POLL and result is not _Result.SERVICE_FAILED:

@@ -91,7 +91,7 @@ class StatusClient:
 
 
 class RecordingClient:
-    """Replacement for a cluster that records the calls instead, newest last."""
+    """Replacement for a StatusClient: it records the calls, newest last."""
 
     def __init__(self) -> None:
         self.would_write: list[ApiCall] = []
@@ -117,7 +117,7 @@ class RecordingClient:
 
 
 def connect(environ: Mapping[str, str]) -> StatusClient | RecordingClient:
-    """Return the cluster of this pod; outside of a pod, a NoCluster that records the calls."""
+    """Return the cluster of this pod; outside of a pod, a RecordingClient that keeps the calls."""
     access = PodAccess.from_environment(environ)
     return RecordingClient() if access is None else StatusClient(access)
 

@@ -178,7 +178,7 @@ class Installation:
     def run(self) -> tuple[LoadedRecord, Mark]:
         """Load the modules. Return their record, and the kernel log's mark from before the load.
 
-        Raises Refused, RebootRequired, InUse, SequenceFailed, and SystemRefused.
+        Raises RefusedBeforeLoad, RebootRequired, InUse, SequenceFailed, and SystemRefused.
         """
         with self.journal.stage("check"):
             checked = check_bundle(self.task, self.bundle)
@@ -396,7 +396,10 @@ class Installation:
 
 
 def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
-    """Decide whether the loaded modules may be replaced. Raises RebootRequired, Refused."""
+    """Decide whether the loaded modules may be replaced.
+
+    Raises RebootRequired, RefusedBeforeLoad.
+    """
     wanted = task.wanted
     who = plan.occupant(known)
     decision, why = plan.replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)

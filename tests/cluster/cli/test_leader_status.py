@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.leader_status import ControllerNotInstalled, LeaderStatus, presence, read
+from cluster.cli.leader_status import ControllerNotInstalled, LeaderStatus, read, read_leader
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.scripted import Said, ScriptedServer
 
@@ -55,14 +55,14 @@ def test_a_lease_without_a_time_that_can_be_read_has_no_leader(spec: dict[str, A
 
 def test_a_controller_that_is_installed_and_never_led_is_said(tmp_path: Path) -> None:
     with ScriptedServer(NOTHING, Said(body="{}")) as server:
-        said = presence(server.api(tmp_path), "nodeside")
+        said = read_leader(server.api(tmp_path), "nodeside")
 
     assert said == LeaderStatus(False, f"no controller has led yet; {SEE}")
 
 
 def test_who_may_not_read_the_lease_is_told_that_it_is_not_known(tmp_path: Path) -> None:
     with ScriptedServer(FORBIDDEN) as server:
-        said = presence(server.api(tmp_path), "nodeside")
+        said = read_leader(server.api(tmp_path), "nodeside")
 
     assert said.leads is None
     assert said.words.startswith("whether a controller leads is not known: no permission")
@@ -74,7 +74,7 @@ def test_a_wrong_namespace_is_refused_with_the_right_one(tmp_path: Path) -> None
         ScriptedServer(NOTHING, NOTHING, binding) as server,
         pytest.raises(ControllerNotInstalled) as caught,
     ):
-        presence(server.api(tmp_path), "nodeside")
+        read_leader(server.api(tmp_path), "nodeside")
 
     assert str(caught.value).startswith("nodeside is not installed in namespace nodeside: ")
     assert caught.value.hint == "it is in namespace drivers: add --namespace drivers"
@@ -86,6 +86,6 @@ def test_a_cluster_without_nodeside_says_how_it_is_installed(tmp_path: Path) -> 
         ScriptedServer(NOTHING, NOTHING, NOTHING) as server,
         pytest.raises(ControllerNotInstalled) as caught,
     ):
-        presence(server.api(tmp_path), "nodeside")
+        read_leader(server.api(tmp_path), "nodeside")
 
     assert caught.value.hint == "nodeside-cluster install --help"

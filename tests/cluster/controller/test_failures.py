@@ -9,9 +9,9 @@ from cluster.controller.failures import (
     Failure,
     backing_off,
     failure_of,
-    next_retry,
     report_failures,
     with_failure_condition,
+    with_next_retry,
 )
 from cluster.kube.errors import Forbidden
 from cluster.model.actions import Apply, Create, EmitEvent, LabelNode, Plan, SetStatus
@@ -156,7 +156,7 @@ def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it(
 def test_each_failure_in_a_row_rests_longer_up_to_a_minute() -> None:
     waits, before = [], None
     for _ in range(9):
-        before = next_retry(before, REFUSED, generation=1, now=0, jitter=1)
+        before = with_next_retry(before, REFUSED, generation=1, now=0, jitter=1)
         waits.append(before.again_at)
 
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -166,4 +166,4 @@ def test_a_driver_that_was_changed_is_tried_at_once() -> None:
     assert backing_off(REFUSED, generation=1, now=49)
     assert not backing_off(REFUSED, generation=2, now=49)
     assert not backing_off(REFUSED, generation=1, now=50)
-    assert next_retry(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1
+    assert with_next_retry(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1

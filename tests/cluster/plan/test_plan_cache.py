@@ -17,6 +17,7 @@ from cluster.model.snapshot import DriverPod, ToolkitLabels
 from cluster.model.stages import StagePod, Stages
 from cluster.plan import planner as module
 from cluster.plan.nodes.deadlines import NO_REPORT
+from cluster.plan.planner import Planner, plan
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.images import cannot_have_it, prebuilt
 from tests.cluster.fakes.model import PCI, Model
@@ -298,3 +299,145 @@ def test_a_fall_back_to_building_ends_by_the_clock(planned: Any) -> None:
     model.planner(model.snapshot, FALLBACK_LASTS - 1)
     assert planned(model, FALLBACK_LASTS - 0.5) == set()
     assert planned(model, FALLBACK_LASTS) == {"edu"}
+
+
+# --- what another Driver can change, though it is in no group with this one ----------------------
+
+
+def differs(planner: Planner, model: Model, now: float = 0.0) -> bool:
+    """Whether a plan that remembers earlier looks is not the one without a memory."""
+    kept, made = planner(model.snapshot, now), plan(model.snapshot, now)
+    return replace(kept, again_in=None) != replace(made, again_in=None)
+
+
+def looked_at(model: Model, now: float = 0.0) -> Planner:
+    planner = Planner()
+    assert not differs(planner, model, now)
+    return planner
+
+
+SELECTS = """
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: plugin}
+spec:
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec:
+      nodeSelector: {nodeside.io/one.state: ready}
+      containers: [{name: main, image: registry.example.com/x:1}]
+"""
+SHARED = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: shared}
+data: {a: b}
+"""
+STAGED: dict[str, Any] = {"stages": [{"name": "first", "manifests": "m"}]}
+
+
+def test_a_stage_may_select_nodes_by_the_label_of_another_driver() -> None:
+    model = at_rest()
+    model.apply_driver("two", modules=[{"name": "two"}], **STAGED)
+    model.config_map("m", ds_yaml=SELECTS)
+    model.relabel("n0", {"nodeside.io/one.state": "ready", "nodeside.io/two.state": "ready"})
+    model.relabel("n1", {"nodeside.io/two.state": "ready"})
+    for _ in range(6):
+        settle(model)
+        model.play_stages()
+    settle(model)
+    planner = looked_at(model)
+
+    model.relabel("n1", {"nodeside.io/one.state": "ready"})
+
+    assert not differs(planner, model)
+
+
+def test_an_object_that_was_in_the_way_of_a_stage_may_be_another_drivers() -> None:
+    model = at_rest()
+    for name in ("one", "two"):
+        stages = [{"name": "first", "manifests": f"of-{name}"}]
+        model.apply_driver(name, modules=[{"name": name}], stages=stages)
+        model.relabel("n0", {f"nodeside.io/{name}.state": "ready"})
+    model.config_map("of-one", a_yaml=SHARED)
+    model.config_map("of-two", a_yaml=SHARED.replace("shared", "other"))
+    settle(model)
+    model.config_map("of-two", a_yaml=SHARED)
+    settle(model)
+    model.apply_driver("one", modules=[{"name": "one"}])
+    planner = looked_at(model)
+
+    for _ in range(4):
+        assert not differs(planner, model)
+        model.carry_out(model.plan().actions)
+
+
+@pytest.mark.parametrize(
+    "spec", [{"rollout": {"paused": True}}, {"prebuilt": {"sources": [STORE]}}], ids=str
+)
+def test_an_image_that_another_driver_proved_is_lost_with_its_nodes(spec: dict[str, Any]) -> None:
+    model = Model()
+    model.add(["n0", "n1"])
+    model.apply_driver("one", modules=[{"name": "one"}])
+    settle(model)
+    model.apply_driver("two", modules=[{"name": "two"}], toolkit={}, **spec)
+    settle(model)
+    planner = looked_at(model)
+
+    for node in model.nodes:
+        model.report(node, State.FAILED, "one")
+
+    for _ in range(3):
+        assert not differs(planner, model)
+        model.carry_out(model.plan().actions)
+
+
+def test_a_pod_of_an_older_assignment_is_not_the_one_that_is_waited_for() -> None:
+    model = Model()
+    model.add(["n0", "n1"], labelled=1000.0)
+    for name in ("one", "two"):
+        model.apply_driver(name, modules=[{"name": name}])
+    settle(model)
+    model.node_drivers.pop("two.n1")
+    old = DriverPod("old", "nodeside", "u", "two", "n1", "two-000000000000", deleting=True)
+    model.pods["old"] = replace(old, created=500.0)
+    other = next(each for each in model.daemonsets.values() if each.driver == "one")
+    model.carry_out(model.plan(now=1600.0).actions)
+    planner = looked_at(model, 1600.0)
+
+    model.daemonsets[other.name] = replace(other, touched=1590.0)
+
+    assert not differs(planner, model, 1601.0)
+
+
+def test_a_driver_may_select_by_the_label_of_one_that_is_not_there() -> None:
+    model = Model()
+    model.add(["n0", "n1"])
+    by_one = {"nodeSelector": {"nodeside.io/one.state": "ready"}}
+    model.apply_driver("four", modules=[{"name": "four"}], hardware=by_one)
+    model.relabel("n0", {"nodeside.io/one.state": "ready"})
+    settle(model)
+    planner = looked_at(model)
+
+    model.relabel("n1", {"nodeside.io/one.state": "ready"})
+
+    assert not differs(planner, model)
+
+
+def test_the_deadline_of_a_driver_whose_plan_is_not_kept_concerns_those_after_it() -> None:
+    model = Model()
+    model.add(["n0", "n1", "n2"], labelled=1000.0)
+    model.apply_driver("one", modules=[{"name": "one"}])
+    after = {"modules": [{"name": "two"}], "after": ["one"]}
+    model.apply_driver("two", **after, rollout={"maxUnavailable": "1"})
+    settle(model)
+    model.node_drivers.pop("one.n2")
+    second = {"rollout": {"maxUnavailable": "1", "canary": 0}, "version": "2.0.0"}
+    model.apply_driver("two", **after, **second)
+    while actions := plan(model.snapshot, 1010.0).actions:
+        model.carry_out(actions)
+    planner = looked_at(model, 1010.0)
+
+    for now in (1060.0, 1061.0, 1062.0):
+        assert not differs(planner, model, now)

@@ -637,7 +637,7 @@ def test_a_stuck_module_is_waited_for_once_and_then_takes_a_reboot(
 def test_a_driver_that_wakes_itself_looks_a_few_times_only(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the real Watch: its clock goes on only while it waits."""
+    """With the real Wakeups: its clock goes on only while it waits."""
     node.put_bundle(node.task(modules=[{"name": "straw"}, {"name": "hay"}]))
     node.kernel.refuse_load["hay"] = [Refusal(19)] * 1000
     events = Queue()

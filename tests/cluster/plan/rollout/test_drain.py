@@ -13,7 +13,7 @@ from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, Uncordon,
 from cluster.model.lanes import CORDONS, Lane
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import Occupancy
-from cluster.plan.nodes.drain_labels import timestamp_label
+from cluster.plan.nodes.drain_labels import timestamp_value
 from cluster.plan.rollout.drain_table import (
     DRAIN_TABLE,
     Change,
@@ -548,9 +548,9 @@ def test_a_controller_that_dies_between_two_actions_is_taken_over_from(crash_at:
 
 
 def test_a_time_on_a_node_is_readable_and_survives_nonsense() -> None:
-    from cluster.plan.nodes.drain_labels import label_to_rfc3339, seconds_since
+    from cluster.plan.nodes.drain_labels import seconds_since, timestamp_to_rfc3339
 
-    assert timestamp_label(1000.0) == "19700101T001640Z"
+    assert timestamp_value(1000.0) == "19700101T001640Z"
     assert seconds_since("19700101T001640Z", 1060.0) == 60.0
-    assert label_to_rfc3339("19700101T001640Z") == "1970-01-01T00:16:40Z"
-    assert (seconds_since("soon", 1060.0), label_to_rfc3339("soon")) == (0.0, "soon")
+    assert timestamp_to_rfc3339("19700101T001640Z") == "1970-01-01T00:16:40Z"
+    assert (seconds_since("soon", 1060.0), timestamp_to_rfc3339("soon")) == (0.0, "soon")

@@ -19,7 +19,7 @@ from cluster.model.stages import (
     StageObject,
     Stages,
 )
-from cluster.plan.nodes.drain_labels import timestamp_label
+from cluster.plan.nodes.drain_labels import timestamp_value
 from cluster.plan.planner import plan
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
@@ -43,7 +43,7 @@ from tests.cluster.fakes.stagedriver import (
 )
 
 ASSIGNED = assigned_label("edu")
-_ENDS = {CLOSED: "closed", FIRST: None, SECOND: None, DRAINING: timestamp_label(0.0)}
+_ENDS = {CLOSED: "closed", FIRST: None, SECOND: None, DRAINING: timestamp_value(0.0)}
 DEPLOYMENT = daemonset("dashboard").replace("DaemonSet", "Deployment")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.install.crds import driver_crd
-from cluster.plan.status.messages import and_more, shorten
+from cluster.plan.status.messages import and_more, few_of
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
@@ -85,10 +85,10 @@ def test_one_word_says_what_is_the_matter(at: int, reason: str, ready: str, degr
 
 
 def test_a_message_names_a_few_nodes_and_counts_the_rest() -> None:
-    assert shorten([]) == ""
-    assert shorten(["n1", "n2", "n3"]) == "n1, n2, n3"
-    assert shorten(["n1", "n2", "n3", "n4"]) == "n1, n2, n3 and 1 more node"
-    assert shorten(f"n{number}" for number in range(10)) == "n0, n1, n2 and 7 more nodes"
+    assert few_of([]) == ""
+    assert few_of(["n1", "n2", "n3"]) == "n1, n2, n3"
+    assert few_of(["n1", "n2", "n3", "n4"]) == "n1, n2, n3 and 1 more node"
+    assert few_of(f"n{number}" for number in range(10)) == "n0, n1, n2 and 7 more nodes"
     assert and_more("", "pools") == ""
     assert and_more("a", "pools") == " (and 1 more pool)"
     assert and_more("ab", "pools") == " (and 2 more pools)"
