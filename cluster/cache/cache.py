@@ -20,6 +20,7 @@ from cluster.kube.reflector import Reflector, Selection, WatchHealth
 from cluster.kube.resources import Resource
 from cluster.model import parse
 from cluster.model.demand import PodDemand
+from cluster.model.index import LookupCache
 from cluster.model.names import BUILDER, JOBS_OF_OURS, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.snapshot import Node, NotListed, Settings, Snapshot, Tag
@@ -73,6 +74,7 @@ class ClusterCache:
         self._consumers = ConsumerCache(api, wake)
         self._tag_labels = TagLabels(api)
         self._streams = ImageStreamFilter()
+        self._lookups = LookupCache()  # those over what did not change are made once
         chosen = selections(settings.namespace, self._streams.trim)
         chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
         self._reflectors = {
@@ -155,6 +157,7 @@ class ClusterCache:
             occupancy=self._consumers.occupancy(),
             toolkit_labels=self._tag_labels.known,
             toolkits_pending=self._tag_labels.pending,
+            index=self._lookups,
         )
         return self._stages.added(snapshot)
 

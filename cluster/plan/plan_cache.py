@@ -65,6 +65,7 @@ class PlanCache:
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
         self._now = 0.0
+        self._groups: Groups = {}
         self._kept: dict[str, _Kept] = {}
         self._due_at: dict[str, float] = {}  # when each plan may change, also if it is not kept
 
@@ -73,17 +74,17 @@ class PlanCache:
         before, self._snapshot = self._snapshot, snapshot
         earlier, self._now = self._now, now
         self._due_at = {k: v for k, v in self._due_at.items() if k in snapshot.drivers}
-        if before is None or now < earlier:
+        old, self._groups = self._groups, groups_of(snapshot)
+        if before is None or now < earlier or old != self._groups:
             self._kept.clear()
         if not self._kept or before is None:
             return
-        groups = groups_of(snapshot)
         for name in (*self._due(), *affected_drivers(before, snapshot)):
             if name == ALL:
                 self._kept.clear()
             if not self._kept:
                 break
-            for each in groups.get(name, {name}):
+            for each in self._groups.get(name, {name}):
                 self._kept.pop(each, None)
 
     def plan_of(self, driver: str) -> Plan | None:
@@ -139,7 +140,7 @@ def _make_groups(
 
 def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Yields the Drivers that the changes concern; ALL may come at any point."""
-    if _read_by_all(before) != _read_by_all(after) or groups_of(before) != groups_of(after):
+    if _read_by_all(before) != _read_by_all(after):
         yield ALL
     for name, old, new in _changes(before.drivers, after.drivers):
         if old != new:
