@@ -28,6 +28,7 @@ from cluster.model.snapshot import (
 )
 from cluster.model.stages import Stages
 from cluster.plan.nodes.conflicts import modules_of, modules_of_revision
+from cluster.plan.nodes.drain_labels import holders
 from cluster.plan.nodes.hardware import has_hardware
 from nodeside.protocol.labels import API_GROUP, node_driver_name
 
@@ -186,8 +187,8 @@ def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     with_stages: set[str] | None = None
     for name, old, new in _changes(before.nodes, after.nodes):
         sides = [each for each in (old, new) if each is not None]
-        if any(CORDONED in each.labels for each in sides):
-            yield ALL  # whether our cordon ends depends on the labels of all Drivers
+        if len({_holds(each) for each in sides}) > 1 or len(sides) == 1:
+            yield from [ALL] if any(CORDONED in each.labels for each in sides) else ()
         changed = _changed_labels(old, new) if old and new else None
         if changed is not None and all(changed):
             yield from changed
@@ -195,6 +196,11 @@ def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
             with_stages = _drivers_with_stages(after) if with_stages is None else with_stages
             yield from with_stages
             yield from _drivers_on(name, sides, after)
+
+
+def _holds(node: Node) -> tuple[bool, frozenset[str]]:
+    """Returns whether we cordoned a node, and the Drivers that hold it: all others read that."""
+    return CORDONED in node.labels, frozenset(name for _, name in holders(node.labels))
 
 
 def _changed_labels(old: Node, new: Node) -> set[str] | None:

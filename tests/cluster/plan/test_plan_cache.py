@@ -12,7 +12,7 @@ import pytest
 
 from cluster.model.annotations import FALLBACK_LASTS
 from cluster.model.labelmap import labels_of
-from cluster.model.names import stage_label
+from cluster.model.names import CORDONED, stage_label
 from cluster.model.snapshot import DriverPod, ToolkitLabels
 from cluster.model.stages import StagePod, Stages
 from cluster.plan import planner as module
@@ -441,3 +441,14 @@ def test_the_deadline_of_a_driver_whose_plan_is_not_kept_concerns_those_after_it
 
     for now in (1060.0, 1061.0, 1062.0):
         assert not differs(planner, model, now)
+
+
+def test_a_cordon_of_ours_concerns_everybody_when_a_hold_of_it_changes(planned: Any) -> None:
+    model = at_rest(rollout={"evict": {"resources": ["example.com/edu"]}})
+    model.relabel("n1", {CORDONED: "", "nodeside.io/two.draining": "20260101T000000Z"})
+    model.planner(model.snapshot, 0.0)
+
+    model.report("n1", State.READY, "one", message="another")
+    assert "three" not in planned(model)
+    model.relabel("n1", {"nodeside.io/two.draining": None})
+    assert planned(model) == set(NAMES)
