@@ -107,7 +107,7 @@ class Applier:
         self._requests = ThreadPoolExecutor(parallel, thread_name_prefix="request")
         self._lanes = ThreadPoolExecutor(_LANES, thread_name_prefix="driver")
         self._lock = threading.Lock()
-        self._collided: set[str] = set()
+        self._collided: set[tuple[str, str, str]] = set()  # targets of creates
 
     def __enter__(self) -> Applier:
         return self
@@ -131,10 +131,11 @@ class Applier:
     def is_name_taken(self, action: Action) -> bool:
         """Return whether a create conflicts again after a new snapshot. Then the existing object of
         that name is not in our cache, so it is not ours."""
+        if not isinstance(action, Create):
+            return False
         with self._lock:
-            again = action.words in self._collided
-            if isinstance(action, Create):
-                self._collided.add(action.words)
+            again = action.target in self._collided
+            self._collided.add(action.target)
         return again
 
     def do(
@@ -180,7 +181,7 @@ class Applier:
         else:
             answer = self._api.create(action.document, **limit())
             with self._lock:
-                self._collided.discard(action.words)
+                self._collided.discard(action.target)
         # Applied objects of stages have watches of their own.
         if isinstance(action, Create) or not lane_of(action).is_of_stages:
             self._record_version(outcome, resource_of(action.document), answer)

@@ -54,6 +54,12 @@ class Create:
     def words(self) -> str:
         return f"create {self.document['kind']} {self.document['metadata']['name']}"
 
+    @property
+    def target(self) -> tuple[str, str, str]:
+        """Kind, namespace and name of the object."""
+        metadata = self.document["metadata"]
+        return self.document["kind"], metadata.get("namespace", ""), metadata["name"]
+
 
 @dataclass(frozen=True, slots=True)
 class Delete:
