@@ -19,7 +19,7 @@ from typing import Any
 from cluster.cache.cache import ClusterCache
 from cluster.cache.image_labels import MAX_ROUNDS
 from cluster.controller.amendments import Amendments
-from cluster.controller.executor import Applier, ExecutionResult
+from cluster.controller.executor import ExecutionResult, Executor
 from cluster.controller.failures import (
     Failure,
     failure_of,
@@ -60,7 +60,7 @@ class Controller:
         self,
         view: ClusterCache,
         wakes: Wakeup,
-        applier: Applier,
+        executor: Executor,
         planner: Planner,
         *,
         stopping: threading.Event,
@@ -74,7 +74,7 @@ class Controller:
     ) -> None:
         self._view = view
         self._wakes = wakes
-        self._applier = applier
+        self._executor = executor
         self._planner = planner
         self._stopping = stopping
         self._pulse = pulse or Heartbeat()
@@ -146,7 +146,7 @@ class Controller:
         snapshot, failure = self._view.snapshot(), unreadable_kinds(self._view.health())
         plan = report_unreadable_kinds(Plan(()), snapshot, failure, self._wall())
         if plan.actions:
-            self._wait_for_own_writes(self._applier.carry_out(plan, snapshot, leadership))
+            self._wait_for_own_writes(self._executor.carry_out(plan, snapshot, leadership))
 
     def _reconcile_once(self, leadership: Leadership) -> float | None:
         """Run one round: look, plan, carry out. Return the seconds until the next one without a
@@ -156,7 +156,7 @@ class Controller:
         self._view.want(plan.demand)
         planned = self._now()
         self._cpu_budget.spend(self._worked() - worked, planned)
-        outcome = self._applier.carry_out(plan, snapshot, leadership)
+        outcome = self._executor.carry_out(plan, snapshot, leadership)
         if self._amendments.take(outcome, snapshot, began=began, now=self._now()):
             self._wakes.wake()
         result = ReconcileResult(snapshot, plan, outcome, planned - began, self._now() - planned)

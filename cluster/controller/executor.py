@@ -86,7 +86,7 @@ class ExecutionResult:
     lost: LostLead | None = None
 
 
-class Applier:
+class Executor:
     """Executor of plans. Use as a context manager: its threads end with it."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Applier:
         self._lock = threading.Lock()
         self._collided: set[tuple[str, str, str]] = set()  # targets of creates
 
-    def __enter__(self) -> Applier:
+    def __enter__(self) -> Executor:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -292,7 +292,7 @@ class Applier:
 class _Lanes:
     """The execution of one plan."""
 
-    applier: Applier
+    executor: Executor
     snapshot: Snapshot
     leadership: Leadership
     outcome: ExecutionResult
@@ -309,7 +309,7 @@ class _Lanes:
         if len(actions) == 1:
             self._one(lane, actions[0])
         else:
-            list(self.applier.in_parallel(lambda action: self._one(lane, action), actions))
+            list(self.executor.in_parallel(lambda action: self._one(lane, action), actions))
 
     def _one(self, lane: Lane, action: Action) -> None:
         troubles = self.outcome.troubles
@@ -318,7 +318,7 @@ class _Lanes:
         if self._ended(lane) or stopped or self._left_over(lane, action):
             return
         try:
-            self.applier.do(action, self.snapshot, self.leadership.left, self.outcome)
+            self.executor.do(action, self.snapshot, self.leadership.left, self.outcome)
         except LostLead as lost:
             self.outcome.lost = lost
         except ApiError as error:
@@ -337,7 +337,7 @@ class _Lanes:
 
         A conflict is neither: somebody else wrote first, and the next snapshot shows the result.
         """
-        if isinstance(error, Conflict) and not self.applier.is_name_taken(action):
+        if isinstance(error, Conflict) and not self.executor.is_name_taken(action):
             log.detail(f"cannot {action.words}: {error}")
             self.outcome.overtaken = True
         elif error.concerns_all:

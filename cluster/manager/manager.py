@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cluster.cache.cache import ClusterCache
 from cluster.controller.controller import Controller, Planner
-from cluster.controller.executor import PARALLEL, Applier
+from cluster.controller.executor import PARALLEL, Executor
 from cluster.controller.pacing import Heartbeat, LoopTimings
 from cluster.install import crd_check
 from cluster.kube import election as leader
@@ -100,13 +100,13 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
         election.look_first()
         stack.enter_context(_waking(stopping, wakes.wake))
         stack.enter_context(view)
-        applier = stack.enter_context(
-            Applier(api, instance=options.identity, parallel=options.parallel, wall=api.now)
+        executor = stack.enter_context(
+            Executor(api, instance=options.identity, parallel=options.parallel, wall=api.now)
         )
         controller = Controller(
             view,
             wakes,
-            applier,
+            executor,
             planner,
             stopping=stopping,
             pulse=pulse,

@@ -40,7 +40,7 @@ def model(*names: str) -> Model:
 
 def run_until(
     made: Model,
-    applier: FakeApplier,
+    executor: FakeApplier,
     planner: Any,
     holds: Callable[[], bool],
     view: FakeView | None = None,
@@ -50,7 +50,7 @@ def run_until(
     controller = Controller(
         view or FakeView(made),  # type: ignore[arg-type]
         wakes,
-        applier,  # type: ignore[arg-type]
+        executor,  # type: ignore[arg-type]
         planner,
         stopping=stopping,
         pace=QUICK,
@@ -147,12 +147,12 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
         error = Forbidden("no rule", status=403)
         return ExecutionResult(troubles={Lane("bad"): failure_of(error, "apply DaemonSet bad-1")})
 
-    applier = FakeApplier(made, fails)
-    run_until(made, applier, plan, lambda: degraded(made, "bad") == "Forbidden")
+    executor = FakeApplier(made, fails)
+    run_until(made, executor, plan, lambda: degraded(made, "bad") == "Forbidden")
     assert degraded(made, "good") == "AsExpected"
 
     refuse[0] = False
-    run_until(made, applier, plan, lambda: degraded(made, "bad") == "AsExpected")
+    run_until(made, executor, plan, lambda: degraded(made, "bad") == "AsExpected")
 
 
 def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> None:
@@ -161,7 +161,7 @@ def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> No
 
     def slow(planned: Plan) -> ExecutionResult:
         clock[0] += 5.0
-        if len(applier.plans) == 6:
+        if len(executor.plans) == 6:
             stopping.set()
         wakes.wake()
         written = any(isinstance(action, SetStatus) for action in planned.actions)
@@ -169,13 +169,13 @@ def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> No
             troubles={Lane("good", STATUS): replace(refused, mute=True)} if written else {}
         )
 
-    applier = FakeApplier(made, slow)
+    executor = FakeApplier(made, slow)
     leadership = Leadership()
     leadership.begin(float("inf"))
     Controller(
         FakeView(made),  # type: ignore[arg-type]
         wakes,
-        applier,  # type: ignore[arg-type]
+        executor,  # type: ignore[arg-type]
         plan,
         stopping=stopping,
         pace=QUICK,
@@ -184,13 +184,13 @@ def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> No
         jitter=lambda: 1.0,
     ).work(leadership)
 
-    said = [a for each in applier.plans for a in each.actions if isinstance(a, EmitEvent)]
+    said = [a for each in executor.plans for a in each.actions if isinstance(a, EmitEvent)]
     assert [say.reason for say in said] == ["Forbidden"]
 
 
 def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
     made = model("good")
-    applier = FakeApplier(made)
+    executor = FakeApplier(made)
 
     def refuses(planned: Plan) -> ExecutionResult | None:
         if any(isinstance(action, SetStatus) for action in planned.actions):
@@ -200,14 +200,14 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
         return None
 
     def refused() -> list[int]:
-        return [at for at, each in enumerate(applier.plans) if refuses(each) is not None]
+        return [at for at, each in enumerate(executor.plans) if refuses(each) is not None]
 
     def told() -> list[tuple[int, EmitEvent]]:
-        acted = ((at, a) for at, each in enumerate(applier.plans) for a in each.actions)
+        acted = ((at, a) for at, each in enumerate(executor.plans) for a in each.actions)
         return [(at, action) for at, action in acted if isinstance(action, EmitEvent)]
 
-    applier.fails = refuses
-    run_until(made, applier, plan, lambda: bool(told()) and refused()[-1] > told()[0][0])
+    executor.fails = refuses
+    run_until(made, executor, plan, lambda: bool(told()) and refused()[-1] > told()[0][0])
 
     assert [(say.reason, say.warning, say.note) for _, say in told()] == [
         (
@@ -221,10 +221,10 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
 def test_while_the_server_is_gone_it_is_asked_again_and_again_and_no_driver_is_blamed() -> None:
     made = model("edu")
     outage = ExecutionResult(outage=Unreachable("no answer"))
-    applier = FakeApplier(made)
-    applier.fails = lambda _: outage if len(applier.plans) < 5 else None
+    executor = FakeApplier(made)
+    executor.fails = lambda _: outage if len(executor.plans) < 5 else None
 
-    run_until(made, applier, plan, lambda: degraded(made, "edu") != "")
+    run_until(made, executor, plan, lambda: degraded(made, "edu") != "")
 
     assert degraded(made, "edu") == "AsExpected"
 
@@ -235,7 +235,7 @@ def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() 
 
         def refresh(self, _timeout: float, *, optional: bool) -> bool:
             assert self.renewed == [7.0]
-            assert not applier.plans
+            assert not executor.plans
             self.looks -= 1
             return not self.looks
 
@@ -245,11 +245,11 @@ def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() 
         return Plan(())
 
     made, wakes = model("edu"), Wakeup()
-    view, applier, stopping = OldView(made), FakeApplier(made), threading.Event()
+    view, executor, stopping = OldView(made), FakeApplier(made), threading.Event()
     controller = Controller(
         view,  # type: ignore[arg-type]
         wakes,
-        applier,  # type: ignore[arg-type]
+        executor,  # type: ignore[arg-type]
         plan_once,
         stopping=stopping,
         pace=QUICK,
@@ -258,7 +258,7 @@ def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() 
     leadership.begin(float("inf"), alone_since=7.0)
     controller.work(leadership)
 
-    assert len(applier.plans) == 1
+    assert len(executor.plans) == 1
     assert not view.looks
 
 
@@ -349,11 +349,11 @@ def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() 
     asked = ExecutionResult(asked={"uid-default/train-0": "the budget says no"})
     plans = iter([asked])
     stopping, wakes = threading.Event(), Wakeup()
-    applier = FakeApplier(made, lambda _plan: next(plans, ExecutionResult()))
+    executor = FakeApplier(made, lambda _plan: next(plans, ExecutionResult()))
     controller = Controller(
         FakeView(made),  # type: ignore[arg-type]
         wakes,
-        applier,  # type: ignore[arg-type]
+        executor,  # type: ignore[arg-type]
         lambda _world, _now: Plan(demand=demand_of(Evict(resources=("a/b",)))),
         stopping=stopping,
         pace=QUICK,
@@ -364,14 +364,14 @@ def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() 
     thread.start()
     pause = threading.Event()
     for _ in range(int(LONG / 0.01)):
-        if len(applier.plans) >= 2 or pause.wait(0.01):
+        if len(executor.plans) >= 2 or pause.wait(0.01):
             break
     stopping.set()
     wakes.wake()
     thread.join(LONG)
 
-    assert len(applier.plans) >= 2, "nobody else woke it"
-    assert applier.plans[1].again_in is not None
+    assert len(executor.plans) >= 2, "nobody else woke it"
+    assert executor.plans[1].again_in is not None
 
 
 def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
@@ -393,10 +393,10 @@ def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
             templates.update(new)
             return bool(new)
 
-    applier = FakeApplier(made)
-    run_until(made, applier, plan, lambda: bool(applier.plans), view=RenderingView(made))
+    executor = FakeApplier(made)
+    run_until(made, executor, plan, lambda: bool(executor.plans), view=RenderingView(made))
 
-    assert [a.words for a in applier.plans[0].actions if isinstance(a, Apply)] == [
+    assert [a.words for a in executor.plans[0].actions if isinstance(a, Apply)] == [
         "apply DaemonSet plugin"
     ]
     rows = made.drivers["edu"].status["stages"]
@@ -414,21 +414,21 @@ def test_while_the_api_server_is_silent_and_until_every_kind_is_heard_again_noth
     """A restored etcd undoes what was seen before; a watch takes a moment to notice."""
     made = model("edu")
     view = FakeView(made, [OUT, replace(OUT, kind="Pod")])
-    applier, looks = FakeApplier(made), Counter[int]()
+    executor, looks = FakeApplier(made), Counter[int]()
 
     def come_back() -> bool:
         """One kind after the other, each after some looks at the loop."""
         looks[len(view.kinds)] += 1
         if view.kinds and looks[len(view.kinds)] > 10:
-            assert applier.plans == []
+            assert executor.plans == []
             view.kinds = view.kinds[1:]
-        return bool(applier.plans)
+        return bool(executor.plans)
 
-    run_until(made, applier, plan, come_back, view)
+    run_until(made, executor, plan, come_back, view)
 
 
 def test_a_kind_that_stays_silent_does_not_keep_the_others_waiting() -> None:
     made = model("edu")
     view = FakeView(made, [OUT, replace(OUT, kind="Pod", cut_off=False)])
 
-    run_until(made, applier := FakeApplier(made), plan, lambda: bool(applier.plans), view)
+    run_until(made, executor := FakeApplier(made), plan, lambda: bool(executor.plans), view)

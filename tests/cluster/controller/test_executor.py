@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.controller.executor import Applier, difference
+from cluster.controller.executor import Executor, difference
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from cluster.kube.managed_fields import ExistingObject
@@ -119,8 +119,8 @@ def test_no_request_of_an_action_outlasts_the_lead(action: Apply | Cordon | Unco
 
     lead = Leadership(now=lambda: clock[0])
     lead.begin(10.0)
-    with Applier(Slow(), instance="me", wall=lambda: 0.0) as applier:  # type: ignore[arg-type]
-        outcome = applier.carry_out(Plan((action,)), model().snapshot, lead)
+    with Executor(Slow(), instance="me", wall=lambda: 0.0) as executor:  # type: ignore[arg-type]
+        outcome = executor.carry_out(Plan((action,)), model().snapshot, lead)
 
     assert outcome.troubles == {}
 
@@ -135,8 +135,8 @@ def test_an_action_stops_between_two_requests_when_the_lead_is_lost() -> None:
             return super()._ask(*asked)
 
     api = Loses()
-    with Applier(api, instance="me", wall=lambda: 0.0) as applier:  # type: ignore[arg-type]
-        outcome = applier.carry_out(Plan((SHARED,)), model().snapshot, lead)
+    with Executor(api, instance="me", wall=lambda: 0.0) as executor:  # type: ignore[arg-type]
+        outcome = executor.carry_out(Plan((SHARED,)), model().snapshot, lead)
 
     assert api.asked == ["apply a"]
     assert outcome.lost is not None
@@ -238,10 +238,10 @@ def test_what_time_ran_out_for_is_left_to_the_next_round_but_the_status_is_told(
         SetStatus("edu", {"revision": "r"}),
     )
     with (
-        Applier(api, instance="me", seconds=5.0, now=lambda: next(now)) as applier,  # type: ignore[arg-type]
+        Executor(api, instance="me", seconds=5.0, now=lambda: next(now)) as executor,  # type: ignore[arg-type]
         leading() as lead,
     ):
-        outcome = applier.carry_out(Plan(actions), model().snapshot, lead)
+        outcome = executor.carry_out(Plan(actions), model().snapshot, lead)
 
     assert api.asked == ["patch nodes n1", "apply between", "patch drivers/status edu"]
     assert outcome.unfinished == {Lane("edu")}

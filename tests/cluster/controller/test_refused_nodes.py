@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.controller.controller import Controller
-from cluster.controller.executor import Applier, ExecutionResult
+from cluster.controller.executor import ExecutionResult, Executor
 from cluster.controller.failures import Failure, failure_of, report_failures
 from cluster.controller.node_labels import patch_labels
 from cluster.kube.election import Leadership
@@ -153,12 +153,12 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
 
 def test_what_another_look_does_not_explain_is_a_trouble_with_a_rest() -> None:
     api, create = FakeApi({"create Pod": Conflict("exists", status=409)}), REFUSALS["unload"][0]
-    with Applier(api, instance="me", wall=lambda: 0.0) as applier, leading() as lead:  # type: ignore[arg-type]
+    with Executor(api, instance="me", wall=lambda: 0.0) as executor, leading() as lead:  # type: ignore[arg-type]
         first, second = (
-            applier.carry_out(Plan((create,)), model().snapshot, lead) for _ in range(2)
+            executor.carry_out(Plan((create,)), model().snapshot, lead) for _ in range(2)
         )
         api.fails.clear()
-        third = applier.carry_out(Plan((create,)), model().snapshot, lead)
+        third = executor.carry_out(Plan((create,)), model().snapshot, lead)
 
     assert (first.overtaken, first.troubles) == (True, {})
     assert (second.overtaken, [*second.troubles]) == (False, [N1])

@@ -13,7 +13,7 @@ import pytest
 from cluster.cache.cache import ClusterCache, read_once
 from cluster.cli.explain import explain
 from cluster.controller.controller import Controller, ReconcileResult
-from cluster.controller.executor import Applier
+from cluster.controller.executor import Executor
 from cluster.controller.pacing import LoopTimings
 from cluster.kube.client import Api
 from cluster.kube.election import Leadership
@@ -86,11 +86,11 @@ def lead(api: Api, cluster: Recording) -> list[tuple[Action, ...]]:
     leadership = Leadership()
     leadership.begin(time.monotonic() + LONG)
     with (
-        Applier(api, instance="second", wall=lambda: 60.0) as applier,
+        Executor(api, instance="second", wall=lambda: 60.0) as executor,
         PatientView(api, cluster.settings, wakes.wake) as view,
     ):
         controller = Controller(
-            view, wakes, applier, Planner(), stopping=stopping, pace=LoopTimings(), after=after,
+            view, wakes, executor, Planner(), stopping=stopping, pace=LoopTimings(), after=after,
             wall=lambda: 60.0,
         )  # fmt: skip
         controller.work(leadership)

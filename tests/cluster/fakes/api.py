@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.controller.executor import Applier, ExecutionResult
+from cluster.controller.executor import ExecutionResult, Executor
 from cluster.kube.election import Leadership
 from cluster.model.actions import Action, Plan
 from tests.cluster.fakes.model import Model
@@ -70,5 +70,5 @@ def leading(seconds: float = 60.0) -> Iterator[Leadership]:
 
 
 def carry_out(api: FakeApi, *actions: Action, seconds: float = 60.0) -> ExecutionResult:
-    with Applier(api, instance="me", wall=lambda: 0.0) as applier, leading(seconds) as lead:  # type: ignore[arg-type]
-        return applier.carry_out(Plan(actions), model().snapshot, lead)
+    with Executor(api, instance="me", wall=lambda: 0.0) as executor, leading(seconds) as lead:  # type: ignore[arg-type]
+        return executor.carry_out(Plan(actions), model().snapshot, lead)
