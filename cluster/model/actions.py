@@ -284,7 +284,8 @@ class Plan:
     `again_in`: seconds until the next plan even if nothing changes; None: never. `censuses`: node
     counts of each Driver, for metrics. `demand`: the pods that must be watched to continue; None if
     there are none. `tags`: image stream tags whose image labels are needed. `templates`: stage
-    templates to render. `reads_all`: it depends on reports about all Drivers.
+    templates to render. `reads_all`: it depends on objects of any Driver, so it is
+    made anew each time.
     """
 
     actions: tuple[Action, ...] = ()

@@ -2,8 +2,8 @@
 
 Planning is idempotent: once the actions of a plan are carried out, the next plan at most updates
 the status, and the one after it is empty. Nothing is remembered here, and an action that is no
-longer needed is not planned again. Only draining a node takes several plans, see drain.py. A
-Driver's plan knows only the modules of other Drivers.
+longer needed is not planned again. Only draining a node takes several plans, see drain.py. What
+a Driver's plan reads of other Drivers stands in plan_cache.py.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject, now: float) -> 
 
 
 def _has_build_jobs(context: DriverContext) -> bool:
-    """Returns whether the Driver may have Jobs that build, or has left some."""
+    """Returns whether the Driver may have Jobs that build, or has Jobs, be they of stages."""
     if context.driver.spec.preflight or publishes(context.driver):
         return True
     return any(job.driver == context.driver.name for job in context.snapshot.jobs.values())
