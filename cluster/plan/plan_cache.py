@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from cluster.model.actions import Plan
@@ -52,14 +52,6 @@ def driver_of_label(label: str) -> str:
     return (match[1] or match[2]) if match else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """`until` is by the wall clock."""
-
-    plan: Plan
-    until: float
-
-
 class PlanCache:
     """The plans, by Driver, that the next `plan` would make again."""
 
@@ -67,8 +59,8 @@ class PlanCache:
         self._snapshot: Snapshot | None = None
         self._now = 0.0
         self._groups: Groups = {}
-        self._kept: dict[str, _Kept] = {}
-        self._due_at: dict[str, float] = {}  # when each plan may change, also if it is not kept
+        self._kept: dict[str, Plan] = {}
+        self._due_at: dict[str, float] = {}  # by the wall clock; also of plans that are not kept
 
     def update(self, snapshot: Snapshot, now: float) -> None:
         """Drop the plans that a change or the time since the last snapshot may affect."""
@@ -91,9 +83,9 @@ class PlanCache:
     def plan_of(self, driver: str) -> Plan | None:
         """Return the plan that still holds, None if there is none."""
         kept = self._kept.get(driver)
-        if kept is None or kept.plan.again_in is None:
-            return kept.plan if kept else None
-        return replace(kept.plan, again_in=kept.until - self._now)
+        if kept is None or kept.again_in is None:
+            return kept
+        return replace(kept, again_in=self._due_at[driver] - self._now)
 
     def store(self, driver: str, plan: Plan) -> None:
         """Keep a plan if it does nothing, and depends on no more than its group."""
@@ -101,7 +93,7 @@ class PlanCache:
         wait = _LONGEST if plan.again_in is None else min(plan.again_in, _LONGEST)
         self._due_at[driver] = self._now if plan.reads_all else self._now + wait
         if not plan.actions and not plan.reads_all:
-            self._kept[driver] = _Kept(plan, self._now + wait)
+            self._kept[driver] = plan
 
     def _due(self) -> list[str]:
         return [name for name, until in self._due_at.items() if until <= self._now]
