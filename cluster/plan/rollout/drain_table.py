@@ -100,23 +100,23 @@ ANY_EVICTION = NO + YES
 NOTHING, REPLACE, GIVE = ((change,) for change in Change)
 
 
-FREE, HELD, SLIPPED = ((hold,) for hold in Hold)
+FREE, ON_HOLD, SLIPPED = ((hold,) for hold in Hold)
 
 
 NOBODY, SOMEBODY, STAGES, UNKNOWN = ((occupants,) for occupants in Occupants)
 
 
-WORKS, FAULTY, COMING = ((state,) for state in DriverState)
+WORKS, NOT_WORKING, COMING = ((state,) for state in DriverState)
 
 
-LEFT, UP = ((time,) for time in Time)
+LEFT, TIME_UP = ((time,) for time in Time)
 
 
 ANY_CHANGE, ANY_OCCUPANTS = tuple(Change), tuple(Occupants)
 ANY_STATE, ANY_TIME = tuple(DriverState), tuple(Time)
 
 
-CLOSED = HELD + SLIPPED
+CLOSED = ON_HOLD + SLIPPED
 
 
 DRAIN_TABLE: Final = (
@@ -128,17 +128,17 @@ DRAIN_TABLE: Final = (
         DrainStep.WAIT, "the pods of its stages are not known yet"),
     DrainRow(NO, REPLACE, FREE, STAGES, WORKS, ANY_TIME,
         DrainStep.HOLD_FOR_STAGES, "its stages end first"),
-    DrainRow(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
+    DrainRow(ANY_EVICTION, REPLACE, FREE, STAGES, NOT_WORKING + COMING, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
-    DrainRow(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
+    DrainRow(ANY_EVICTION, REPLACE, FREE, STAGES, NOT_WORKING + COMING, TIME_UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
     DrainRow(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, LEFT,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
-    DrainRow(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, UP,
+    DrainRow(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, TIME_UP,
         DrainStep.GIVE_UP, "the pods of its stages were not known in time"),
     DrainRow(NO, REPLACE, CLOSED, STAGES, ANY_STATE, LEFT,
         DrainStep.HOLD_FOR_STAGES, "its stages end first"),
-    DrainRow(NO, REPLACE, CLOSED, STAGES, ANY_STATE, UP,
+    DrainRow(NO, REPLACE, CLOSED, STAGES, ANY_STATE, TIME_UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
     DrainRow(NO, REPLACE, CLOSED, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "nothing of its stages is left"),
@@ -153,12 +153,12 @@ DRAIN_TABLE: Final = (
         DrainStep.KEEP_CLOSED, "stays cordoned until the driver works"),
     DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, WORKS, ANY_TIME,
         DrainStep.RELEASE, "the driver works, and nothing changes now"),
-    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, FAULTY, ANY_TIME,
+    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, NOT_WORKING, ANY_TIME,
         DrainStep.RELEASE, "its change is called off"),
     # Its turn.
     DrainRow(YES, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
-    DrainRow(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
+    DrainRow(YES, REPLACE, FREE, NOBODY, NOT_WORKING + COMING, ANY_TIME,
         DrainStep.GO, "it has no consumers, and the driver does not work anyway"),
     DrainRow(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
         DrainStep.CORDON, "no pod may start while its driver is replaced"),
@@ -166,19 +166,19 @@ DRAIN_TABLE: Final = (
         DrainStep.CORDON, "its consumers have to leave"),
     DrainRow(YES, REPLACE, SLIPPED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.CORDON, "somebody uncordoned it before its driver was replaced"),
-    DrainRow(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, LEFT,
+    DrainRow(YES, REPLACE, ON_HOLD, UNKNOWN, ANY_STATE, LEFT,
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
-    DrainRow(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, UP,
+    DrainRow(YES, REPLACE, ON_HOLD, UNKNOWN, ANY_STATE, TIME_UP,
         DrainStep.GIVE_UP, "its pods were not known in time"),
-    DrainRow(YES, REPLACE, HELD, NOBODY, ANY_STATE, ANY_TIME,
+    DrainRow(YES, REPLACE, ON_HOLD, NOBODY, ANY_STATE, ANY_TIME,
         DrainStep.GO, "its consumers are gone"),
-    DrainRow(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, LEFT,
+    DrainRow(YES, REPLACE, ON_HOLD, SOMEBODY, ANY_STATE, LEFT,
         DrainStep.EVICT, "its consumers have to leave"),
-    DrainRow(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, UP,
+    DrainRow(YES, REPLACE, ON_HOLD, SOMEBODY, ANY_STATE, TIME_UP,
         DrainStep.GIVE_UP, "its consumers did not leave in time"),
-    DrainRow(YES, REPLACE, HELD, STAGES, ANY_STATE, LEFT,
+    DrainRow(YES, REPLACE, ON_HOLD, STAGES, ANY_STATE, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
-    DrainRow(YES, REPLACE, HELD, STAGES, ANY_STATE, UP,
+    DrainRow(YES, REPLACE, ON_HOLD, STAGES, ANY_STATE, TIME_UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
 )  # fmt: skip
 
