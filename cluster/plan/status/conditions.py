@@ -97,7 +97,8 @@ def invalid_spec(found: DriverObject, mistakes: str, *, now: float) -> dict[str,
     old = {condition.get("type"): condition for condition in found.status.get("conditions") or ()}
     ready, *rest = conditions(found, conditions_without_time, now=now)
     timed = [ready, old.get("Available"), *rest, old.get("StagesReady")]
-    return _previous_fields(found) | {"conditions": [each for each in timed if each is not None]}
+    kept = _previous_fields(found) | {"draining": []}  # the drains are called off
+    return kept | {"conditions": [each for each in timed if each is not None]}
 
 
 def deleting(

@@ -554,3 +554,25 @@ def test_a_time_on_a_node_is_readable_and_survives_nonsense() -> None:
     assert seconds_since("19700101T001640Z", 1060.0) == 60.0
     assert timestamp_to_rfc3339("19700101T001640Z") == "1970-01-01T00:16:40Z"
     assert (seconds_since("soon", 1060.0), timestamp_to_rfc3339("soon")) == (0.0, "soon")
+
+
+def test_a_driver_whose_spec_becomes_invalid_drains_no_node_any_more_and_says_so() -> None:
+    model = Model()
+    model.add(["n0", "n1"])
+    evict: dict[str, Any] = {"rollout": {"evict": {"resources": ["example.com/edu"]}, "canary": 0}}
+    model.apply_driver(**evict)
+    model.settle_ready()
+    model.consume("n0")
+    model.refused["default/train-0"] = "budget"
+    model.apply_driver(version="2.0.0", **evict)
+    for _ in range(6):
+        model.carry_out(model.plan(now=10.0).actions)
+    assert model.drivers["edu"].status["draining"] != []
+
+    invalid = replace(model.drivers["edu"], driver=None, mistakes="bad", generation=9)
+    model.drivers["edu"] = invalid
+    for _ in range(6):
+        model.carry_out(model.plan(now=10.0).actions)
+
+    assert model.drivers["edu"].status["draining"] == []
+    assert not any(node.unschedulable for node in model.nodes.values())
