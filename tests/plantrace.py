@@ -104,7 +104,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if path := config.getoption("--plantrace"):
-        trace = Trace(Path(path))
+    if given := config.getoption("--plantrace"):
+        path = Path(given)
+        if not path.parent.is_dir():  # not at the end of ten minutes
+            raise pytest.UsageError(f"--plantrace {path}: there is no directory {path.parent}")
+        trace = Trace(path)
         trace.install()
         config.pluginmanager.register(trace, "plantrace")

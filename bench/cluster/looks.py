@@ -195,4 +195,6 @@ def _resident() -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[3] not in OPTIONS:
+        raise SystemExit(f"usage: looks DRIVERS NODES OPTION; an option is one of {list(OPTIONS)}")
     print(json.dumps(asdict(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))))  # noqa: T201
