@@ -3,7 +3,7 @@
 cache                 starts the reflectors and makes snapshots
 stages, stage_logs, renderings    the state of stages, once a Driver has some
 secrets               those that templates of stages name
-consumers             pods that use a driver, while a Driver needs them drained
+drain_pods            pods that use a driver, while a Driver needs them drained
 image_streams, image_labels       toolkit tags and their kernels
-node_changes          decides which node changes wake the controller
+node_filter           decides which node changes wake the controller
 """

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster.cache.consumers import ConsumerCache
+from cluster.cache.drain_pods import ConsumerCache
 from cluster.cache.image_labels import TagLabels
 from cluster.cache.image_streams import ImageStreamFilter
-from cluster.cache.node_changes import node_filter_of
+from cluster.cache.node_filter import node_filter_of
 from cluster.cache.stages import StageView
 from cluster.cache.stages import read_once as read_stages
 from cluster.kube import resources
@@ -19,10 +19,10 @@ from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection, WatchHealth
 from cluster.kube.resources import Resource
 from cluster.model import parse
-from cluster.model.demand import PodDemand
-from cluster.model.index import LookupCache
+from cluster.model.lookup_cache import LookupCache
 from cluster.model.names import BUILDER, JOBS_OF_OURS, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
+from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import Node, NotListed, Settings, Snapshot, Tag
 from cluster.model.stages import Template
 

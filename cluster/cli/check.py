@@ -19,6 +19,10 @@ from cluster.cli import image_pulls
 from cluster.cli.leader_status import ControllerNotInstalled, read_leader
 from cluster.cli.resolve import evidence, image_streams
 from cluster.cli.rivals import rivalries
+from cluster.driver import toolkit_image
+from cluster.driver.hardware import has_hardware
+from cluster.driver.nodes import CANNOT_PULL
+from cluster.driver.pools import pool_of
 from cluster.install import crd_check
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
@@ -34,10 +38,6 @@ from cluster.kube.resources import (
 )
 from cluster.model.parse import driver_from, node_from
 from cluster.model.snapshot import DriverObject, Node, Pool
-from cluster.plan.builds import toolkit_image
-from cluster.plan.nodes.hardware import has_hardware
-from cluster.plan.nodes.members import CANNOT_PULL
-from cluster.plan.nodes.pools import pool_of
 from nodeside.log import escaped
 from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Driver

@@ -14,36 +14,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from cluster.cache.cache import read_once
-from cluster.cache.consumers import list_consumers
+from cluster.cache.drain_pods import list_consumers
 from cluster.cache.image_labels import TagLabels
 from cluster.cli import image_pulls, node_pods
 from cluster.cli.leader_status import LeaderStatus, leader_status
 from cluster.cli.status import NoSuchObject, find_driver, outdated_status_note
-from cluster.kube.client import Api
-from cluster.kube.conditions import condition
-from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
-from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
-from cluster.model.states import Health, Phase, Place
-from cluster.plan.context.context import DriverContext
-from cluster.plan.nodes.conflicts import WAY_OUT
-from cluster.plan.nodes.hardware import Match, former_devices, has_hardware, stale_nfd_label
-from cluster.plan.nodes.members import CANNOT_PULL, DriverNode
-from cluster.plan.planner import plan
-from cluster.plan.rollout.decisions import NodeDecision, why_queued
-from cluster.plan.rollout.table import Act
-from cluster.plan.rollout.unload import DriverUnload, UnloadPhase
-from cluster.plan.stages.stages import StagePlan
-from cluster.plan.status import resources
-from cluster.plan.status.drains import held_up
-from cluster.plan.status.messages import (
+from cluster.driver.hardware import Match, former_devices, has_hardware, stale_nfd_label
+from cluster.driver.nodes import CANNOT_PULL, DriverNode
+from cluster.driver.status.messages import (
     few_of,
     nodes,
     pool_reason,
     revision_name,
     toolkit_message,
 )
-from cluster.plan.status.report import report_of
-from cluster.plan.status.stages import blocking, blocking_everywhere, on_node
+from cluster.driver.update import NodeDecision, why_queued
+from cluster.driver.update_table import Act
+from cluster.kube.client import Api
+from cluster.kube.conditions import condition
+from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
+from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
+from cluster.model.states import Health, Phase, Place
+from cluster.options.conflicts import WAY_OUT
+from cluster.options.devices import status as resources
+from cluster.options.drain.status import held_up
+from cluster.options.stages.status import blocking, blocking_everywhere, on_node
+from cluster.options.unload.nodes import DriverUnload, UnloadPhase
+from cluster.plan.context.context import DriverContext
+from cluster.plan.planner import plan
+from cluster.plan.status_parts import report_of
 from cluster.render.renderer import rendered
 from nodeside.protocol.labels import assigned_label, node_driver_name
 from nodeside.spec.model import Hardware
@@ -245,11 +244,10 @@ def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Match.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += [
-        *_blocks(context, decision),
-        *held_up(context.rollout.drains, observed, decision, state.newest),
-    ]
-    staging = StagePlan(context)
+    notes.blocks += _blocks(context, decision)
+    if context.rollout.drains is not None:
+        notes.blocks += held_up(context.rollout.drains, observed, decision, state.newest)
+    staging = context.staging
     notes.wanted += on_node(staging, node)
     names = [device.resource for device in context.driver.spec.devices]
     notes.wanted += resources.on_node(names, node)
@@ -312,7 +310,7 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
 
 def _blocks(context: DriverContext, decision: NodeDecision) -> Iterator[str]:
     member, row = decision.member, decision.row
-    build = context.supply.newest_builds.get(member.pool)
+    build = report_of(context).builds.get(member.pool)
     if build is not None and (reason := pool_reason(build, [decision])) is not None:
         yield ": ".join(reason)
     elif not member.pool.kernel:

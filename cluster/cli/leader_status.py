@@ -15,7 +15,7 @@ from cluster.install import crd_check
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NotFound
 from cluster.kube.resources import DEPLOYMENTS, LEASES, Resource
-from cluster.model.fields import seconds
+from cluster.model.json_fields import seconds
 from cluster.model.names import CONTROLLER, LEASE
 from nodeside.errors import ExitCode, NodesideError
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.resources import PODS, Resource
-from cluster.model.fields import part, report_text, text
+from cluster.model.json_fields import part, report_text, text
 from cluster.model.limits import truncate
 from cluster.model.snapshot import DriverPod, Snapshot
 from nodeside.protocol.labels import node_driver_name

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 
 from cluster.cache.image_labels import Known, TagLabels
 from cluster.cli.status import NoSuchObject, no_driver
+from cluster.driver import toolkit_image
+from cluster.driver.toolkit_evidence import Evidence
 from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
 from cluster.kube.resources import DRIVERS, IMAGE_STREAMS
 from cluster.model.parse import driver_from, image_stream_from
 from cluster.model.snapshot import ImageStream, ImageStreams, Pool, Tag
-from cluster.plan.builds import toolkit_image
-from cluster.plan.builds.toolkit_evidence import Evidence
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec.fleet import Toolkit
 from nodeside.text.table import table

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cluster.model.snapshot import Node
-from cluster.plan.nodes.conflicts import WAY_OUT, shared_modules
+from cluster.options.conflicts import WAY_OUT, shared_modules
 from nodeside.spec.model import Driver
 from nodeside.text.shortlist import shortlist
 

@@ -19,6 +19,7 @@ from typing import Any
 from cluster.cache.image_labels import TagLabels
 from cluster.cli.resolve import image_streams
 from cluster.cli.status import NoSuchObject
+from cluster.driver.revisions import revision_of, revision_text
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import DRIVERS, JOBS, PODS
@@ -26,9 +27,8 @@ from cluster.model.names import DRIVER_LABEL, MANAGED_BY, PREFLIGHT
 from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.model.snapshot import Settings, Snapshot
-from cluster.plan.builds.preflight import build_for, tags
-from cluster.plan.objects.build_job import ANSWER, SharedBuild, job_spec
-from cluster.plan.objects.revision import revision_of, revision_text
+from cluster.options.build_once.job_manifest import ANSWER, SharedBuild, job_spec
+from cluster.options.preflight import build_for, tags
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.spec.fleet import Preflight

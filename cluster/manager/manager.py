@@ -20,9 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.cache.cache import ClusterCache
-from cluster.controller.controller import Controller, Planner
-from cluster.controller.executor import PARALLEL, Executor
-from cluster.controller.pacing import Heartbeat, LoopTimings
 from cluster.install import crd_check
 from cluster.kube import election as leader
 from cluster.kube.client import Api
@@ -35,6 +32,9 @@ from cluster.manager.probes import HealthServer, alive, ready
 from cluster.manager.tls import Serving
 from cluster.model.names import LEASE, METRICS
 from cluster.model.snapshot import Settings
+from cluster.reconcile.executor import PARALLEL, Executor
+from cluster.reconcile.loop import Controller, Planner
+from cluster.reconcile.timings import Heartbeat, LoopTimings
 from nodeside import log
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)

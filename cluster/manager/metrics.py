@@ -20,12 +20,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.controller.controller import ReconcileResult
 from cluster.kube.reflector import WatchHealth
 from cluster.kube.transport import RequestCounts
 from cluster.model.actions import NodeCounts, SetStatus
 from cluster.model.names import SILENT
 from cluster.model.states import BuildProgress, Phase, Place
+from cluster.reconcile.loop import ReconcileResult
 from nodeside import __version__
 from nodeside.protocol.node_status import State
 

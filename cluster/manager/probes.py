@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 
-from cluster.controller.pacing import STUCK, Heartbeat
 from cluster.kube.reflector import WatchHealth
+from cluster.reconcile.timings import STUCK, Heartbeat
 from nodeside import log
 from nodeside.errors import SystemRefused
 from nodeside.http.server import HttpServer

@@ -4,12 +4,12 @@
     states                the enums that decisions are based on
     snapshot, stages      the cluster state at one moment
     stage_order           the stages of a Driver, with the one for its devices
-    fields, parse, parse_claims, parse_pods, parse_stages    parsers from the API server's JSON
+    json_fields, parse, parse_claims, parse_pods, parse_stages    parsers of the API server's JSON
     labelmap, pci_labels  compact label sets; their labels about PCI devices
-    index                 cached single-pass lookups
+    lookup_cache          cached single-pass lookups
     coreos                versions of CoreOS, and the order of the toolkit tags named by them
     actions, lanes        the actions of a plan, and their dependencies
-    demand                the pods that a plan has to know, since Drivers evict them
+    pod_demand            the pods that a plan has to know, since Drivers evict them
     annotations           state stored in annotations
     status_schema, limits the schema of a Driver's status, and trimming a status to fit it
     log_pattern           the log pattern a stage waits for (RE2)

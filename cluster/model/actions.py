@@ -14,8 +14,8 @@ from typing import Any
 
 from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
-from cluster.model.demand import PodDemand, union_of_demands
 from cluster.model.lanes import CORDONS, STATUS, Lane
+from cluster.model.pod_demand import PodDemand, union_of_demands
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
 from cluster.model.states import BuildProgress, Phase, Place

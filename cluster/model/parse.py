@@ -14,7 +14,7 @@ from sys import intern
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
 from cluster.kube.quantity import amount
 from cluster.model.annotations import decode_refusals
-from cluster.model.fields import condition, part, report_text, seconds, text, uname
+from cluster.model.json_fields import condition, part, report_text, seconds, text, uname
 from cluster.model.labelmap import labels_of
 from cluster.model.names import (
     APPLIED_NOTE,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster.model.demand import PodDemand
-from cluster.model.fields import part, text
+from cluster.model.json_fields import part, text
 from cluster.model.parse_pods import pod_name
+from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import ClaimObject, Consumer
 
 

@@ -7,8 +7,7 @@ from itertools import islice
 from sys import intern
 from typing import Any, Final, TypeVar
 
-from cluster.model.demand import PodDemand
-from cluster.model.fields import part, printable, seconds, text
+from cluster.model.json_fields import part, printable, seconds, text
 from cluster.model.names import (
     DRIVER_LABEL,
     MANAGED_BY,
@@ -20,6 +19,7 @@ from cluster.model.names import (
     TOOLKIT_CONTAINER,
     UNLOAD_LABEL,
 )
+from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import EMPTY, BuildPod, Consumer, Document, DriverPod, Unloader
 from nodeside.protocol.build_job import read_message
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.kube.managed_fields import kept_from
-from cluster.model.fields import part
+from cluster.model.json_fields import part
 from cluster.model.names import (
     ADMITTED_NOTE,
     APPLIED_NOTE,

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cluster.kube.managed_fields import ObjectMeta
-from cluster.model.demand import PodDemand
-from cluster.model.index import LookupCache
+from cluster.model.lookup_cache import LookupCache
+from cluster.model.pod_demand import PodDemand
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import Stages
 from nodeside.protocol.build_job import BuildOutcome

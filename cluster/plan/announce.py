@@ -1,35 +1,14 @@
-"""Status updates, with an Event for every change that a user should notice. Pure."""
+"""Events about images that nodes cannot use: of a kernel, or of a toolkit. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-from cluster.model.actions import Action, EmitEvent, SetStatus
-from cluster.model.limits import fit_status
-from cluster.model.snapshot import DaemonSetObject, DriverObject
-from cluster.plan.builds.toolkit_evidence import remembered
+from cluster.driver.pod import DaemonSetInput
+from cluster.driver.toolkit_evidence import remembered
+from cluster.model.actions import EmitEvent
+from cluster.model.snapshot import DaemonSetObject
 from cluster.plan.context.context import DriverContext
-from cluster.plan.objects.driver_pod import DaemonSetInput
-
-
-def set_status(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
-    """Yields the status if it changed, and an Event for each notable change of a condition."""
-    status = fit_status(status)
-    if status == found.status:
-        return
-    yield SetStatus(found.name, status)
-    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
-    for condition in status["conditions"]:
-        was = old.get(condition["type"], {})
-        changed = (was.get("status"), was.get("reason")) != (
-            condition["status"],
-            condition["reason"],
-        )
-        if changed and condition["status"] == "True" and _deserves_event(condition["type"], old):
-            warning = condition["type"] == "Degraded"
-            reason, message = condition["reason"], condition["message"]
-            yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)
 
 
 def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
@@ -57,18 +36,3 @@ def refusal_events(
                 instead = f"; {inputs.toolkit} instead" if inputs.toolkit not in ("", image) else ""
                 words = f"toolkit image {image} is not for kernel {kernel[0]}: {why}{instead}"
                 yield EmitEvent(owner.name, owner.uid, True, "ToolkitRefused", words)
-
-
-def _deserves_event(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Returns whether a condition that became true deserves an Event, given the old conditions.
-
-    A joining node makes a Driver not ready for a while, which needs no Event each time. An Event is
-    due when the driver works for the first time, or works again after a failure.
-    """
-    if kind != "Ready":
-        return kind == "Degraded"
-    ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
-    if ready.get("status") == "True":
-        return False  # only the reason changed, because of stages
-    since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
-    return bool(ready.get("reason") != "NodesBusy" or failed >= since)

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from cluster.driver.update import NodeDecision, nodes_to_forgive
 from cluster.kube.resources import NODE_DRIVERS
 from cluster.model.actions import Cordon, Delete, LabelNode
 from cluster.model.names import before_label
 from cluster.model.states import Place
-from cluster.plan.builds.kernel_images import NO_IMAGE
+from cluster.options.drain import drain
+from cluster.options.drain.table import DrainStep
+from cluster.options.kernel_images import NO_IMAGE
 from cluster.plan.context.context import DriverContext
-from cluster.plan.rollout import drain
-from cluster.plan.rollout.decisions import NodeDecision, nodes_to_forgive
-from cluster.plan.rollout.drain_table import DrainStep
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
 
 
 def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:
     """Returns one request for each node whose labels change; cordons are last."""
-    cordons = drain.cordons(context.rollout.drains, context.snapshot.now)
-    actions: list[LabelNode | Cordon] = [*_nodes_labelled(context), *cordons]
+    actions: list[LabelNode | Cordon] = [*_nodes_labelled(context)]
+    if context.rollout.drains is not None:
+        actions += drain.cordons(context.rollout.drains, context.snapshot.now)
     changes: dict[str, LabelNode | Cordon] = {}
     for action in actions:
         earlier = changes.get(action.node)
@@ -31,15 +32,17 @@ def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:
 
 
 def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
-    driver, rollout = context.driver.name, context.rollout
+    driver, rollout, drains = context.driver.name, context.rollout, context.rollout.drains
+    newest, now = rollout.state.newest, context.snapshot.now
     for decision in rollout.decisions:
         member = decision.member
-        step = rollout.drains.step(decision)
+        step = drains.step(decision) if drains is not None else DrainStep.GO
         if decision.revision is None and step is DrainStep.GO and member.is_untouched:
             continue  # the usual case
-        newest, now = rollout.state.newest, context.snapshot.now
-        labels = drain.hold_labels(rollout.drains, decision, newest, now)
-        why = rollout.drains.why(decision)
+        labels: dict[str, str | None] = {}
+        why = ""
+        if drains is not None:
+            labels, why = drain.hold_labels(drains, decision, newest, now), drains.why(decision)
         falls_back = decision.revision is None and context.fallbacks.applies_to(member)
         if (decision.revision is not None or falls_back) and (moves := _labels(context, decision)):
             labels, why = {**labels, **moves}, NO_IMAGE if falls_back else decision.row.why

@@ -1,7 +1,7 @@
 """Plans that still hold: only Drivers that a change concerns are planned anew. Pure.
 
-Between two snapshots a few objects change, most often those of one Driver. As in memo.py, changes
-are found by comparing the identity of objects, so none can be missed.
+Between two snapshots a few objects change, most often those of one Driver. As in node_cache.py,
+changes are found by comparing the identity of objects, so none can be missed.
 
 Drivers whose plans read one another form a group: they have a module in common, one comes after the
 other, or one selects nodes by a label of the other. What concerns one of a group concerns all of
@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from cluster.driver.hardware import has_hardware
 from cluster.model.actions import Plan
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import (
@@ -27,9 +28,8 @@ from cluster.model.snapshot import (
     has_stages,
 )
 from cluster.model.stages import Stages
-from cluster.plan.nodes.conflicts import modules_of, modules_of_revision
-from cluster.plan.nodes.drain_labels import holders
-from cluster.plan.nodes.hardware import has_hardware
+from cluster.options.conflicts import modules_of, modules_of_revision
+from cluster.options.drain.labels import holders
 from nodeside.protocol.labels import API_GROUP, node_driver_name
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import yaml
 
 import nodeside
 from cluster.model.snapshot import Settings
-from cluster.plan.objects.device_agent import device_agent
+from cluster.options.devices.agent_manifests import device_agent
 from nodeside.device_agent.allocation import Given, given
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice

@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.model.names import DRIVER_LABEL, NAMESPACE, STAGE_LABEL
-from cluster.plan.objects.device_agent import METRICS_PORT
+from cluster.options.devices.agent_manifests import METRICS_PORT
 from nodeside.protocol.labels import feature_prefix
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests.cluster.e2e.scene import EDU as EXAMPLE

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
+from cluster.driver.os_version import os_version
 from cluster.model.coreos import coreos, tag_order
-from cluster.plan.nodes.os_version import os_version
 from tests.lab.system import os_release, ostree_version
 
 # From old to new.

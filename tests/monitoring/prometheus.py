@@ -19,7 +19,7 @@ import yaml
 
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.snapshot import Settings
-from cluster.plan.objects.device_agent import device_agent
+from cluster.options.devices.agent_manifests import device_agent
 from nodeside.system import process
 from tests.device_agent.agent_process import EDU
 from tests.device_agent.node import driver

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from cluster.controller.controller import ReconcileResult
-from cluster.controller.executor import ExecutionResult
 from cluster.kube.transport import RequestCounts
 from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.tls import Serving
 from cluster.plan.planner import plan
+from cluster.reconcile.executor import ExecutionResult
+from cluster.reconcile.loop import ReconcileResult
 from nodeside.protocol.node_status import State
 from nodeside.protocol.ready_file import clear_ready
 from nodeside.system.host import Host

@@ -12,7 +12,7 @@ import yaml
 from cluster.cli.main import root
 from cluster.manager.metrics import FAMILIES
 from cluster.model.names import CONTROLLER, DRIVER_LABEL, METRICS, NAMESPACE, STAGE_LABEL
-from cluster.plan.objects.device_agent import METRICS_PORT
+from cluster.options.devices.agent_manifests import METRICS_PORT
 from nodeside.spec.fleet import DEVICES_STAGE
 from nodeside.system import process
 from tests import TOP

@@ -1,6 +1,5 @@
 """Everything derived from a Driver and a snapshot, by subject; each value is computed once.
 
-revisions             revisions of the Driver, its DaemonSets, and possible assignments
 toolkits              the toolkit image of each pool
 supply                image fallbacks, shared builds, and which pools can get modules
 nodes                 the nodes of the Driver, and those that another Driver has

@@ -9,18 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cluster.driver.node_cache import NodeCache
+from cluster.driver.nodes import DriverNode, OtherNode
+from cluster.driver.pod import DaemonSetInput
+from cluster.driver.revisions import Revisions
+from cluster.driver.update import NodeDecision
 from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot, has_stages
 from cluster.model.stages import GatedDocuments, Rendered
+from cluster.options.after import dependencies, dependents
+from cluster.options.stages.stage_plan import StageInputs, StagePlan
 from cluster.plan.context.nodes import Nodes, has_order, with_alternatives
-from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.rollout import RolloutPlan
 from cluster.plan.context.supply import Fallbacks, ModuleSupply
 from cluster.plan.context.toolkits import Toolkits
-from cluster.plan.nodes import neighbours
-from cluster.plan.nodes.members import DriverNode, OtherNode
-from cluster.plan.nodes.memo import NodeCache
-from cluster.plan.objects.driver_pod import DaemonSetInput
-from cluster.plan.rollout.decisions import NodeDecision
 from nodeside.spec import Driver
 
 
@@ -107,18 +108,39 @@ class DriverContext:
         return self.snapshot.stages is not None or has_stages(self.resource)
 
     @cached_property
+    def staging(self) -> StagePlan:
+        """The stages of the Driver."""
+        rollout, revisions, toolkits = self.rollout, self.revisions, self.toolkits.resolutions
+        inputs = StageInputs(
+            snapshot=self.snapshot,
+            resource=self.resource,
+            owner=self.owner,
+            driver=self.driver,
+            drivers=revisions.drivers,
+            revision=rollout.state.good or revisions.newest,
+            members=self.members,
+            announced=tuple(decision.member for decision in rollout.announced),
+            ending=rollout.ending_stages,
+            occupied=rollout.occupied_by_own,
+            desired=rollout.desired,
+            toolkits={pool: each.image for pool, each in toolkits.items()},
+            framed=self.memory.framed,
+        )
+        return StagePlan(inputs)
+
+    @cached_property
     def before(self) -> Sequence[DriverContext]:
         """The Drivers in `spec.after`, in the same snapshot."""
         if not self.driver.spec.after:
             return ()
-        return [self._other(each) for each in neighbours.dependencies(self.snapshot, self.driver)]
+        return [self._other(each) for each in dependencies(self.snapshot, self.driver)]
 
     @cached_property
     def after(self) -> Sequence[DriverContext]:
         """The Drivers that come after this one, in the same snapshot."""
         if not has_order(self.snapshot):
             return ()
-        return [self._other(each) for each in neighbours.dependents(self.snapshot, self.driver)]
+        return [self._other(each) for each in dependents(self.snapshot, self.driver)]
 
     def _other(self, driver: Driver) -> DriverContext:
         contexts = self.contexts or Contexts(self.snapshot)

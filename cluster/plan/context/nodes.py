@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from cluster.driver.drain_state import DrainState
+from cluster.driver.node_cache import NodeCache
+from cluster.driver.nodes import DriverNode, OtherNode, members
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.model.snapshot import EMPTY, Assignment, DriverObject, Node, Snapshot
 from cluster.model.states import Health
+from cluster.options import conflicts
+from cluster.options.after import dependents
+from cluster.options.drain.drain import drain_states
+from cluster.options.drain.pods import all_evicted
+from cluster.options.stages.pods import ending_pods
 from cluster.plan.context.supply import Fallbacks
 from cluster.plan.context.toolkits import Toolkits
-from cluster.plan.nodes import conflicts
-from cluster.plan.nodes.consumers import all_evicted
-from cluster.plan.nodes.drain_state import DrainState
-from cluster.plan.nodes.members import DriverNode, OtherNode, members
-from cluster.plan.nodes.memo import NodeCache
-from cluster.plan.nodes.neighbours import dependents
-from cluster.plan.nodes.stage_pods import ending_pods
-from cluster.plan.rollout.drain import drain_states
 from nodeside.spec import Driver
 
 

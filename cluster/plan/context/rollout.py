@@ -6,20 +6,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cluster.driver.failed_nodes import FailedNode, casualties, recorded_failures
+from cluster.driver.node_cache import NodeCache
+from cluster.driver.nodes import DriverNode
+from cluster.driver.revisions import Revisions
+from cluster.driver.rollout_state import RolloutState, rollout_state
+from cluster.driver.update import DependentBudget, NodeDecision, decide_updates
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import Assignment, Pool
 from cluster.model.states import Health, Place, Supply
-from cluster.plan.context.revisions import Revisions
+from cluster.options.drain.drain import Drains, drain
+from cluster.options.drain.pods import all_evicted
+from cluster.options.drain.table import ENDS_STAGES
+from cluster.options.stages.pods import occupied
 from cluster.plan.context.supply import Fallbacks
-from cluster.plan.nodes.consumers import all_evicted
-from cluster.plan.nodes.members import DriverNode
-from cluster.plan.nodes.memo import NodeCache
-from cluster.plan.nodes.stage_pods import occupied
-from cluster.plan.rollout.casualties import FailedNode, casualties, recorded_failures
-from cluster.plan.rollout.decisions import DependentBudget, NodeDecision, decide_updates
-from cluster.plan.rollout.drain import Drains, drain
-from cluster.plan.rollout.drain_table import ENDS_STAGES
-from cluster.plan.rollout.state import RolloutState, rollout_state
 from nodeside.spec.fleet import Evict
 
 Others = Callable[[], Sequence["RolloutPlan"]]
@@ -111,21 +111,33 @@ class RolloutPlan:
         return self.occupied_by_own.union(*(each.occupied_by_own for each in self.after()))
 
     @cached_property
-    def drains(self) -> Drains:
-        """The decision for each member, and those that wait until its node is drained."""
-        driver, now = self.revisions.driver, self.revisions.snapshot.now
-        rooms, state = tuple(self._rooms()), self.state
-        decisions = decide_updates(
-            self.members, driver, state, self.supplies, self.memory, rooms=rooms, later=self.later
+    def _granted(self) -> Sequence[NodeDecision]:
+        """The decision for each member, as if no node had to be drained."""
+        driver, rooms = self.revisions.driver, tuple(self._rooms())
+        return decide_updates(
+            self.members,
+            driver,
+            self.state,
+            self.supplies,
+            self.memory,
+            rooms=rooms,
+            later=self.later,
         )
-        if not (self.policies or self.occupied or any(m.drain.since for m in self.members)):
-            return Drains(driver, decisions)
-        return drain(decisions, driver, self.policies, self.occupied, now)
+
+    @cached_property
+    def drains(self) -> Drains | None:
+        """The decisions, of which some wait until their node is drained; None if none has to."""
+        driver, now = self.revisions.driver, self.revisions.snapshot.now
+        if self.policies or self.occupied or any(m.drain.since for m in self.members):
+            return drain(self._granted, driver, self.policies, self.occupied, now)
+        if any(member.drain.has_labels for member in self.members):
+            return Drains(driver, self._granted)  # labels of an earlier drain may be left
+        return None
 
     @property
     def decisions(self) -> Sequence[NodeDecision]:
         """The decision for each member, after the drain step has been applied."""
-        return self.drains.decisions
+        return self.drains.decisions if self.drains is not None else self._granted
 
     @cached_property
     def ending_stages(self) -> Sequence[DriverNode]:
@@ -133,15 +145,16 @@ class RolloutPlan:
 
         Also nodes that the driver will leave for a moment, for a Driver before it.
         """
-        ending = set(self.drains.ending_stages)
+        ending = set(self.drains.ending_stages) if self.drains is not None else set()
         return tuple(
             d.member for d in self.decisions if d.member.node.name in ending or self._leaves(d)
         )
 
     def changes(self, decision: NodeDecision) -> bool:
         """Return whether the driver is being replaced on a node, or begins to be."""
-        begins = decision.revision is not None or self.drains.step(decision) in ENDS_STAGES
-        return begins or _is_changing(decision.member)
+        if decision.revision is not None or _is_changing(decision.member):
+            return True
+        return self.drains is not None and self.drains.step(decision) in ENDS_STAGES
 
     def _leaves(self, decision: NodeDecision) -> bool:
         member = decision.member

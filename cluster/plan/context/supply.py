@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cluster.driver.nodes import DriverNode
+from cluster.driver.revisions import Revisions, at_of
+from cluster.driver.toolkit_evidence import most
+from cluster.driver.toolkit_image import Resolution
 from cluster.model.annotations import ImageFallback
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
 from cluster.model.states import BuildProgress, Health, Supply
-from cluster.plan.builds.builds import BuildState, build_of, build_state, builds_for_new_tags
-from cluster.plan.builds.kernel_images import LOST, at_of, falls, image_for, without_image
-from cluster.plan.builds.preflight import PreflightAnswer, preflight_results
-from cluster.plan.builds.symbols import Find, with_symbols
-from cluster.plan.builds.toolkit_evidence import most
-from cluster.plan.builds.toolkit_image import Resolution
-from cluster.plan.context.revisions import Revisions
+from cluster.options.build_once.builds import BuildState, build_of, build_state, builds_for_new_tags
+from cluster.options.build_once.job_manifest import SharedBuild, publish_target, stores
+from cluster.options.build_once.symbols import Find, with_symbols
+from cluster.options.kernel_images import LOST, falls, image_for, without_image
+from cluster.options.preflight import PreflightAnswer, preflight_results
 from cluster.plan.context.toolkits import Toolkits
-from cluster.plan.nodes.members import DriverNode
-from cluster.plan.objects.build_job import SharedBuild, publish_target, stores
 from nodeside.protocol.node_status import NOTHING_SERVED
 from nodeside.spec import Driver
 
@@ -36,7 +36,9 @@ class Fallbacks:
         """Return the kernel-specific driver image of the pods there; "" if they use the image for
         all kernels."""
         driver = self.revisions.drivers.get(at.revision)
-        return "" if driver is None or at.builds else image_for(driver, at.pool)
+        if driver is None or at.builds or not _has_images(driver):
+            return ""
+        return image_for(driver, at.pool)
 
     def applies_to(self, member: DriverNode) -> bool:
         """Return whether the node should build because the image for its kernel cannot be pulled.
@@ -61,7 +63,9 @@ class Fallbacks:
         ]
         now = self.revisions.snapshot.now
         lost = {m.at: ImageFallback(now, LOST) for m in self.members if m.at and m.at.builds}
-        return {**lost, **falls(self.revisions.daemonsets, failing, now)}
+        if failing or any(each.fell_back for each in self.revisions.daemonsets):
+            return {**lost, **falls(self.revisions.daemonsets, failing, now)}
+        return lost
 
     def of_new_nodes(self, at: Assignment) -> Assignment:
         """Return the assignment of a node that is new in `at`."""

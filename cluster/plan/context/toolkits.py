@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from cluster.model.snapshot import EMPTY, DaemonSetObject, NotListed, Pool, Snapshot, Tag
-from cluster.model.states import Health
-from cluster.plan.builds.preflight import tags
-from cluster.plan.builds.toolkit_evidence import (
+from cluster.driver.deadlines import NodeDeadline, NodeDeadlines
+from cluster.driver.nodes import DriverNode
+from cluster.driver.toolkit_evidence import (
     Evidence,
     Refusals,
     Witness,
@@ -22,7 +21,7 @@ from cluster.plan.builds.toolkit_evidence import (
     together,
     upheld,
 )
-from cluster.plan.builds.toolkit_image import (
+from cluster.driver.toolkit_image import (
     NO_PROOF,
     NOT_TOLD,
     NOTHING_KEPT,
@@ -32,8 +31,9 @@ from cluster.plan.builds.toolkit_image import (
     proven,
     resolve,
 )
-from cluster.plan.nodes.deadlines import NodeDeadline, NodeDeadlines
-from cluster.plan.nodes.members import DriverNode
+from cluster.model.snapshot import EMPTY, DaemonSetObject, NotListed, Pool, Snapshot, Tag
+from cluster.model.states import Health
+from cluster.options.preflight import tags
 from nodeside.spec import Driver
 
 
@@ -142,9 +142,11 @@ class Toolkits:
         """The tags whose images this plan needs resolved."""
         streams, spec = self.snapshot.image_streams, self.driver.spec
         own = (asked(each, spec.toolkit, streams, self._evidence(each)) for each in self._pools)
+        found = frozenset(chain.from_iterable(own))
+        if not spec.preflight:
+            return found
         architectures = {pool.architecture for pool in self._pools}
-        coming = tags(self.driver, spec.preflight, self.snapshot, architectures)
-        return frozenset(chain(*own, coming))
+        return found.union(tags(self.driver, spec.preflight, self.snapshot, architectures))
 
     def correction(self, member: DriverNode) -> NodeDeadline | None:
         """Return the deadline of a node whose next pod gets another toolkit image than the refused

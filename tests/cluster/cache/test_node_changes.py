@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.cache.cache import ClusterCache
-from cluster.cache.node_changes import node_filter_of
+from cluster.cache.node_filter import node_filter_of
 from cluster.model.labelmap import labels_of
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import Node, Settings

@@ -19,8 +19,8 @@ from cluster.cli.trial_build import TrialBuild, trial_of
 from cluster.kube.errors import NotFound
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings, Snapshot
-from cluster.plan.builds.preflight import build_for
-from cluster.plan.objects.build_job import job_spec
+from cluster.options.build_once.job_manifest import job_spec
+from cluster.options.preflight import build_for
 from nodeside.errors import DeadlinePassed, ExitCode
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 from nodeside.spec.fleet import Preflight

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cluster.controller.contention import RevertedEdits
+from cluster.driver.daemonset import daemonset
 from cluster.kube.managed_fields import ExistingObject
 from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
 from cluster.model.names import policy_name
 from cluster.model.snapshot import DaemonSetObject, Snapshot
-from cluster.plan.objects.daemonset import daemonset
+from cluster.reconcile.reverted_edits import RevertedEdits
 from tests.cluster.fakes.daemonsets import CASES
 from tests.cluster.fakes.model import Model
 

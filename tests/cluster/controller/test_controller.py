@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 
-from cluster.controller.controller import Controller, names, only, plan_apart
-from cluster.controller.executor import ExecutionResult
-from cluster.controller.failures import failure_of
-from cluster.controller.pacing import CpuBudget, LoopTimings
 from cluster.kube.election import Leadership
 from cluster.kube.errors import Forbidden, Unreachable
 from cluster.kube.reflector import WatchHealth
@@ -22,8 +18,12 @@ from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, Set
 from cluster.model.lanes import STATUS, Lane
 from cluster.model.snapshot import Snapshot
 from cluster.model.stages import Template
-from cluster.plan.nodes.consumers import demand_of
+from cluster.options.drain.pods import demand_of
 from cluster.plan.planner import plan
+from cluster.reconcile.executor import ExecutionResult
+from cluster.reconcile.failures import failure_of
+from cluster.reconcile.loop import Controller, names, only, plan_apart
+from cluster.reconcile.timings import CpuBudget, LoopTimings
 from nodeside.spec.fleet import Evict
 from tests.cluster.fakes.loop import LONG, QUICK, FakeApplier, FakeView
 from tests.cluster.fakes.model import Model, RenderedAtOnce

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cluster.controller import drain_requests
 from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api, connect
 from cluster.kube.errors import Conflict
 from cluster.model.actions import Uncordon
 from cluster.model.names import CONTROLLER, CORDONED, NAMESPACE
+from cluster.reconcile import drain_requests
 from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes

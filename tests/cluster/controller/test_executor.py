@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.controller.executor import Executor, difference
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from cluster.kube.managed_fields import ExistingObject
@@ -26,6 +25,7 @@ from cluster.model.actions import (
     Uncordon,
 )
 from cluster.model.lanes import STATUS, Lane
+from cluster.reconcile.executor import Executor, difference
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
 from tests.cluster.fakes.model import Model
 

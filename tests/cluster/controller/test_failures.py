@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.controller.failures import (
+from cluster.kube.errors import Forbidden
+from cluster.model.actions import Apply, Create, EmitEvent, LabelNode, Plan, SetStatus
+from cluster.model.lanes import STATUS, Lane, stages_part
+from cluster.reconcile.failures import (
     Failure,
     backing_off,
     failure_of,
@@ -13,9 +16,6 @@ from cluster.controller.failures import (
     with_failure_condition,
     with_next_retry,
 )
-from cluster.kube.errors import Forbidden
-from cluster.model.actions import Apply, Create, EmitEvent, LabelNode, Plan, SetStatus
-from cluster.model.lanes import STATUS, Lane, stages_part
 from tests.cluster.fakes.model import Model
 
 EDU = Lane("edu")

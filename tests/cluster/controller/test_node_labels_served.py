@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.controller.node_labels import patch_labels
 from cluster.kube.client import Api
 from cluster.kube.credentials import Access
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.kube.transport import ApiTransport
 from cluster.model.actions import LabelNode
+from cluster.reconcile.node_labels import patch_labels
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 

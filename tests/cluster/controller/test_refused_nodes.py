@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from cluster.controller.controller import Controller
-from cluster.controller.executor import ExecutionResult, Executor
-from cluster.controller.failures import Failure, failure_of, report_failures
-from cluster.controller.node_labels import patch_labels
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import Lane
+from cluster.reconcile.executor import ExecutionResult, Executor
+from cluster.reconcile.failures import Failure, failure_of, report_failures
+from cluster.reconcile.loop import Controller
+from cluster.reconcile.node_labels import patch_labels
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
 from tests.cluster.fakes.loop import LONG, QUICK, FakeApplier, FakeView
 from tests.cluster.fakes.model import Model

@@ -12,9 +12,6 @@ import pytest
 
 from cluster.cache.cache import ClusterCache, read_once
 from cluster.cli.explain import explain
-from cluster.controller.controller import Controller, ReconcileResult
-from cluster.controller.executor import Executor
-from cluster.controller.pacing import LoopTimings
 from cluster.kube.client import Api
 from cluster.kube.election import Leadership
 from cluster.kube.wakeup import Wakeup
@@ -22,6 +19,9 @@ from cluster.model.actions import Action
 from cluster.model.snapshot import Settings
 from cluster.model.stages import Template
 from cluster.plan.planner import Planner
+from cluster.reconcile.executor import Executor
+from cluster.reconcile.loop import Controller, ReconcileResult
+from cluster.reconcile.timings import LoopTimings
 from tests.cluster.fakes.loop import LONG
 from tests.cluster.fakes.recording import Recording, lease
 from tests.cluster.fakes.scripted import ScriptedServer

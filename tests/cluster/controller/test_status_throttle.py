@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.controller.status_throttle import StatusThrottle
 from cluster.model.actions import EmitEvent, LabelNode, Plan, SetStatus
+from cluster.reconcile.status_throttle import StatusThrottle
 from tests.cluster.fakes.model import Model
 
 LABEL = LabelNode("edu", "n1", {})

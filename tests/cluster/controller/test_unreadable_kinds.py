@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.controller.failures import report_unreadable_kinds, unreadable_kinds
 from cluster.kube.conditions import condition
 from cluster.kube.errors import RequestInfo, refusal
 from cluster.kube.reflector import WatchHealth
 from cluster.model.actions import Plan, SetStatus
 from cluster.plan.planner import plan
+from cluster.reconcile.failures import report_unreadable_kinds, unreadable_kinds
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from cluster.cache.cache import read_once
+from cluster.driver.deadlines import NO_POD
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.credentials import Access
@@ -20,7 +21,6 @@ from cluster.kube.transport import ApiTransport
 from cluster.model.actions import SetStatus
 from cluster.model.names import NAMESPACE
 from cluster.model.snapshot import Settings
-from cluster.plan.nodes.deadlines import NO_POD
 from cluster.plan.planner import plan
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.scene import OLD, Scene

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.controller.executor import ExecutionResult, Executor
 from cluster.kube.election import Leadership
 from cluster.model.actions import Action, Plan
+from cluster.reconcile.executor import ExecutionResult, Executor
 from tests.cluster.fakes.model import Model
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.driver.pod import DaemonSetInput
+from cluster.driver.revisions import revision_of, revision_text
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Pool, Settings
-from cluster.plan.objects.driver_pod import DaemonSetInput
-from cluster.plan.objects.revision import revision_of, revision_text
 from tests.cluster.fakes.model import document
 
 POOL = Pool("x86_64", "debian12", "6.1.0-50-amd64")

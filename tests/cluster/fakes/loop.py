@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cluster.controller.executor import ExecutionResult
-from cluster.controller.pacing import LoopTimings
 from cluster.kube.election import Leadership
 from cluster.kube.reflector import WatchHealth
 from cluster.model.actions import Plan
 from cluster.model.snapshot import Snapshot
+from cluster.reconcile.executor import ExecutionResult
+from cluster.reconcile.timings import LoopTimings
 from tests.cluster.fakes.model import Model
 from tests.patience import patience
 

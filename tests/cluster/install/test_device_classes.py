@@ -14,13 +14,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cluster.cache.consumers import list_consumers
+from cluster.cache.drain_pods import list_consumers
 from cluster.cli.main import root
 from cluster.install.device_classes import class_name, device_classes
 from cluster.install.manifests import InstallSettings
 from cluster.kube.client import connect
 from cluster.model.names import DEVICE_AGENT
-from cluster.plan.nodes.consumers import demand_of, evicts
+from cluster.options.drain.pods import demand_of, evicts
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse
 from tests.cluster.fakes.driverpods import identity, make_pod

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.controller.node_labels import is_failed_test
+from cluster.driver.daemonset import daemonset, differs
 from cluster.kube.client import connect
 from cluster.kube.errors import ApiError
 from cluster.kube.managed_fields import ExistingObject, replacement
@@ -17,7 +17,7 @@ from cluster.kube.resources import DAEMON_SETS
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.parse import daemonset_from
 from cluster.model.snapshot import DaemonSetObject
-from cluster.plan.objects.daemonset import daemonset, differs
+from cluster.reconcile.node_labels import is_failed_test
 from tests.cluster.fakes.daemonsets import CASES
 from tests.controlplane.api_server import APPLY_PATCH
 from tests.controlplane.controlplane import ControlPlane

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.driver.deadlines import LAST_REPORT, LOST
 from cluster.kube.timestamps import APART, distrust_far_future
 from cluster.kube.wakeup import Wakeup
 from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.parse import node_driver_from, node_from
-from cluster.plan.nodes.deadlines import LAST_REPORT, LOST
-from cluster.plan.nodes.drain_labels import seconds_since
+from cluster.options.drain.labels import seconds_since
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import rolling, step
 from tests.cluster.fakes.rollouts import THEN, changing, look, newest

@@ -9,8 +9,6 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.controller.controller import ReconcileResult
-from cluster.controller.executor import ExecutionResult
 from cluster.kube.errors import RequestInfo, Unreachable
 from cluster.kube.reflector import WatchHealth
 from cluster.kube.transport import RequestCounts
@@ -18,6 +16,8 @@ from cluster.manager.metrics import FAMILIES, HISTOGRAMS, Metrics
 from cluster.model.actions import Plan, SetStatus
 from cluster.model.states import Phase
 from cluster.plan.planner import plan
+from cluster.reconcile.executor import ExecutionResult
+from cluster.reconcile.loop import ReconcileResult
 from nodeside.protocol.node_status import State
 from tests import TOP
 from tests.cluster.fakes.model import Model

@@ -10,9 +10,9 @@ import pytest
 import requests
 
 from cluster.cache.cache import selections
-from cluster.controller.pacing import Heartbeat
 from cluster.kube.reflector import WatchHealth
 from cluster.manager.probes import HealthServer, ProbeReport, alive, ready
+from cluster.reconcile.timings import Heartbeat
 from nodeside.http.server import HttpServer
 from tests.patience import patience
 

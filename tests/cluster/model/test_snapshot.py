@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cluster.controller.executor import event
 from cluster.model import parse
 from cluster.model.actions import EmitEvent
 from cluster.model.names import STAGE_LABEL
@@ -22,6 +21,7 @@ from cluster.model.parse import (
 )
 from cluster.model.parse_pods import build_pod_from, pod_from
 from cluster.model.snapshot import Pool
+from cluster.reconcile.executor import event
 from nodeside.driver.announce.documents import node_driver
 from nodeside.protocol.node_status import REPORT_TEXT, NodeDriverStatus, Rung, ServiceStatus, State
 from tests.cluster.fakes.model import document

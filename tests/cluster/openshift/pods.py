@@ -12,14 +12,14 @@ from typing import Any
 
 import yaml
 
+from cluster.driver.daemonset import daemonset
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject, Node, Settings
-from cluster.plan.objects.build_job import SharedBuild, job, job_spec
-from cluster.plan.objects.daemonset import daemonset
-from cluster.plan.objects.device_agent import device_agent
-from cluster.plan.objects.unload_pod import unload_pod
-from cluster.plan.stages.manifests import Frame, built_in, objects
+from cluster.options.build_once.job_manifest import SharedBuild, job, job_spec
+from cluster.options.devices.agent_manifests import device_agent
+from cluster.options.stages.manifests import Frame, built_in, objects
+from cluster.options.unload.pod import unload_pod
 from cluster.render.templates import documents
 from nodeside.spec import Driver
 from tests import TOP

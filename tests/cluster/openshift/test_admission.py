@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.plan.objects.driver_pod import TOOLKIT_USER
+from cluster.driver.pod import TOOLKIT_USER
 from tests.cluster.openshift import pods
 from tests.cluster.openshift.admission import Document, Namespace, Refused, admit
 from tests.cluster.openshift.cluster import RESTRICTED_V2, Openshift, openshift

@@ -15,8 +15,8 @@ from hypothesis.stateful import rule
 from cluster.model.actions import LabelNode
 from cluster.model.snapshot import Node
 from cluster.model.states import BuildProgress
-from cluster.plan.build_jobs import builds
 from cluster.plan.context.context import DriverContext
+from cluster.plan.plan_driver import desired_builds
 from nodeside.protocol.build_job import BuildVerdict
 from tests.cluster.plan.histories import ASSIGNED, History, often
 
@@ -75,7 +75,7 @@ class BuiltOnce(History):
         return DriverContext(self.model.snapshot, found, found.driver)
 
     def _end(self, name: str, decision: BuildVerdict) -> None:
-        build = builds(self._case()).get(name)
+        build = desired_builds(self._case()).get(name)
         self.model.end_build(decision, name, kernel=build.kernel if build else "")
 
     def _settle_ready(self) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from cluster.driver.nodes import members
+from cluster.driver.update import why_queued
 from cluster.model.actions import EvictPod
 from cluster.model.names import closed_label
+from cluster.options import after as neighbours
 from cluster.plan.context.context import DriverContext
-from cluster.plan.nodes import neighbours
-from cluster.plan.nodes.members import members
 from cluster.plan.planner import plan
-from cluster.plan.rollout.decisions import why_queued
 from nodeside.protocol.build_job import BuildVerdict
 from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER, State

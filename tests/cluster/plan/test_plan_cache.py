@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from cluster.driver.deadlines import NO_REPORT
 from cluster.model.annotations import FALLBACK_LASTS
 from cluster.model.labelmap import labels_of
 from cluster.model.names import CORDONED, stage_label
 from cluster.model.snapshot import DriverPod, ToolkitLabels
 from cluster.model.stages import StagePod, Stages
 from cluster.plan import planner as module
-from cluster.plan.nodes.deadlines import NO_REPORT
+from cluster.plan.plan_driver import plan_driver
 from cluster.plan.planner import Planner, plan
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.images import cannot_have_it, prebuilt
@@ -50,9 +51,9 @@ def settle(model: Model) -> None:
 def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
     """Says for which Drivers the planner of a model plans in one look."""
     asked: list[str] = []
-    real = module.plan_driver
+    real = plan_driver
 
-    def plan_driver(snapshot: Any, found: Any, *rest: Any) -> Any:
+    def plan_one(snapshot: Any, found: Any, *rest: Any) -> Any:
         asked.append(found.name)
         return real(snapshot, found, *rest)
 
@@ -61,7 +62,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
         model.planner(model.snapshot, now)
         return set(asked)
 
-    monkeypatch.setattr(module, "plan_driver", plan_driver)
+    monkeypatch.setattr(module, "plan_driver", plan_one)
     return look
 
 

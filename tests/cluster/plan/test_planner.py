@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from cluster.driver.revisions import revision_of
+from cluster.driver.toolkit_image import proven
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
 from cluster.model.snapshot import DriverPod, ImageStream, NodeReport, assignment
-from cluster.plan.builds.toolkit_image import proven
-from cluster.plan.objects.revision import revision_of
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import EDU, KERNEL, PCI, Model

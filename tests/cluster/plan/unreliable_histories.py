@@ -2,7 +2,7 @@
 and what a leader of yesterday has sent arrives today.
 
 A watch may be late with all but what the controller wrote itself: it waits for its own writes (see
-controller.py). What it does by old news is tested as its patches are: a node whose labels are not
+loop.py). What it does by old news is tested as its patches are: a node whose labels are not
 what the plan saw is left alone (see node_labels.py).
 """
 

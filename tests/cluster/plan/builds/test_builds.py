@@ -16,7 +16,7 @@ from cluster.model.snapshot import (
     Snapshot,
     ToolkitLabels,
 )
-from cluster.plan.builds.builds import outcome_of
+from cluster.options.build_once.builds import outcome_of
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.protocol.node_status import NOTHING_SERVED, State
 from tests.cluster.fakes.model import EDU, KERNEL, Model

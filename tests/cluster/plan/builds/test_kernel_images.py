@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.driver.nodes import cannot_pull
 from cluster.model.actions import LabelNode
 from cluster.model.annotations import FALLBACK_LASTS, ImageFallback, decode_fallback
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod, Pool
-from cluster.plan.builds.kernel_images import image_for
-from cluster.plan.nodes.members import cannot_pull
+from cluster.options.kernel_images import image_for
 from nodeside.errors import SpecError
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.model.annotations import decode_refusals, encode_refusals
-from cluster.model.parse import toolkit_labels_from
-from cluster.model.snapshot import DaemonSetObject, Node, NodeReport, Pool, ToolkitLabels
-from cluster.plan.builds.toolkit_evidence import (
+from cluster.driver.toolkit_evidence import (
     Evidence,
     Witness,
     fits,
@@ -19,6 +16,9 @@ from cluster.plan.builds.toolkit_evidence import (
     together,
     upheld,
 )
+from cluster.model.annotations import decode_refusals, encode_refusals
+from cluster.model.parse import toolkit_labels_from
+from cluster.model.snapshot import DaemonSetObject, Node, NodeReport, Pool, ToolkitLabels
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
 POOL = Pool("x86_64", "418.94.202501221327-0", KERNEL)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cluster.driver.toolkit_evidence import Evidence
+from cluster.driver.toolkit_image import CurrentImage, Link, Resolution, asked, fill, resolve
 from cluster.model.snapshot import ImageStream, NotListed, Pool, Tag, ToolkitLabels
-from cluster.plan.builds.toolkit_evidence import Evidence
-from cluster.plan.builds.toolkit_image import CurrentImage, Link, Resolution, asked, fill, resolve
 from nodeside.spec.fleet import Toolkit
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"

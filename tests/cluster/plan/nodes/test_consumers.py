@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.consumers import ConsumerCache, list_consumers
-from cluster.controller.drain_requests import change, evict
-from cluster.controller.eviction_backoff import EvictionBackoff
+from cluster.cache.drain_pods import ConsumerCache, list_consumers
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.model.actions import Cordon, EvictPod, Plan
-from cluster.model.demand import PodDemand, union_of_demands
 from cluster.model.names import CORDONED
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import consumer_from
+from cluster.model.pod_demand import PodDemand, union_of_demands
 from cluster.model.snapshot import Occupancy, Snapshot
-from cluster.plan.nodes.consumers import by_node, consumes, demand_of, evicts
+from cluster.options.drain.pods import by_node, consumes, demand_of, evicts
+from cluster.reconcile.drain_requests import change, evict
+from cluster.reconcile.eviction_backoff import EvictionBackoff
 from nodeside.spec.document import parse
 from nodeside.spec.fleet import Evict as Policy
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cluster.driver.deadlines import LAST_REPORT, NO_POD, NO_REPORT
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod
-from cluster.plan.nodes.deadlines import LAST_REPORT, NO_POD, NO_REPORT
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from cluster.driver.daemonset import is_same
+from cluster.driver.node_cache import NodeCache
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.plan.context.context import DriverContext, Memory
-from cluster.plan.nodes.memo import NodeCache
-from cluster.plan.objects.daemonset import is_same
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.driver.os_version import os_parts, os_version, ostree_version
 from cluster.model.names import OSTREE_LABEL
-from cluster.plan.nodes.os_version import os_parts, os_version, ostree_version
 
 
 @pytest.mark.parametrize(

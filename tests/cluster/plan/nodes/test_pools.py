@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.model.labelmap import Labels, labels_of
-from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
-from cluster.model.snapshot import Node, Pool, assignment
-from cluster.plan.nodes.hardware import (
+from cluster.driver.hardware import (
     Match,
     devices,
     former_devices,
     has_hardware,
     stale_nfd_label,
 )
-from cluster.plan.nodes.pools import pool_of
+from cluster.driver.pools import pool_of
+from cluster.model.labelmap import Labels, labels_of
+from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
+from cluster.model.snapshot import Node, Pool, assignment
 from nodeside.protocol.labels import LABEL_VALUE
 from nodeside.spec.model import Hardware
 from nodeside.spec.pci import PciId

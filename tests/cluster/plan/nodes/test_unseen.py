@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.cache.cache import ClusterCache, read_once
+from cluster.driver.toolkit_image import CurrentImage, Link, resolve
 from cluster.manager.probes import ready
 from cluster.model.snapshot import ImageStream, NotListed, Pool, Settings
-from cluster.plan.builds.toolkit_image import CurrentImage, Link, resolve
 from nodeside.spec.fleet import Toolkit
 from tests.cluster.fakes.model import KERNEL, Model, document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer

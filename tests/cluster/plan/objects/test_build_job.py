@@ -19,7 +19,7 @@ from cluster.model.names import NAMESPACE, OURS, TELLING
 from cluster.model.parse import driver_from, job_from
 from cluster.model.parse_pods import build_pod_from
 from cluster.model.snapshot import Settings
-from cluster.plan.objects.build_job import SharedBuild, job, publish_target
+from cluster.options.build_once.job_manifest import SharedBuild, job, publish_target
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.driver.commands.options import first_there
 from nodeside.protocol.shared_directory import SharedDir

@@ -17,10 +17,9 @@ import click
 import pytest
 import yaml
 
-from cluster.model.parse import daemonset_from, revision_from
-from cluster.model.snapshot import Node, RevisionObject
-from cluster.plan.objects.daemonset import daemonset, differs
-from cluster.plan.objects.driver_pod import (
+from cluster.driver.daemonset import daemonset, differs
+from cluster.driver.node_policy import policy_map
+from cluster.driver.pod import (
     DRIVER_FILE,
     SHARED,
     SIDECAR_COMMAND,
@@ -30,9 +29,10 @@ from cluster.plan.objects.driver_pod import (
     pod,
     signing_secret,
 )
-from cluster.plan.objects.node_policy import policy_map
-from cluster.plan.objects.revision import config_map, read_revision, revision_of, revision_text
-from cluster.plan.objects.unload_pod import unload_pod
+from cluster.driver.revisions import config_map, read_revision, revision_of, revision_text
+from cluster.model.parse import daemonset_from, revision_from
+from cluster.model.snapshot import Node, RevisionObject
+from cluster.options.unload.pod import unload_pod
 from nodeside.driver import cli
 from nodeside.driver.handoff.provide import command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver

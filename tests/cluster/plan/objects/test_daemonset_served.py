@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cluster.driver.daemonset import daemonset, differs
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.parse import daemonset_from
-from cluster.plan.objects.daemonset import daemonset, differs
 from tests.cluster.fakes.daemonsets import CASES
 from tests.controlplane.api_server import APPLY_PATCH
 from tests.controlplane.controlplane import ControlPlane

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cluster.driver.deadlines import LOST
 from cluster.model.names import before_label
-from cluster.plan.nodes.deadlines import LOST
 from nodeside.protocol.labels import assigned_label
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.rollouts import THEN, look, newest

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cluster.cli.explain import explain_driver
+from cluster.driver.deadlines import LOST
+from cluster.driver.failed_nodes import FailedNode, NodeFailureKind, limit_rows
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.context.context import DriverContext
-from cluster.plan.nodes.deadlines import LOST
-from cluster.plan.rollout.casualties import FailedNode, NodeFailureKind, limit_rows
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.model.actions import Action, Create, Delete, LabelNode
 from cluster.model.snapshot import DriverPod
-from cluster.plan.rollout.unload import SLOW
+from cluster.options.unload.nodes import SLOW
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import UNLOADED, State

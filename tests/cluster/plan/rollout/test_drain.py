@@ -13,8 +13,8 @@ from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, Uncordon,
 from cluster.model.lanes import CORDONS, Lane
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import Occupancy
-from cluster.plan.nodes.drain_labels import timestamp_value
-from cluster.plan.rollout.drain_table import (
+from cluster.options.drain.labels import timestamp_value
+from cluster.options.drain.table import (
     DRAIN_TABLE,
     Change,
     DrainSituation,
@@ -548,7 +548,7 @@ def test_a_controller_that_dies_between_two_actions_is_taken_over_from(crash_at:
 
 
 def test_a_time_on_a_node_is_readable_and_survives_nonsense() -> None:
-    from cluster.plan.nodes.drain_labels import seconds_since, timestamp_to_rfc3339
+    from cluster.options.drain.labels import seconds_since, timestamp_to_rfc3339
 
     assert timestamp_value(1000.0) == "19700101T001640Z"
     assert seconds_since("19700101T001640Z", 1060.0) == 60.0

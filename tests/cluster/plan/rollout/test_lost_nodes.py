@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.plan.nodes.deadlines import LOST
+from cluster.driver.deadlines import LOST
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.rollouts import THEN, changing, go_down, look, newest
 

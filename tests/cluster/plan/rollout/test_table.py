@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
+from cluster.driver.update_table import UPDATE_TABLE, Act, UpdateSituation, decide_update
 from cluster.model.states import Boot, Health, Phase, Place, Supply
-from cluster.plan.rollout.table import UPDATE_TABLE, Act, UpdateSituation, decide_update
 from nodeside.spec.model import Upgrade
 
 EVERY = [UpdateSituation(*parts) for parts in product(Place, Phase, Health, Boot, Upgrade, Supply)]

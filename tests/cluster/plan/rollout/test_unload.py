@@ -12,8 +12,8 @@ import pytest
 from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod
-from cluster.plan import deletion
-from cluster.plan.rollout.unload import (
+from cluster.options.unload import deletion
+from cluster.options.unload.nodes import (
     REST,
     SLOW,
     DriverUnload,

@@ -15,7 +15,7 @@ from cluster.cli.status import overview
 from cluster.model.names import closed_label, stage_label
 from cluster.model.snapshot import Settings
 from cluster.model.stages import StageObject
-from cluster.plan.objects.device_agent import COMMAND
+from cluster.options.devices.agent_manifests import COMMAND
 from nodeside.protocol.node_status import State
 from nodeside.spec import load
 from tests.cluster.fakes.drains import DRAINING

@@ -13,8 +13,8 @@ from cluster.kube.comparison import drifted
 from cluster.kube.resources import resource_of
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
-from cluster.plan.objects.device_agent import device_agent
-from cluster.plan.stages.manifests import Frame, built_in
+from cluster.options.devices.agent_manifests import device_agent
+from cluster.options.stages.manifests import Frame, built_in
 from tests.cluster.fakes.model import document
 from tests.controlplane.api_server import APPLY_PATCH
 from tests.controlplane.controlplane import ControlPlane

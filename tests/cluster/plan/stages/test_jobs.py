@@ -13,7 +13,7 @@ from cluster.model.actions import Annotate, Create, Delete
 from cluster.model.parse import job_from
 from cluster.model.parse_stages import stage_pod_from
 from cluster.model.stages import StagePod
-from cluster.plan.stages.job_runs import AT_ONCE
+from cluster.options.stages.job_runs import AT_ONCE
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import pod_of

@@ -13,8 +13,8 @@ from cluster.kube.comparison import drifted
 from cluster.model.names import CONTROLLER, DEVICE_AGENT
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
-from cluster.plan.stages.job_runs import JobManifest
-from cluster.plan.stages.manifests import Frame, objects
+from cluster.options.stages.job_runs import JobManifest
+from cluster.options.stages.manifests import Frame, objects
 from cluster.render.templates import StageInvalid, documents
 from tests import TOP
 from tests.cluster.fakes.model import EDU, document

@@ -19,7 +19,7 @@ from cluster.model.stages import (
     StageObject,
     Stages,
 )
-from cluster.plan.nodes.drain_labels import timestamp_value
+from cluster.options.drain.labels import timestamp_value
 from cluster.plan.planner import plan
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State

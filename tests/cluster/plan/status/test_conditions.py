@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cluster.driver.status.messages import and_more, few_of
 from cluster.install.crds import driver_crd
-from cluster.plan.status.messages import and_more, few_of
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages

@@ -1,0 +1,19 @@
+"""What every Driver needs: from a node's labels to the DaemonSets and the status. Pure.
+
+In the order in which a plan asks them:
+
+hardware, os_version, pools   which nodes have the hardware, and in which pool each is
+deadlines             how long a silent node is waited for
+drain_state           what budgets must know of a drain; IDLE without one
+nodes, node_cache     a node of a Driver as one value; what is kept of it between two snapshots
+traces                what a Driver leaves on a node
+toolkit_image, toolkit_evidence   the toolkit image of a pool
+revisions             the immutable driver.yaml of each revision, and what nodes can be assigned to
+pod, daemonset, node_policy   the documents that nodes run
+failed_nodes          nodes that a revision has broken or taken down
+rollout_state         phase, budget, canaries
+update_table, update  the action for a node in any situation; which nodes change now
+status/, events       the status of a Driver, and its Events
+
+Nothing here knows an option: what options say comes as plain values, empty without them.
+"""

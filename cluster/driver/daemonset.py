@@ -1,0 +1,119 @@
+"""The DaemonSet that runs a driver's pod on the nodes of one pool and revision.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.driver.pod import DaemonSetInput, Document, pod
+from cluster.driver.revisions import owner
+from cluster.kube.comparison import holds
+from cluster.kube.managed_fields import ExistingObject, has_additions, over
+from cluster.model.annotations import encode_refusals
+from cluster.model.names import (
+    APPLIED_NOTE,
+    ARCHITECTURE_NOTE,
+    ASSIGNMENT_LABEL,
+    DRIVER_CONTAINER,
+    DRIVER_LABEL,
+    FELL_BACK_NOTE,
+    KERNEL_NOTE,
+    LINK_NOTE,
+    OS_VERSION_NOTE,
+    REFUSED_NOTE,
+    TOOLKIT_NOTE,
+    object_labels,
+)
+from cluster.model.parse import daemonset_from
+from cluster.model.snapshot import DaemonSetObject
+
+
+def daemonset(wanted: DaemonSetInput) -> Document:
+    """Returns the DaemonSet with its own hash as an annotation."""
+    document: Document = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": _metadata(wanted),
+        "spec": {
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": _selector(wanted)},
+            # A new pod finds its modules loaded and changes nothing, so replacing pods is cheap. A
+            # new revision must roll out slowly and therefore gets its own DaemonSet.
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+            "template": {"metadata": _pod_metadata(wanted), "spec": pod(wanted)},
+        },
+    }
+    document["metadata"]["annotations"][APPLIED_NOTE] = digest(document)
+    return document
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObject | None:
+    """Returns what to overwrite if the desired state changed or the object was edited; else None.
+
+    Fields that we do not set count as API server defaults as long as nobody owns them.
+    """
+    ours = daemonset_from(document)
+    marked = _marks(ours) == _marks(found)
+    edited = not holds(document["spec"], found.spec) or has_additions(found.kept, document)
+    if marked and not edited:
+        return None
+    return over(found.kept, document, edited=marked)
+
+
+def _marks(found: DaemonSetObject) -> tuple[object, ...]:
+    """Returns the values stored in its labels and annotations."""
+    notes = found.applied, found.toolkit, found.link, found.refused
+    return found.pool, found.driver, found.revision, *notes
+
+
+def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
+    """Returns whether `differs` gives the same result for both: it ignores status and times."""
+    if one is other:
+        return True
+    return one == other and _owners(one) == _owners(other)
+
+
+def _owners(found: DaemonSetObject) -> list[dict[str, Any]]:
+    return [{k: v for k, v in each.items() if k != "time"} for each in found.kept.managed]
+
+
+def _metadata(wanted: DaemonSetInput) -> Document:
+    return {
+        "name": wanted.name,
+        "namespace": wanted.settings.namespace,
+        "labels": object_labels(wanted.driver.name, wanted.revision),
+        "annotations": {
+            ARCHITECTURE_NOTE: wanted.pool.architecture,
+            OS_VERSION_NOTE: wanted.pool.os_version,
+            KERNEL_NOTE: wanted.pool.kernel,
+            TOOLKIT_NOTE: wanted.toolkit,
+            LINK_NOTE: wanted.link,
+            **({FELL_BACK_NOTE: wanted.fell_back} if wanted.fell_back else {}),
+            **({REFUSED_NOTE: encode_refusals(wanted.refused)} if wanted.refused else {}),
+        },
+        "ownerReferences": owner(wanted.owner),
+    }
+
+
+def _selector(wanted: DaemonSetInput) -> dict[str, str]:
+    return {DRIVER_LABEL: wanted.driver.name, ASSIGNMENT_LABEL: wanted.assignment}
+
+
+def _pod_metadata(wanted: DaemonSetInput) -> Document:
+    notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
+    if wanted.settings.scc:
+        notes["openshift.io/required-scc"] = wanted.settings.scc
+    return {
+        "labels": object_labels(wanted.driver.name, wanted.revision) | _selector(wanted),
+        "annotations": notes,
+    }

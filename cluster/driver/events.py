@@ -1,0 +1,44 @@
+"""Status updates, with an Event for every change that a user should notice. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cluster.model.actions import Action, EmitEvent, SetStatus
+from cluster.model.limits import fit_status
+from cluster.model.snapshot import DriverObject
+
+
+def set_status(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
+    """Yields the status if it changed, and an Event for each notable change of a condition."""
+    status = fit_status(status)
+    if status == found.status:
+        return
+    yield SetStatus(found.name, status)
+    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
+    for condition in status["conditions"]:
+        was = old.get(condition["type"], {})
+        changed = (was.get("status"), was.get("reason")) != (
+            condition["status"],
+            condition["reason"],
+        )
+        if changed and condition["status"] == "True" and _deserves_event(condition["type"], old):
+            warning = condition["type"] == "Degraded"
+            reason, message = condition["reason"], condition["message"]
+            yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)
+
+
+def _deserves_event(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Returns whether a condition that became true deserves an Event, given the old conditions.
+
+    A joining node makes a Driver not ready for a while, which needs no Event each time. An Event is
+    due when the driver works for the first time, or works again after a failure.
+    """
+    if kind != "Ready":
+        return kind == "Degraded"
+    ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
+    if ready.get("status") == "True":
+        return False  # only the reason changed, because of stages
+    since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
+    return bool(ready.get("reason") != "NodesBusy" or failed >= since)

@@ -1,0 +1,169 @@
+"""Casualties: the nodes that a change has broken or taken down, recorded in the Driver's status.
+
+The failure recorded on a node is lost when the node gets another kernel or is replaced by another
+machine. It is therefore also stored in the status, together with its revision, and counts against
+`maxFailed` from there, whichever controller leads. Pure.
+
+    Failed   it failed during its change, or went down repeatedly during it
+    Lost     it went down during its change and was not seen again
+    Down     it went down during its change, which may be a coincidence
+
+Each entry lasts until the revision works on that node. `Down` also ends when the node comes back
+with another kernel, and so with another revision.
+
+All entries end with the revision. They also end when somebody changes the Driver while it is not
+paused: pausing and resuming a rollout retries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from cluster.driver.deadlines import LOST
+from cluster.driver.nodes import DriverNode, failure_message
+from cluster.model.limits import truncate
+from cluster.model.snapshot import DriverObject
+from cluster.model.states import Boot, Health, Place
+from cluster.model.status_schema import CASUALTY_LIMIT
+from nodeside.protocol.node_status import State
+from nodeside.protocol.timestamps import rfc3339
+
+_WORDS: Final = 512  # maximum length of a recorded failure message in bytes
+
+
+class NodeFailureKind(Enum):
+    FAILED = "Failed"
+    DOWN = "Down"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedNode:
+    """A node that a change has broken or taken down. `boot` is the boot in which it went down."""
+
+    node: str
+    fate: NodeFailureKind
+    since: str
+    boot: str = ""
+    message: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Return the entry as it appears in the Driver's status."""
+        return {
+            "node": self.node,
+            "state": self.fate.value,
+            "since": self.since,
+            "bootId": self.boot,
+            "message": self.message,
+        }
+
+
+def recorded_failures(found: DriverObject, newest: str) -> tuple[FailedNode, ...]:
+    """Return the casualties of the newest revision that the status records."""
+    status, driver = found.status, found.driver
+    paused = driver is not None and driver.spec.rollout.paused
+    is_changed = status.get("observedGeneration") != found.generation
+    if status.get("revision") != newest or (is_changed and not paused):
+        return ()
+    return tuple(_read(row) for row in status.get("casualties") or () if row.get("node"))
+
+
+def casualties(
+    before: Iterable[FailedNode], members: Sequence[DriverNode], newest: str, good: str, now: float
+) -> tuple[FailedNode, ...]:
+    """Return the casualties to record from now on; empty once the rollout is complete."""
+    if newest == good:
+        return ()
+    old = {each.node: each for each in before}
+    placed = {
+        m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in old
+    }
+    later = (_update(each, *placed.get(name, (None, Place.NOWHERE))) for name, each in old.items())
+    by_node = {each.node: each for each in later if each is not None}
+    for name, (member, place) in placed.items():
+        if place is Place.NEWEST and member.before:
+            new = _new_casualty(member, by_node.get(name), now)
+            by_node |= {name: new} if new else {}
+    return tuple(sorted(by_node.values(), key=lambda each: each.node))
+
+
+def limit_rows(
+    every: Sequence[FailedNode], members: Mapping[str, DriverNode]
+) -> list[dict[str, Any]]:
+    """Return rows for the status; of too many, those that no node still reports come first."""
+    broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
+    pairs = zip(broken, every, strict=True)
+    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is NodeFailureKind.DOWN))
+    rows = [each.row() for _, each in order[:CASUALTY_LIMIT]]
+    return sorted(rows, key=lambda row: str(row["node"]))
+
+
+def _read(row: Mapping[str, Any]) -> FailedNode:
+    fate = next(
+        (each for each in NodeFailureKind if each.value == row.get("state")), NodeFailureKind.FAILED
+    )
+    words = (str(row.get(key) or "") for key in ("since", "bootId", "message"))
+    return FailedNode(str(row["node"]), fate, *words)
+
+
+def _update(old: FailedNode, member: DriverNode | None, place: Place) -> FailedNode | None:
+    """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
+    if member is not None and place is Place.NEWEST:
+        return None if member.health is Health.WORKING else old
+    if old.fate is not NodeFailureKind.DOWN:
+        return old
+    if place is Place.NOWHERE:  # gone, or another machine of that name
+        return replace(old, fate=NodeFailureKind.LOST)
+    return old if member is not None and member.health is Health.DOWN else None
+
+
+def _new_casualty(member: DriverNode, old: FailedNode | None, now: float) -> FailedNode | None:
+    """Return the new casualty of a node during its change; None if there is none."""
+    if old is not None and old.fate is NodeFailureKind.FAILED:
+        return None
+    since = old.since if old else rfc3339(now)
+    name = member.node.name
+    if member.health is Health.BROKEN:
+        return FailedNode(
+            name, NodeFailureKind.FAILED, since, message=truncate(failure_message(member), _WORDS)
+        )
+    boot = _ended_boot(member)
+    if not boot or (old is not None and old.boot == boot):
+        return None
+    if old is None:
+        words = "it went down in the middle of its change"
+        return FailedNode(name, NodeFailureKind.DOWN, since, boot, words)
+    words = f"it went down again and again in the middle of its change, first at {since}"
+    return FailedNode(name, NodeFailureKind.FAILED, since, boot, words)
+
+
+def _ended_boot(member: DriverNode) -> str:
+    """Return the boot in which the machine went down with its new revision; "" if it did not.
+
+    If the driver had worked there for at least `LOST` seconds, it is not blamed.
+    """
+    current, report = member.word, member.report
+    if member.health is Health.DOWN:
+        ready = current is not None and current.state == State.READY.value
+        lasted = member.node.ready_since - current.time if current and current.time else LOST
+        return "" if ready and lasted >= LOST else member.node.boot_id
+    if member.health is not Health.BUSY or member.boot is not Boot.FRESH or report is None:
+        return ""
+    reported = member.at is not None and report.revision == member.at.revision
+    return report.boot_id if reported and not member.was_ready else ""
+
+
+def failures(changed: Sequence[DriverNode], every: Sequence[FailedNode]) -> tuple[str, ...]:
+    """Return the nodes that count against maxFailed.
+
+    A single machine lost during its change may be a coincidence and does not count. If there are
+    two or more, all of them count.
+    """
+    broken = [member.node.name for member in changed if member.health is Health.BROKEN]
+    broken += [each.node for each in every if each.fate is NodeFailureKind.FAILED]
+    lost = [member.node.name for member in changed if member.lost]
+    lost += [each.node for each in every if each.fate is NodeFailureKind.LOST]
+    return tuple(dict.fromkeys(broken + lost if len(set(lost)) > 1 else broken))

@@ -1,0 +1,302 @@
+"""The state of a Driver on each of its nodes: observations in the terms of update_table.py.
+
+Pure. A `DriverNode` is a node that has the hardware of a Driver. A report counts only for the
+current boot and the revision that the node has: a report of an older boot is void, and one for
+another revision comes from the previous pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from cluster.driver.deadlines import NO_DEADLINE, NodeDeadlines, down_deadline
+from cluster.driver.drain_state import IDLE, DrainState
+from cluster.driver.hardware import Match, former_devices, has_hardware
+from cluster.driver.node_cache import NodeCache
+from cluster.driver.pools import pool_of
+from cluster.model.names import DRIVER_CONTAINER, before_label
+from cluster.model.snapshot import (
+    EMPTY,
+    Assignment,
+    DriverPod,
+    Node,
+    NodeReport,
+    Pool,
+    Snapshot,
+)
+from cluster.model.states import Boot, Health, Place
+from nodeside.protocol.labels import assigned_label
+from nodeside.protocol.node_status import State
+from nodeside.spec import Driver
+from nodeside.spec.model import Upgrade
+from nodeside.spec.pci import PciId
+
+_FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
+
+
+class Observations(NamedTuple):
+    """The observations a member is built from. `pod` is set only if the pod cannot start."""
+
+    node: Node
+    report: NodeReport | None
+    pod: DriverPod | None
+    drain: DrainState
+
+
+@dataclass(frozen=True, slots=True)
+class DriverNode:
+    """A node of a Driver. `at` is None if the assignment is unknown.
+
+    `before` is the assignment under which the driver worked there until we changed the node.
+    `was_ready` says whether the last report was "ready", in any boot. `trouble` is a problem that
+    the node does not report itself: its pod cannot start, or the node is silent; `due` is the
+    wall-clock time at which silence becomes a problem. `pod` is set only if the pod cannot start.
+    `taken` means that another Driver has a module of the newest revision there. `lost` means that
+    the node has been down for too long to wait for it.
+    """
+
+    node: Node
+    fit: Match
+    pool: Pool
+    assigned: str
+    at: Assignment | None
+    health: Health
+    boot: Boot
+    before: str
+    was_ready: bool
+    report: NodeReport | None
+    trouble: str
+    due: float = NO_DEADLINE.until
+    drain: DrainState = IDLE
+    pod: DriverPod | None = None
+    taken: bool = False
+    lost: bool = False
+
+    @property
+    def is_untouched(self) -> bool:
+        """Returns whether the node has no drain labels and its pod starts."""
+        return not self.drain.has_labels and self.pod is None
+
+    @property
+    def word(self) -> NodeReport | None:
+        """Returns the node's report for this boot and its revision, None if there is none."""
+        return _current_report(self.node, self.at, self.report, changed=bool(self.before))
+
+    @property
+    def unpulled(self) -> str:
+        """Returns why its pod cannot pull the driver image, "" if it can."""
+        return cannot_pull(self.pod) if self.pod else ""
+
+    def rests_on(self, observations: Observations) -> bool:
+        """Returns whether the member was built from exactly these values."""
+        return (
+            self.node is observations.node
+            and self.report is observations.report
+            and self.pod is observations.pod
+            and (self.drain is observations.drain or self.drain == observations.drain)
+        )
+
+    def place(self, newest: str, good: str) -> Place:
+        if not self.assigned:
+            return Place.NOWHERE
+        if self.at is None or self.at.pool != self.pool:
+            return Place.MOVED
+        if self.at.revision == newest:
+            return Place.NEWEST
+        return Place.GOOD if self.at.revision == good else Place.STALE
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNode:
+    """A node that a Driver does not select."""
+
+    node: Node
+
+    def rests_on(self, observations: Observations) -> bool:
+        return self.node is observations.node
+
+
+def members(
+    snapshot: Snapshot,
+    driver: Driver,
+    assignments: Mapping[str, Assignment],
+    excluded: Collection[str] = (),
+    *,
+    memory: NodeCache[DriverNode | OtherNode] | None = None,
+    drains: Callable[[Node], DrainState] | None = None,
+) -> Iterator[DriverNode]:
+    """Yields every node that the Driver selects, in the order of the snapshot's nodes.
+
+    `assignments` resolves assignment labels. `excluded` names the nodes that another Driver has.
+    `memory` caches members from earlier snapshots; each member holds all values it was built from.
+    `drains` says how far each node is drained; None: none is.
+    """
+    memory = NodeCache() if memory is None else memory
+    memory.forget(snapshot.nodes)
+    status = snapshot.drivers[driver.name].status if driver.name in snapshot.drivers else EMPTY
+    former = former_devices(driver.spec.hardware, status)
+    cached = memory.on((driver, assignments, excluded, former))
+    builder, deadlines = _Builder(driver, assignments, former), NodeDeadlines(snapshot, driver)
+    key, troubles = builder.assigned, dict(_stuck_pods(snapshot, driver.name))
+    reports, prefix = snapshot.node_drivers, f"{driver.name}."
+    for node in snapshot.nodes.values():
+        name = node.name
+        inputs = Observations(
+            node,
+            reports.get(prefix + name),
+            troubles.get((name, node.labels.get(key, ""))) if troubles else None,
+            drains(node) if drains else IDLE,
+        )
+        member = cached.get(name)
+        if member is None or not member.rests_on(inputs):
+            member = OtherNode(node) if name in excluded else builder.member(inputs)
+            cached[name] = member
+        if isinstance(member, OtherNode):
+            continue
+        if (
+            member.health is Health.BUSY
+            and (timed := _apply_deadline(member, deadlines)) is not member
+        ):
+            member = timed
+            if member.health is Health.BUSY:
+                cached[name] = member
+        yield _apply_down_deadline(member, snapshot.now) if member.health is Health.DOWN else member
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """A builder for the members of one Driver."""
+
+    driver: Driver
+    assignments: Mapping[str, Assignment]
+    former: tuple[PciId, ...]
+
+    @cached_property
+    def assigned(self) -> str:
+        return assigned_label(self.driver.name)
+
+    @cached_property
+    def before(self) -> str:
+        return before_label(self.driver.name)
+
+    def member(self, observations: Observations) -> DriverNode | OtherNode:
+        """Returns the member as far as it does not depend on the time."""
+        node, report, pod, drain = observations
+        labels, spec = node.labels, self.driver.spec
+        assigned = labels.get(self.assigned, "")
+        fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
+        if not fit.is_selected:
+            return OtherNode(node)
+        boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
+        at, on_reboot = self.assignments.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
+        before = labels.get(self.before, "")
+        current = _current_report(node, at, report, changed=bool(before))
+        health = _health(node, current, on_reboot=on_reboot)
+        return DriverNode(
+            node=node,
+            fit=fit,
+            pool=pool_of(
+                node,
+                at.pool if at else None,
+                rebooted=boot is Boot.FRESH,
+                works=health not in (Health.BUSY, Health.BROKEN),
+            ),
+            assigned=assigned,
+            at=at,
+            health=Health.BROKEN if health is Health.BUSY and pod else health,
+            boot=boot,
+            before=before,
+            was_ready=report is not None and report.state == _READY,
+            report=report,
+            trouble=_words(pod) if pod else "",
+            drain=drain,
+            pod=pod,
+        )
+
+
+def _apply_deadline(member: DriverNode, deadlines: NodeDeadlines) -> DriverNode:
+    """Applies the deadlines to a node in progress; one that waits for its reboot has none.
+
+    `due` may be too early, since another pass does no harm.
+    """
+    report = member.word
+    if report is not None and report.state == _REBOOT:
+        return member
+    silence = deadlines.next_report(member.node, member.assigned, report)
+    if silence.words:
+        return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
+    in_time = deadlines.snapshot.now < member.due <= silence.until
+    return member if in_time else replace(member, due=silence.until)
+
+
+def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
+    """Applies the deadline to a node that is down; it is reported only if we changed the node.
+
+    A node that comes back is treated as any other.
+    """
+    silence = down_deadline(member.node, now)
+    trouble = silence.words if member.before else ""
+    lost = bool(silence.words)
+    return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
+
+
+def _current_report(
+    node: Node, at: Assignment | None, report: NodeReport | None, *, changed: bool
+) -> NodeReport | None:
+    """Returns the node's report for this boot and its revision, None if there is none.
+
+    If the assignment is no longer known, any report of this boot counts, unless we `changed` the
+    node after that report.
+    """
+    if report is None or report.boot_id != node.boot_id:
+        return None
+    if at is None:
+        return None if changed else report
+    return report if report.revision == at.revision else None
+
+
+def _health(node: Node, report: NodeReport | None, *, on_reboot: bool) -> Health:
+    if not node.ready:
+        return Health.DOWN
+    state = report.state if report is not None else ""
+    if state == _READY:
+        return Health.WORKING
+    # With `upgrade: onReboot`, waiting for the administrator's reboot is not a failure.
+    if state == _FAILED or (state == _REBOOT and not on_reboot):
+        return Health.BROKEN
+    return Health.BUSY
+
+
+def _stuck_pods(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
+    """Yields the pods that cannot start, by node and assignment."""
+    for pod in snapshot.pods_of(driver):
+        if pod.waiting and not pod.deleting and pod.unloader is None:
+            yield (pod.node, pod.daemonset.rpartition("-")[2]), pod
+
+
+def _words(pod: DriverPod) -> str:
+    why = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+    return f"its pod cannot start: {why}"
+
+
+def failure_message(member: DriverNode) -> str:
+    """Returns why the driver does not work on a node; the node's own message if it has one."""
+    report = member.report
+    if member.trouble or report is None:
+        return member.trouble or "no report"
+    words = ": ".join(part for part in (report.reason, report.message) if part)
+    return words or report.state
+
+
+# The kubelet's reasons for an image that it cannot pull.
+# https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
+CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+
+
+def cannot_pull(pod: DriverPod) -> str:
+    """Returns why the driver container's image cannot be pulled, "" if it can."""
+    why = pod.waiting.get(DRIVER_CONTAINER, "")
+    return why if why.partition(":")[0] in CANNOT_PULL else ""

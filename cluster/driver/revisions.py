@@ -1,0 +1,167 @@
+"""The revisions of a Driver: each is the part that nodes see, hashed, in an immutable ConfigMap.
+
+Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and the publish target concern only
+the controller and are left out: pausing a rollout or selecting one more node makes no new revision.
+Neither do `upgrade` and `unload`: node_policy.py delivers them to the nodes. The ConfigMap's
+driver.yaml is JSON, which is YAML; a node reads it with `nodeside.spec.node_load`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Any
+
+from cluster.driver.pools import pool_of
+from cluster.model.names import (
+    config_map_name,
+    object_labels,
+)
+from cluster.model.snapshot import (
+    Assignment,
+    DaemonSetObject,
+    DriverObject,
+    RevisionObject,
+    Settings,
+    Snapshot,
+    assignment,
+)
+from nodeside.errors import SpecError
+from nodeside.protocol.labels import API_VERSION, assigned_label
+from nodeside.spec import Driver, node_parse, to_document
+from nodeside.spec.fleet import Rollout, Toolkit
+from nodeside.spec.model import Hardware
+from nodeside.spec.policy import without_policy
+
+
+def revision_text(driver: Driver) -> str:
+    """Returns the driver.yaml of a revision in canonical form: equal drivers have equal texts."""
+    sources = tuple(replace(each, publish=False) for each in driver.spec.prebuilt.sources)
+    spec = replace(
+        without_policy(driver.spec),
+        rollout=Rollout(),
+        hardware=Hardware(),
+        toolkit=Toolkit(),
+        preflight=(),
+        stages=(),
+        prebuilt=replace(driver.spec.prebuilt, sources=sources),
+    )
+    document = to_document(Driver(driver.name, spec))
+    return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def revision_of(text: str) -> str:
+    """Returns the revision: 12 hex digits of the hash of the text that nodes see."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@lru_cache(maxsize=1024)
+def read_revision(stored: RevisionObject) -> Driver | None:
+    """Returns the Driver of a revision; None if the ConfigMap does not match its label.
+
+    After a downgrade, a newer controller may have written it. Fields that are unknown here are left
+    out and logged once, as on a node. Pods mount the ConfigMap unchanged.
+    """
+    if revision_of(stored.document) != stored.revision:
+        return None
+    try:
+        return node_parse(json.loads(stored.document), where=f"ConfigMap {stored.name}")
+    except (SpecError, ValueError):
+        return None
+
+
+def owner(driver: DriverObject) -> list[dict[str, Any]]:
+    """Returns the owner reference to a Driver; the garbage collector cleans up without us."""
+    reference = {
+        "apiVersion": API_VERSION,
+        "kind": "Driver",
+        "name": driver.name,
+        "uid": driver.uid,
+        "controller": True,
+    }
+    return [reference]
+
+
+def config_map(
+    driver: DriverObject, revision: str, text: str, settings: Settings
+) -> dict[str, Any]:
+    """Returns the ConfigMap that a pod of this revision mounts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": config_map_name(driver.name, revision),
+            "namespace": settings.namespace,
+            "labels": object_labels(driver.name, revision),
+            "ownerReferences": owner(driver),
+        },
+        "immutable": True,
+        "data": {"driver.yaml": text},
+    }
+
+
+def at_of(daemonset: DaemonSetObject) -> Assignment:
+    """Returns the assignment that a DaemonSet serves."""
+    return Assignment(daemonset.pool, daemonset.revision, builds=bool(daemonset.fell_back))
+
+
+@dataclass(frozen=True)
+class Revisions:
+    """The revisions of a Driver, its DaemonSets, and the assignments that its nodes can have."""
+
+    snapshot: Snapshot
+    resource: DriverObject
+    driver: Driver
+
+    @cached_property
+    def text(self) -> str:
+        """The driver.yaml of the newest revision."""
+        return revision_text(self.driver)
+
+    @cached_property
+    def newest(self) -> str:
+        return revision_of(self.text)
+
+    @cached_property
+    def good(self) -> str:
+        """The last good revision; "" if there is none that can still be assigned."""
+        good = str(self.resource.status.get("lastGoodRevision") or "")
+        return good if good in self.drivers else ""
+
+    @cached_property
+    def drivers(self) -> Mapping[str, Driver]:
+        """The Driver as of every revision that can still be assigned to a node."""
+        name = self.driver.name
+        own = (each for each in self.snapshot.revisions.values() if each.driver == name)
+        read = {each.revision: read_revision(each) for each in own}
+        readable = {revision: driver for revision, driver in read.items() if driver is not None}
+        return readable | {self.newest: self.driver}
+
+    @cached_property
+    def daemonsets(self) -> Sequence[DaemonSetObject]:
+        name = self.driver.name
+        return tuple(each for each in self.snapshot.daemonsets.values() if each.driver == name)
+
+    @cached_property
+    def assignments(self) -> Mapping[str, Assignment]:
+        """Assignments by name: those of existing DaemonSets, and those of deleted DaemonSets with
+        which nodes are still labelled."""
+        served = ((each.assignment, at_of(each)) for each in self.daemonsets)
+        existing = {name: at for name, at in served if self.name_of(at) == name}
+        key = assigned_label(self.driver.name)
+        lost = {
+            pool_of(node)
+            for node in self.snapshot.nodes.values()
+            if (assigned := node.labels.get(key)) is not None and assigned not in existing
+        }
+        has_images = any(driver.spec.prebuilt.image for driver in self.drivers.values())
+        either = (False, True) if has_images else (False,)
+        ats = (Assignment(*each) for each in product(lost, self.drivers, either))
+        return existing | {self.name_of(at): at for at in ats}
+
+    def name_of(self, at: Assignment) -> str:
+        return assignment(self.driver.name, at.pool, at.revision, builds=at.builds)

@@ -1,0 +1,214 @@
+"""The state of a rollout: its phase, the unavailable nodes, and how many more nodes may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from cluster.driver.failed_nodes import FailedNode, failures
+from cluster.driver.nodes import DriverNode
+from cluster.model.snapshot import Pool
+from cluster.model.states import Boot, Health, Phase, Place, Supply
+from cluster.model.status_schema import CASUALTY_LIMIT
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
+from nodeside.spec import Driver
+from nodeside.spec.fleet import Rollout
+from nodeside.spec.model import Upgrade
+
+Supplies = Callable[[Pool], Supply]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutState:
+    """The state of a rollout. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
+
+    `budget` is how many working nodes may change now; `slots` is how many nodes may become canaries
+    (None: no limit).
+    """
+
+    phase: Phase
+    newest: str
+    good: str
+    nodes: int
+    allowed: int
+    limit: int
+    canaries: int
+    unavailable: tuple[str, ...]
+    failed: tuple[str, ...]
+    budget: int
+    slots: int | None
+
+
+def parse_amount(text: str, nodes: int) -> int:
+    """Return a number, or a percentage of `nodes` rounded down to at least one; 0% is 0."""
+    if not text.endswith("%"):
+        return int(text)
+    percent = int(text[:-1])
+    return max(1, nodes * percent // 100) if percent else 0
+
+
+def rollout_state(
+    all_members: Sequence[DriverNode],
+    driver: Driver,
+    newest: str,
+    good: str,
+    supply: Supplies,
+    *,
+    remembered: Sequence[FailedNode] = (),
+    away: Collection[str] = (),
+) -> RolloutState:
+    """Return the state. `good` is the last good revision so far, "" for none.
+
+    The `remembered` casualties count as well. Nodes that are `away` count as unavailable: a driver
+    that this one comes after changes there.
+    """
+    rollout, nodes = driver.spec.rollout, len(all_members)
+    settled = good == newest
+    placed = [(member, member.place(newest, good)) for member in all_members]
+    absent = _absent([m for m in all_members if m.health is Health.DOWN], nodes)
+    unavailable = tuple(
+        m.node.name
+        for m, p in placed
+        if _is_unavailable(m, p) or m.node.name in absent or m.node.name in away
+    )
+    assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
+    changed = [member for member in assigned if not member.lost]
+    failed = () if settled else failures(assigned, remembered)
+    limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
+    allowed = parse_amount(rollout.max_unavailable, nodes)
+    candidates = _candidates(placed, driver.spec.upgrade, supply)
+    canaries = min(rollout.canary, len(changed) + candidates)
+    passed = sum(m.health is Health.WORKING for m in changed)
+    begun = sum(bool(m.drain.since) for m, p in placed if p is not Place.NEWEST)
+    phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
+                   limit=limit)  # fmt: skip
+    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
+        return rollout_state(all_members, driver, newest, newest, supply, away=away)
+    return RolloutState(
+        phase=phase,
+        newest=newest,
+        good=good,
+        nodes=nodes,
+        allowed=allowed,
+        limit=limit,
+        canaries=canaries,
+        unavailable=unavailable,
+        failed=failed,
+        budget=max(0, allowed - len(unavailable)),
+        slots=max(0, canaries - len(changed) - begun) if phase is Phase.CANARY else None,
+    )
+
+
+def _absent(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
+    """Return the nodes that are down and count against the budget: those that may be rebooting.
+
+    Every large cluster has some dead machines, and these must not hold up a rollout. The same goes
+    for a machine that went down during its change and does not come back. But if more than 1% of
+    the nodes, and more than one, are dead at the same time, it is an outage. Then all of them
+    count, so that the remaining nodes are not touched.
+    """
+    dead = {m.node.name for m in down if m.lost or not (m.node.ready_since or m.before)}
+    is_outage = len(dead) > max(1, nodes // 100)
+    return frozenset(m.node.name for m in down if is_outage or m.node.name not in dead)
+
+
+def _is_unavailable(member: DriverNode, place: Place) -> bool:
+    """Return whether a node counts against the budget: because of us, or because it comes back.
+
+    A node that failed on its own does not count, since it would block a correction indefinitely,
+    nor does one that waits for another driver, which may never come. A
+    node that failed in a completed rollout is forgiven: see `nodes_to_forgive`. A held node counts
+    until it is uncordoned. For a node that is down, `_absent` decides as well.
+    """
+    if member.lost:
+        return False
+    if member.drain.since or member.drain.ending:
+        return True
+    if member.health is Health.WORKING:
+        return False
+    if member.before and place in (Place.STALE, Place.NEWEST):
+        return True
+    busy = member.health is Health.BUSY and not waits(member)
+    return busy and bool(member.before or member.report is not None)
+
+
+def _candidates(
+    placed: Iterable[tuple[DriverNode, Place]], upgrade: Upgrade, supply: Supplies
+) -> int:
+    """Return how many nodes could still become canaries: now, or with `onReboot` eventually."""
+    eventually = upgrade is Upgrade.ON_REBOOT
+    places = (Place.GOOD, Place.STALE, Place.MOVED) if eventually else (Place.GOOD, Place.STALE)
+    return sum(
+        place in places
+        and supply_of(member, supply) is Supply.SERVED
+        and (eventually or worked_before(member, place))
+        for member, place in placed
+    )
+
+
+def _phase(
+    rollout: Rollout, good: str, *, settled: bool, tried: bool, failed: int, limit: int
+) -> Phase:
+    if settled:
+        return Phase.SETTLED
+    if not good:
+        return Phase.HELD if rollout.paused else Phase.FIRST
+    if failed >= (limit if tried else 1):
+        return Phase.STOPPED
+    if rollout.paused:
+        return Phase.PAUSED
+    return Phase.OPEN if tried else Phase.CANARY
+
+
+def _is_complete(
+    placed: Sequence[tuple[DriverNode, Place]], phase: Phase, good: str, supply: Supplies
+) -> bool:
+    """Return whether the newest revision has proven itself.
+
+    The very first revision has as soon as it works on one node, since there was nothing before it.
+    A later one has when every node that is up has it and has reported the result.
+    """
+    newest = [member for member, place in placed if place is Place.NEWEST]
+    if not any(is_working(member) for member in newest):
+        return False
+    if not good:
+        return True
+    if phase not in (Phase.OPEN, Phase.PAUSED):
+        return False
+    if any(member.health is Health.BUSY and not waits(member) for member in newest):
+        return False
+    return all(
+        place is Place.NEWEST
+        or member.health is Health.DOWN
+        or supply(member.pool) is Supply.UNSERVED
+        for member, place in placed
+    )
+
+
+def supply_of(member: DriverNode, supply: Supplies) -> Supply:
+    """Return the supply of a node: that of its pool, or TAKEN if another Driver has a module."""
+    of_pool = supply(member.pool)
+    return Supply.TAKEN if member.taken and of_pool is not Supply.UNSERVED else of_pool
+
+
+def is_working(member: DriverNode) -> bool:
+    return member.health is Health.WORKING
+
+
+def waits(member: DriverNode) -> bool:
+    """Return whether it waits for a driver that this one comes after, by no fault of ours."""
+    word = member.word
+    return word is not None and word.reason == WAITS_FOR_DRIVER and not member.before
+
+
+def worked_before(member: DriverNode, place: Place) -> bool:
+    """Return whether a failure after a change would be caused by the change."""
+    rebooted = member.boot is Boot.FRESH and member.was_ready
+    return is_working(member) or was_broken_by_change(member, place) or rebooted
+
+
+def was_broken_by_change(member: DriverNode, place: Place) -> bool:
+    """Return whether an earlier change of ours broke the node. The node still has that revision, or
+    one that is no longer known."""
+    changed = place is Place.STALE or (place is Place.MOVED and member.at is None)
+    return changed and bool(member.before) and not is_working(member)

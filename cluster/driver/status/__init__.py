@@ -1,0 +1,8 @@
+"""The status of a Driver.
+
+inputs                what a status is made of; counts for metrics
+conditions, progress  Ready, Progressing, Degraded, and their messages
+pools                 a row for each pool
+part                  what an option adds
+messages              phrases shared by several messages
+"""

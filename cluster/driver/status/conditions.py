@@ -1,0 +1,297 @@
+"""The status of a Driver: conditions, and a row for each pool. It contains observed state only.
+
+Pure. A condition's reason is that of the first line of its table that applies; each table is
+ordered from worst to best. Every field is always present, so that a merge patch of the status
+leaves no old values behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from cluster.driver.failed_nodes import limit_rows
+from cluster.driver.hardware import devices
+from cluster.driver.nodes import failure_message
+from cluster.driver.status.inputs import StatusInputs, counts
+from cluster.driver.status.messages import (
+    and_more,
+    cut,
+    few_of,
+    kernel_unknown,
+    nodes,
+    refused,
+    toolkit_message,
+)
+from cluster.driver.status.part import NOTHING, StatusPart
+from cluster.driver.status.pools import pool_order, pool_rows
+from cluster.driver.status.progress import RolloutProgress, current_progress, stopped
+from cluster.model.snapshot import DriverObject
+from cluster.model.states import Health, Phase
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
+from nodeside.protocol.timestamps import rfc3339
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition without its time."""
+
+    type: str
+    true: bool
+    reason: str
+    message: str
+
+
+# The fields of options, as they are without them.
+_WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
+    "leaving": 0,
+    "resources": [],
+    "preflight": [],
+    "draining": [],
+}
+
+
+def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
+    """Returns the whole status. `options` is what the options of the Driver add to it."""
+    motion = current_progress(report, options)
+    conditions_without_time = (
+        _ready(report, options, motion),
+        _available(report, options),
+        _progressing(options, motion),
+        _degraded(report, options),
+    )
+    return {
+        "observedGeneration": report.found.generation,
+        "revision": report.rollout.newest,
+        "lastGoodRevision": report.rollout.good,
+        "nodes": dict(report.counts),
+        "devices": devices(report.driver.spec.hardware, report.found.status),
+        "pools": pool_rows(report),
+        "casualties": _casualties(report),
+        "conditions": conditions(report.found, conditions_without_time, now=now),
+        **_WITHOUT_OPTIONS,
+        **options.fields,
+    }
+
+
+def _casualties(report: StatusInputs) -> list[dict[str, Any]]:
+    if report.rollout.phase is Phase.SETTLED or not report.casualties:
+        return []
+    members = {decision.member.node.name: decision.member for decision in report.decisions}
+    return limit_rows(report.casualties, members)
+
+
+def invalid_spec(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
+    """Returns the status of an invalid Driver: what runs stays, and so do its status fields.
+
+    The conditions about what runs stay too, as they were observed for an earlier generation.
+    """
+    message = cut(f"{mistakes}; what runs on the nodes stays as it is")
+    conditions_without_time = (
+        Condition("Ready", False, "InvalidSpec", message),
+        Condition("Progressing", False, "InvalidSpec", message),
+        Condition("Degraded", True, "InvalidSpec", message),
+    )
+    old = {condition.get("type"): condition for condition in found.status.get("conditions") or ()}
+    ready, *rest = conditions(found, conditions_without_time, now=now)
+    timed = [ready, old.get("Available"), *rest, old.get("StagesReady")]
+    kept = _previous_fields(found) | {"draining": []}  # the drains are called off
+    return kept | {"conditions": [each for each in timed if each is not None]}
+
+
+def deleting(
+    found: DriverObject,
+    message: str,
+    *,
+    leaving: int = 0,
+    obstacle: str = "",
+    reason: str = "Deleting",
+    now: float,
+) -> dict[str, Any]:
+    """Returns the status of a Driver that is being deleted; `obstacle` needs a user's attention."""
+    degraded = Condition("Degraded", False, reason, message)
+    if obstacle:
+        degraded = Condition("Degraded", True, "ModulesHeld", obstacle)
+    conditions_without_time = (
+        Condition("Ready", False, reason, message),
+        Condition("Progressing", True, reason, message),
+    )
+    timed = conditions(found, (*conditions_without_time, degraded), now=now)
+    # What it is on each node is told by `leaving` and the message. Stages leave in their order.
+    gone = {"nodes": counts(()), "pools": [], "preflight": [], "casualties": [], "resources": []}
+    return _previous_fields(found) | gone | {"leaving": leaving, "conditions": timed}
+
+
+def _previous_fields(found: DriverObject) -> dict[str, Any]:
+    empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", **_WITHOUT_OPTIONS}
+    empty |= {"nodes": counts(()), "pools": [], "casualties": [], "devices": []}
+    fields = {key: found.status.get(key, value) for key, value in empty.items()}
+    if "stages" in found.status:
+        fields["stages"] = found.status["stages"]
+    return {"observedGeneration": found.generation, **fields}
+
+
+def conditions(
+    found: DriverObject, conditions_without_time: Iterable[Condition], *, now: float
+) -> list[dict[str, Any]]:
+    """Returns conditions as in metav1.Condition; the time is that of the last status change."""
+    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
+    time = rfc3339(now)
+    return [
+        {
+            "type": condition.type,
+            "status": str(condition.true),
+            "observedGeneration": found.generation,
+            "lastTransitionTime": _transition_time(old.get(condition.type), str(condition.true))
+            or time,
+            "reason": condition.reason,
+            "message": cut(condition.message),
+        }
+        for condition in conditions_without_time
+    ]
+
+
+def _transition_time(old: Mapping[str, Any] | None, status: str) -> str:
+    return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
+
+
+def _degraded(report: StatusInputs, options: StatusPart) -> Condition:
+    """Returns the Degraded condition: true if someone should investigate."""
+    for reason, message in _complaints(report, options):
+        if message:
+            return Condition("Degraded", True, reason, message)
+    return Condition("Degraded", False, "AsExpected", "nothing failed")
+
+
+def _complaints(report: StatusInputs, options: StatusPart) -> Iterable[tuple[str, str]]:
+    """Yields complaints, worst first. A complaint without a message does not apply."""
+    for reason, message in COMPLAINTS.items():
+        yield reason, message(report) if message else options.complaints.get(reason, "")
+
+
+def _ready(report: StatusInputs, options: StatusPart, motion: RolloutProgress | None) -> Condition:
+    """Returns whether the newest revision works everywhere; the reason sums up the whole status.
+
+    A script that applied a Driver waits for this, so it is also false while a rollout is paused.
+    """
+    for reason, message in chain(_complaints(report, options), _obstacles(report, motion)):
+        if message:
+            return Condition("Ready", False, reason, message)
+    ready = report.counts["ready"]
+    rest = [_down(report), _stuck_pods_message(report), *options.notes]
+    rest += [f"fell back: {why}" for why in list(report.fell_back.values())[:1]]
+    words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
+    return Condition("Ready", True, "Ready", words)
+
+
+def _available(report: StatusInputs, options: StatusPart) -> Condition:
+    """Returns whether the driver works on every node that is up, in any revision.
+
+    This is the condition to wait for if you need the driver.
+    """
+    without = [m.node.name for m in report.lacking if m.health is not Health.DOWN]
+    up = report.counts["ready"] + len(without)
+    words = f"works on {report.counts['ready']} of {nodes(up)}"
+    if not up:
+        held = not report.decisions and options.complaints.get("ModuleConflict")
+        why = "another driver has all nodes that it selects" if held else _NONE_UP
+        return Condition("Available", False, "NoNodes", why)
+    if without:
+        return Condition("Available", False, "NodesLacking", f"{words}; not on {few_of(without)}")
+    return Condition("Available", True, "Available", words)
+
+
+_NONE_UP = "no node that it selects is up"
+
+
+def _stuck_pods_message(report: StatusInputs) -> str:
+    """Returns nodes that still work by their earlier report but whose pod is in trouble now."""
+    members = [decision.member for decision in report.decisions if decision.member.trouble]
+    return f"but on {few_of(m.node.name for m in members)} {members[0].trouble}" if members else ""
+
+
+def _obstacles(report: StatusInputs, motion: RolloutProgress | None) -> Iterable[tuple[str, str]]:
+    """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
+    yield "NoNodes", _no_nodes(report)
+    yield WAITS_FOR_DRIVER, _waiting(report)
+    if motion is not None:
+        yield motion.reason, motion.message
+    up = [m for m in report.lacking if m.health is not Health.DOWN]
+    yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
+    yield "NodesNotReady", "" if up or report.counts["ready"] else _down(report)
+
+
+def _waiting(report: StatusInputs) -> str:
+    """Returns nodes where a driver that this one comes after is not ready."""
+    waiting = [
+        member
+        for member in report.lacking
+        if member.word is not None and member.word.reason == WAITS_FOR_DRIVER
+    ]
+    return (
+        f"{few_of(m.node.name for m in waiting)}: {failure_message(waiting[0])}" if waiting else ""
+    )
+
+
+def _down(report: StatusInputs) -> str:
+    """Returns nodes that are down and nodes whose kernel is still unknown."""
+    with_kernel = (m for m in report.lacking if m.pool.kernel)
+    down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
+    words = f"nodes not ready: {few_of(down)}" if down else ""
+    rest = kernel_unknown(m for m in report.lacking if not m.pool.kernel)
+    return "; ".join(filter(None, (words, rest)))
+
+
+def _progressing(options: StatusPart, motion: RolloutProgress | None) -> Condition:
+    """Returns the Progressing condition: true if something changes without user action."""
+    if motion is not None:
+        return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
+    if words := options.progress.get("NodesLeaving"):
+        return Condition("Progressing", True, "NodesLeaving", words)
+    return Condition("Progressing", False, "Complete", "there is nothing to change")
+
+
+def _failed(report: StatusInputs) -> str:
+    broken = [member for member in report.lacking if member.health is Health.BROKEN]
+    return f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
+
+
+def _unserved(report: StatusInputs) -> str:
+    missing = [
+        pool
+        for pool in report.resolutions
+        if pool.kernel and pool not in report.served and pool not in report.builds
+    ]
+    if not missing:
+        return ""
+    first = min(missing, key=pool_order)
+    where = report.named(lambda decision: decision.member.pool == first)
+    words = toolkit_message(report.resolutions[first])
+    return f"kernel {first.kernel} on {few_of(where)}{and_more(missing[1:], 'pools')}: {words}"
+
+
+def _no_nodes(report: StatusInputs) -> str:
+    if report.decisions:
+        return ""
+    hardware = report.driver.spec.hardware
+    pci = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
+    selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]
+    words = " and ".join(part for part in (" or ".join(pci), ", ".join(selector)) if part)
+    nfd = ", by the labels of Node Feature Discovery (is its class in deviceClassWhitelist?)"
+    near = f"; there is {report.near}" if report.near else ""
+    return f"no node has {words or 'come up'}{nfd if pci else ''}{near}"
+
+
+# The reasons of the condition Degraded, worst first.
+COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
+    "AfterItself": None,
+    "DriverMissing": None,
+    "ModuleConflict": None,
+    "RolloutStopped": stopped,
+    "BuildFailed": lambda report: refused(report.builds, report.decisions),
+    "NodesFailed": _failed,
+    "ToolkitMissing": _unserved,
+    "StagesStuck": None,
+}

@@ -1,0 +1,104 @@
+"""The inputs of a Driver's status. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cluster.driver.failed_nodes import FailedNode
+from cluster.driver.nodes import DriverNode
+from cluster.driver.rollout_state import RolloutState
+from cluster.driver.status.messages import revision_name
+from cluster.driver.status.part import PoolBuild
+from cluster.driver.toolkit_image import Resolution
+from cluster.driver.update import NodeDecision
+from cluster.model.actions import NodeCounts, PoolCount
+from cluster.model.names import SILENT
+from cluster.model.snapshot import DriverObject, Pool
+from cluster.model.states import Boot, Health, Place
+from nodeside.spec import Driver
+
+
+@dataclass(frozen=True)
+class StatusInputs:
+    """The inputs of conditions and pool rows.
+
+    `versions` maps known revisions to versions. `fell_back` says why a pool builds instead of using
+    its image. `builds` are the newest revision's builds that run once for all nodes of a pool.
+    `casualties` are the nodes that the newest revision has broken or taken down. `near` is a label
+    that nodes have, where no node has one of the Driver's.
+    """
+
+    found: DriverObject
+    driver: Driver
+    rollout: RolloutState
+    decisions: Sequence[NodeDecision]
+    resolutions: Mapping[Pool, Resolution]
+    served: Collection[Pool]
+    fell_back: Mapping[Pool, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    builds: Mapping[Pool, PoolBuild] = field(default_factory=dict)
+    casualties: Sequence[FailedNode] = ()
+    near: str = ""
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        return counts(self.decisions)
+
+    @cached_property
+    def lacking(self) -> Sequence[DriverNode]:
+        """Returns the members where the driver does not work, for any reason."""
+        members = (decision.member for decision in self.decisions)
+        return [member for member in members if member.health is not Health.WORKING]
+
+    def named(self, matches: Callable[[NodeDecision], bool]) -> list[str]:
+        return [decision.member.node.name for decision in self.decisions if matches(decision)]
+
+    def revision_name(self, revision: str) -> str:
+        """Returns the display name of a revision: `2.0.0 (248fd032616a)`."""
+        return revision_name(revision, self.versions.get(revision, ""))
+
+
+def counts(decisions: Iterable[NodeDecision]) -> dict[str, int]:
+    wanted = assigned = updated = ready = failed = 0
+    for decision in decisions:  # local variables: this runs for 5,000 nodes, several times per plan
+        member = decision.member
+        wanted += 1
+        assigned += member.assigned != ""
+        updated += decision.place is Place.NEWEST
+        ready += member.health is Health.WORKING
+        failed += member.health is Health.BROKEN
+    return {
+        "wanted": wanted,
+        "assigned": assigned,
+        "updated": updated,
+        "ready": ready,
+        "failed": failed,
+    }
+
+
+_POOLS = 256  # maximum rows, as in the status of a Driver
+
+
+def node_counts(report: StatusInputs) -> NodeCounts:
+    """Returns the counts of a plan for metrics."""
+    decisions, rollout = report.decisions, report.rollout
+    pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
+    return NodeCounts(
+        phase=rollout.phase,
+        places=Counter(decision.place for decision in decisions),
+        states=Counter(_states(decisions)),
+        pools=[PoolCount(pool, report.resolutions[pool].link.value, n) for pool, n in pools],
+        builds=Counter(build.progress for build in report.builds.values()),
+        unavailable=len(rollout.unavailable),
+        allowed=rollout.allowed,
+    )
+
+
+def _states(decisions: Iterable[NodeDecision]) -> Iterable[str]:
+    """Yields the last state that each node's pod reported in this boot, or SILENT."""
+    for decision in decisions:
+        report, boot = decision.member.report, decision.member.boot
+        yield SILENT if report is None or boot is Boot.FRESH else report.state or SILENT

@@ -1,0 +1,103 @@
+"""Phrases that several messages share: shortened lists of names, causes, versions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cluster.driver.nodes import DriverNode
+from cluster.driver.status.part import PoolBuild
+from cluster.driver.toolkit_image import Resolution
+from cluster.driver.update import NodeDecision
+from cluster.model.limits import truncate
+from cluster.model.snapshot import Pool
+from cluster.model.states import BuildProgress, Place
+from nodeside.protocol.node_status import State
+from nodeside.text.shortlist import shortlist
+
+_NAMED = 3  # nodes or tags listed in a message
+_MESSAGE_LIMIT = 2000  # bytes
+
+
+def toolkit_message(resolution: Resolution) -> str:
+    tags = few_of(reversed(resolution.tags_seen), of="tags")
+    seen = f"; tags seen: {tags}" if tags else ""
+    return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
+
+
+def kernel_unknown(members: Iterable[DriverNode]) -> str:
+    """Returns nodes whose kernel is unknown, as right after they joined; "" if there are none."""
+    names = [member.node.name for member in members]
+    have = "has not reported its" if len(names) == 1 else "have not reported their"
+    return f"{nodes(len(names))} {have} kernel yet: {few_of(names)}" if names else ""
+
+
+def few_of(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
+    """Returns a few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
+    return shortlist(names, shown, of)
+
+
+def and_more(rest: Sequence[object], of: str) -> str:
+    """Returns how many more there are, such as ` (and 2 more pools)`; "" for none."""
+    return f" (and {len(rest)} more {of if rest[1:] else of.removesuffix('s')})" if rest else ""
+
+
+def revision_name(revision: str, version: str) -> str:
+    return f"{version} ({revision})" if version and revision else revision or "none"
+
+
+_ACTIVITY = {State.REBOOT_REQUIRED.value: "waiting for a reboot", State.WAITING.value: "waiting"}
+_NO_REPORT = "starting"
+
+
+def node_activities(members: Iterable[DriverNode]) -> str:
+    """Returns what nodes in progress do by their own reports: `building: n1, n2; starting: n3`."""
+    by_state: dict[str, list[str]] = {}
+    for member in members:
+        state = member.word.state if member.word is not None else ""
+        by_state.setdefault(_ACTIVITY.get(state, state) or _NO_REPORT, []).append(member.node.name)
+    return "; ".join(f"{activity}: {few_of(names)}" for activity, names in sorted(by_state.items()))
+
+
+def cut(message: str) -> str:
+    return truncate(message, _MESSAGE_LIMIT)
+
+
+def nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def pool_reason(build: PoolBuild, decisions: Sequence[NodeDecision]) -> tuple[str, str] | None:
+    """Returns why nodes of a pool wait for a build, as (reason, message); None if they do not."""
+    if all(decision.place is Place.NEWEST for decision in decisions):
+        return None
+    if build.progress is BuildProgress.REFUSED:
+        return "BuildFailed", f"the driver does not build for this kernel: {build.words}"
+    return ("Building", build.words) if build.progress is BuildProgress.RUNNING else None
+
+
+def refused(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]) -> str:
+    """Returns a message about the first build that was refused, "" if none was."""
+    pairs = sorted(_of(BuildProgress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
+    if not pairs:
+        return ""
+    pool, build = pairs[0]
+    return (
+        f"version {build.version} does not build for kernel {pool.kernel}"
+        f"{and_more(pairs[1:], 'kernels')}: {build.words}; no node was changed for it"
+    )
+
+
+def running(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]) -> str:
+    """Returns a message about the builds that nodes wait for, "" if there are none."""
+    words = [build.words for _, build in _of(BuildProgress.RUNNING, builds, decisions)]
+    rest = f" and {len(words) - 1} more" if words[1:] else ""
+    return f"{words[0]}{rest}" if words else ""
+
+
+def _of(
+    progress: BuildProgress, builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
+) -> Iterator[tuple[Pool, PoolBuild]]:
+    matching = [(pool, build) for pool, build in builds.items() if build.progress is progress]
+    if matching:
+        waiting = {each.member.pool for each in decisions if each.place is not Place.NEWEST}
+        yield from ((pool, build) for pool, build in matching if pool in waiting)

@@ -1,0 +1,86 @@
+"""A row of the status for each pool, with the first reason that applies to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cluster.driver.nodes import failure_message
+from cluster.driver.status.inputs import StatusInputs, counts
+from cluster.driver.status.messages import (
+    cut,
+    few_of,
+    kernel_unknown,
+    node_activities,
+    pool_reason,
+    toolkit_message,
+)
+from cluster.driver.toolkit_image import Link
+from cluster.driver.update import NodeDecision
+from cluster.model.snapshot import Pool
+from cluster.model.states import BuildProgress, Health
+
+
+def pool_rows(report: StatusInputs) -> list[dict[str, Any]]:
+    by_pool: dict[Pool, list[NodeDecision]] = {}
+    for decision in report.decisions:
+        by_pool.setdefault(decision.member.pool, []).append(decision)
+    return [_pool(report, pool, by_pool[pool]) for pool in sorted(by_pool, key=pool_order)]
+
+
+def pool_order(pool: Pool) -> tuple[str, str, str]:
+    return pool.os_version, pool.kernel, pool.architecture
+
+
+def _pool(report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]) -> dict[str, Any]:
+    resolution = report.resolutions[pool]
+    reason, message = _pool_reason(report, pool, decisions)
+    return {
+        "architecture": pool.architecture,
+        "osVersion": pool.os_version,
+        "kernel": pool.kernel,
+        "nodes": counts(decisions),
+        "toolkit": resolution.image,
+        "link": resolution.link.value,
+        "reason": reason,
+        "message": cut(message),
+    }
+
+
+def _pool_reason(
+    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
+) -> tuple[str, str]:
+    """Returns the first reason that applies."""
+    return next(_pool_reasons(report, pool, decisions))
+
+
+def _pool_reasons(
+    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
+) -> Iterator[tuple[str, str]]:
+    if not pool.kernel:
+        yield "KernelUnknown", kernel_unknown(decision.member for decision in decisions)
+    build = report.builds.get(pool)
+    if build is not None and (waiting := pool_reason(build, decisions)):
+        yield waiting
+    if pool not in report.served:
+        yield "ToolkitMissing", toolkit_message(report.resolutions[pool])
+    members = (decision.member for decision in decisions)
+    lacking = [member for member in members if member.health is not Health.WORKING]
+    if broken := [member for member in lacking if member.health is Health.BROKEN]:
+        yield (
+            "NodesFailed",
+            f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}",
+        )
+    if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
+        yield "NodesNotReady", f"{few_of(down)}: the node is not ready"
+    fell_back = report.fell_back.get(pool, "")
+    busy = [member for member in lacking if member.health is Health.BUSY]
+    if busy and not fell_back:
+        yield "NodesBusy", node_activities(busy)
+    if fell_back:
+        yield "FellBack", fell_back
+    if build is not None and build.progress is BuildProgress.BROKEN:
+        yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
+    if report.resolutions[pool].link is Link.NONE and report.driver.spec.modules:
+        yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"
+    yield "Ready", ""

@@ -1,0 +1,211 @@
+"""The progress of a Driver's nodes, including progress that is held up, as one table.
+
+Pure. The first row with a message is the reason of the condition Progressing, and of Ready if there
+is no complaint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Final, NamedTuple
+
+from cluster.driver.nodes import DriverNode, failure_message
+from cluster.driver.status.inputs import StatusInputs
+from cluster.driver.status.messages import few_of, node_activities, nodes, running
+from cluster.driver.status.part import NOTHING, StatusPart
+from cluster.driver.update import NodeDecision
+from cluster.driver.update_table import Act
+from cluster.model.states import Health, Phase, Place
+from nodeside.spec.model import Upgrade
+
+
+class RolloutProgress(NamedTuple):
+    """A kind of progress. `by_itself` means that it continues without user action."""
+
+    reason: str
+    by_itself: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class ProgressMessages:
+    """The messages of each kind of progress, "" where it does not apply."""
+
+    report: StatusInputs
+    options: StatusPart
+
+    def paused(self) -> str:
+        if self.report.rollout.phase not in (Phase.HELD, Phase.PAUSED):
+            return ""
+        return f"paused by spec.rollout.paused; {self._progress}; {self._works}"
+
+    def stopped(self) -> str:
+        rollout = self.report.rollout
+        if rollout.phase is not Phase.STOPPED:
+            return ""
+        return (
+            f"version {self.report.revision_name(rollout.newest)} failed on "
+            f"{few_of(rollout.failed)}, where {self.report.revision_name(rollout.good)} worked: "
+            f"{self._cause(rollout.failed[0])}; "
+            f"correct the spec or go back to the old one{self._retry}"
+        )
+
+    def built(self) -> str:
+        goes_on = running(self.report.builds, self.report.decisions)
+        return f"{self._progress}; {goes_on}" if goes_on else ""
+
+    def drained(self) -> str:
+        return self._of_option("Draining")
+
+    def occupied(self) -> str:
+        return self._of_option("NodesOccupied")
+
+    def blocked(self) -> str:
+        rollout = self.report.rollout
+        if rollout.budget or not self.report.named(_waits_for_turn):
+            return ""
+        if not rollout.allowed:
+            return f"{self._progress}; maxUnavailable is 0, so no node where it works is changed"
+        if not self._only_failures:
+            return ""
+        return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {rollout.allowed}"
+
+    def waits_for_reboots(self) -> str:
+        under_way = self.report.rollout.phase in (Phase.CANARY, Phase.OPEN)
+        if not under_way or self.report.driver.spec.upgrade is not Upgrade.ON_REBOOT:
+            return ""
+        return f"{self._progress}; the others change at their next reboot"
+
+    def canary(self) -> str:
+        rollout = self.report.rollout
+        if rollout.phase is not Phase.CANARY:
+            return ""
+        return f"{self._progress}; tried first on {nodes(rollout.canaries)}{self.options.delays}"
+
+    def rolled_out(self) -> str:
+        rollout = self.report.rollout
+        if rollout.phase is not Phase.OPEN:
+            return ""
+        rest = len(rollout.unavailable) - len(self._down)
+        down = f"; {_are_down(self._down)}" if self._down else ""
+        return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self.options.delays}"
+
+    def rolled_back(self) -> str:
+        stale = self.report.named(_is_stale)
+        newest = self.report.revision_name(self.report.rollout.newest)
+        return f"changing to {newest}: {few_of(stale)}{self.options.delays}" if stale else ""
+
+    def busy(self) -> str:
+        busy = [
+            member
+            for member in self.report.lacking
+            if member.health is Health.BUSY and member.pool in self.report.served
+        ]
+        return f"{self._works}; {node_activities(busy)}" if busy else ""
+
+    # --- shared by several of them ---------------------------------------------------------------
+
+    @cached_property
+    def _progress(self) -> str:
+        rollout, updated = self.report.rollout, self.report.counts["updated"]
+        newest = self.report.revision_name(rollout.newest)
+        return f"{updated} of {nodes(rollout.nodes)} have {newest}"
+
+    def _of_option(self, reason: str) -> str:
+        message = self.options.progress.get(reason, "")
+        return f"{self._progress}; {message}" if message else ""
+
+    @cached_property
+    def _failing(self) -> Mapping[str, DriverNode]:
+        """Returns nodes that show their failure themselves, without the recorded casualties."""
+        members = (decision.member for decision in self.report.decisions)
+        return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
+
+    def _cause(self, failed: str) -> str:
+        """Returns the node's own message, or the recorded one if it is gone or has changed."""
+        if failed in self._failing:
+            return failure_message(self._failing[failed])
+        return next(each.message for each in self.report.casualties if each.node == failed)
+
+    @property
+    def _retry(self) -> str:
+        if set(self.report.rollout.failed) <= self._failing.keys():
+            return ""
+        return "; to retry this one, pause the rollout and resume it"
+
+    @cached_property
+    def _works(self) -> str:
+        ready = self.report.counts["ready"]
+        return f"works on {ready} of {nodes(self.report.rollout.nodes)}"
+
+    @cached_property
+    def _holding(self) -> Sequence[DriverNode]:
+        """Returns the members that count against the budget."""
+        held = set(self.report.rollout.unavailable)
+        members = (decision.member for decision in self.report.decisions)
+        return [member for member in members if member.node.name in held]
+
+    @cached_property
+    def _down(self) -> Sequence[str]:
+        return [member.node.name for member in self._holding if member.health is Health.DOWN]
+
+    @cached_property
+    def _only_failures(self) -> bool:
+        """Returns whether no member that uses the budget will recover by itself or be given up."""
+        stays = [
+            member.health is Health.BROKEN or (member.health is Health.DOWN and member.due == inf)
+            for member in self._holding
+        ]
+        return bool(stays) and all(stays)
+
+    @property
+    def _failed_or_down(self) -> str:
+        broken = [m.node.name for m in self._holding if m.health is Health.BROKEN]
+        failed = f"{few_of(broken)} failed" if broken else ""
+        down = _are_down(self._down) if self._down else ""
+        return ", ".join(filter(None, (failed, down)))
+
+
+# Reason, whether it continues by itself, message. From user decisions to transient states.
+TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
+    ("RolloutPaused", False, ProgressMessages.paused),
+    ("RolloutStopped", False, ProgressMessages.stopped),
+    ("Building", True, ProgressMessages.built),
+    ("Draining", True, ProgressMessages.drained),
+    ("NodesOccupied", False, ProgressMessages.occupied),
+    ("RolloutBlocked", False, ProgressMessages.blocked),
+    ("WaitingForReboot", False, ProgressMessages.waits_for_reboots),
+    ("Canary", True, ProgressMessages.canary),
+    ("RollingOut", True, ProgressMessages.rolled_out),
+    ("RollingOut", True, ProgressMessages.rolled_back),
+    ("NodesBusy", True, ProgressMessages.busy),
+)
+
+
+def current_progress(report: StatusInputs, options: StatusPart = NOTHING) -> RolloutProgress | None:
+    """Returns the first row that applies; None if there is nothing in progress."""
+    messages = ProgressMessages(report, options)
+    for reason, by_itself, describe in TABLE:
+        if message := describe(messages):
+            return RolloutProgress(reason, by_itself, message)
+    return None
+
+
+def stopped(report: StatusInputs) -> str:
+    """Returns why a rollout was stopped, "" if it was not."""
+    return ProgressMessages(report, NOTHING).stopped()
+
+
+def _are_down(names: Sequence[str]) -> str:
+    return f"{few_of(names)} {'is' if len(names) == 1 else 'are'} down"
+
+
+def _waits_for_turn(decision: NodeDecision) -> bool:
+    return decision.revision is None and decision.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+
+
+def _is_stale(decision: NodeDecision) -> bool:
+    return decision.place is Place.STALE and decision.member.health is not Health.DOWN

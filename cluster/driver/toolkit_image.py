@@ -1,0 +1,280 @@
+"""Resolution of a pool's toolkit image through a chain of sources.
+
+Pure. The order is that of `nodeside.spec.fleet.Toolkit`: the image set for this exact kernel; then
+the image stream tag of the OS version, or else a tag whose image labels name the kernel; then the
+template. If none of them serves: the image that the pool has now, else one that has built for the
+same kernel elsewhere. An image from an image stream stays while image streams cannot be read.
+
+An image that is for another kernel according to toolkit_evidence.py is skipped. If it is in use and
+nothing else serves, it stays: existing modules need no toolkit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from cluster.driver.toolkit_evidence import NO_EVIDENCE, Evidence, has_built
+from cluster.model.coreos import coreos, rhel_of, tag_order
+from cluster.model.snapshot import (
+    DaemonSetObject,
+    ImageStream,
+    ImageStreams,
+    NodeReport,
+    NotListed,
+    Pool,
+    Snapshot,
+    Tag,
+)
+from nodeside.protocol.labels import assigned_label
+from nodeside.spec.fleet import Toolkit
+
+# Images that have compiled a module, by kernel release and architecture.
+Proven = Mapping[tuple[str, str], tuple[str, ...]]
+NO_PROOF: Proven = MappingProxyType({})
+
+_READ = 50  # newest tags of an image stream whose labels are read
+
+
+class Link(Enum):
+    """The link of the chain that gave the image."""
+
+    MAP = "map"
+    STREAM = "image-stream"
+    LABELS = "image-labels"
+    TEMPLATE = "template"
+    KEPT = "kept"
+    PROVEN = "proven"
+    NONE = "none"
+
+    @property
+    def of_a_stream(self) -> bool:
+        return self in (Link.STREAM, Link.LABELS)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentImage:
+    """The image that a pool has now, and the link that gave it."""
+
+    image: str = ""
+    link: str = ""
+
+
+NOTHING_KEPT = CurrentImage()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The result of a resolution.
+
+    `image` is empty exactly if `link` is NONE; then `remedy` says what to do. `why` says which link
+    served and why the configured links before it did not. `tags_seen` are the tags of the image
+    stream, the oldest first. `in_doubt` means that an image for another kernel was skipped, or is
+    kept because nothing else serves.
+    """
+
+    image: str
+    link: Link
+    why: str
+    tags_seen: tuple[str, ...] = ()
+    remedy: str = ""
+    in_doubt: bool = False
+
+
+NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not reported the kernel yet")
+
+
+def resolve(
+    pool: Pool,
+    toolkit: Toolkit,
+    streams: ImageStreams,
+    evidence: Evidence = NO_EVIDENCE,
+    current: CurrentImage = NOTHING_KEPT,
+    *,
+    lost: bool = False,
+) -> Resolution:
+    """Returns the toolkit image of a pool.
+
+    `current` is the image that the pool has now: a tag that vanishes does not change it. `lost`
+    means that the pool had an image but its record was deleted. If nothing serves then, an image
+    that a node refused counts as the one used before.
+    """
+    passed: list[str] = []
+    doubted: dict[str, None] = {}
+    stream = stream_of(toolkit, streams)
+    tags = tuple(sorted(stream.tags, key=tag_order)) if stream else ()
+    for link, image, why in _chain(pool, toolkit, streams, evidence, current):
+        doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
+        if image and not doubt:
+            words = "; ".join([why, *passed])
+            return Resolution(image, link, words, tags, in_doubt=bool(doubted))
+        if doubt and image not in doubted:
+            doubted[image] = None
+            passed.append(f"{why}, but {doubt}")
+        elif why and not image and link in (Link.MAP, Link.STREAM):
+            passed.append(why)
+    refused = (image for image in doubted if lost and image in evidence.refused)
+    if used := current.image or next(refused, ""):
+        why = "; ".join(["the image used before, since nothing else serves", *passed])
+        return Resolution(used, Link.KEPT, why, tags, in_doubt=True)
+    if stream is not None and not pool.os_version and not doubted:
+        passed.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
+    remedy = _remedy(pool, stream, streams, doubted)
+    return Resolution("", Link.NONE, "; ".join(passed), tags, remedy, bool(doubted))
+
+
+def asked(
+    pool: Pool, toolkit: Toolkit, streams: ImageStreams, evidence: Evidence = NO_EVIDENCE
+) -> Iterator[Tag]:
+    """Yields the tags whose labels are needed: the OS version's; all recent ones if it is unfit."""
+    stream = stream_of(toolkit, streams)
+    if stream is None or not pool.kernel or pool.kernel in toolkit.images:
+        return
+    exact = stream.tags.get(pool.os_version, "")
+    if exact:
+        yield Tag(stream.name, pool.os_version, exact)
+    if not exact or evidence.against(exact, pool):
+        for name in _recent(stream, rhel_of(pool.kernel)):
+            yield Tag(stream.name, name, stream.tags[name])
+
+
+def _recent(stream: ImageStream, rhel: int | None) -> list[str]:
+    """Returns the newest tags, without those of another RHEL, whose kernels are all others."""
+    others = {
+        tag
+        for tag in stream.tags
+        if rhel is not None and (version := coreos(tag)) and version.major != rhel
+    }
+    return sorted(stream.tags.keys() - others, key=tag_order)[-_READ:]
+
+
+def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
+    """Returns the image stream that a Driver names, None if it is absent or unknown."""
+    return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
+
+
+def proven(snapshot: Snapshot) -> Proven:
+    """Returns the toolkit images that have built a module, by kernel release and architecture.
+
+    A node's report counts only for this boot and for the image that one of our DaemonSets gives it
+    now. An image that is named only by a node is therefore never run elsewhere.
+    """
+    daemonsets = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
+    images: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for report in snapshot.node_drivers.values():
+        node = snapshot.nodes.get(report.node)
+        if node is None or report.boot_id != node.boot_id or not has_built(node, report):
+            continue
+        assigned = node.labels.get(assigned_label(report.driver), "")
+        daemonset = daemonsets.get((report.driver, assigned))
+        if daemonset is not None and _matches(report, daemonset):
+            images[node.kernel, node.architecture].add(daemonset.toolkit)
+    return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
+
+
+def _matches(report: NodeReport, daemonset: DaemonSetObject) -> bool:
+    """Returns whether a node's report can be about what a DaemonSet gives it."""
+    reported = (report.toolkit, report.revision, report.kernel)
+    return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
+
+
+def _chain(
+    pool: Pool,
+    toolkit: Toolkit,
+    streams: ImageStreams,
+    evidence: Evidence,
+    current: CurrentImage,
+) -> Iterator[tuple[Link, str, str]]:
+    """Yields each link in order with its image or "", and why; no reason if not configured."""
+    mapped = toolkit.images.get(pool.kernel, "")
+    verb = "names" if mapped else "does not name"
+    yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
+    if isinstance(streams, NotListed):
+        yield _from_before(streams, current)
+    else:
+        yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, current)
+    yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, current)
+    filled = fill(toolkit.image_template, pool)
+    yield Link.TEMPLATE, filled, "toolkit.imageTemplate, filled in"
+    link = Link.PROVEN if current.link == Link.PROVEN.value else Link.KEPT
+    yield link, current.image, "the image used before"
+    for built in evidence.proven:
+        yield Link.PROVEN, built, f"this image has built for {pool.kernel} before"
+
+
+def _remedy(
+    pool: Pool, stream: ImageStream | None, streams: ImageStreams, doubted: Collection[str]
+) -> str:
+    if isinstance(streams, NotListed):
+        return "wait until they are, or name an image in spec.toolkit.images"
+    if doubted:
+        return "name the image of this kernel in spec.toolkit.images"
+    if stream is not None and not pool.os_version:
+        return "give the OS version instead of the kernel, or name an image in spec.toolkit.images"
+    if stream is not None:
+        return "wait for the tag, or name an image in spec.toolkit.images"
+    return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
+
+
+def _from_before(streams: NotListed, current: CurrentImage) -> tuple[Link, str, str]:
+    """Keeps an image that came from an image stream, by the same link, while none can be read."""
+    link = next((each for each in Link if each.of_a_stream and each.value == current.link), None)
+    why = f"the image streams are not known: {streams.why}"
+    return link or Link.STREAM, current.image if link else "", why
+
+
+def _of_os_version(
+    pool: Pool,
+    name: str,
+    streams: Mapping[str, ImageStream] | None,
+    evidence: Evidence,
+    current: CurrentImage,
+) -> tuple[str, str]:
+    """Returns the image tagged with the OS version, and why.
+
+    An image chosen by labels in its place stays until the tag's labels are read again.
+    """
+    if streams is None:
+        return "", "this cluster has no image streams"
+    if name not in streams:
+        return "", f"there is no image stream {name}"
+    if not pool.os_version:
+        return "", ""
+    image = streams[name].tags.get(pool.os_version, "")
+    unread = image not in evidence.labels
+    waits = current.link == Link.LABELS.value or image in evidence.pending
+    if image and unread and waits and current.image not in ("", image):
+        return "", f"the labels of tag {pool.os_version} are not read yet"
+    verb = "has" if image else "has no"
+    return image, f"image stream {name} {verb} tag {pool.os_version}"
+
+
+def _by_labels(
+    pool: Pool, stream: ImageStream | None, evidence: Evidence, current: CurrentImage
+) -> tuple[str, str]:
+    """Returns the image of the newest tag for the kernel; the image in use wins while tagged."""
+    used = current.image if current.link == Link.LABELS.value else ""
+    tags = stream.tags.items() if stream else ()
+    fitting = (
+        (image == used, tag_order(name), name, image)
+        for name, image in tags
+        if evidence.speaks_for(image, pool) or (image == used and not evidence.against(image, pool))
+    )
+    _, _, name, image = max(fitting, default=(False, (), "", ""))
+    why = f"tag {name} of image stream {stream.name} is for {pool.kernel}" if stream else ""
+    return image, why if image else ""
+
+
+def fill(template: str, pool: Pool) -> str:
+    """Fills in a pull spec for a pool; `_` replaces the `+` of releases, which a tag forbids."""
+    values = {
+        "{kernel}": pool.kernel.replace("+", "_"),
+        "{osVersion}": pool.os_version,
+        "{arch}": pool.architecture,
+    }
+    for placeholder, value in values.items():
+        template = template.replace(placeholder, value)
+    return template

@@ -1,0 +1,39 @@
+"""What a Driver leaves on a node: labels, a report, pods. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from cluster.model.names import before_label
+from cluster.model.snapshot import Node, Snapshot
+from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
+
+
+def trace_labels(driver: str) -> tuple[str, str, str]:
+    """Return the labels of a Driver on a node: two set by the controller, one by the node."""
+    return assigned_label(driver), before_label(driver), state_label(driver)
+
+
+def nodes_with_trace(snapshot: Snapshot, driver: str, members: Collection[str]) -> Iterator[Node]:
+    """Yields the nodes with a trace of a Driver, apart from its members, in snapshot order.
+
+    A terminating pod on a node that is down never ends and is ignored.
+    """
+    labels, nodes = trace_labels(driver), snapshot.nodes
+    pods = snapshot.pods_of(driver)
+    down = {pod.node for pod in pods if pod.node in nodes and not nodes[pod.node].ready}
+    with_pods = {pod.node for pod in pods if not (pod.deleting and pod.node in down)}
+    for node in nodes.values():
+        if node.name not in members and (
+            any(key in node.labels for key in labels)
+            or node_driver_name(driver, node.name) in snapshot.node_drivers
+            or node.name in with_pods
+        ):
+            yield node
+
+
+def has_left_traces(snapshot: Snapshot, driver: str, members: Collection[str]) -> bool:
+    """Returns whether anything is left on nodes that are no members, or of nodes that are gone."""
+    unloads = any(pod.unloader is not None for pod in snapshot.pods_of(driver))
+    left = unloads or bool(snapshot.homeless_of(driver))
+    return left or any(True for _ in nodes_with_trace(snapshot, driver, members))

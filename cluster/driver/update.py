@@ -1,0 +1,280 @@
+"""Decides which nodes change now, from the phase of a rollout, its budget and its canaries.
+
+Pure, between nodes.py and planner.py. Everything is recomputed from the observed state. State
+that must outlive a controller is stored in the Driver's status (the last good revision and the
+casualties of the newest) and on the nodes (the label `before`: the assignment under which the
+driver worked until we changed the node).
+
+Amounts: `maxUnavailable` nodes may be without a working driver at a time, whatever the cause. This
+includes failed nodes, so with a budget of one the first failure holds the rollout. It also includes
+nodes that are down, except for the few machines of a cluster that have been dead for long. A
+percentage is rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the
+number of failures that stops a rollout, at least one. It matters where `maxUnavailable` would allow
+more failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from cluster.driver.node_cache import NodeCache
+from cluster.driver.nodes import DriverNode
+from cluster.driver.rollout_state import (
+    RolloutState,
+    is_working,
+    supply_of,
+    was_broken_by_change,
+    worked_before,
+)
+from cluster.driver.update_table import Act, UpdateRow, UpdateSituation, decide_update
+from cluster.model.snapshot import Pool
+from cluster.model.states import Boot, Health, Phase, Place, Supply
+from nodeside.spec import Driver
+from nodeside.spec.model import Upgrade
+from nodeside.text.shortlist import shortlist
+
+_NAMED = 3  # nodes named in a reason
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDecision:
+    """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
+
+    `before` is the assignment under which it worked until now, "" if it did not. `queued` is why
+    it has to wait for the sake of another driver.
+    """
+
+    member: DriverNode
+    place: Place
+    row: UpdateRow
+    revision: str | None = None
+    before: str = ""
+    queued: str = ""
+
+
+@dataclass
+class DependentBudget:
+    """How many more nodes a driver that comes after can do without, during one plan.
+
+    `works` are nodes where it works; it does not while this one changes. `away` are those that it
+    does without already.
+    """
+
+    driver: str
+    allowed: int
+    works: Collection[str]
+    away: set[str]
+
+    def why_not(self, node: str) -> str:
+        """Return why a node cannot change for the sake of this driver; "" if it can."""
+        if node not in self.works or node in self.away or len(self.away) < self.allowed:
+            return ""
+        names = shortlist(sorted(self.away), _NAMED)
+        words = f"maxUnavailable of driver {self.driver}, which comes after, is {self.allowed}"
+        return f"{words}, and unavailable: {names}" if names else words
+
+    def take(self, node: str) -> None:
+        if node in self.works:
+            self.away.add(node)
+
+
+def decide_updates(
+    all_members: Sequence[DriverNode],
+    driver: Driver,
+    rollout: RolloutState,
+    supplies: Mapping[Pool, Supply],
+    memory: NodeCache[NodeDecision] | None = None,
+    *,
+    rooms: Sequence[DependentBudget] = (),
+    later: Mapping[Pool, str] = MappingProxyType({}),
+) -> tuple[NodeDecision, ...]:
+    """Return the decision for each member, in the same order.
+
+    `memory` caches earlier decisions for members whose turn it was not. `rooms` are those of
+    drivers that come after this one, `later` says of pools why such a driver is not built there.
+    """
+    upgrade, memory = driver.spec.upgrade, NodeCache() if memory is None else memory
+    cached = memory.on((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
+    decisions = []
+    for member in all_members:
+        decision = cached.get(member.node.name)
+        if decision is None or decision.member is not member:
+            decision = cached[member.node.name] = _without_a_turn(
+                member, upgrade, rollout, supplies
+            )
+        decisions.append(decision)
+    memory.forget({member.node.name for member in all_members})
+    changing = [decision for decision in decisions if _may_change(decision)]
+    granted, queued = _choose_nodes(changing, rollout, rooms, later) if changing else ((), {})
+    return tuple(
+        _decide(each.member, each.place, each.row, rollout, turn=True)
+        if id(each.member) in granted
+        else replace(each, queued=queued[id(each.member)])
+        if id(each.member) in queued
+        else each
+        for each in decisions
+    )
+
+
+def _without_a_turn(
+    member: DriverNode, upgrade: Upgrade, rollout: RolloutState, supplies: Mapping[Pool, Supply]
+) -> NodeDecision:
+    place = member.place(rollout.newest, rollout.good)
+    supply = supply_of(member, supplies.__getitem__)
+    health = Health.ECHO if _is_echo(member, rollout.newest) else member.health
+    row = decide_update(UpdateSituation(place, rollout.phase, health, member.boot, upgrade, supply))
+    return _decide(member, place, row, rollout, turn=False)
+
+
+def nodes_to_forgive(
+    every: Sequence[NodeDecision], rollout: RolloutState
+) -> tuple[DriverNode, ...]:
+    """Return the members that lose their label `before`: the rollout that broke them is over.
+
+    It is over when the last node that is up has been assigned the newest revision, be it now. Only
+    members that do not work are included. On working members the label has no effect, and there may
+    be thousands of them, so it stays.
+    """
+    if rollout.phase is not Phase.SETTLED or any(_remains_stale(each) for each in every):
+        return ()
+    return tuple(each.member for each in every if _is_forgiven(each, rollout.newest))
+
+
+def _is_forgiven(decision: NodeDecision, newest: str) -> bool:
+    member = decision.member
+    if decision.revision == newest:  # from an assignment that is no longer known
+        return bool(decision.before) and member.health is Health.DOWN
+    is_newest = decision.place is Place.NEWEST and bool(member.before)
+    return is_newest and member.health in (Health.BROKEN, Health.DOWN)
+
+
+def _remains_stale(decision: NodeDecision) -> bool:
+    is_stale = decision.place is Place.STALE and decision.revision is None
+    return is_stale and decision.member.health is not Health.DOWN
+
+
+def _choose_nodes(
+    changing: Collection[NodeDecision],
+    rollout: RolloutState,
+    rooms: Sequence[DependentBudget],
+    later: Mapping[Pool, str],
+) -> tuple[Collection[int], Mapping[int, str]]:
+    """Select the members that change now, as ids: first those that lose nothing, then by name.
+
+    The second result says why members do not, for whom another driver has no room.
+
+    A canary must be a node where the driver worked before; others prove nothing. A node whose drain
+    has begun keeps its turn, which is already counted. A node that was given up on comes last in
+    its group.
+    """
+    unavailable = frozenset(rollout.unavailable)
+    waiting = [
+        (_uses_budget(m, unavailable), bool(m.drain.given_up), m.node.name, m)
+        for m, place in ((each.member, each.place) for each in changing)
+        if _is_queued(m, rollout) and (rollout.slots is None or worked_before(m, place))
+    ]
+    waiting.sort(key=lambda entry: entry[:3])
+    budget, slots, queued = rollout.budget, rollout.slots, dict[int, str]()
+    held = [each.member for each in changing if each.member.drain.since]
+    held.sort(key=lambda member: (member.drain.since, member.node.name))
+    granted = {id(member) for member in held[: rollout.allowed]}  # it may have been lowered
+    for costs, _, _, member in waiting:
+        if slots == 0 or (costs and budget == 0):
+            break
+        whys = (later.get(member.pool, ""), *(room.why_not(member.node.name) for room in rooms))
+        why = next(filter(None, whys), "")
+        if why:
+            queued[id(member)] = why
+            continue
+        for room in rooms:
+            room.take(member.node.name)
+        granted.add(id(member))
+        budget -= costs
+        slots = None if slots is None else slots - 1
+    return granted, queued
+
+
+def why_queued(decision: NodeDecision, rollout: RolloutState) -> str:
+    """Return why a member that may change does not change now; "" if it does, or may not."""
+    member, allowed = decision.member, rollout.allowed
+    may_change = decision.revision is None and _may_change(decision)
+    if not may_change or not _is_queued(member, rollout):  # its drain has begun, or was given up
+        return ""
+    if decision.queued:
+        return decision.queued
+    if rollout.slots is not None and not worked_before(member, decision.place):
+        return "the canaries are first; it cannot be one, since the driver does not work there"
+    if rollout.slots == 0:
+        return "the canary is first" if rollout.canaries == 1 else "the canaries are first"
+    if rollout.budget == 0 and _uses_budget(member, rollout.unavailable):
+        names = shortlist(rollout.unavailable, _NAMED)
+        return f"maxUnavailable is {allowed}" + (f", and unavailable: {names}" if names else "")
+    return "other nodes are first: those where the driver does not work, then by name"
+
+
+def _is_queued(member: DriverNode, rollout: RolloutState) -> bool:
+    """Return whether the member is queued; after a failed drain only once its pods are gone."""
+    if member.drain.since:
+        return False
+    return member.drain.given_up != rollout.newest or member.drain.is_empty
+
+
+def _may_change(decision: NodeDecision) -> bool:
+    act = decision.row.act
+    if act is Act.GIVE_NEWEST:
+        return _may_evict(decision.member, decision.place)
+    return act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+
+
+def _may_evict(member: DriverNode, place: Place) -> bool:
+    """Return whether pods may have to leave although the driver does not work; it then queues."""
+    return place in (Place.GOOD, Place.STALE) and member.drain.may_have_pods
+
+
+def _uses_budget(member: DriverNode, unavailable: Collection[str]) -> bool:
+    """Return whether a change makes one more node unavailable."""
+    if is_working(member):
+        return True
+    return member.drain.may_have_pods and member.node.name not in unavailable
+
+
+def _decide(
+    member: DriverNode, place: Place, row: UpdateRow, rollout: RolloutState, *, turn: bool
+) -> NodeDecision:
+    match row.act:
+        case Act.RELEASE:
+            return NodeDecision(member, place, row, "")
+        case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
+            return _assign(member, place, row, rollout.newest, counts=True)
+        case Act.GIVE_NEWEST if turn or not _may_evict(member, place):
+            return _assign(member, place, row, rollout.newest)
+        case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:
+            return _assign(member, place, row, rollout.good)
+        case _:
+            return NodeDecision(member, place, row)
+
+
+def _assign(
+    member: DriverNode, place: Place, row: UpdateRow, revision: str, *, counts: bool = False
+) -> NodeDecision:
+    """Assign a revision. With `counts`, the rollout is accountable if the driver worked before.
+
+    A member that an earlier change broke keeps its `before` until it works again, whatever it is
+    assigned next.
+    """
+    before = member.assigned if counts and worked_before(member, place) else ""
+    if was_broken_by_change(member, place):
+        before = member.before
+    return NodeDecision(member, place, row, revision, before)
+
+
+def _is_echo(member: DriverNode, newest: str) -> bool:
+    """Return whether an old report would make the node seem to work with the newest revision."""
+    return (
+        member.health is Health.BUSY
+        and member.boot is Boot.RUNNING
+        and member.report is not None
+        and member.report.revision == newest
+    )

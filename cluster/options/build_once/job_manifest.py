@@ -1,0 +1,338 @@
+"""The Job that builds a driver once per kernel for nodes to fetch: its name and its document.
+
+Pure; builds.py decides which Jobs are desired. Each step of nodeside/protocol/build_job.py is a
+container. Mounts and environment match what `nodeside driver order|finish` and `toolkit.pyz` read.
+
+No container is privileged or has a host path or a token. Vendor code can write only what its own
+container mounts writable: its answer and its output. Only the last step mounts the signing key. It
+trusts only the order, which vendor code cannot write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from cluster.driver.pod import (
+    CA_DIRECTORY,
+    DRIVER_FILE,
+    SHARED,
+    SIDECAR_COMMAND,
+    SIGNING_DIRECTORY,
+    TOOLKIT_USER,
+    memory_limit,
+    signing_secret,
+    unprivileged,
+)
+from cluster.driver.revisions import owner
+from cluster.model.names import (
+    BUILDER,
+    DRIVER_LABEL,
+    MANAGED_BY,
+    TELLING,
+    config_map_name,
+    object_labels,
+)
+from cluster.model.snapshot import DriverObject, Settings
+from nodeside.errors import ExitCode
+from nodeside.spec import Driver, to_document
+from nodeside.spec.model import PrebuiltSource
+
+Document = dict[str, Any]
+
+# Containers, in execution order.
+PROVIDE: Final = "provide"
+KERNELS: Final = "kernels"
+ORDER, FINISH = TELLING
+ANSWER: Final = "answer"
+
+WORK: Final = "/build"
+PUBLISH_DIRECTORY: Final = "/publish"
+_PUBLISH, _PULL = "publish.json", "pull.json"
+# The first that is there; a registry that asks nobody for a password needs neither.
+_CREDENTIALS: Final = f"{PUBLISH_DIRECTORY}/{_PUBLISH}:{PUBLISH_DIRECTORY}/{_PULL}"
+_SHARED: Final = f"{WORK}/shared"
+_BUILD_USER: Final = 65533
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+RETRIES: Final = 3  # Kubernetes waits 10 s before the first, and twice as long before each next
+_PULLS: Final = 1800  # seconds for image pulls, added to the deadline of the build
+# Failures that a retry would not change. Any other failure may be transient.
+_FINAL: Final = (
+    ExitCode.BUG,
+    ExitCode.USAGE,
+    ExitCode.SPEC,
+    ExitCode.BUILD_FAILED,
+    ExitCode.NO_MODULE,
+    ExitCode.NO_HEADERS,
+    ExitCode.TOOLCHAIN,
+    ExitCode.BUNDLE,
+    ExitCode.SIGNING,
+    ExitCode.NO_MEMORY,
+    ExitCode.EXCLUDED,
+)
+_WORK_LIMIT = "16Gi"
+_SCRATCH_LIMIT = "4Gi"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBuild:
+    """One build: `driver` as of `revision`; `publish` in the syntax of `--to`, "" for nowhere.
+
+    `kernel` is a release. If it is "", the build uses the toolkit's one kernel of `variant`, or its
+    only kernel if `variant` is None: a toolkit image is known before a node has its kernel.
+    `symbols_of` are bundles of the drivers that it comes after, in the syntax of `--symbols-of`.
+    """
+
+    driver: Driver
+    revision: str
+    toolkit: str
+    architecture: str
+    publish: str = ""
+    kernel: str = ""
+    variant: str | None = ""
+    symbols_of: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Returns the Job name, at most 40 + 7 + 12 characters.
+
+        Equal builds have equal names, before and after a reboot, and across revisions that build
+        the same.
+        """
+        spec = to_document(self.driver)["spec"]
+        inputs = {key: spec.get(key) for key in ("image", "version", "source", "build", "signing")}
+        inputs["modules"] = [module.name for module in self.driver.spec.modules]
+        inputs["for"] = [self.toolkit, self.architecture, self.kernel, self.variant, self.publish]
+        if self.symbols_of:
+            inputs["after"] = self.symbols_of
+        text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+        return f"{self.driver.name}-build-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def what(self) -> str:
+        """Returns a readable description of the build."""
+        variant = f"its {self.variant} kernel" if self.variant else "its kernel"
+        return f"{self.kernel or variant} with {self.toolkit}"
+
+
+def publish_target(driver: Driver) -> str:
+    """Returns where a Driver's bundles are published, in the syntax of `--to`; "" for nowhere."""
+    return next((_to(each) for each in driver.spec.prebuilt.sources if each.publish), "")
+
+
+def stores(driver: Driver) -> tuple[str, ...]:
+    """Returns the registries that a Driver's nodes fetch from, in the same syntax."""
+    return tuple(_to(each) for each in driver.spec.prebuilt.sources if each.oci)
+
+
+def _to(source: PrebuiltSource) -> str:
+    return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
+
+
+def job(build: SharedBuild, found: DriverObject, settings: Settings) -> Document:
+    """Returns the Job, which is created once and never changed."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": build.name,
+            "namespace": settings.namespace,
+            "labels": object_labels(build.driver.name, build.revision),
+            "ownerReferences": owner(found),
+        },
+        "spec": job_spec(build, settings),
+    }
+
+
+def job_spec(build: SharedBuild, settings: Settings, config_map: str = "") -> Document:
+    """Returns the Job spec. `config_map` holds driver.yaml; it defaults to that of the revision."""
+    notes = {"openshift.io/required-scc": "restricted-v2"} if settings.scc else {}
+    revision = config_map or config_map_name(build.driver.name, build.revision)
+    return {
+        "backoffLimit": RETRIES,
+        "activeDeadlineSeconds": build.driver.spec.build.timeout_seconds + _PULLS,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"operator": "In", "values": [int(code) for code in _FINAL]},
+                },
+            ]
+        },
+        "template": {
+            "metadata": {
+                "labels": {MANAGED_BY: BUILDER, DRIVER_LABEL: build.driver.name},
+                "annotations": {"kubectl.kubernetes.io/default-container": FINISH, **notes},
+            },
+            "spec": _pod(build, settings, revision),
+        },
+    }
+
+
+def _pod(build: SharedBuild, settings: Settings, config_map: str) -> Document:
+    """Returns the pod spec; each container is one step and ends before the next begins."""
+    spec: Document = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {
+            "kubernetes.io/arch": _ARCHITECTURES.get(build.architecture, build.architecture),
+            "kubernetes.io/os": "linux",
+        },
+        "securityContext": _pod_security(settings),
+        "initContainers": [
+            _driver_step(PROVIDE, build, settings, "provide"),
+            _toolkit_step(KERNELS, build, settings),
+            _driver_step(ORDER, build, settings, "order", *_chosen(build)),
+            _toolkit_step(ANSWER, build, settings),
+        ],
+        "containers": [_driver_step(FINISH, build, settings, "finish")],
+        "volumes": _volumes(build, settings, config_map),
+    }
+    if settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
+    return spec
+
+
+def _pod_security(settings: Settings) -> Document:
+    """Returns the pod's security context.
+
+    On OpenShift, restricted-v2 sets the user and group of the namespace.
+    """
+    common: Document = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    return common if settings.scc else common | {"fsGroup": TOOLKIT_USER}
+
+
+def _security(user: int, settings: Settings) -> Document:
+    ids = {} if settings.scc else {"runAsUser": user, "runAsGroup": TOOLKIT_USER}
+    return unprivileged(**ids, runAsNonRoot=True)
+
+
+def _chosen(build: SharedBuild) -> Iterator[str]:
+    """Yields the options that select the kernel and the publish target."""
+    if build.kernel:
+        yield from ("--kernel", build.kernel)
+    elif build.variant is not None:
+        yield f"--kernel-variant={build.variant}"
+    yield from ("--to", build.publish) if build.publish else ("--no-publish",)
+
+
+def _driver_step(step: str, build: SharedBuild, settings: Settings, *args: str) -> Document:
+    return {
+        "name": step,
+        "image": build.driver.spec.image,
+        "command": ["nodeside", "driver", *args],
+        "env": _env(step, build, settings),
+        "securityContext": _security(_BUILD_USER, settings),
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "volumeMounts": [
+            _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+            _mount("work", WORK),
+            _mount("tmp", "/tmp"),  # noqa: S108
+            *(
+                _mount(n, at, read_only=True)
+                for n, at, steps, _ in _inputs(build, settings)
+                if step in steps
+            ),
+        ],
+    }
+
+
+def _env(step: str, build: SharedBuild, settings: Settings) -> list[Document]:
+    # The driver image names the place where a driver pod mounts the host; this pod mounts none.
+    values = {"NODESIDE_SHARED": _SHARED, "NODESIDE_HOST": "/"}
+    if step in TELLING:
+        values |= {
+            "NODESIDE_DRIVER": DRIVER_FILE,
+            "NODESIDE_REVISION": build.revision,
+            "NODESIDE_CACHE": f"{WORK}/cache",
+            "NODESIDE_OUTCOME": "/dev/termination-log",
+            "NODESIDE_LOG_FORMAT": "json",
+            "NODESIDE_CA_FILE": f"{CA_DIRECTORY}/ca-bundle.crt" if settings.ca_config_map else "",
+            "NODESIDE_CREDENTIALS": _CREDENTIALS if build.publish or build.symbols_of else "",
+            "NODESIDE_SYMBOLS_OF": " ".join(build.symbols_of),
+            **settings.proxy,
+        }
+    return [{"name": key, "value": value} for key, value in values.items() if value]
+
+
+def _toolkit_step(step: str, build: SharedBuild, settings: Settings) -> Document:
+    """Returns a toolkit container.
+
+    The shared directory is read-only except for the parts that the protocol assigns to the sidecar.
+    """
+    command = [word.replace(SHARED, _SHARED, 1) for word in SIDECAR_COMMAND]
+    command[command.index("run")] = step
+    return {
+        "name": step,
+        "image": build.toolkit,
+        "command": command,
+        "securityContext": _security(TOOLKIT_USER, settings),
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": memory_limit(build.driver)},
+        },
+        "volumeMounts": [
+            _mount("work", _SHARED, read_only=True) | {"subPath": "shared"},
+            _mount("work", f"{_SHARED}/results") | {"subPath": "shared/results"},
+            _mount("work", f"{_SHARED}/out") | {"subPath": "shared/out"},
+            _mount("toolkit-tmp", "/tmp"),  # noqa: S108
+        ],
+    }
+
+
+def _volumes(build: SharedBuild, settings: Settings, config_map: str) -> list[Document]:
+    return [
+        {"name": "driver-yaml", "configMap": {"name": config_map}},
+        {"name": "work", "emptyDir": {"sizeLimit": _WORK_LIMIT}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+        {"name": "toolkit-tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+        *({"name": name, **source} for name, _, _, source in _inputs(build, settings)),
+    ]
+
+
+def _inputs(
+    build: SharedBuild, settings: Settings
+) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
+    """Yields the read-only inputs as (volume, path, steps, source). Each source is optional."""
+    if secret := signing_secret(build.driver):
+        whole = {"secretName": secret, "defaultMode": 0o440, "optional": True}
+        only = {
+            **whole,
+            "items": [{"key": key, "path": key} for key in _certificates(build.driver)],
+        }
+        yield "certificate", SIGNING_DIRECTORY, (ORDER,), {"secret": only}
+        yield "signing", SIGNING_DIRECTORY, (FINISH,), {"secret": whole}
+    if build.publish or build.symbols_of:
+        sources = [_credential(f"{build.driver.name}-publish", _PUBLISH)]
+        sources += [_credential(each, _PULL) for each in settings.pull_secrets[:1]]
+        projected = {"defaultMode": 0o440, "sources": sources}
+        yield "publish", PUBLISH_DIRECTORY, TELLING, {"projected": projected}
+    if settings.ca_config_map:
+        bundle = {"name": settings.ca_config_map, "optional": True}
+        yield "ca", CA_DIRECTORY, TELLING, {"configMap": bundle}
+
+
+def _certificates(driver: Driver) -> Iterator[str]:
+    """Yields the keys of the signing Secret that hold public certificates."""
+    spec = driver.spec
+    paths = [spec.signing.certificate] if spec.signing else []
+    for path in dict.fromkeys((*paths, spec.prebuilt.trust.certificate)):
+        if PurePosixPath(path).is_relative_to(SIGNING_DIRECTORY):
+            yield str(PurePosixPath(path).relative_to(SIGNING_DIRECTORY))
+
+
+def _credential(secret: str, path: str) -> Document:
+    items = [{"key": ".dockerconfigjson", "path": path}]
+    return {"secret": {"name": secret, "optional": True, "items": items}}
+
+
+def _mount(volume: str, at: str, *, read_only: bool = False) -> Document:
+    mount: Document = {"name": volume, "mountPath": at}
+    return mount | {"readOnly": True} if read_only else mount

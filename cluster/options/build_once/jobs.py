@@ -1,0 +1,87 @@
+"""The build Jobs of a Driver: creation, recording of outcomes, and deletion.
+
+Pure. `desired` are builds by the name of their Job. A Job is created once and never changed. A
+failed Job stays, so that the build is not retried endlessly. Deleting the Job triggers another
+try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cluster.kube.resources import JOBS
+from cluster.model.actions import Action, Annotate, Apply, Delete, EmitEvent
+from cluster.model.names import OUTCOME_NOTE
+from cluster.model.snapshot import DriverObject, JobObject, Snapshot
+from cluster.options.build_once.builds import outcome_of
+from cluster.options.build_once.job_manifest import SharedBuild, job
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
+
+
+def create_jobs(
+    desired: Mapping[str, SharedBuild], resource: DriverObject, snapshot: Snapshot
+) -> Iterator[Action]:
+    """Yields actions that create missing Jobs and record the outcome of those that ended."""
+    settings = snapshot.settings
+    for name, build in sorted(desired.items()):
+        existing = snapshot.jobs.get(name)
+        if existing is None:
+            yield Apply(resource.name, job(build, resource, settings))
+        elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
+            note = termination_message(outcome)
+            yield Annotate(
+                resource.name,
+                JOBS,
+                name,
+                settings.namespace,
+                existing.uid,
+                OUTCOME_NOTE,
+                note,
+            )
+            yield _event(resource, build, outcome)
+
+
+def delete_unneeded_jobs(
+    desired: Mapping[str, SharedBuild], driver: str, snapshot: Snapshot
+) -> Iterator[Action]:
+    """Deletes Jobs that are no longer desired."""
+    for each in build_jobs_of(snapshot, driver):
+        if each.name not in desired:
+            yield _delete(snapshot, each)
+
+
+def revisions_in_jobs(
+    desired: Mapping[str, SharedBuild], driver: str, snapshot: Snapshot
+) -> set[str]:
+    """Returns the revisions that running Jobs mount.
+
+    The Job may mount an older revision that builds the same as the newest.
+    """
+    jobs = build_jobs_of(snapshot, driver)
+    return {job.revision for job in jobs if job.name in desired and not job.finished}
+
+
+def build_jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
+    """Yields the build Jobs of a Driver that are not being deleted yet."""
+    return (job for job in _jobs_of(snapshot, driver) if job.run is None)
+
+
+def delete_all_jobs(snapshot: Snapshot, driver: str) -> Iterator[Action]:
+    """Deletes all Jobs of a Driver that is being deleted."""
+    return (_delete(snapshot, each) for each in _jobs_of(snapshot, driver))
+
+
+def _jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
+    return (job for job in snapshot.jobs.values() if job.driver == driver and not job.deleting)
+
+
+def _delete(snapshot: Snapshot, existing: JobObject) -> Delete:
+    return Delete(existing.driver, JOBS, existing.name, snapshot.settings.namespace, existing.uid)
+
+
+def _event(resource: DriverObject, build: SharedBuild, outcome: BuildOutcome) -> EmitEvent:
+    failed = outcome.verdict in (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
+    reason = "BuildFailed" if failed else "Built"
+    words = outcome.words if failed else outcome.message
+    note = f"Job {build.name}, {outcome.kernel or build.what}: {words}"
+    return EmitEvent(resource.name, resource.uid, failed, reason, note)

@@ -1,0 +1,226 @@
+"""The objects of the stage `devices`: the device agent on each node, and its driver.yaml.
+
+Pure; plan/stages marks and gates them like any other stage's. Mounts and environment match what
+`nodeside device-agent` reads. The agent reads sysfs and /dev, and registers with the kubelet
+through the directory of its device plugins. Further directories, and a token, it has only where
+driver.yaml asks for what takes them: dynamic resource allocation, or labels of the node.
+Where the cluster has the Prometheus operator, a PodMonitor has its metrics scraped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster.driver.pod import TOKEN_DIRECTORY, token_volume, unprivileged
+from cluster.driver.revisions import revision_text
+from cluster.model.names import (
+    DEVICE_AGENT,
+    DRIVER,
+    DRIVER_LABEL,
+    STAGE_LABEL,
+    agent_name,
+)
+from cluster.model.snapshot import Settings
+from nodeside.protocol.labels import dra_driver
+from nodeside.spec import Driver
+from nodeside.spec.devices import dra_devices, label_names
+from nodeside.spec.fleet import DEVICES_STAGE
+
+Document = dict[str, Any]
+
+CONTAINER: Final = "device-agent"
+COMMAND: Final = ("nodeside", "device-agent")
+DOCUMENT_DIRECTORY: Final = "/etc/nodeside"
+KUBELET: Final = "/var/lib/kubelet/device-plugins"
+POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+METRICS_PORT: Final = 9402
+
+PLUGINS: Final = "/var/lib/kubelet/plugins"
+PLUGINS_REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
+CDI: Final = "/var/run/cdi"
+STATE: Final = "/var/lib/nodeside-devices"
+# The parent of NFD's features.d: that is there only if NFD is, and may come later.
+FEATURES: Final = "/etc/kubernetes/node-feature-discovery"
+
+_SCRATCH_LIMIT: Final = "16Mi"
+
+
+@dataclass(frozen=True, slots=True)
+class _HostPath:
+    """A directory of the host, and where it is mounted ("": under the same path)."""
+
+    volume: str
+    path: str
+    at: str = ""
+    type: str = "DirectoryOrCreate"
+    read_only: bool = False
+
+    @property
+    def mount(self) -> Document:
+        mount: Document = {"name": self.volume, "mountPath": self.at or self.path}
+        return mount | {"readOnly": True} if self.read_only else mount
+
+    @property
+    def source(self) -> Document:
+        return {"name": self.volume, "hostPath": {"path": self.path, "type": self.type}}
+
+
+_ALWAYS: Final = (
+    _HostPath("sys", "/sys", "/host/sys", "Directory", read_only=True),
+    _HostPath("dev", "/dev", "/host/dev", "Directory", read_only=True),
+    _HostPath("run-nodeside", "/run/nodeside", "/host/run/nodeside", read_only=True),
+    _HostPath("device-plugins", KUBELET, type="Directory"),
+    _HostPath("pod-resources", POD_RESOURCES, read_only=True),
+    _HostPath("state", STATE),
+)
+
+
+def _host_paths(driver: Driver) -> Iterator[_HostPath]:
+    yield from _ALWAYS
+    if dra_devices(driver.spec.devices):
+        # Of the kubelet's plugins it has its own only.
+        yield _HostPath("plugin", f"{PLUGINS}/{dra_driver(driver.name)}")
+        yield _HostPath("plugins-registry", PLUGINS_REGISTRY)
+        yield _HostPath("cdi", CDI)
+    if label_names(driver.spec.devices):
+        yield _HostPath("features", FEATURES)
+
+
+def _has_token(driver: Driver) -> bool:
+    return bool(dra_devices(driver.spec.devices) or label_names(driver.spec.devices))
+
+
+def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:
+    """Returns ConfigMap, DaemonSet and PodMonitor, which the caller completes."""
+    text, name = revision_text(driver), agent_name(driver.name)
+    return (
+        _config_map(name, text),
+        _daemonset(driver, text, settings),
+        _pod_monitor(driver.name),
+    )
+
+
+def _config_map(name: str, text: str) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {"driver.yaml": text},
+    }
+
+
+def _pod_monitor(driver: str) -> Document:
+    # Labels of a sample that name the pod which has a device stay: honorLabels.
+    found = {"node": "node_name", "driver": "label_nodeside_io_driver"}
+    relabelings = [
+        {"sourceLabels": [f"__meta_kubernetes_pod_{source}"], "targetLabel": target}
+        for target, source in found.items()
+    ]
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {"name": agent_name(driver)},
+        "spec": {
+            "selector": {"matchLabels": _selector(driver)},
+            "podMetricsEndpoints": [
+                {"port": "metrics", "honorLabels": True, "relabelings": relabelings},
+            ],
+        },
+    }
+
+
+def _selector(driver: str) -> dict[str, str]:
+    """The labels of the stage's pods, which the caller sets."""
+    return {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
+
+
+def _daemonset(driver: Driver, text: str, settings: Settings) -> Document:
+    # OpenShift: the installation has a narrower one for the agent beside that of driver pods.
+    scc = DEVICE_AGENT if settings.scc == DRIVER else settings.scc
+    selector = _selector(driver.name)  # it cannot change
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": agent_name(driver.name)},
+        "spec": {
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": selector},
+            # Two agents on a node would both offer the same resource.
+            "updateStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": "10%", "maxSurge": 0},
+            },
+            "template": {
+                "metadata": {
+                    "labels": selector,
+                    "annotations": {"openshift.io/required-scc": scc} if scc else {},
+                },
+                "spec": _pod(driver, text, settings),
+            },
+        },
+    }
+
+
+def _pod(driver: Driver, text: str, settings: Settings) -> Document:
+    return {
+        "serviceAccountName": DEVICE_AGENT,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": "system-node-critical",
+        "terminationGracePeriodSeconds": 10,
+        "containers": [_container(driver, text, settings)],
+        "volumes": [
+            {"name": "driver-yaml", "configMap": {"name": agent_name(driver.name)}},
+            *(each.source for each in _host_paths(driver)),
+            *([token_volume()] if _has_token(driver) else []),
+            {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+        ],
+    }
+
+
+def _container(driver: Driver, text: str, settings: Settings) -> Document:
+    has_token = _has_token(driver)
+    # A newer controller than the agent may know more fields. A change replaces the pods.
+    revision = hashlib.sha256(text.encode()).hexdigest()[:16]
+    values = {
+        "NODESIDE_REVISION": revision,
+        "NODESIDE_DRIVER": f"{DOCUMENT_DIRECTORY}/driver.yaml",
+        "NODESIDE_HOST": "/host",
+        "NODESIDE_LOG_FORMAT": "json",
+        "NODESIDE_METRICS_PORT": str(METRICS_PORT),
+        **({"NODESIDE_TOKEN_DIR": TOKEN_DIRECTORY} if has_token else {}),
+    }
+    return {
+        "name": CONTAINER,
+        "image": settings.agent_image,
+        "command": list(COMMAND),
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
+        "env": [
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            *({"name": key, "value": value} for key, value in values.items()),
+        ],
+        "securityContext": {
+            **unprivileged(runAsUser=0),
+            # With SELinux enforcing, the default container type cannot read host files.
+            "seLinuxOptions": {"type": "spc_t"},
+        },
+        "resources": {
+            # Requests to the API server take a TLS library, and certificates.
+            "requests": {"cpu": "5m", "memory": "56Mi" if has_token else "40Mi"},
+            "limits": {"memory": "192Mi" if has_token else "128Mi"},
+        },
+        "volumeMounts": [
+            {"name": "driver-yaml", "mountPath": DOCUMENT_DIRECTORY, "readOnly": True},
+            *(each.mount for each in _host_paths(driver)),
+            *(
+                [{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}]
+                if has_token
+                else []
+            ),
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+        ],
+    }

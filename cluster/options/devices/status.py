@@ -1,0 +1,48 @@
+"""A row of the status for each resource of `spec.devices`: how many devices there are and work.
+
+Pure. The kubelet of a node knows both: `capacity` counts all devices, `allocatable` those that
+work. Why one does not, the device agent's log says. What is exposed by dynamic resource allocation
+the kubelet does not count, so it has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cluster.driver.status.messages import cut, few_of
+from cluster.driver.status.part import StatusPart
+from cluster.model.snapshot import Node
+from nodeside.spec.devices import Device, Expose
+
+
+def status_part(devices: Iterable[Device], nodes: Sequence[Node]) -> StatusPart:
+    """Returns the rows of `spec.devices` on the nodes of a Driver."""
+    counted = (each.resource for each in devices if each.expose is Expose.DEVICE_PLUGIN)
+    return StatusPart({"resources": [_row(resource, nodes) for resource in counted]})
+
+
+def _row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
+    devices = healthy = 0
+    sick: list[str] = []
+    for node in nodes:
+        present, works = counted(resource, node)
+        devices += present
+        healthy += works
+        if works < present:
+            sick.append(node.name)
+    message = f"{few_of(sick)}: not all devices work" if sick else ""
+    return {"name": resource, "devices": devices, "healthy": healthy, "message": cut(message)}
+
+
+def counted(resource: str, node: Node) -> tuple[int, int]:
+    """Returns how many devices a node has, and how many of them work."""
+    return node.capacity.get(resource, 0), node.allocatable.get(resource, 0)
+
+
+def on_node(resources: Iterable[str], node: Node) -> Iterator[str]:
+    """Yields a line for each resource that a node's kubelet knows."""
+    for resource in resources:
+        present, works = counted(resource, node)
+        if resource in node.capacity:
+            yield f"{resource}: {works} of {present} devices work"

@@ -1,0 +1,133 @@
+"""Test builds of `spec.preflight`: whether a driver would build for a kernel, and their state.
+
+Pure. A test build publishes nothing. If the build for a coming kernel answers the same question, it
+is not built twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cluster.driver.toolkit_evidence import Evidence
+from cluster.driver.toolkit_image import asked, resolve
+from cluster.model.snapshot import Pool, Snapshot, Tag
+from cluster.model.states import BuildProgress
+from cluster.options.build_once.builds import BuildState, build_of, build_state
+from cluster.options.build_once.job_manifest import SharedBuild, publish_target
+from nodeside.spec import Driver
+from nodeside.spec.fleet import Preflight, Toolkit
+
+AddDependencies = Callable[[SharedBuild], SharedBuild | BuildState | None]
+
+USUAL_ARCHITECTURE = "x86_64"  # default if there are no nodes
+
+_VERDICTS = {
+    BuildProgress.RUNNING: "Building",
+    BuildProgress.DONE: "Builds",
+    BuildProgress.REFUSED: "DoesNotBuild",
+    BuildProgress.BROKEN: "Unknown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightAnswer:
+    """A preflight entry for one architecture. If `state` is None, `why` says why none is built."""
+
+    entry: Preflight
+    architecture: str
+    state: BuildState | None
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return _VERDICTS[self.state.progress] if self.state else "Unknown"
+
+    def row(self) -> dict[str, Any]:
+        """Returns the row for the Driver's status."""
+        outcome = self.state.outcome if self.state else None
+        return {
+            "osVersion": self.entry.os_version,
+            "kernel": self.entry.kernel or (outcome.kernel if outcome else ""),
+            "toolkit": self.state.build.toolkit if self.state else self.entry.toolkit,
+            "architecture": self.architecture,
+            "verdict": self.verdict,
+            "message": (self.state.words if self.state else self.why)[:1000],
+        }
+
+
+def preflight_results(
+    driver: Driver,
+    revision: str,
+    snapshot: Snapshot,
+    regular: Collection[str],
+    used: Collection[Pool],
+    *,
+    in_order: AddDependencies = lambda build: build,
+) -> Iterator[PreflightAnswer]:
+    """Yields the answer to every preflight entry, for each architecture in use.
+
+    `regular` are the names of Jobs that are desired anyway. `in_order` adds what a build needs of
+    the builds before it.
+    """
+    publish = publish_target(driver)
+    architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
+    for entry in driver.spec.preflight:
+        for architecture in architectures:
+            build, why = build_for(entry, driver, revision, snapshot, architecture)
+            if build is None:
+                yield PreflightAnswer(entry, architecture, None, why)
+                continue
+            found = in_order(build)
+            if not isinstance(found, SharedBuild):
+                words = "a driver that it comes after has no published build for this kernel"
+                yield PreflightAnswer(entry, architecture, found, "" if found else words)
+                continue
+            published = replace(found, publish=publish)
+            build = published if published.name in regular else found
+            yield PreflightAnswer(entry, architecture, build_state(build, snapshot))
+
+
+def build_for(
+    entry: Preflight, driver: Driver, revision: str, snapshot: Snapshot, architecture: str
+) -> tuple[SharedBuild | None, str]:
+    """Returns the build for a preflight entry, or None and the reason.
+
+    A kernel's variant is part of its name. An OS version or a toolkit builds for the plain kernel.
+    """
+    if entry.toolkit:
+        return SharedBuild(driver, revision, entry.toolkit, architecture), ""
+    chain, evidence = _chain(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
+    resolution = resolve(_pool(entry, architecture), chain, snapshot.image_streams, evidence)
+    if resolution.image:
+        return build_of(driver, revision, _pool(entry, architecture), resolution, ""), ""
+    words = "; ".join(filter(None, (resolution.why, resolution.remedy)))
+    return None, f"no toolkit image: {words}"
+
+
+def tags(
+    driver: Driver,
+    entries: Iterable[Preflight],
+    snapshot: Snapshot,
+    architectures: Collection[str] = (),
+) -> Iterator[Tag]:
+    """Yields the tags whose image labels are needed to answer these entries."""
+    chain, evidence = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
+    for entry in entries:
+        for architecture in () if entry.toolkit else architectures or (USUAL_ARCHITECTURE,):
+            yield from asked(_pool(entry, architecture), chain, snapshot.image_streams, evidence)
+
+
+def _pool(entry: Preflight, architecture: str) -> Pool:
+    return Pool(architecture, entry.os_version, entry.kernel)
+
+
+def _chain(entry: Preflight, chain: Toolkit) -> Toolkit:
+    """Returns the toolkit spec for an entry.
+
+    With only an OS version, a template that contains the kernel cannot be used.
+    """
+    if entry.os_version and "{kernel}" in chain.image_template:
+        return replace(chain, image_template="")
+    return chain

@@ -1,0 +1,60 @@
+"""What changes of a stage's objects: those to apply, and those that no stage has any more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cluster.driver.daemonset import digest
+from cluster.kube.comparison import drifted
+from cluster.kube.managed_fields import ExistingObject, has_additions, over
+from cluster.model.names import APPLIED_NOTE
+from cluster.model.stages import StageObject, key_of
+from cluster.options.stages.stage_plan import StagePlan
+from cluster.options.stages.stage_state import Document, StageState
+
+
+def to_apply(staging: StagePlan) -> Iterator[tuple[Document, ExistingObject | None]]:
+    """Yields documents that differ from the cluster, in stage order, and what they overwrite."""
+    for step in staging.steps:
+        for document in step.documents if step.opened else ():
+            existing = staging.owned.get(key_of(document))
+            if existing is not None and existing.deleting:
+                continue
+            edited = _differs(document, existing, step) if existing else None
+            if existing is None or edited:
+                yield document, edited
+
+
+def _differs(document: Document, current: StageObject, step: StageState) -> ExistingObject | None:
+    applied = document["metadata"]["annotations"][APPLIED_NOTE]
+    marked = (current.applied, current.stage) == (applied, step.name)
+    additions = has_additions(current.kept, document)
+    if marked and not additions and not drifted(document, current.document):
+        return None
+    return over(current.kept, document, edited=marked)
+
+
+def to_prune(staging: StagePlan) -> Iterator[StageObject]:
+    """Yields objects that no stage has any more, workloads first.
+
+    Objects of a stage that cannot be read are kept.
+    """
+    desired = {key for step in staging.steps for key in step.keys}
+    unreadable = {step.name for step in staging.steps if step.error}
+    gone = [
+        each
+        for key, each in staging.owned.items()
+        if key not in desired and each.stage not in unreadable and not each.deleting
+    ]
+    return iter(sorted(gone, key=end_order))
+
+
+def end_order(found: StageObject) -> tuple[bool, str, str]:
+    return found.kind not in ("DaemonSet", "Deployment"), found.kind, found.name
+
+
+def content(staging: StagePlan) -> str:
+    """Returns a hash of all documents: once they change, an earlier error no longer applies."""
+    steps = staging.steps
+    jobs = [[job.document for job in step.jobs] for step in steps]
+    return digest({"documents": [list(step.documents) for step in steps], "jobs": jobs})

@@ -1,0 +1,112 @@
+"""The Jobs of stages to create and to delete. Pure.
+
+A Job that runs leaves a node like the pods of a DaemonSet: when the stages are closed there, or
+what its stage rests on is not ready any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import islice
+
+from cluster.model.names import stage_label
+from cluster.model.snapshot import JobObject, Node, StageRun
+from cluster.model.states import Health
+from cluster.options.stages.job_runs import AT_ONCE, JobManifest
+from cluster.options.stages.pods import is_open
+from cluster.options.stages.stage_plan import StagePlan
+from cluster.options.stages.stage_state import Document, StageState
+
+_IN_A_PLAN = 200  # Jobs deleted in one plan; the next one follows when they are gone
+
+
+def jobs_to_create(staging: StagePlan) -> Iterator[tuple[Document, str]]:
+    """Yields Jobs to create, each with the only node it is for, "" for any."""
+    runs, room = staging.runs, max(0, AT_ONCE - staging.runs.active)
+    for step in staging.steps:
+        for manifest in step.jobs if step.opened and not step.error else ():
+            nodes = [m.node for m in staging.working if _admits(staging, step, m.node)]
+            if manifest.per_node:
+                due = (node for node in nodes if _is_due(staging, step, manifest, node))
+                for node in islice(due, room):
+                    room -= 1
+                    mark = runs.mark(node)
+                    yield manifest.run(runs.name(manifest, mark), mark, node.name), node.name
+            elif nodes and _is_due(staging, step, manifest, None):
+                mark = runs.mark(None)
+                yield manifest.run(runs.name(manifest, mark), mark), ""
+
+
+def _is_due(staging: StagePlan, step: StageState, manifest: JobManifest, node: Node | None) -> bool:
+    runs = staging.runs
+    if node is not None and not staging.is_for(step, manifest.selector, node):
+        return False
+    missing = bool(runs.mark(node)) and runs.current(manifest, node) is None
+    return missing and runs.is_free(manifest, node)
+
+
+def _admits(staging: StagePlan, step: StageState, node: Node) -> bool:
+    """Returns whether the gate of a stage lets pods onto a node."""
+    before = not step.after or stage_label(staging.driver, step.after) in node.labels
+    return before and is_open(staging.driver, node)
+
+
+def jobs_to_delete(staging: StagePlan) -> Iterator[JobObject]:
+    """Yields Jobs that are in the way or that nothing needs any more, those that run first."""
+    steps = {step.name: step for step in staging.steps}
+    held = {member.node.name for member in staging.inputs.ending}
+    gone = [
+        job
+        for job, run in staging.runs.every
+        if not job.deleting and _ends(staging, steps.get(run.stage), job, run, held)
+    ]
+    return islice(sorted(gone, key=lambda job: (job.finished, job.name)), _IN_A_PLAN)
+
+
+def _ends(
+    staging: StagePlan,
+    step: StageState | None,
+    job: JobObject,
+    run: StageRun,
+    held: Collection[str],
+) -> bool:
+    if step is None or (not job.finished and _is_gate_closed(staging, step, job, run, held)):
+        return True
+    if step.error:  # its manifests are unknown
+        return False
+    manifest = next((each for each in step.jobs if each.name == run.job), None)
+    if manifest is None or manifest.per_node != bool(run.node):
+        return True
+    if run.node:
+        return _ends_on_node(staging, step, manifest, job, run)
+    return job is not staging.runs.current(manifest)
+
+
+def _is_gate_closed(
+    staging: StagePlan, step: StageState, job: JobObject, run: StageRun, held: Collection[str]
+) -> bool:
+    """Returns whether a Job has a pod, or is about to have one, where its stage may not run."""
+    found = (staging.inputs.snapshot.nodes.get(name) for name in staging.runs.nodes(job, run))
+    return any(
+        node.ready and (node.name in held or not _admits(staging, step, node))
+        for node in found
+        if node is not None
+    )
+
+
+def _ends_on_node(
+    staging: StagePlan, step: StageState, manifest: JobManifest, job: JobObject, run: StageRun
+) -> bool:
+    """Returns whether a Job of a node is not, or no longer, the record of a run that is due."""
+    node, health = staging.inputs.snapshot.nodes.get(run.node), staging.healths.get(run.node)
+    if node is None or health is None or not staging.is_for(step, manifest.selector, node):
+        return True
+    if health is Health.DOWN:
+        return False
+    mark = staging.runs.mark(node)
+    if run.mark != mark:
+        return bool(mark)
+    # A completed run of another manifest counts until the new one has completed.
+    current = staging.runs.current(manifest, node)
+    counts = job.completed and not (current and current.completed)
+    return job is not current and not counts

@@ -1,0 +1,207 @@
+"""The Jobs of a Driver's stages: whether each has run, and the Job for a run that has not begun.
+
+Pure. A run is one Job object: of a Job once for the revision that new nodes get, of a Job per node
+once for the node's revision in this boot. It is created once and never changed, so its name has a
+hash of all that a new run depends on. A completed Job stays, as the record of its run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from cluster.model.names import APPLIED_NOTE, JOB_NOTE, NODE_NOTE, RUN_MARK_NOTE, run_mark, run_name
+from cluster.model.snapshot import JobObject, Node, StageRun
+from cluster.model.stages import StagePod
+from cluster.options.stages.job_manifests import is_per_node
+from cluster.options.stages.manifests import AFFINITY
+
+Document = Mapping[str, Any]
+
+AT_ONCE: Final = 100  # Jobs per node of a Driver that run at once
+# Pods of DaemonSets tolerate a cordon, too.
+_CORDON: Final = {
+    "key": "node.kubernetes.io/unschedulable",
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
+
+
+@dataclass(frozen=True)
+class JobManifest:
+    """A Job in the manifests of a stage, completed and gated."""
+
+    stage: str
+    document: Document
+
+    @property
+    def name(self) -> str:
+        return str(self.document["metadata"]["name"])
+
+    @cached_property
+    def per_node(self) -> bool:
+        return is_per_node(self.document)
+
+    @property
+    def selector(self) -> Mapping[str, str]:
+        """Returns the node labels that its author selects, and those of the gate."""
+        selector: Mapping[str, str] = self.document["spec"]["template"]["spec"]["nodeSelector"]
+        return selector
+
+    @property
+    def content(self) -> str:
+        return str(self.document["metadata"]["annotations"][APPLIED_NOTE])
+
+    def run(self, name: str, mark: str, node: str = "") -> dict[str, Any]:
+        """Returns the Job of one run; with `node`, its pod can only run there."""
+        document: dict[str, Any] = copy.deepcopy(dict(self.document))
+        metadata, pod = document["metadata"], document["spec"]["template"]["spec"]
+        notes = {JOB_NOTE: self.name, NODE_NOTE: node, RUN_MARK_NOTE: mark}
+        document["metadata"] = {
+            **metadata,
+            "name": name,
+            "annotations": {**metadata["annotations"], **notes},
+        }
+        # A pod may be there longer than its Job, and only holds up the same run.
+        of_pod = document["spec"]["template"].setdefault("metadata", {})
+        run = {JOB_NOTE: self.name, NODE_NOTE: node}
+        of_pod["annotations"] = {**of_pod.get("annotations", {}), **run}
+        if node:
+            [term] = pod["affinity"]["nodeAffinity"][AFFINITY]["nodeSelectorTerms"]
+            here = {"key": "metadata.name", "operator": "In", "values": [node]}
+            term["matchFields"] = [here]
+            pod["tolerations"] = [*pod.get("tolerations", ()), _CORDON]
+        return document
+
+
+@dataclass(frozen=True)
+class JobRuns:
+    """The runs of a Driver's stages. `revisions` are those of its nodes.
+
+    `revision` is the one that new nodes get. `pods` are those of nodes that are `up`, by uid of
+    their Job: others never end.
+    """
+
+    driver: str
+    namespace: str
+    revision: str
+    revisions: Mapping[str, str]
+    every: Sequence[tuple[JobObject, StageRun]]
+    pods: Mapping[str, Sequence[StagePod]]
+    up: Collection[str]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, JobObject]:
+        return {job.name: job for job, _ in self.every}
+
+    @cached_property
+    def _by_run(self) -> Mapping[StageRun, Sequence[JobObject]]:
+        """Returns the Jobs that run the same, of one manifest or of earlier ones."""
+        jobs: dict[StageRun, list[JobObject]] = {}
+        for job, run in self.every:
+            jobs.setdefault(run, []).append(job)
+        return jobs
+
+    @cached_property
+    def active(self) -> int:
+        """Returns how many Jobs per node run. On a node that is down, one never ends."""
+        return sum(run.node in self.up and not job.finished for job, run in self.every)
+
+    def mark(self, node: Node | None) -> str:
+        """Returns the mark of the runs on a node, "" if its boot or revision is unknown.
+
+        Without a node it is that of the runs of Jobs that run once.
+        """
+        if node is None:
+            return run_mark("", "", self.revision)
+        revision = self.revisions.get(node.name, "")
+        known = node.boot_id and revision
+        return run_mark(node.uid, node.boot_id, revision) if known else ""
+
+    def name(self, manifest: JobManifest, mark: str) -> str:
+        return run_name(self.driver, manifest.stage, manifest.name, mark, manifest.content)
+
+    def current(self, manifest: JobManifest, node: Node | None = None) -> JobObject | None:
+        """Returns the Job of the run that is due, None if it does not exist."""
+        mark = self.mark(node)
+        return self._by_name.get(self.name(manifest, mark)) if mark else None
+
+    def completed(self, manifest: JobManifest, node: Node) -> bool:
+        """Returns whether a run of this revision and boot has completed, be it of another manifest.
+
+        So the stages after it do not end when only the manifest changes.
+        """
+        run = StageRun(manifest.stage, manifest.name, node.name, self.mark(node))
+        return any(job.completed for job in self._by_run.get(run, ()))
+
+    def lacks(self, manifest: JobManifest, node: Node | None = None) -> str:
+        """Returns why a run that is due has not completed, "" if it has."""
+        job, there = self.current(manifest, node), " there" if node else ""
+        if job is None:
+            why = f": {AT_ONCE} run already" if node and self.active >= AT_ONCE else ""
+            if left := self._left.get(_place(manifest, node)):
+                why = (
+                    f": pod {left.name} of an earlier run does not end on {left.node}: "
+                    f"kubectl -n {self.namespace} describe pod {left.name}"
+                )
+            return f"Job {manifest.name} has not begun{there} yet{why}"
+        if job.why:
+            return self._failed(manifest, job, there)
+        if job.finished:
+            return ""
+        last = self._last_words(job)
+        on = min((f" on {pod.node}" for pod in self._live(job) if pod.node), default="")
+        return f"Job {manifest.name} runs{there or on}" + (f", again after {last}" if last else "")
+
+    def failed(self, manifest: JobManifest, node: Node | None = None) -> str:
+        """Returns how the run that is due failed, "" if it did not."""
+        job = self.current(manifest, node)
+        return self.lacks(manifest, node) if job and job.why else ""
+
+    def _failed(self, manifest: JobManifest, job: JobObject, there: str) -> str:
+        words = "; ".join(filter(None, (job.why, self._last_words(job))))
+        return (
+            f"Job {manifest.name} failed{there}: {words}: kubectl -n {self.namespace} logs "
+            f"job/{job.name}; to run it again, delete that Job"
+        )
+
+    def _last_words(self, job: JobObject) -> str:
+        return next((pod.last for pod in self.pods.get(job.uid, ()) if pod.last), "")
+
+    def _live(self, job: JobObject) -> Iterator[StagePod]:
+        return (pod for pod in self.pods.get(job.uid, ()) if not pod.over)
+
+    def nodes(self, job: JobObject, run: StageRun) -> set[str]:
+        """Returns the nodes that a Job has pods on, or is about to."""
+        return {run.node} if run.node else {pod.node for pod in self._live(job) if pod.node}
+
+    @cached_property
+    def _at_work(self) -> set[tuple[str, str, str]]:
+        """Returns stage, Job and node of the runs that have not ended, with all their pods."""
+        return {
+            (run.stage, run.job, run.node)
+            for job, run in self.every
+            if job.deleting or not job.finished or any(self._live(job))
+        }
+
+    @cached_property
+    def _left(self) -> Mapping[tuple[str, str, str], StagePod]:
+        """Returns the pods whose Job is gone, by stage, Job and node of their run."""
+        uids = {job.uid for job, _ in self.every}
+        orphans = [pod for uid, pods in self.pods.items() if uid not in uids for pod in pods]
+        return {(pod.stage, pod.run_of, pod.run_on): pod for pod in orphans if not pod.over}
+
+    def is_free(self, manifest: JobManifest, node: Node | None) -> bool:
+        """Returns whether no earlier run of a Job is still at work, nor a pod of one that is gone.
+
+        Two must never work on a device at the same time.
+        """
+        where = _place(manifest, node)
+        return where not in self._at_work and where not in self._left
+
+
+def _place(manifest: JobManifest, node: Node | None) -> tuple[str, str, str]:
+    return manifest.stage, manifest.name, node.name if node else ""

@@ -1,0 +1,464 @@
+"""The stages of a Driver: where each may run, what is applied, and when it must end.
+
+Pure. On each node the stages come one after the other. Pods of the first run where the driver's
+state label is `ready`, pods of the next where the label of the previous stage is. The controller
+sets these labels when a stage's pods on a node are ready, and removes them when the driver no
+longer works there. A pod restart removes none: otherwise one restart of a device plugin would end
+all later stages.
+
+A device plugin holds the device. So before a node gets another revision, or the driver leaves it,
+one label closes all stages on it. The node proceeds only when their pods are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from cluster.driver.nodes import DriverNode
+from cluster.driver.os_version import os_parts
+from cluster.model.log_pattern import refusal
+from cluster.model.names import READY, closed_label, stage_label
+from cluster.model.snapshot import (
+    Assignment,
+    DriverObject,
+    Node,
+    Pool,
+    Snapshot,
+    has_stages,
+)
+from cluster.model.stage_order import awaited_of, stages_of
+from cluster.model.stages import (
+    GatedDocuments,
+    Key,
+    LogMatch,
+    Rendered,
+    StageObject,
+    StagePod,
+    Stages,
+    Template,
+    key_of,
+)
+from cluster.model.states import Health
+from cluster.options.devices.agent_manifests import device_agent
+from cluster.options.stages.job_runs import JobManifest, JobRuns
+from cluster.options.stages.manifests import Frame, built_in, gate_labels, objects
+from cluster.options.stages.pods import has_left
+from cluster.options.stages.stage_state import Document, StageState
+from cluster.render.templates import StageInvalid
+from nodeside.protocol.labels import assigned_label
+from nodeside.spec import Driver
+from nodeside.spec.fleet import DEVICES_STAGE, Stage
+
+
+class _BeingRead(StageInvalid):
+    """What a stage reads is not known yet, but will be in a moment."""
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    """What the plan of a Driver knows that its stages depend on.
+
+    `owner` is the Driver without its status. `drivers` are the Driver as of each revision, and
+    `revision` is the one that new nodes get: a canary must not replace all stages. `members` are
+    its nodes, `announced` the same with what this plan changes. `ending` are members that keep
+    their revision until their stages have ended, `occupied` the names of all nodes with pods of
+    stages. `desired` are the assignments by DaemonSet, `toolkits` the images of the pools. `framed`
+    keeps the documents of stages, with the inputs they were made from.
+    """
+
+    snapshot: Snapshot
+    resource: DriverObject
+    owner: DriverObject
+    driver: Driver
+    drivers: Mapping[str, Driver]
+    revision: str
+    members: Sequence[DriverNode]
+    announced: Sequence[DriverNode]
+    ending: Sequence[DriverNode]
+    occupied: frozenset[str]
+    desired: Mapping[str, Assignment]
+    toolkits: Mapping[Pool, str]
+    framed: dict[str, tuple[Rendered | None, object, GatedDocuments]]
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The stages of a Driver in a snapshot. Each property is computed once."""
+
+    inputs: StageInputs
+
+    @property
+    def driver(self) -> str:
+        return self.inputs.driver.name
+
+    @cached_property
+    def observed(self) -> Stages:
+        return self.inputs.snapshot.stages or Stages(unknown="the stages have not been read yet")
+
+    @cached_property
+    def active(self) -> bool:
+        """Returns whether the Driver uses stages, or some are left, and their objects are known."""
+        if self.observed.unknown:
+            return False
+        return has_stages(self.inputs.resource) or has_left(self.inputs.snapshot, self.driver)
+
+    @cached_property
+    def owned(self) -> Mapping[Key, StageObject]:
+        return {k: each for k, each in self.observed.objects.items() if each.driver == self.driver}
+
+    @cached_property
+    def pods(self) -> Mapping[tuple[str, str], tuple[StagePod, ...]]:
+        """Returns the pods of DaemonSets that are not terminating, by DaemonSet and node."""
+        pods: dict[tuple[str, str], tuple[StagePod, ...]] = {}
+        for pod in self.observed.pods.values():
+            if pod.driver == self.driver and pod.daemonset and not pod.deleting:
+                pods[pod.daemonset, pod.node] = (*pods.get((pod.daemonset, pod.node), ()), pod)
+        return pods
+
+    @cached_property
+    def working(self) -> Sequence[DriverNode]:
+        """Returns members where stages may run: the driver works and is not about to change."""
+        ending = {member.node.name for member in self.inputs.ending}
+        return tuple(
+            m for m in self.members if m.health is Health.WORKING and m.node.name not in ending
+        )
+
+    @cached_property
+    def members(self) -> Sequence[DriverNode]:
+        return self.inputs.announced
+
+    @cached_property
+    def healths(self) -> Mapping[str, Health]:
+        return {member.node.name: member.health for member in self.members}
+
+    @cached_property
+    def runs(self) -> JobRuns:
+        snapshot, nodes = self.inputs.snapshot, self.inputs.snapshot.nodes
+        pods: dict[str, list[StagePod]] = {}
+        for pod in self.observed.pods.values():
+            up = not pod.node or (pod.node in nodes and nodes[pod.node].ready)
+            if pod.job and pod.driver == self.driver and up:
+                pods.setdefault(pod.job, []).append(pod)
+        return JobRuns(
+            self.driver,
+            snapshot.settings.namespace,
+            self._revision,
+            {m.node.name: m.at.revision for m in self.members if m.at},
+            snapshot.stage_jobs_of(self.driver),
+            pods,
+            {node.name for node in nodes.values() if node.ready},
+        )
+
+    @cached_property
+    def steps(self) -> tuple[StageState, ...]:
+        steps: list[StageState] = []
+        for stage in stages_of(self.inputs.driver.spec):
+            before = [step.name for step in steps if step.on_nodes]
+            step = self._rendered(stage, before[-1] if before else "", steps)
+            steps.append(replace(step, opened=self._may_open(step, steps)))
+        return tuple(steps)
+
+    @property
+    def templates(self) -> frozenset[Template]:
+        """Returns the templates that have to be rendered."""
+        steps = self.steps if self.active else ()
+        return frozenset(step.template for step in steps if step.template)
+
+    def _rendered(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
+        existing = {key: each for key, each in self.owned.items() if each.stage == stage.name}
+        past = tuple(run for _, run in self.runs.every if run.stage == stage.name)
+        step = StageState(stage, after, existing=existing, past=past)
+        try:
+            if wrong := step.log and refusal(step.log.log):
+                raise StageInvalid(f"waitFor.log: {wrong}")
+            if stage.name == DEVICES_STAGE:
+                documents, skipped = self._device_agent(stage, after)
+            else:
+                template = self._template(stage)
+                step = replace(step, template=template)
+                rendered = self.observed.rendered.get(template)
+                if rendered is None:
+                    return replace(step, error="its templates are being rendered", awaited=True)
+                documents, skipped = self._framed(stage, after, rendered)
+            jobs = tuple(JobManifest(stage.name, d) for d in documents if d["kind"] == "Job")
+            documents = tuple(each for each in documents if each["kind"] != "Job")
+            self._check_owned(documents, stage, earlier)
+        except StageInvalid as error:
+            return replace(step, error=str(error), awaited=isinstance(error, _BeingRead))
+        awaited = awaited_of(stage, self._declaring.spec)
+        return replace(step, documents=documents, jobs=jobs, skipped=skipped, resources=awaited)
+
+    def _template(self, stage: Stage) -> Template:
+        source = self.observed.sources.get(stage.manifests)
+        if source is None:
+            where = self.inputs.snapshot.settings.namespace
+            raise StageInvalid(f"there is no ConfigMap {stage.manifests} in namespace {where}")
+        files = tuple(sorted(source.files.items()))
+        return Template(source.name, files, json.dumps(self.values(stage), sort_keys=True))
+
+    @property
+    def _revision(self) -> str:
+        """Returns the revision that new nodes get: a canary must not replace all stages."""
+        return self.inputs.revision
+
+    @property
+    def _good(self) -> Driver:
+        return self.inputs.drivers.get(self._revision, self.inputs.driver)
+
+    @property
+    def _declaring(self) -> Driver:
+        """Returns the revision whose devices are offered.
+
+        If the one that new nodes get declares none yet, it is the newest.
+        """
+        return self._good if self._good.spec.devices else self.inputs.driver
+
+    def _device_agent(self, stage: Stage, after: str) -> GatedDocuments:
+        """Returns the objects of the stage `devices`."""
+        if not self.inputs.snapshot.settings.agent_image:
+            raise StageInvalid(
+                "the controller knows no image of the device agent: give it --agent-image IMAGE "
+                "(nodeside-cluster install --agent-image IMAGE)"
+            )
+        frame, cache = self._frame(stage, after), self.inputs.framed
+        driver = self._declaring
+        cached = cache.get(stage.name)
+        absent = self.observed.absent
+        if cached and cached[1] == (frame, driver, absent):
+            return cached[2]
+        framed = built_in(frame, device_agent(driver, frame.settings), absent)
+        cache[stage.name] = None, (frame, driver, absent), framed
+        return framed
+
+    def _framed(self, stage: Stage, after: str, rendered: Rendered) -> GatedDocuments:
+        """Returns the objects to apply and messages about those left out."""
+        if rendered.error:
+            raise StageInvalid(rendered.error)
+        frame, cache = self._frame(stage, after), self.inputs.framed
+        cached = cache.get(stage.name)
+        if cached and cached[0] is rendered and cached[1] == (frame, self.observed.absent):
+            return cached[2]
+        framed = objects(frame, stage.manifests, rendered.documents, self.observed.absent)
+        cache[stage.name] = rendered, (frame, self.observed.absent), framed
+        return framed
+
+    def _frame(self, stage: Stage, after: str) -> Frame:
+        """Returns the frame of a stage."""
+        inputs = self.inputs
+        return Frame(inputs.owner, self._good, stage.name, after, inputs.snapshot.settings)
+
+    def values(self, stage: Stage) -> dict[str, Any]:
+        """Returns the values for the templates."""
+        inputs, driver = self.inputs, self._good
+        return {
+            "driver": {
+                "name": driver.name,
+                "version": driver.spec.version,
+                "image": driver.spec.image,
+                "pci": [
+                    {"vendor": each.vendor, "device": each.device}
+                    for each in driver.spec.hardware.pci
+                ],
+            },
+            "cluster": {"version": self.observed.cluster_version},
+            "revision": self._revision,
+            "namespace": inputs.snapshot.settings.namespace,
+            "stage": {"name": stage.name},
+            "pools": self._pools,
+            "reads": self._reads(stage),
+        }
+
+    def _reads(self, stage: Stage) -> dict[str, dict[str, Any]]:
+        """Returns what the stage reads. Raises StageInvalid for what is not there."""
+        namespace = self.inputs.snapshot.settings.namespace
+        config_maps, secrets, services = {}, {}, {}
+        for each in stage.reads:
+            if each.secret:
+                sight = self.observed.secrets.get(each.secret)
+                if sight is None:
+                    raise _BeingRead("its Secrets are being read")
+                if sight.data is None:
+                    raise StageInvalid(sight.words)
+                secrets[each.secret] = dict(sight.data)
+            elif each.config_map:
+                source = self.observed.sources.get(each.config_map)
+                if source is None:
+                    raise StageInvalid(f"there is no ConfigMap {each.config_map} in {namespace}")
+                config_maps[each.config_map] = dict(source.files)
+            else:
+                found = self.observed.services.get(each.service)
+                if found is None:
+                    raise StageInvalid(f"there is no Service {each.service} in {namespace}")
+                services[each.service] = {
+                    "host": f"{each.service}.{namespace}.svc",
+                    "clusterIP": found.cluster_ip,
+                    "port": found.port,
+                    "ports": dict(found.ports),
+                }
+        return {"configMaps": config_maps, "secrets": secrets, "services": services}
+
+    @cached_property
+    def _pools(self) -> list[dict[str, Any]]:
+        return [self._pool(name) for name in sorted(self.inputs.desired)]
+
+    def _pool(self, daemonset: str) -> dict[str, Any]:
+        """Returns the values of a pool with one revision, which one DaemonSet serves."""
+        at = self.inputs.desired[daemonset]
+        driver = self.inputs.drivers.get(at.revision, self.inputs.driver)
+        assigned = daemonset.rpartition("-")[2]
+        return {
+            "name": assigned,
+            "architecture": at.pool.architecture,
+            "osVersion": at.pool.os_version,
+            "os": os_parts(at.pool.os_version),
+            "kernel": at.pool.kernel,
+            "toolkit": self.inputs.toolkits.get(at.pool, ""),
+            "revision": at.revision,
+            "version": driver.spec.version,
+            "image": driver.spec.image,
+            "nodeSelector": {assigned_label(self.driver): assigned},
+        }
+
+    def _check_owned(
+        self, documents: Sequence[Document], stage: Stage, earlier: Sequence[StageState]
+    ) -> None:
+        """Raises StageInvalid if an object belongs to someone else or to another stage."""
+        owners = {key_of(each): step.name for step in earlier for each in step.documents}
+        for document in documents:
+            kind, name = key = key_of(document)
+            if key in owners:
+                raise StageInvalid(f"{kind} {name} is in stage {owners[key]} already")
+            other = self.observed.objects.get(key)
+            if other is not None and other.driver != self.driver:
+                owner = f"belongs to driver {other.driver}" if other.driver else "is in no stage"
+                where = f"ConfigMap {stage.manifests}: " if stage.manifests else ""
+                advice = "choose another name" if where else "rename that one"
+                raise StageInvalid(f"{where}{kind} {name} exists already and {owner}; {advice}")
+
+    def _may_open(self, step: StageState, earlier: Sequence[StageState]) -> bool:
+        """Returns whether a stage may be applied.
+
+        A stage that was applied once stays. A new stage waits until the previous one is ready on
+        some node; if that one has no pods on nodes, only its Deployments have to be ready.
+        """
+        if step.existing or step.past or step.error:
+            return bool(step.existing or step.past)
+        if not earlier:
+            return bool(self.working)
+        last = earlier[-1]
+        if last.error or not last.opened or any(self.behind(last)) or any(self.silent(last)):
+            return False
+        passed = self._passed_by(last) if last.on_nodes else self.working
+        return bool(passed)
+
+    def _passed_by(self, step: StageState) -> list[DriverNode]:
+        return [member for member in self.working if self.passed(step, member.node)]
+
+    def unadmitted(self) -> Iterator[tuple[StagePod, Node]]:
+        """Yields pods on nodes where the stage before is ready that were not told so in this boot.
+
+        They wait for it: the node's labels, which let them run there, may be of an earlier boot.
+        """
+        steps = {step.name: step for step in self.steps}
+        after = {s.name: steps[s.after] for s in self.steps if s.after and not s.error}
+        if not after:
+            return
+        nodes = {member.node.name: member.node for member in self.working}
+        for pod in self.observed.pods.values():
+            node = nodes.get(pod.node)
+            if pod.driver != self.driver or pod.stage not in after or pod.deleting or pod.over:
+                continue
+            if node is None:
+                continue
+            before = after[pod.stage]
+            is_ready = node.labels.get(stage_label(self.driver, before.name)) == READY
+            if is_ready and self.passed(before, node) and pod.admitted != node.boot_id:
+                yield pod, node
+
+    # --- on one node ---
+
+    def passed(self, step: StageState, node: Node) -> bool:
+        """Returns whether the stage is or was ready on a node; either admits later stages."""
+        if step.after and stage_label(self.driver, step.after) not in node.labels:
+            return False
+        if node.labels.get(stage_label(self.driver, step.name)) == READY:
+            return all(self.runs.completed(job, node) for job in self._jobs_for(step, node))
+        applied = not step.error and step.opened and all(k in step.existing for k in step.keys)
+        return (
+            applied and closed_label(self.driver) not in node.labels and not self.lacks(step, node)
+        )
+
+    def lacks(self, step: StageState, node: Node) -> str:
+        """Returns what is not ready of a stage on a node, "" if everything is."""
+        is_for, is_new = False, stage_label(self.driver, step.name) not in node.labels
+        for daemonset, selector in step.daemonsets:
+            if not self.is_for(step, selector, node):
+                continue
+            is_for = True
+            pods = self.pods.get((daemonset, node.name), ())
+            if not pods:
+                return f"DaemonSet {daemonset} has no pod there yet"
+            for pod in pods:
+                if not pod.ready:
+                    return _not_ready(pod)
+                if is_new and (words := self.missing_line(step, pod)):
+                    return words
+        for job in self._jobs_for(step, node):
+            is_for = True
+            if words := self.runs.lacks(job, node):
+                return words
+        return missing_resource(step, node) if is_for and is_new else ""
+
+    def is_for(self, step: StageState, selector: Mapping[str, str], node: Node) -> bool:
+        """Returns whether a nodeSelector admits a node, leaving the gate aside."""
+        gate = gate_labels(self.driver, step.after)
+        return all(node.labels.get(k) == value for k, value in selector.items() if k not in gate)
+
+    def _jobs_for(self, step: StageState, node: Node) -> Iterator[JobManifest]:
+        """Yields the Jobs that run on each node and are meant for this one."""
+        return (job for job in step.jobs if job.per_node and self.is_for(step, job.selector, node))
+
+    def behind(self, step: StageState) -> Iterator[str]:
+        """Yields what is not applied, rolled out or completed, apart from what is on nodes."""
+        yield from step.behind
+        for job in step.jobs:
+            if not job.per_node and (words := self.runs.lacks(job)):
+                yield words
+
+    def missing_line(self, step: StageState, pod: StagePod) -> str:
+        """Returns which log line of a ready pod is missing, "" if none is awaited."""
+        wait = step.log
+        sight = self.observed.logs.get(pod.uid, LogMatch())
+        if wait is None or sight.matched:
+            return ""
+        late = f" after {wait.timeout_seconds} s" if sight.late else " yet"
+        words = f"no line in the log of pod {pod.name} matches {wait.log!r}{late}"
+        return f"{words}: {sight.words}" if sight.words else words
+
+    def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
+        """Yields a stage's Deployment pods whose awaited log line is missing."""
+        for pod in self.observed.pods.values() if step.log else ():
+            owned = (pod.driver, pod.stage) == (self.driver, step.name)
+            up = pod.ready and not pod.deleting and not (pod.daemonset or pod.job)
+            if owned and up and (words := self.missing_line(step, pod)):
+                yield pod, words
+
+
+def missing_resource(step: StageState, node: Node) -> str:
+    """Returns which awaited resource the kubelet does not offer, "" if none."""
+    for name, least in step.resources.items():
+        count = node.allocatable.get(name)
+        if count is None:
+            return f"its kubelet knows no {name} yet"
+        if count < least:
+            return f"its kubelet offers {count} of {name}, at least {least} are awaited"
+    return ""
+
+
+def _not_ready(pod: StagePod) -> str:
+    waiting = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+    return f"pod {pod.name} is not ready" + (f": {waiting}" if waiting else "")

@@ -1,0 +1,252 @@
+"""Status of stages: rows and a condition of the status, and the lines of `explain`.
+
+Pure. The condition Ready is only about the driver: a dashboard that does not start does not make a
+driver unready. But its reason, which `kubectl get drivers` shows, is that of the stages if the
+driver has no worse one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.driver.status.conditions import Condition, conditions
+from cluster.driver.status.messages import few_of
+from cluster.model.limits import truncate
+from cluster.model.names import closed_label
+from cluster.model.snapshot import Node
+from cluster.model.stages import StagePod
+from cluster.model.states import Health
+from cluster.options.stages.stage_plan import StagePlan
+from cluster.options.stages.stage_state import StageState
+
+Status = dict[str, Any]
+
+_MESSAGE_LIMIT = 2000  # bytes
+_BAD = ("Invalid", "Failed")
+_REASONS = {
+    "Invalid": "StageInvalid",
+    "Failed": "StageFailed",
+    "Unknown": "StagesUnknown",
+    "Waiting": "StagesWaiting",
+    "Progressing": "StagesProgressing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A stage in the status. `wanted` is the number of nodes where the driver works."""
+
+    name: str
+    state: str
+    wanted: int = 0
+    ready: int = 0
+    message: str = ""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": self.state,
+            "nodes": {"wanted": self.wanted, "ready": self.ready},
+            "message": truncate(self.message, _MESSAGE_LIMIT),
+        }
+
+
+def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
+    """Adds the rows and conditions of stages to a status; without stages it stays unchanged."""
+    rows = tuple(_rows(staging))
+    if not rows:
+        return status
+    found = staging.inputs.resource
+    changed = {condition.type: condition for condition in _changed_conditions(rows, status)}
+    unchanged = [c for c in status["conditions"] if c["type"] not in changed]
+    timed = conditions(found, changed.values(), now=now)
+    order = ["Ready", "Available", "Progressing", "Degraded", "StagesReady"]
+    merged = sorted([*unchanged, *timed], key=lambda c: order.index(c["type"]))
+    return {**status, "conditions": merged, "stages": [row.document() for row in rows]}
+
+
+def _changed_conditions(rows: Sequence[StageRow], status: Status) -> Iterator[Condition]:
+    """Yields StagesReady, and the other conditions that it changes."""
+    bad = next((row for row in rows if row.state in _BAD), None)
+    first = bad or next((row for row in rows if row.state != "Ready"), None)
+    if first is None:
+        yield Condition("StagesReady", True, "Ready", f"{_count(rows)} ready")
+        return
+    reason, message = _REASONS[first.state], f"stage {first.name}: {first.message}"
+    yield Condition("StagesReady", False, reason, message)
+    before = {c["type"]: c for c in status["conditions"]}
+    ready, degraded = before["Ready"], before["Degraded"]
+    if ready["status"] == "True":
+        yield Condition("Ready", True, reason, f"{ready['message']}; {message}")
+    if bad is not None and degraded["status"] != "True":
+        yield Condition("Degraded", True, reason, message)
+
+
+def _count(rows: Sequence[StageRow]) -> str:
+    return "1 stage is" if len(rows) == 1 else f"{len(rows)} stages are"
+
+
+def _rows(staging: StagePlan) -> Iterator[StageRow]:
+    names = {step.name for step in staging.steps}
+    for step in staging.steps:
+        yield _row(staging, step)
+    # Stages that were removed from the spec, until their objects are gone.
+    removed = {each.stage for each in staging.owned.values()} - names
+    if staging.observed.unknown:
+        stages = staging.inputs.resource.status.get("stages", ())
+        removed = {row["name"] for row in stages} - names
+    for name in sorted(removed):
+        yield StageRow(name, "Progressing", message="removed from the spec, and being deleted")
+
+
+def _row(staging: StagePlan, step: StageState) -> StageRow:
+    working = staging.working
+    if staging.observed.unknown:
+        return StageRow(step.name, "Unknown", message=staging.observed.unknown)
+    ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
+    counts = (len(working), len(ready))
+    if step.error:
+        return StageRow(
+            step.name, "Progressing" if step.awaited else "Invalid", *counts, step.error
+        )
+    for state, message in _obstacles(staging, step, {m.node.name for m in ready}):
+        if message:
+            return StageRow(step.name, state, *counts, _with(message, step.skipped))
+    return StageRow(step.name, "Ready", *counts, "; ".join(step.skipped))
+
+
+def _with(message: str, skipped: Sequence[str]) -> str:
+    return "; ".join((message, *skipped))
+
+
+def _is_ready(staging: StagePlan, step: StageState, node: Node) -> bool:
+    return staging.passed(step, node) and not staging.lacks(step, node)
+
+
+def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterator[tuple[str, str]]:
+    """Yields states with messages, worst first; one without a message does not apply."""
+    yield "Failed", _failing(staging, step)
+    if not step.opened:
+        yield "Waiting", _before(staging, step)
+    behind = staging.behind(step)
+    yield "Progressing", "; ".join((*behind, *(words for _, words in staging.silent(step))))
+    late = [m.node for m in staging.working if m.node.name not in ready]
+    if late:
+        yield (
+            "Progressing",
+            f"{few_of(node.name for node in late)}: {_why(staging, step, late[0])}",
+        )
+    if not staging.working:
+        yield "Waiting", "the driver works on no node yet"
+
+
+def _failing(staging: StagePlan, step: StageState) -> str:
+    """Returns what fails: a pod that cannot start or restarts, a Job, a missing line of a log."""
+    stuck = [
+        pod
+        for pod in staging.observed.pods.values()
+        if (pod.driver, pod.stage) == (staging.driver, step.name) and pod.waiting
+        if not (pod.deleting or pod.over)
+    ]
+    if not stuck:
+        return _failed_job(staging, step) or _late(staging, step)
+    stuck.sort(key=lambda pod: pod.name)
+    return f"{few_of(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
+
+
+def _failed_job(staging: StagePlan, step: StageState) -> str:
+    for job in step.jobs:
+        if not job.per_node and (words := staging.runs.failed(job)):
+            return words
+        failed = {
+            member.node.name: words
+            for member in (staging.working if job.per_node else ())
+            if (words := staging.runs.failed(job, member.node))
+        }
+        if failed:
+            return f"{few_of(failed)}: {next(iter(failed.values()))}"
+    return ""
+
+
+def _late(staging: StagePlan, step: StageState) -> str:
+    late = [
+        pod
+        for pod in sorted(staging.observed.pods.values(), key=lambda pod: pod.name)
+        if (pod.driver, pod.stage) == (staging.driver, step.name)
+        if (sight := staging.observed.logs.get(pod.uid)) and sight.late and not pod.deleting
+    ]
+    if not late:
+        return ""
+    return f"{few_of(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
+
+
+def _where(pod: StagePod) -> str:
+    return pod.node or pod.name
+
+
+def _words(pod: StagePod) -> str:
+    return "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+
+
+def _before(staging: StagePlan, step: StageState) -> str:
+    earlier = staging.steps[: staging.steps.index(step)]
+    if not earlier:
+        return "the driver works on no node yet"
+    return f"waits for stage {earlier[-1].name}"
+
+
+def _why(staging: StagePlan, step: StageState, node: Node) -> str:
+    if closed_label(staging.driver) in node.labels:
+        return "closed because the driver there changed"
+    lacking = staging.lacks(step, node)
+    if step.after and not staging.passed(_step(staging, step.after), node):
+        return f"stage {step.after} is not ready there"
+    return lacking or "its label is not set yet"
+
+
+def _step(staging: StagePlan, name: str) -> StageState:
+    return next(step for step in staging.steps if step.name == name)
+
+
+# --- explain -------------------------------------------------------------------------------------
+
+
+def on_node(staging: StagePlan, node: Node) -> Iterator[str]:
+    """Yields a line for each stage on a node."""
+    for step in staging.steps:
+        yield f"stage {step.name}: {_on_node(staging, step, node) or 'ready'}"
+
+
+def blocking(staging: StagePlan, node: Node) -> str:
+    """Returns the first stage that is not ready on a node where the driver works, and why.
+
+    Returns "" if there is none.
+    """
+    member = next((m for m in staging.inputs.members if m.node is node), None)
+    if member is None or member.health is not Health.WORKING:
+        return ""
+    if member in staging.inputs.ending:
+        return ""  # reported with the decision: see options/drain/status.py
+    for step in staging.steps:
+        if why := _on_node(staging, step, node):
+            return f"stage {step.name}: {why}"
+    return ""
+
+
+def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
+    if staging.observed.unknown or step.error:
+        return staging.observed.unknown or step.error
+    if not step.opened:
+        return _before(staging, step)
+    if _is_ready(staging, step, node):
+        return ""
+    return "; ".join(staging.behind(step)) or _why(staging, step, node)
+
+
+def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each stage that is not ready according to a status."""
+    for row in status.get("stages", ()):
+        if row["state"] != "Ready":
+            yield f"stage {row['name']}: {row['state']}: {row['message']}"

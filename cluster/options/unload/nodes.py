@@ -1,0 +1,356 @@
+"""Nodes that a Driver leaves: the unload phase of each, by a table, and how it is reported.
+
+Pure; deletion.py turns it into actions, conditions.py and explain.py repeat its messages. A driver
+may be loaded on a node if the node reported anything about it in its current boot, except that it
+was unloaded; a reboot ends that. A pod unloads the modules after the driver pod is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from cluster.driver.node_policy import with_sent_policy
+from cluster.driver.revisions import read_revision, revision_of, revision_text
+from cluster.driver.traces import nodes_with_trace
+from cluster.model.names import LEAVE_MODULES, boot_mark, config_map_name
+from cluster.model.snapshot import (
+    DriverObject,
+    DriverPod,
+    Node,
+    NodeReport,
+    Snapshot,
+    Unloader,
+)
+from nodeside.errors import ExitCode
+from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
+from nodeside.protocol.node_status import UNLOADED, State
+from nodeside.spec import Driver
+from nodeside.spec.model import UnloadPolicy
+
+REST = 60.0  # seconds until a failed pod is replaced by another one
+SLOW = 120.0  # seconds after which a pod that has done nothing is reported
+_NAMED = 20  # maximum number of nodes that a message names
+
+
+class UnloadPhase(Enum):
+    """The unload phase of a node; the value is the text shown for it."""
+
+    GONE = "nothing of the driver is left there"
+    ENDING = "pods are terminating"
+    NEXT = "to be unloaded"
+    STARTING = "unload pods are starting"
+    UNLOADING = "being unloaded"
+    HELD = "modules are held"
+    STUCK = "unload pods do not run"
+    FAILED = "unload pods failed and are recreated"
+    STAYS = "modules stay loaded until a reboot"
+    DOWN = "nodes are down, and keep their modules until a reboot"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the phase is final."""
+        return self in (UnloadPhase.GONE, UnloadPhase.STAYS, UnloadPhase.DOWN)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an unload is in progress and keeps the cluster busy."""
+        return self in (UnloadPhase.STARTING, UnloadPhase.UNLOADING)
+
+    @property
+    def is_obstacle(self) -> bool:
+        """Whether somebody should investigate."""
+        return self in (UnloadPhase.HELD, UnloadPhase.STUCK, UnloadPhase.FAILED)
+
+
+class UnloadPodState(Enum):
+    """The state of the unload pod of this boot."""
+
+    NONE = "none"
+    STARTING = "starting"
+    RUNNING = "running"
+    HELD = "held"
+    STUCK = "stuck"
+    FAILED = "failed"
+    REFUSED = "refused"  # by the node itself: only a reboot helps
+    DONE = "done"
+
+
+_AT: Mapping[UnloadPodState, UnloadPhase] = {
+    UnloadPodState.NONE: UnloadPhase.NEXT,
+    UnloadPodState.STARTING: UnloadPhase.STARTING,
+    UnloadPodState.RUNNING: UnloadPhase.UNLOADING,
+    UnloadPodState.HELD: UnloadPhase.HELD,
+    UnloadPodState.STUCK: UnloadPhase.STUCK,
+    UnloadPodState.FAILED: UnloadPhase.FAILED,
+    UnloadPodState.REFUSED: UnloadPhase.STAYS,
+    UnloadPodState.DONE: UnloadPhase.GONE,
+}
+
+
+def phase_of(
+    *, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState
+) -> UnloadPhase:
+    """Return the phase: the table. `ending`: a pod that may act on the node exists or may appear;
+    `loaded`: modules may be in the kernel; `kept`: they must not be touched."""
+    match up, ending, loaded, kept, run:
+        case True, True, _, _, _:
+            return UnloadPhase.ENDING
+        case (_, _, False, _, _) | (_, _, _, _, UnloadPodState.DONE):
+            return UnloadPhase.GONE
+        case False, _, _, _, _:
+            return UnloadPhase.DOWN
+        case _, _, _, True, _:
+            return UnloadPhase.STAYS
+        case _:
+            return _AT[run]
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingNode:
+    """A node that a Driver leaves. `why` is the message of the node, or ours; `pod` is its unload
+    pod of this boot; `revision` is the one to unload with ("": none is known)."""
+
+    node: Node
+    phase: UnloadPhase
+    why: str = ""
+    pod: DriverPod | None = None
+    revision: str = ""
+
+
+@dataclass(frozen=True)
+class DriverUnload:
+    """All nodes that have a trace of a Driver and are not among its `members`, in snapshot order.
+
+    `now` is wall clock time.
+    """
+
+    snapshot: Snapshot
+    found: DriverObject
+    members: Collection[str]
+    now: float
+
+    @cached_property
+    def leavers(self) -> Sequence[LeavingNode]:
+        nodes = nodes_with_trace(self.snapshot, self.found.name, self.members)
+        return tuple(self._leaver(node) for node in nodes)
+
+    @cached_property
+    def revisions(self) -> Mapping[str, Driver]:
+        """The Driver as of each revision that a pod could be made from."""
+        name = self.found.name
+        stored = [each for each in self.snapshot.revisions.values() if each.driver == name]
+        read = {each.revision: read_revision(each) for each in stored}
+        readable = {revision: driver for revision, driver in read.items() if driver is not None}
+        return readable | ({self.newest: self.found.driver} if self.found.driver else {})
+
+    @cached_property
+    def newest(self) -> str:
+        return revision_of(revision_text(self.found.driver)) if self.found.driver else ""
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Revisions that an unload pod has or will have."""
+        return frozenset(each.revision for each in self.leavers if not each.phase.is_last)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the newest revision is needed but its ConfigMap no longer exists."""
+        name = config_map_name(self.found.name, self.newest)
+        return self.newest in self.needed and name not in self.snapshot.revisions
+
+    @property
+    def waits(self) -> bool:
+        """Whether any node is in a phase that is not final."""
+        return any(not each.phase.is_last for each in self.leavers)
+
+    def at(self, *phases: UnloadPhase) -> list[LeavingNode]:
+        return [each for each in self.leavers if each.phase in phases]
+
+    def stray_pods(self) -> Iterator[DriverPod]:
+        """Yield unload pods without work: the node is gone, rebooted, or a member again, or its
+        modules must stay."""
+        needed = {
+            each.pod.name
+            for each in self.leavers
+            if each.pod and not (each.phase is UnloadPhase.STAYS and self._kept(each.revision))
+        }
+        for pod in self._unload_pods.values():
+            if pod.name not in needed and not pod.deleting:
+                yield pod
+
+    # --- messages -----------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return sum(each.phase is not UnloadPhase.GONE for each in self.leavers)
+
+    def summary(self, *phases: UnloadPhase) -> str:
+        """Return a message that names the nodes in these phases; "" if there are none."""
+        at = ((each, self.at(each)) for each in phases if each is not UnloadPhase.GONE)
+        return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps modules loaded that should be unloaded, with the command to leave them."""
+        words = self.summary(*(each for each in UnloadPhase if each.is_obstacle))
+        return f"{words}; to leave the modules loaded: {self.way_out}" if words else ""
+
+    @property
+    def way_out(self) -> str:
+        """A command for users who cannot wait."""
+        return f"kubectl annotate driver {self.found.name} {LEAVE_MODULES}=true"
+
+    # --- one node -----------------------------------------------------------------------------
+
+    def _leaver(self, node: Node) -> LeavingNode:
+        report = self._report(node)
+        pod = self._unload_pods.get((node.name, boot_mark(node.name, node.boot_id)))
+        revision = self._revision(report, pod)
+        reason, run = self._kept(revision), UnloadPodState.NONE
+        if pod is not None and pod.unloader is not None:
+            run = _run(pod, pod.unloader, report, self.now)
+        phase = phase_of(
+            up=node.ready,
+            ending=self._ending(node, pod, run),
+            loaded=self._is_loaded(node, report),
+            kept=bool(reason),
+            run=run,
+        )
+        why = reason if phase is UnloadPhase.STAYS and reason else _why(phase, pod, report)
+        return LeavingNode(node, phase, why, pod, revision)
+
+    def _report(self, node: Node) -> NodeReport | None:
+        """Return the report of this boot; None if there is none."""
+        report = self.snapshot.node_drivers.get(node_driver_name(self.found.name, node.name))
+        return report if report is not None and report.boot_id == node.boot_id else None
+
+    def _is_loaded(self, node: Node, report: NodeReport | None) -> bool:
+        """Return whether modules may be in the kernel.
+
+        If another Driver is assigned for them, they belong to it. A state label without a
+        NodeDriver may be from any boot.
+        """
+        name = self.found.name
+        if any(assigned_label(rival) in node.labels for rival in self._rivals):
+            return False
+        if report is not None:
+            return (report.state, report.reason) != (State.WAITING.value, UNLOADED)
+        reported = node_driver_name(name, node.name) in self.snapshot.node_drivers
+        return state_label(name) in node.labels and not reported
+
+    def _ending(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
+        """Return whether a pod may act on the node. A DaemonSet may create one while the label is
+        there, unless the Driver is being deleted and its DaemonSets are gone."""
+        assigned = assigned_label(self.found.name) in node.labels
+        assigned = assigned and (self.has_daemonsets or not self.found.deleting)
+        unloading = pod is not None and pod.deleting and run is not UnloadPodState.DONE
+        return assigned or unloading or node.name in self._driver_pods
+
+    def _revision(self, report: NodeReport | None, pod: DriverPod | None) -> str:
+        """Return the revision that the node had; else the newest; else any; "" if there is none."""
+        had = report.revision if report is not None else ""
+        had = pod.unloader.revision if pod is not None and pod.unloader is not None else had
+        candidates = [had, self.newest, *sorted(self.revisions)]
+        return next((each for each in candidates if each in self.revisions), "")
+
+    def _kept(self, revision: str) -> str:
+        """Return why modules must not be touched, or "". The newest document decides if valid."""
+        if self.found.leave_modules:
+            return f"annotation {LEAVE_MODULES}"
+        driver = self.found.driver or self.revisions.get(revision)
+        if driver is None:
+            return "its revision is lost, so no unload pod can be created"
+        driver = self.found.driver or with_sent_policy(self.snapshot, driver)
+        never = driver.spec.unload.policy is UnloadPolicy.NEVER
+        return "unload.policy: never" if never else ""
+
+    # --- objects of the snapshot --------------------------------------------------------------
+
+    @cached_property
+    def _pods(self) -> Sequence[DriverPod]:
+        return self.snapshot.pods_of(self.found.name)
+
+    @cached_property
+    def has_daemonsets(self) -> bool:
+        return any(each.driver == self.found.name for each in self.snapshot.daemonsets.values())
+
+    @cached_property
+    def _unload_pods(self) -> Mapping[tuple[str, str], DriverPod]:
+        """Unload pods by node and boot."""
+        return {(p.node, p.unloader.mark): p for p in self._pods if p.unloader is not None}
+
+    @cached_property
+    def _driver_pods(self) -> frozenset[str]:
+        return frozenset(pod.node for pod in self._pods if pod.unloader is None)
+
+    @cached_property
+    def _rivals(self) -> Sequence[str]:
+        """Other Drivers that share a module and are not being deleted."""
+        modules = _modules(self.revisions.values())
+        return [
+            other.name
+            for other in self.snapshot.drivers.values()
+            if other.driver is not None
+            and other.name != self.found.name
+            and not other.deleting
+            and not modules.isdisjoint(_modules([other.driver]))
+        ]
+
+
+def nodes_named(leavers: Iterable[LeavingNode]) -> str:
+    """Return e.g. `n1, n2 (unload.policy: never), n3 (edu is held by …) and 7 more nodes`."""
+    every = list(leavers)
+    by_why: dict[str, list[str]] = {}
+    for each in every[:_NAMED]:
+        by_why.setdefault(each.why, []).append(each.node.name)
+    groups = [", ".join(names) + (f" ({why})" if why else "") for why, names in by_why.items()]
+    rest = len(every) - _NAMED
+    more = f" and {rest} more {'node' if rest == 1 else 'nodes'}" if rest > 0 else ""
+    return ", ".join(groups) + more
+
+
+def _run(
+    pod: DriverPod, unloader: Unloader, report: NodeReport | None, now: float
+) -> UnloadPodState:
+    reason = report.reason if report and report.state == State.UNLOADING.value else None
+    match unloader.phase:
+        case "Failed":
+            refused = unloader.code == ExitCode.REBOOT_REQUIRED
+            return UnloadPodState.REFUSED if refused else UnloadPodState.FAILED
+        case _ if pod.waiting:
+            return UnloadPodState.STUCK
+        case "Succeeded":
+            return UnloadPodState.DONE
+        case _ if reason is not None:
+            return UnloadPodState.HELD if reason else UnloadPodState.RUNNING
+        case _ if now - pod.created >= SLOW:
+            return UnloadPodState.STUCK
+        case phase:
+            return UnloadPodState.RUNNING if phase == "Running" else UnloadPodState.STARTING
+
+
+def _why(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport | None) -> str:
+    if pod is None or pod.unloader is None:
+        return ""
+    message = report.message if report is not None else ""
+    failed = report is not None and report.state == State.FAILED.value
+    match phase:
+        case UnloadPhase.HELD:
+            return message
+        case UnloadPhase.STUCK:
+            waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
+            describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
+            return waits or f"pod {pod.name} has not reported: {describe}"
+        case UnloadPhase.FAILED:
+            return (message if failed else "") or pod.unloader.ended
+        case UnloadPhase.STAYS:
+            return message or pod.unloader.ended
+        case _:
+            return ""
+
+
+def _modules(drivers: Iterable[Driver]) -> set[str]:
+    return {m.name.replace("-", "_") for driver in drivers for m in driver.spec.modules}

@@ -1,0 +1,98 @@
+"""What earlier rounds change in a plan: failures, reverts, refused evictions, throttled reports.
+
+Kept in the memory of one leader; the next one starts without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from cluster.model.actions import EmitEvent, Plan
+from cluster.model.lanes import Lane
+from cluster.model.snapshot import Snapshot
+from cluster.reconcile.eviction_backoff import EvictionBackoff
+from cluster.reconcile.executor import ExecutionResult
+from cluster.reconcile.failures import (
+    Failure,
+    generation_of,
+    report_failures,
+    report_unreadable_kinds,
+    with_next_retry,
+)
+from cluster.reconcile.reverted_edits import RevertedEdits
+from cluster.reconcile.status_throttle import StatusThrottle
+from nodeside import log
+
+
+@dataclass
+class Amendments:
+    """`jitter` is for the backoff of failures. `_events` are for failures that no condition can
+    report. All times but `wall` are monotonic."""
+
+    throttle: StatusThrottle
+    jitter: Callable[[], float]
+    evictions: EvictionBackoff = field(default_factory=EvictionBackoff)
+    _standoffs: RevertedEdits = field(default_factory=RevertedEdits)
+    _failures: dict[Lane, Failure] = field(default_factory=dict)
+    _events: list[EmitEvent] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self.evictions.clear()
+        self._standoffs.clear()
+        self._failures.clear()
+
+    def amended(
+        self, plan: Plan, snapshot: Snapshot, blind: Failure | None, *, now: float, wall: float
+    ) -> Plan:
+        """Return the plan without what has to wait, and with reports about it.
+
+        The order matters. Each report replaces the one before it in the conditions of a Driver, so
+        the worst is last: contested fields, failures, `blind` (what cannot be read makes the others
+        doubtful). Events about a status that cannot be written come after the failures, which would
+        drop them. The throttle comes after everything that changes a status or adds an Event: it
+        counts what it passes as written. Evictions only bring the next plan forward.
+        """
+        plan = self._standoffs(plan, snapshot, now=now, wall=wall)
+        plan = report_failures(plan, snapshot, self._failures, now=now, wall=wall)
+        plan = report_unreadable_kinds(plan, snapshot, blind, wall)
+        plan, self._events = replace(plan, actions=(*plan.actions, *self._events)), []
+        plan = self.throttle(plan, snapshot, now)
+        return self.evictions.with_retry_time(plan, now)
+
+    def take(
+        self, outcome: ExecutionResult, snapshot: Snapshot, *, began: float, now: float
+    ) -> bool:
+        """Record the outcome of a round; return whether the next plan has more to report.
+
+        Clears the failure of each lane that was due when the round began and succeeded. A lane in
+        backoff at planning time was not tried, however long the round took.
+        """
+        self.evictions.take(outcome.asked, now)
+        news = self._standoffs.take(outcome.applied, now) or bool(outcome.asked)
+        for lane, failure in outcome.troubles.items():
+            self.fail(lane, failure, snapshot, now)
+            news = news or not failure.mute or bool(self._events)
+        if outcome.lost or outcome.outage:
+            return news
+        succeeded = [
+            lane
+            for lane, failure in self._failures.items()
+            if lane not in outcome.troubles and failure.again_at <= began
+        ]
+        for lane in succeeded:
+            del self._failures[lane]
+        return news or bool(succeeded)
+
+    def fail(self, lane: Lane, failure: Failure, snapshot: Snapshot, now: float) -> None:
+        """Record a failure of a lane, with the time of its next retry."""
+        before, driver = self._failures.get(lane), snapshot.drivers.get(lane.driver)
+        if before is None or before.message != failure.message:
+            log.warning(failure.message, driver=lane, reason=failure.reason)
+            if failure.mute and driver is not None:
+                event = EmitEvent(driver.name, driver.uid, True, failure.reason, failure.message)
+                self._events.append(event)
+        generation = generation_of(lane, snapshot)
+        self._failures[lane] = with_next_retry(
+            before, failure, generation=generation, now=now, jitter=self.jitter()
+        )

@@ -1,0 +1,181 @@
+"""Reverts changes that others make to our objects, with backoff against endless fights.
+
+A manual edit is undone in the next plan, with an Event that names its author. If another program
+keeps making the edit, it is reverted with increasing backoff and named in a condition, because each
+change restarts the driver's pods. If an admission webhook changes what we apply, applying it again
+has no effect: the object is left as it is, and this is reported.
+
+The state is kept in the leader's memory only; a new leader reverts once and then knows the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from cluster.kube.managed_fields import ExistingObject
+from cluster.model.actions import Action, Apply, EmitEvent, Plan, SetStatus
+from cluster.model.names import APPLIED_NOTE
+from cluster.model.snapshot import Snapshot
+from cluster.reconcile.failures import Failure, report_in_status
+
+REASON = "FieldsContested"
+
+_FIRST, _LONGEST = 1.0, 300.0  # seconds between two reverts of one object
+_FORGET_AFTER = 900.0  # seconds without an edit, after which the count starts again
+_EDITS_OF_A_PROGRAM = 3  # edits of one object from which on it is taken for a program
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _AppliedObject:
+    """An object as we last applied it. `edits` of it were reverted, the last one at `at`.
+
+    `altered`: it was reported that the object does not stay as applied.
+    """
+
+    driver: str
+    digest: str
+    stamp: str
+    edits: int = 0
+    at: float = 0.0
+    words: str = ""
+    altered: bool = False
+
+    @property
+    def pause(self) -> float:
+        return min(_FIRST * 2.0 ** min(self.edits - 1, 20), _LONGEST) if self.edits else 0.0
+
+
+@dataclass
+class RevertedEdits:
+    """The reverted objects, by kind and name; times are monotonic."""
+
+    _past: dict[_Key, _AppliedObject] = field(default_factory=dict)
+    _news: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self._past.clear()
+        self._news.clear()
+
+    def __call__(self, plan: Plan, snapshot: Snapshot, *, now: float, wall: float) -> Plan:
+        """Return the plan without futile or premature applies, and with the pending reports."""
+        self._forget(snapshot)
+        actions: list[Action] = []
+        waits: list[float] = []
+        for action in plan.actions:
+            wait = self._wait(action, now)
+            if wait == 0.0:
+                actions.append(action)
+            elif wait is not None:
+                waits.append(wait)
+        for name, past in self._contested(snapshot, now):
+            actions = _with_complaint(actions, snapshot, name, past, wall)
+            waits.append(past.at + _FORGET_AFTER - now)
+        actions += self._events(snapshot)
+        return replace(plan, actions=tuple(actions)).within(waits)
+
+    def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
+        """Record what was applied, with the resulting stamps; return whether there are reports."""
+        for action, stamp in applied:
+            key, digest = _key(action), _digest(action)
+            before = self._past.get(key)
+            past = _AppliedObject(action.driver, digest, stamp)
+            if before is not None and now < before.at + _FORGET_AFTER:
+                past = replace(past, edits=before.edits, at=before.at, words=before.words)
+            if _is_repeated(action, before):
+                words = (action.over.edit if action.over else "") or "something changed it"
+                past = replace(past, edits=past.edits + 1, at=now, words=words)
+                note = f"{' '.join(key)} is reverted: {words}"
+                self._news.append((past.driver, "EditUndone", note))
+            self._past[key] = past
+        return bool(self._news)
+
+    def _wait(self, action: Action, now: float) -> float | None:
+        """Return the seconds until an action may be done; None if it would change nothing."""
+        if not isinstance(action, Apply) or action.over is None:
+            return 0.0
+        past = self._past.get(_key(action))
+        if past is None or past.digest != _digest(action):
+            return 0.0
+        if _is_changed_by_webhook(action.over, past):
+            self._report_altered(_key(action), past)
+            return None
+        return max(0.0, past.at + past.pause - now)
+
+    def _report_altered(self, key: _Key, past: _AppliedObject) -> None:
+        if not past.altered:
+            self._past[key] = replace(past, altered=True)
+            words = (
+                f"{' '.join(key)} differs from what was applied, and applying it again does not "
+                "help: most likely an admission webhook of this cluster changes it; it is left as "
+                "it is"
+            )
+            self._news.append((past.driver, "AppliedOtherwise", words))
+
+    def _events(self, snapshot: Snapshot) -> Iterator[EmitEvent]:
+        news, self._news = self._news, []
+        for name, reason, note in news:
+            if driver := snapshot.drivers.get(name):
+                yield EmitEvent(name, driver.uid, warning=True, reason=reason, note=note)
+
+    def _contested(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _AppliedObject]]:
+        """Yield the objects that somebody keeps editing."""
+        for (kind, name), past in self._past.items():
+            if (
+                past.edits >= _EDITS_OF_A_PROGRAM
+                and now < past.at + _FORGET_AFTER
+                and past.driver in snapshot.drivers
+            ):
+                yield f"{kind} {name}", past
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        """Forget objects that no longer exist."""
+        existing = {("DaemonSet", name) for name in snapshot.daemonsets}
+        existing |= {("ConfigMap", name) for name in snapshot.revisions}
+        existing |= set(snapshot.stages.objects) if snapshot.stages else set()
+        self._past = {key: past for key, past in self._past.items() if key in existing}
+
+
+def _key(action: Apply) -> _Key:
+    return action.document["kind"], action.document["metadata"]["name"]
+
+
+def _digest(action: Apply) -> str:
+    """Return the hash of the document; a ConfigMap has no note of it."""
+    notes: Mapping[str, str] = action.document["metadata"].get("annotations", {})
+    text = json.dumps(action.document, sort_keys=True)
+    return notes.get(APPLIED_NOTE) or hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_repeated(action: Apply, past: _AppliedObject | None) -> bool:
+    """Return whether it was applied before and somebody has changed it since."""
+    if action.over is None:
+        return False
+    return bool(action.over.edit) or (past is not None and past.digest == _digest(action))
+
+
+def _is_changed_by_webhook(over: ExistingObject, past: _AppliedObject) -> bool:
+    """Return whether it differs from what was applied although nobody else has written it."""
+    return bool(over.edit) and over.last_write == past.stamp
+
+
+def _with_complaint(
+    actions: list[Action], snapshot: Snapshot, name: str, past: _AppliedObject, wall: float
+) -> list[Action]:
+    """Add the complaint to the Driver's status, unless it is already Degraded otherwise."""
+    driver = snapshot.drivers[past.driver]
+    planned = [a.status for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
+    status = planned[-1] if planned else driver.status
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
+    degraded, reason = conditions.get("Degraded", ("False", ""))
+    if degraded == "True" and reason != REASON:
+        return actions
+    words = (
+        f"{name}: {past.words}, again and again; it is reverted every {past.pause:.0f} s at most: "
+        "keep that program away from the objects of nodeside"
+    )
+    return report_in_status(actions, driver, Failure(REASON, words), wall, {})
