@@ -8,7 +8,6 @@ crash is handled from outside: this code runs in a separate process, see rendere
 from __future__ import annotations
 
 import json
-import re
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,16 +21,25 @@ SIZE_AS_JSON = 768 << 10  # bytes of all documents of a stage, aliases expanded
 _STEPS = 10_000  # numbers from `range` in one file
 _VALUES = 20_000  # values in one document
 _DEPTH = 64  # levels of nested containers
-_RENDERED_LINE = re.compile(r"rendered line \d+")
-_RENDERED_LINE = re.compile(r"rendered line \d+")
+_TOO_DEEP = f"nested deeper than {_DEPTH} levels"
+_QUOTE = "write dates and the like in quotes"
 _FILES = (".yaml", ".yml", ".json", ".j2")
 
 
 class StageInvalid(NodesideError):
-    """The content of a stage's ConfigMap cannot be applied."""
+    """The content of a stage's ConfigMap cannot be applied.
+
+    `where` names the ConfigMap, the file and the line of a template, and quotes none of them; the
+    problem may quote a Secret. `rendered_line` is a line of what the template gave, 0 if unknown.
+    """
 
     exit_code = ExitCode.SPEC
     reason = "StageInvalid"
+
+    def __init__(self, problem: str, *, where: str = "", rendered_line: int = 0) -> None:
+        line = f"rendered line {rendered_line}" if rendered_line else ""
+        super().__init__(": ".join(filter(None, (where, line, problem))))
+        self.place = ", ".join(filter(None, (where, line)))
 
 
 class _Deep(Exception):
@@ -51,10 +59,8 @@ def documents(
     except StageInvalid as error:
         if not values.get("reads", {}).get("secrets"):
             raise
-        where, line = str(error).partition(": ")[0], _RENDERED_LINE.search(str(error))
-        words = f"{where}, {line[0]}" if line else where
         hidden = "the mistake is not shown, since the stage reads a Secret"
-        raise StageInvalid(f"{words}: {hidden}") from None
+        raise StageInvalid(hidden, where=error.place or f"ConfigMap {config_map}") from None
 
 
 def _documents(
@@ -78,7 +84,9 @@ def _check_size(where: str, pairs: list[tuple[str, Document]]) -> None:
     for piece in json.JSONEncoder(ensure_ascii=False).iterencode([each for _, each in pairs]):
         size += len(piece.encode(errors="replace"))
         if size > SIZE_AS_JSON:
-            raise StageInvalid(f"{where}: its documents have more than {SIZE_AS_JSON >> 10} KiB")
+            raise StageInvalid(
+                f"its documents have more than {SIZE_AS_JSON >> 10} KiB", where=where
+            )
 
 
 def _parsed(where: str, rendered: str) -> Iterator[Document]:
@@ -90,12 +98,12 @@ def _parsed(where: str, rendered: str) -> Iterator[Document]:
             if document is None:
                 continue
             if not isinstance(document, dict):
-                raise StageInvalid(f"{where}: expected a mapping, got {_brief(document)}")
+                raise StageInvalid(f"expected a mapping, got {_brief(document)}", where=where)
             yield _plain(where, document)
     except (StageInvalid, MemoryError):
         raise
     except Exception as exc:  # constructors raise whatever the type of a scalar does
-        raise StageInvalid(f"{where}: {_yaml_message(exc)}") from exc
+        raise _yaml_error(where, exc) from exc
 
 
 def _check_depth(where: str, events: Iterator[Any]) -> None:
@@ -107,17 +115,17 @@ def _check_depth(where: str, events: Iterator[Any]) -> None:
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > _DEPTH:
             line = event.start_mark.line + 1
-            raise StageInvalid(f"{where}: rendered line {line}: nested deeper than {_DEPTH} levels")
+            raise StageInvalid(_TOO_DEEP, where=where, rendered_line=line)
 
 
 def _plain(where: str, document: Document) -> Document:
     """Return the document restricted to JSON: no dates, no null fields, no alias explosions."""
     if _count(document) > _VALUES:
-        raise StageInvalid(f"{where}: more than {_VALUES} values in one document")
+        raise StageInvalid(f"more than {_VALUES} values in one document", where=where)
     try:
         json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as exc:
-        raise StageInvalid(f"{where}: {exc}; write dates and the like in quotes") from exc
+        raise StageInvalid(f"{exc}; {_QUOTE}", where=where) from exc
     cleaned = _without_nulls(document)
     assert isinstance(cleaned, dict)
     return cleaned
@@ -128,7 +136,7 @@ def _count(value: Any, depth: int = 0) -> int:
     if not isinstance(value, dict | list):
         return 1
     if depth >= _DEPTH:
-        raise _Deep(f"nested deeper than {_DEPTH} levels")
+        raise _Deep(_TOO_DEEP)
     total = 1
     for each in value.values() if isinstance(value, dict) else value:
         total += _count(each, depth + 1)
@@ -153,15 +161,15 @@ def _render(where: str, text: str, values: Mapping[str, Any], limit: int) -> str
             size += len(piece)
             if size > limit:
                 raise StageInvalid(
-                    f"{where}: the rendered files of the stage have more than {_SIZE >> 10} KiB"
+                    f"the rendered files of the stage have more than {_SIZE >> 10} KiB", where=where
                 )
     except jinja2.TemplateSyntaxError as exc:
-        raise StageInvalid(f"{where}, line {exc.lineno}: {exc.message}") from exc
+        raise StageInvalid(str(exc.message), where=f"{where}, line {exc.lineno}") from exc
     except (StageInvalid, MemoryError):
         raise
     except Exception as exc:  # whatever a template's own expressions raise
         message = str(exc) or type(exc).__name__
-        raise StageInvalid(f"{where}, line {_line(exc)}: {message}") from exc
+        raise StageInvalid(message, where=f"{where}, line {_line(exc)}") from exc
     return "".join(pieces)
 
 
@@ -207,13 +215,14 @@ def _line(exc: BaseException) -> int | str:
     return (lines[-1] or "?") if lines else "?"
 
 
-def _yaml_message(exc: Exception) -> str:
-    """Return a YAML error in one line; the line number refers to the rendered text."""
+def _yaml_error(where: str, exc: Exception) -> StageInvalid:
+    """Return the error for what YAML does not accept, in one line."""
     mark = getattr(exc, "problem_mark", None)
     problem = " ".join(str(getattr(exc, "problem", None) or exc).split())
     if mark:
-        return f"rendered line {mark.line + 1}: {problem}"
-    return problem if isinstance(exc, _Deep) else f"{problem}; write dates and the like in quotes"
+        return StageInvalid(problem, where=where, rendered_line=mark.line + 1)
+    problem = problem if isinstance(exc, _Deep) else f"{problem}; {_QUOTE}"
+    return StageInvalid(problem, where=where)
 
 
 def _brief(value: object) -> str:

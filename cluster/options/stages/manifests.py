@@ -93,7 +93,7 @@ def objects(
         if kind in _OPTIONAL & absent:
             skipped.append(f"{kind} {name}: this cluster has no such kind")
         elif (kind, name) in framed:
-            raise StageInvalid(f"{where}: {kind} {name} is defined twice")
+            raise StageInvalid(f"{kind} {name} is defined twice", where=where)
         else:
             framed[kind, name] = _framed(document, frame)
     return tuple(sorted(framed.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
@@ -115,7 +115,7 @@ def built_in(
 
 def _check(where: str, document: Mapping[str, Any], settings: Settings) -> None:
     for problem in _problems(document, settings):
-        raise StageInvalid(f"{where}: {problem}")
+        raise StageInvalid(problem, where=where)
 
 
 def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
