@@ -24,14 +24,7 @@ from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.nesting import decode
 from cluster.kube.resources import PODS, Resource, resource_of
-from cluster.kube.transport import (
-    ApiTransport,
-    Call,
-    Document,
-    RequestCounts,
-    no_answer,
-    translate_errors,
-)
+from cluster.kube.transport import ApiTransport, Call, Document, RequestCounts, translate_errors
 from nodeside.http.status import document_of
 from nodeside.protocol.labels import API_GROUP, API_VERSION
 
@@ -132,8 +125,7 @@ class Api:
                 self._exchange.send(Call("GET", "/version", request), patient=False)
             )
         except Unreachable as error:
-            why = str(error).removeprefix(no_answer(request))
-            message = f"no answer from the API server {self.url}: {why}"
+            message = f"no answer from the API server {self.url}: {error.cause or error}"
             raise Unreachable(message, hint=error.hint) from error
         except ApiError as error:
             if error.status in (401, 403) or error.retryable:

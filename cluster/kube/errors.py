@@ -22,7 +22,6 @@ from nodeside.http.status import (
 )
 
 _CANNOT = re.compile(r"\bcannot ([a-z]+) resource\b")
-_RULES_COME = "; `nodeside-cluster install` adds the rules"
 _OUTAGE = (0, 401, 429, 502, 503, 504)  # HTTP statuses; 0: no answer
 
 
@@ -55,12 +54,16 @@ class ApiError(KubernetesError):
 
 
 class Unreachable(ApiError):
-    """No usable answer: the connection was refused, interrupted, or too slow."""
+    """No usable answer: the connection was refused, interrupted, or too slow.
+
+    `cause` is the error of the connection, if that is what failed.
+    """
 
     reason = "ApiServerUnreachable"
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", cause: str = "") -> None:
         super().__init__(message, hint=hint, retryable=True)
+        self.cause = cause
 
 
 class TooLarge(ApiError):
@@ -92,13 +95,13 @@ class Gone(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: an RBAC rule is missing. The hint is the controller's; `look` is its general part."""
+    """403: an RBAC rule is missing. `check` shows which; the hint says who adds it."""
 
     reason = "Forbidden"
 
-    @property
-    def look(self) -> str:
-        return self.hint.partition(_RULES_COME)[0]
+    def __init__(self, message: str, *, check: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.check = check
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def refusal(
         status=status,
         retry_after=retry_after_seconds(retry_after),
         budgets=_budgets(document) if status == 429 else (),
+        **({"check": _check(request, message)} if kind is Forbidden else {}),
     )
 
 
@@ -173,14 +177,17 @@ def _hint(request: RequestInfo, status: int, message: str) -> str:
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
-            missing = _missing(request, message).can_i
-            return f"see what is missing: {missing}{_RULES_COME}"
+            return f"{_check(request, message)}; `nodeside-cluster install` adds the rules"
         case 404 if request.group == "nodeside.io" and not message:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if request.group == "monitoring.coreos.com":
             return "install the Prometheus Operator, or leave out --service-monitor"
         case _:
             return ""
+
+
+def _check(request: RequestInfo, message: str) -> str:
+    return f"see what is missing: {_missing(request, message).can_i}"
 
 
 def _missing(request: RequestInfo, message: str) -> RequestInfo:

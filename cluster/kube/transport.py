@@ -215,11 +215,6 @@ _OTHER_CERTIFICATE = (
 _OF_OPENSSL = re.compile(r"^\[SSL[^]]*\] | \(_ssl\.c:[0-9]+\)$")
 
 
-def no_answer(request: RequestInfo) -> str:
-    """Return the prefix of an Unreachable message."""
-    return f"no answer from the API server to {request}: "
-
-
 class translate_errors:  # noqa: N801  (a context manager, written as a class for its speed)
     """A context manager that converts urllib3 and system errors to Unreachable."""
 
@@ -236,7 +231,9 @@ class translate_errors:  # noqa: N801  (a context manager, written as a class fo
 
         if isinstance(value, (HTTPError, OSError, ValueError)):
             hint = _OTHER_CERTIFICATE if isinstance(value, SSLError) else _IS_IT_UP
-            raise Unreachable(f"{no_answer(self._request)}{_cause(value)}", hint=hint) from value
+            cause = _cause(value)
+            message = f"no answer from the API server to {self._request}: {cause}"
+            raise Unreachable(message, hint=hint, cause=cause) from value
 
 
 def _cause(exc: BaseException) -> str:
