@@ -17,7 +17,7 @@ from cluster.driver.drain_state import IDLE, DrainState
 from cluster.driver.hardware import Match, former_devices, has_hardware
 from cluster.driver.node_cache import NodeCache
 from cluster.driver.pools import pool_of
-from cluster.model.names import DRIVER_CONTAINER, before_label
+from cluster.model.names import DRIVER_CONTAINER, assignment_of, before_label
 from cluster.model.snapshot import (
     EMPTY,
     Assignment,
@@ -274,7 +274,7 @@ def _stuck_pods(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, st
     """Yields the pods that cannot start, by node and assignment."""
     for pod in snapshot.pods_of(driver):
         if pod.waiting and not pod.deleting and pod.unloader is None:
-            yield (pod.node, pod.daemonset.rpartition("-")[2]), pod
+            yield (pod.node, assignment_of(pod.daemonset)), pod
 
 
 def _words(pod: DriverPod) -> str:

@@ -19,6 +19,7 @@ from cluster.model.pod_demand import PodDemand, union_of_demands
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
 from cluster.model.states import BuildProgress, Phase, Place
+from nodeside.protocol.labels import parse_node_driver_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ def node_of(action: Action) -> str:
         case LabelNode() | Cordon() | Uncordon() | EvictPod() | Create() | Annotate():
             return action.node
         case Delete(resource=resource) if resource == NODE_DRIVERS:
-            return action.name.partition(".")[2]
+            return parse_node_driver_name(action.name)[1]
         case _:
             return ""
 

@@ -6,6 +6,7 @@ Users see most of them, so a change needs an entry in the CHANGELOG.
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -148,6 +149,27 @@ def undrained_label(driver: str) -> str:
     return f"{API_GROUP}/{driver}.undrained"
 
 
+_DRAINING = re.compile(rf"^{re.escape(API_GROUP)}/([a-z0-9-]+)\.draining$")
+
+
+def driver_of_draining(key: str) -> str:
+    """Return the Driver whose `draining_label` this is, "" if it is another label."""
+    match = _DRAINING.match(key)
+    return match[1] if match else ""
+
+
+_OF_ONE_DRIVER = re.compile(
+    rf"{re.escape(API_GROUP)}/([a-z0-9-]+)\.(?:assigned|before|state|draining|undrained|stages)"
+    rf"|stage\.{re.escape(API_GROUP)}/([a-z0-9-]+)\..*"
+)
+
+
+def driver_of_label(key: str) -> str:
+    """Return the Driver that a label of a node is about, "" if it is about none."""
+    match = _OF_ONE_DRIVER.fullmatch(key)
+    return (match[1] or match[2]) if match else ""
+
+
 UNLOAD_LABEL: Final = f"{API_GROUP}/unload"  # its value is a boot mark
 
 
@@ -227,6 +249,11 @@ SILENT = "silent"  # the state of a node whose pod has not reported in this boot
 def daemonset_name(driver: str, assigned: str) -> str:
     """Return a name of at most 40 + 1 + 12 characters."""
     return f"{driver}-{assigned}"
+
+
+def assignment_of(daemonset: str) -> str:
+    """Return the assignment that a DaemonSet of ours serves."""
+    return daemonset.rpartition("-")[2]
 
 
 def config_map_name(driver: str, revision: str) -> str:

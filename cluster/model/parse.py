@@ -36,6 +36,7 @@ from cluster.model.names import (
     STAGE_LABEL,
     STAGE_MANAGER,
     TOOLKIT_NOTE,
+    assignment_of,
 )
 from cluster.model.parse_pods import words_of
 from cluster.model.snapshot import (
@@ -54,6 +55,7 @@ from cluster.model.snapshot import (
 )
 from nodeside.errors import SpecError
 from nodeside.protocol.build_job import read_message
+from nodeside.protocol.labels import parse_node_driver_name
 from nodeside.spec import parse
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
@@ -143,7 +145,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
             text(notes, KERNEL_NOTE),
         ),
         revision=text(labels, REVISION_LABEL),
-        assignment=name.rpartition("-")[2],
+        assignment=assignment_of(name),
         applied=text(notes, APPLIED_NOTE),
         toolkit=text(notes, TOOLKIT_NOTE),
         link=text(notes, LINK_NOTE),
@@ -163,7 +165,7 @@ def node_driver_from(data: Document) -> NodeReport | None:
     """
     metadata, status = part(data, "metadata"), part(data, "status")
     name = text(metadata, "name")
-    driver, _, node = name.partition(".")
+    driver, node = parse_node_driver_name(name)
     if not node or not _DRIVER_NAME.fullmatch(driver):
         return None
     return NodeReport(

@@ -9,7 +9,7 @@ from cluster.driver.traces import trace_labels
 from cluster.kube.resources import DAEMON_SETS, NODE_DRIVERS, PODS
 from cluster.model.actions import Action, Delete, LabelNode
 from cluster.model.snapshot import DriverObject, DriverPod, NodeReport, Snapshot
-from nodeside.protocol.labels import feature_prefix
+from nodeside.protocol.labels import driver_of_feature
 
 _MAX_ORPHANS = 200  # orphaned NodeDrivers handled in one plan
 
@@ -63,26 +63,17 @@ def _remove_node_traces(snapshot: Snapshot) -> Iterator[Action]:
         if report.driver not in with_daemonsets and (report.driver, report.node) not in with_pods
     ]
     reports = reports[:_MAX_ORPHANS]
-    traces = {
-        key: each.driver
-        for each in reports
-        for key in (*trace_labels(each.driver), feature_prefix(each.driver))
-    }
+    drivers = {each.driver for each in reports}
+    traces = {key: driver for driver in drivers for key in trace_labels(driver)}
     for node in snapshot.nodes.values() if traces else ():
         labels: dict[str, dict[str, str | None]] = defaultdict(dict)
         for key in node.labels:
-            of = traces.get(key) or traces.get(_beginning(key))
-            if of and (of, node.name) not in with_pods:
+            of = traces.get(key) or driver_of_feature(key)
+            if of in drivers and (of, node.name) not in with_pods:
                 labels[of][key] = None
         for driver, removed in labels.items():
             yield LabelNode(driver, node.name, removed, "the driver is gone")
     yield from (Delete(report.driver, NODE_DRIVERS, report.name) for report in reports)
-
-
-def _beginning(key: str) -> str:
-    """Return what is `feature_prefix` of the driver if this is a feature label."""
-    prefix, _, name = key.partition("/")
-    return f"{prefix}/{name.partition('.')[0]}."
 
 
 def _delete_pod(pod: DriverPod) -> Delete:

@@ -11,14 +11,13 @@ time at which a plan of its group said that it may change (`Plan.again_in`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from cluster.driver.hardware import has_hardware
 from cluster.model.actions import Plan
-from cluster.model.names import CORDONED
+from cluster.model.names import CORDONED, driver_of_label
 from cluster.model.snapshot import (
     DriverObject,
     DriverPod,
@@ -30,7 +29,7 @@ from cluster.model.snapshot import (
 from cluster.model.stages import Stages
 from cluster.options.conflicts import modules_of, modules_of_revision
 from cluster.options.drain.labels import holders
-from nodeside.protocol.labels import API_GROUP, node_driver_name
+from nodeside.protocol.labels import node_driver_name
 
 T = TypeVar("T")
 Groups = Mapping[str, frozenset[str]]
@@ -38,18 +37,6 @@ Groups = Mapping[str, frozenset[str]]
 ALL: Final = ""  # stands for all Drivers in place of a name
 
 _LONGEST = 3600.0  # seconds that a plan is kept: a clock that is set back makes it no older
-
-# Labels of one Driver on a node, and those of its stages.
-_LABEL_OF_ONE = re.compile(
-    rf"{re.escape(API_GROUP)}/([a-z0-9-]+)\.(?:assigned|before|state|draining|undrained|stages)"
-    rf"|stage\.{re.escape(API_GROUP)}/([a-z0-9-]+)\..*"
-)
-
-
-def driver_of_label(label: str) -> str:
-    """Returns the Driver that a node's label is about, "" if it is about none."""
-    match = _LABEL_OF_ONE.fullmatch(label)
-    return (match[1] or match[2]) if match else ""
 
 
 class PlanCache:

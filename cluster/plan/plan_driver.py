@@ -22,7 +22,13 @@ from cluster.driver.traces import has_left_traces
 from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
 from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers
-from cluster.model.names import FINALIZER, config_map_name, daemonset_name, policy_name
+from cluster.model.names import (
+    FINALIZER,
+    config_map_name,
+    daemonset_name,
+    driver_of_label,
+    policy_name,
+)
 from cluster.model.snapshot import (
     Assignment,
     DaemonSetObject,
@@ -55,7 +61,6 @@ from cluster.plan.announce import fallback_events, refusal_events
 from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.context.context import Contexts, DriverContext
 from cluster.plan.context.supply import publishes
-from cluster.plan.plan_cache import driver_of_label
 from cluster.plan.status_parts import report_of, status_parts
 
 _SOON = 1.0  # seconds until an object that is being deleted may be gone

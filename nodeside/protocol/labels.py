@@ -38,6 +38,12 @@ def feature_prefix(driver: str) -> str:
     return f"feature.{API_GROUP}/{driver}."
 
 
+def driver_of_feature(key: str) -> str:
+    """Return the driver whose feature label this is, "" if it is another label."""
+    prefix, _, name = key.partition("/")
+    return name.partition(".")[0] if prefix == f"feature.{API_GROUP}" else ""
+
+
 def dra_driver(driver: str) -> str:
     """Return the name under which devices are exposed by dynamic resource allocation.
 
@@ -49,3 +55,9 @@ def dra_driver(driver: str) -> str:
 def node_driver_name(driver: str, node: str) -> str:
     """Return the name of the NodeDriver object of a driver on a node."""
     return f"{driver}.{node}"
+
+
+def parse_node_driver_name(name: str) -> tuple[str, str]:
+    """Return the driver and the node of a NodeDriver; a driver's name has no dot."""
+    driver, _, node = name.partition(".")
+    return driver, node

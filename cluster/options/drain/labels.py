@@ -13,14 +13,12 @@ Pure.
 from __future__ import annotations
 
 import calendar
-import re
 import time
 from collections.abc import Iterator, Mapping
 
 from cluster.driver.drain_state import IDLE, DrainState
 from cluster.kube.timestamps import distrust_far_future
-from cluster.model.names import CORDONED, draining_label, undrained_label
-from nodeside.protocol.labels import API_GROUP
+from cluster.model.names import CORDONED, draining_label, driver_of_draining, undrained_label
 
 _STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without characters that a label value forbids
 _PEOPLE = "%Y-%m-%dT%H:%M:%SZ"
@@ -57,11 +55,8 @@ def timestamp_to_rfc3339(since: str) -> str:
         return since
 
 
-_HOLDER = re.compile(rf"^{re.escape(API_GROUP)}/([a-z0-9-]+)\.draining$")
-
-
 def holders(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the label and the Driver of each hold on a node."""
     for key in labels:
-        if match := _HOLDER.match(key):
-            yield key, match[1]
+        if driver := driver_of_draining(key):
+            yield key, driver

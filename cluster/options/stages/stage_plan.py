@@ -21,7 +21,7 @@ from typing import Any
 from cluster.driver.nodes import DriverNode
 from cluster.driver.os_version import os_parts
 from cluster.model.log_pattern import refusal
-from cluster.model.names import READY, closed_label, stage_label
+from cluster.model.names import READY, assignment_of, closed_label, stage_label
 from cluster.model.snapshot import (
     Assignment,
     DriverObject,
@@ -309,7 +309,7 @@ class StagePlan:
         """Returns the values of a pool with one revision, which one DaemonSet serves."""
         at = self.inputs.desired[daemonset]
         driver = self.inputs.drivers.get(at.revision, self.inputs.driver)
-        assigned = daemonset.rpartition("-")[2]
+        assigned = assignment_of(daemonset)
         return {
             "name": assigned,
             "architecture": at.pool.architecture,
