@@ -37,10 +37,11 @@ from cluster.model.names import (
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.labels import (
     API_GROUP,
+    DRA_DRIVER,
     FEATURE_LIMIT,
-    dra_driver,
-    feature_prefix,
-    state_label,
+    FEATURE_PREFIX,
+    STATE_LABEL,
+    NamePattern,
 )
 from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT, NodeDriverStatus, State
 from nodeside.spec.patterns import PULL_SPEC
@@ -64,11 +65,6 @@ _CONTROL_PLANE = {
     "effect": "NoSchedule",
 }
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
-# The key of a driver's state label, as a CEL expression.
-_STATE_LABEL = '"{}" + variables.driver + "{}"'.format(*state_label("<>").split("<>"))
-# What its device agent's labels and slices have, likewise.
-_FEATURE_PREFIX = '"{}" + variables.driver + "{}"'.format(*feature_prefix("<>").split("<>"))
-_DRA_DRIVER = 'variables.driver + "{}"'.format(*dra_driver("<>").split("<>")[1:])
 # The free-text fields of a NodeDriver.
 _TEXTS = [each.name for each in fields(NodeDriverStatus) if each.type == "str"]
 _OUR_LABELS = rf"^((stage|feature)[.])?{API_GROUP.replace('.', '[.]')}/"
@@ -197,10 +193,10 @@ def constants() -> dict[str, Any]:
         "scc": DRIVER,
         "group": API_GROUP,
         "states": [state.value for state in State],
-        "state_label": _STATE_LABEL,
-        "feature_prefix": _FEATURE_PREFIX,
+        "state_label": _in_cel(STATE_LABEL),
+        "feature_prefix": _in_cel(FEATURE_PREFIX),
         "feature_limit": FEATURE_LIMIT,
-        "dra_driver": _DRA_DRIVER,
+        "dra_driver": _in_cel(DRA_DRIVER),
         "texts": [camel_case(name) for name in _TEXTS],
         "text_limit": REPORT_TEXT,
         "item_limit": REPORT_ITEMS,
@@ -214,6 +210,12 @@ def constants() -> dict[str, Any]:
         "preflight": PREFLIGHT,
         "certificate": CERTIFICATE,
     }
+
+
+def _in_cel(pattern: NamePattern) -> str:
+    """Return the CEL expression of a name that is made of a driver's."""
+    before, after = (quoted(text) if text else "" for text in pattern)
+    return " + ".join(filter(None, (before, "variables.driver", after)))
 
 
 def template(name: str) -> str:
