@@ -14,7 +14,7 @@ from typing import Any
 
 from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
-from cluster.model.lanes import CORDONS, STATUS, Lane
+from cluster.model.lanes import CORDONS, MAIN, STATUS, Lane, LanePart
 from cluster.model.pod_demand import PodDemand, union_of_demands
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
@@ -32,7 +32,7 @@ class Apply:
     driver: str
     document: Mapping[str, Any]
     over: ExistingObject | None = None
-    part: str = ""
+    part: LanePart = MAIN
 
     @property
     def words(self) -> str:
@@ -49,7 +49,7 @@ class Create:
     driver: str
     document: Mapping[str, Any]
     node: str = ""
-    part: str = ""
+    part: LanePart = MAIN
 
     @property
     def words(self) -> str:
@@ -74,7 +74,7 @@ class Delete:
     name: str
     namespace: str = ""
     uid: str = ""
-    part: str = ""
+    part: LanePart = MAIN
     of_status: bool = False
 
     @property

@@ -9,37 +9,52 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-CORDONS: Final = "cordons"  # the end of our cordons; no other action of the Driver depends on it
-STATUS: Final = "status"  # failures of status updates, which block only what is `of_status`
+_STAGES: Final = "stages"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LanePart:
+    """The part of a Driver that a lane is for; `MAIN`, without a name, is what no other lane has.
+
+    `content` is a hash of what is written, so that changed content is tried at once.
+    """
+
+    name: str = ""
+    content: str = ""
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, (self.name, self.content)))
+
+
+MAIN: Final = LanePart()
+CORDONS: Final = LanePart("cordons")  # the end of our cordons; nothing else depends on it
+STATUS: Final = LanePart("status")  # failed status updates, which block only what is `of_status`
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Lane:
-    """The lane of a Driver, or of a `part` of it; with `node`, for failures on this node only."""
+    """The lane of a part of a Driver; with `node`, for failures on this node only."""
 
     driver: str
-    part: str = ""
+    part: LanePart = MAIN
     node: str = ""
 
     def __str__(self) -> str:
-        return "/".join(filter(None, (self.driver, self.part, self.node)))
+        return "/".join(filter(None, (self.driver, str(self.part), self.node)))
 
     def on(self, node: str) -> Lane:
         return replace(self, node=node)
 
     @property
     def is_of_stages(self) -> bool:
-        return self.part.startswith("stages.")
+        return self.part.name == _STAGES
 
     @property
     def has_generation(self) -> bool:
         """Whether a changed Driver is tried at once."""
-        return self.part in ("", STATUS)
+        return self.part in (MAIN, STATUS)
 
 
-def stages_part(content: str) -> str:
-    """Return the part for writing stage objects; a failure in it does not stop a rollout.
-
-    `content` is a hash of what is written, so that changed content is tried at once.
-    """
-    return f"stages.{content}"
+def stages_part(content: str) -> LanePart:
+    """Return the part for writing stage objects; a failure in it does not stop a rollout."""
+    return LanePart(_STAGES, content)

@@ -23,7 +23,7 @@ from cluster.model.actions import (
     Plan,
     SetStatus,
 )
-from cluster.model.lanes import stages_part
+from cluster.model.lanes import MAIN, LanePart, stages_part
 from cluster.model.names import ADMITTED_NOTE
 from cluster.model.snapshot import DriverObject, JobObject, Snapshot, has_stages
 from cluster.model.stage_order import stages_of
@@ -124,12 +124,12 @@ def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan |
     return Plan((*ending, *_set_status(found, words, now)))
 
 
-def _delete(existing: StageObject, namespace: str, part: str = "") -> Delete:
+def _delete(existing: StageObject, namespace: str, part: LanePart = MAIN) -> Delete:
     resource = _RESOURCES[existing.kind]
     return Delete(existing.driver, resource, existing.name, namespace, existing.uid, part)
 
 
-def _delete_job(job: JobObject, namespace: str, part: str = "") -> Delete:
+def _delete_job(job: JobObject, namespace: str, part: LanePart = MAIN) -> Delete:
     return Delete(job.driver, JOBS, job.name, namespace, job.uid, part)
 
 

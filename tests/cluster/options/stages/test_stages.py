@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.cache.stage_logs import logs_to_read
 from cluster.cli.explain import explain_driver, explain_node
-from cluster.model.actions import Annotate, Apply, Delete, EmitEvent, LabelNode, SetStatus
+from cluster.model.actions import Annotate, Apply, Delete, EmitEvent, LabelNode, SetStatus, lane_of
 from cluster.model.stages import (
     LogMatch,
     LogWanted,
@@ -48,7 +48,7 @@ DEPLOYMENT = daemonset("dashboard").replace("DaemonSet", "Deployment")
 
 
 def applied(actions: Any) -> list[str]:
-    return [a.words for a in actions if isinstance(a, Apply) and a.part]
+    return [a.words for a in actions if isinstance(a, Apply) and lane_of(a).is_of_stages]
 
 
 # --- in order, and on each node ------------------------------------------------------------------
