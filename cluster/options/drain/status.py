@@ -58,13 +58,22 @@ def _rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
 
 def _open_drains(drains: Drains, occupancy: Occupancy) -> list[str]:
     """Returns nodes that are not empty yet and what they wait for; refused evictions first."""
-    rows = [
-        (decision.member.node.name, in_words(drains, decision, occupancy))
+    held = [
+        decision
         for decision in drains.decisions
         if drains.step(decision) in _OPEN and not _only_ends_stages(drains, decision)
     ]
-    rows.sort(key=lambda each: "(" not in each[1])
-    return [f"{name}: {words}" for name, words in rows]
+    held.sort(key=lambda decision: not _is_refused(drains, decision, occupancy))
+    return [
+        f"{decision.member.node.name}: {in_words(drains, decision, occupancy)}" for decision in held
+    ]
+
+
+def _is_refused(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> bool:
+    """Returns whether the eviction of a pod of the node is refused."""
+    pods = decision.member.drain.pods or ()
+    is_evicted = drains.step(decision) is DrainStep.EVICT
+    return is_evicted and any(_refusal(each, occupancy.answers) for each in pods)
 
 
 def _ending(drains: Drains, occupancy: Occupancy) -> list[str]:

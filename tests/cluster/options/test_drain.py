@@ -183,6 +183,19 @@ def test_a_pod_that_is_leaving_is_waited_for_and_not_asked_again() -> None:
     assert "waiting for default/train-0 to end" in model.condition("Progressing")["message"]
 
 
+def test_a_node_whose_pods_are_kept_by_a_budget_is_named_before_others() -> None:
+    model = rolling(3, maxUnavailable="2", canary=0)
+    model.consume("n0", "default/leaving", deleting=True)
+    model.consume("n1", "default/train-0")
+    model.refused["default/train-0"] = BUDGET
+    for _ in range(3):
+        step(model)
+
+    assert held(model) == {"n0", "n1"}
+    draining = f"draining n1: waiting for default/train-0 ({BUDGET}) and 1 more node"
+    assert model.condition("Progressing")["message"].endswith(draining)
+
+
 def test_nothing_is_changed_while_the_pods_of_the_cluster_are_not_known() -> None:
     model = rolling(1)
     model.known = False
