@@ -35,6 +35,7 @@ from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
+from cluster.model.waiting import waiting_message
 from cluster.options.conflicts import WAY_OUT
 from cluster.options.devices import status as resources
 from cluster.options.drain.status import held_up
@@ -339,8 +340,8 @@ def _pod_problem(member: DriverNode) -> Iterator[str]:
     if member.trouble:
         yield member.trouble
     waiting = member.pod.waiting.values() if member.pod else ()
-    if unpulled := [why for why in waiting if why.partition(":")[0] in CANNOT_PULL]:
-        yield image_pulls.remedy(unpulled[0])
+    if unpulled := [why for why in waiting if why.reason in CANNOT_PULL]:
+        yield image_pulls.remedy(unpulled[0].message)
 
 
 def _awaited(decision: NodeDecision) -> Iterator[str]:
@@ -365,7 +366,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
     yield f"assigned to {name}-{assigned}" if assigned else "assigned to nothing"
     pods = [p for p in snapshot.pods.values() if p.driver == name and p.node == node.name]
     for pod in pods:
-        waiting = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
+        waiting = waiting_message(pod.waiting)
         yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (waiting and f": {waiting}")
     report = snapshot.node_drivers.get(node_driver_name(name, node.name))
     if report is None:

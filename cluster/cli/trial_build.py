@@ -27,6 +27,7 @@ from cluster.model.names import DRIVER_LABEL, MANAGED_BY, PREFLIGHT
 from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.model.snapshot import Settings, Snapshot
+from cluster.model.waiting import waiting_message
 from cluster.options.build_once.job_manifest import ANSWER, SharedBuild, job_spec
 from cluster.options.preflight import build_for, tags
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
@@ -188,8 +189,7 @@ class TrialBuild:
             pod = self._pod(name)
             if pod is not None and holds(pod):
                 return pod
-            waiting = build_pod_from(pod).waiting if pod is not None else {}
-            words = "; ".join(f"{container}: {why}" for container, why in waiting.items())
+            words = waiting_message(build_pod_from(pod).waiting) if pod is not None else ""
             if words and words != reported:
                 self.say(f"waiting: {words}")
             reported = words

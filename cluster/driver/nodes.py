@@ -28,6 +28,7 @@ from cluster.model.snapshot import (
     Snapshot,
 )
 from cluster.model.states import Boot, Health, Place
+from cluster.model.waiting import Waiting, waiting_message
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from nodeside.spec import Driver
@@ -88,7 +89,8 @@ class DriverNode:
     @property
     def unpulled(self) -> str:
         """Returns why its pod cannot pull the driver image, "" if it can."""
-        return cannot_pull(self.pod) if self.pod else ""
+        why = cannot_pull(self.pod) if self.pod else None
+        return str(why) if why else ""
 
     def rests_on(self, observations: Observations) -> bool:
         """Returns whether the member was built from exactly these values."""
@@ -211,7 +213,7 @@ class _Builder:
             before=before,
             was_ready=report is not None and report.state == _READY,
             report=report,
-            trouble=_words(pod) if pod else "",
+            trouble=f"its pod cannot start: {waiting_message(pod.waiting)}" if pod else "",
             drain=drain,
             pod=pod,
         )
@@ -277,11 +279,6 @@ def _stuck_pods(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, st
             yield (pod.node, assignment_of(pod.daemonset)), pod
 
 
-def _words(pod: DriverPod) -> str:
-    why = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
-    return f"its pod cannot start: {why}"
-
-
 def failure_message(member: DriverNode) -> str:
     """Returns why the driver does not work on a node; the node's own message if it has one."""
     report = member.report
@@ -296,7 +293,7 @@ def failure_message(member: DriverNode) -> str:
 CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 
 
-def cannot_pull(pod: DriverPod) -> str:
-    """Returns why the driver container's image cannot be pulled, "" if it can."""
-    why = pod.waiting.get(DRIVER_CONTAINER, "")
-    return why if why.partition(":")[0] in CANNOT_PULL else ""
+def cannot_pull(pod: DriverPod) -> Waiting | None:
+    """Returns why the driver container's image cannot be pulled, None if it can."""
+    why = pod.waiting.get(DRIVER_CONTAINER)
+    return why if why is not None and why.reason in CANNOT_PULL else None

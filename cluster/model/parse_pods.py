@@ -21,6 +21,7 @@ from cluster.model.names import (
 )
 from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import EMPTY, BuildPod, Consumer, Document, DriverPod, Unloader
+from cluster.model.waiting import Waiting
 from nodeside.protocol.build_job import read_message
 
 
@@ -91,18 +92,22 @@ _NAME: Final = 63  # characters
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def _waiting(status: Document) -> Mapping[str, str]:
+def _waiting(status: Document) -> Mapping[str, Waiting]:
     """Return why containers wait, except those that are just starting."""
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Waiting] = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in islice(status.get(kind) or (), _CONTAINERS):
             waiting = part(part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
-                reasons[printable(str(container.get("name"))[:_NAME])] = words_of(waiting)
+                reasons[printable(str(container.get("name"))[:_NAME])] = _waiting_for(waiting)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            reasons["pod"] = words_of(condition)
+            reasons["pod"] = _waiting_for(condition)
     return reasons or EMPTY
+
+
+def _waiting_for(cause: Document) -> Waiting:
+    return Waiting(printable(str(cause.get("reason"))), printable(str(cause.get("message") or "")))
 
 
 def _toolkit_was_killed(status: Document) -> bool:
@@ -138,9 +143,7 @@ def last_words(status: Document) -> str:
 
 
 def words_of(cause: Document) -> str:
-    message = str(cause.get("message") or "")
-    words = f"{cause.get('reason')}: {message}" if message else str(cause.get("reason"))
-    return printable(words)
+    return str(_waiting_for(cause))
 
 
 def unloader_from(data: Mapping[str, Any]) -> Unloader | None:

@@ -19,6 +19,7 @@ from cluster.model.lookup_cache import LookupCache
 from cluster.model.pod_demand import PodDemand
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import Stages
+from cluster.model.waiting import Waiting
 from nodeside.protocol.build_job import BuildOutcome
 from nodeside.spec import Driver
 
@@ -157,8 +158,8 @@ class Unloader:
 class DriverPod:
     """A pod of one of our DaemonSets, or, with `unloader`, a pod that unloads its modules.
 
-    `waiting` maps a container that cannot start to `reason: message`. An unschedulable pod has an
-    entry with the container name `pod`.
+    `waiting` has the containers that cannot start. An unschedulable pod has an entry with the
+    container name `pod`.
     """
 
     name: str
@@ -169,7 +170,7 @@ class DriverPod:
     daemonset: str = ""
     deleting: bool = False
     created: float = 0.0
-    waiting: Mapping[str, str] = field(default_factory=_nothing)
+    waiting: Mapping[str, Waiting] = field(default_factory=_nothing)
     unloader: Unloader | None = None
 
 
@@ -222,7 +223,7 @@ class BuildPod:
     job: str = ""
     driver: str = ""
     created: float = 0.0
-    waiting: Mapping[str, str] = field(default_factory=_nothing)
+    waiting: Mapping[str, Waiting] = field(default_factory=_nothing)
     outcome: BuildOutcome | None = None
     ended: str = ""
 

@@ -23,6 +23,7 @@ from cluster.kube.resources import (
     SERVICES,
     Resource,
 )
+from cluster.model.waiting import Waiting
 
 # The kinds a stage may contain, in the order in which they are applied. RBAC grants only these.
 ALLOWED: Final[tuple[Resource, ...]] = (
@@ -100,7 +101,7 @@ class StagePod:
     ready: bool = False
     over: bool = False
     last: str = ""
-    waiting: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:

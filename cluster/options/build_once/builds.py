@@ -13,6 +13,7 @@ from cluster.driver.toolkit_image import Link, Resolution, stream_of
 from cluster.model.coreos import coreos, tag_order
 from cluster.model.snapshot import BuildPod, ImageStream, JobObject, Pool, Snapshot
 from cluster.model.states import BuildProgress
+from cluster.model.waiting import Waiting
 from cluster.options.build_once.job_manifest import SharedBuild, publish_target
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
@@ -59,11 +60,9 @@ def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> Bui
     job = snapshot.jobs.get(build.name)
     outcome = outcome_of(job, snapshot) if job is not None else None
     if outcome is None:
-        waiting = _waiting(snapshot, build.name)
-        if waiting:
-            return BuildState(
-                build, BuildProgress.BROKEN, f"the build's pod cannot start: {waiting}"
-            )
+        if found := _waiting(snapshot, build.name):
+            words = f"the build's pod cannot start: {found[0]}: {found[1]}"
+            return BuildState(build, BuildProgress.BROKEN, words)
         return BuildState(build, BuildProgress.RUNNING, f"Job {build.name} builds for {build.what}")
     return BuildState(build, *_progress_of(outcome, kernel), outcome)
 
@@ -96,19 +95,20 @@ def _pods(snapshot: Snapshot, job: str) -> Iterator[BuildPod]:
     return (pod for pod in snapshot.build_pods.values() if pod.job == job)
 
 
-def _waiting(snapshot: Snapshot, job: str) -> str:
-    """Returns why the build cannot start, or "": nodes do not wait for a build that may never come.
+def _waiting(snapshot: Snapshot, job: str) -> tuple[str, Waiting] | None:
+    """Returns a container of a build that cannot start, and why; None if there is none.
 
+    Nodes do not wait for a build that may never come.
     An unschedulable pod does not count: it may be scheduled later, and else its Job's deadline ends
     it.
     """
-    words = (
-        f"{name}: {why}"
+    found = (
+        (name, why)
         for pod in _pods(snapshot, job)
         for name, why in pod.waiting.items()
         if name != "pod"
     )
-    return next(words, "")
+    return next(found, None)
 
 
 # --- before the reboot ---------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from cluster.model.stages import (
     key_of,
 )
 from cluster.model.states import Health
+from cluster.model.waiting import waiting_message
 from cluster.options.devices.agent_manifests import device_agent
 from cluster.options.stages.job_runs import JobManifest, JobRuns
 from cluster.options.stages.manifests import Frame, built_in, gate_labels, objects
@@ -460,5 +461,5 @@ def missing_resource(step: StageState, node: Node) -> str:
 
 
 def _not_ready(pod: StagePod) -> str:
-    waiting = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+    waiting = waiting_message(pod.waiting)
     return f"pod {pod.name} is not ready" + (f": {waiting}" if waiting else "")

@@ -18,6 +18,7 @@ from cluster.model.names import closed_label
 from cluster.model.snapshot import Node
 from cluster.model.stages import StagePod
 from cluster.model.states import Health
+from cluster.model.waiting import waiting_message
 from cluster.options.stages.stage_plan import StagePlan
 from cluster.options.stages.stage_state import StageState
 
@@ -153,7 +154,7 @@ def _failing(staging: StagePlan, step: StageState) -> str:
     if not stuck:
         return _failed_job(staging, step) or _late(staging, step)
     stuck.sort(key=lambda pod: pod.name)
-    return f"{few_of(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
+    return f"{few_of(_where(pod) for pod in stuck)}: {waiting_message(stuck[0].waiting)}"
 
 
 def _failed_job(staging: StagePlan, step: StageState) -> str:
@@ -184,10 +185,6 @@ def _late(staging: StagePlan, step: StageState) -> str:
 
 def _where(pod: StagePod) -> str:
     return pod.node or pod.name
-
-
-def _words(pod: StagePod) -> str:
-    return "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
 
 
 def _before(staging: StagePlan, step: StageState) -> str:

@@ -24,6 +24,7 @@ from cluster.model.snapshot import (
     Snapshot,
     Unloader,
 )
+from cluster.model.waiting import waiting_message
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
 from nodeside.protocol.node_status import UNLOADED, State
@@ -341,9 +342,8 @@ def _why(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport | None) -
         case UnloadPhase.HELD:
             return message
         case UnloadPhase.STUCK:
-            waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
             describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
-            return waits or f"pod {pod.name} has not reported: {describe}"
+            return waiting_message(pod.waiting) or f"pod {pod.name} has not reported: {describe}"
         case UnloadPhase.FAILED:
             return (message if failed else "") or pod.unloader.ended
         case UnloadPhase.STAYS:

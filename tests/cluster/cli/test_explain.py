@@ -11,6 +11,7 @@ from cluster.cli.leader_status import LeaderStatus
 from cluster.cli.status import NoSuchObject
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import DriverPod, ImageStream
+from cluster.model.waiting import Waiting
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
@@ -86,14 +87,16 @@ def test_a_pod_that_cannot_start_is_named_with_its_reason() -> None:
     daemonset = f"edu-{made.nodes['n1'].labels['nodeside.io/edu.assigned']}"
     made.pods["p"] = DriverPod(
         "p", driver="edu", node="n1", daemonset=daemonset,
-        waiting={"toolkit": "ErrImagePull: not found"},
+        waiting={"toolkit": Waiting("ErrImagePull", "not found")},
     )  # fmt: skip
 
     said = explain_node(made.snapshot, "edu", "n1")
 
     assert "its pod cannot start: toolkit: ErrImagePull: not found" in said.blocks
     assert "pod p: toolkit: ErrImagePull: not found" in said.there
-    made.pods["p"] = replace(made.pods["p"], waiting={"provide": "ErrImagePull: x: not found"})
+    made.pods["p"] = replace(
+        made.pods["p"], waiting={"provide": Waiting("ErrImagePull", "x: not found")}
+    )
     remedy = "the registry has no such image: push it, or correct its name"
     assert remedy in explain_node(made.snapshot, "edu", "n1").blocks
 
@@ -107,7 +110,7 @@ def test_what_a_node_said_of_the_version_before_blocks_nothing() -> None:
     daemonset = f"edu-{made.nodes[moved].labels['nodeside.io/edu.assigned']}"
     made.pods["p"] = DriverPod(
         "p", driver="edu", node=moved, daemonset=daemonset,
-        waiting={"toolkit": "ErrImagePull: not found"},
+        waiting={"toolkit": Waiting("ErrImagePull", "not found")},
     )  # fmt: skip
 
     blocks = explain_node(made.snapshot, "edu", moved).blocks

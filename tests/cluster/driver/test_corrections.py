@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.model.snapshot import DriverPod, ImageStream, NotListed, ToolkitLabels
+from cluster.model.waiting import Waiting
 from cluster.plan.planner import Planner
 from nodeside.protocol.labels import assigned_label, node_driver_name
 from nodeside.protocol.node_status import State
@@ -309,7 +310,9 @@ def test_what_a_node_said_before_its_reboot_excuses_nothing() -> None:
     model.reboot("n0")
     model.settle()
     [found] = model.daemonsets.values()
-    pod = DriverPod("p", driver="edu", node="n0", daemonset=found.name, waiting={"driver": "no"})
+    pod = DriverPod(
+        "p", driver="edu", node="n0", daemonset=found.name, waiting={"driver": Waiting("no")}
+    )
     model.pods["p"] = pod
     model.settle()
 

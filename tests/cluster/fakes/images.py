@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.model.snapshot import DriverPod
+from cluster.model.waiting import Waiting
 from tests.cluster.fakes.model import Model
 
 TEMPLATE = "registry.example.com/edu:{version}-{kernel}"
 
 
-MISSING = "ErrImagePull: manifest unknown"
+MISSING = Waiting("ErrImagePull", "manifest unknown")
 
 
 def prebuilt(count: int = 3, now: float = 0.0, **spec: Any) -> Model:
@@ -22,7 +23,7 @@ def prebuilt(count: int = 3, now: float = 0.0, **spec: Any) -> Model:
     return model
 
 
-def cannot_have_it(model: Model, node: str, why: str = MISSING) -> None:
+def cannot_have_it(model: Model, node: str, why: Waiting = MISSING) -> None:
     """The kubelet of a node says that it cannot pull the image of the driver container."""
     found = model.serving(node)
     assert found is not None

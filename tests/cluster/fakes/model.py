@@ -52,6 +52,7 @@ from cluster.model.snapshot import (
     has_stages,
 )
 from cluster.model.stages import Rendered, StagePod, Stages, Template, TemplateSource
+from cluster.model.waiting import Waiting
 from cluster.plan.planner import Planner, plan
 from cluster.render.templates import StageInvalid, documents
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
@@ -445,7 +446,7 @@ class Model:
         source = TemplateSource(name, {key.replace("_", "."): text for key, text in files.items()})
         self.stages = replace(stages, sources={**stages.sources, name: source})
 
-    def play_stages(self, ready: bool = True, **waiting: str) -> None:
+    def play_stages(self, ready: bool = True, **waiting: Waiting) -> None:
         """Do what the controllers of DaemonSets and Jobs do.
 
         There are pods of DaemonSets where node labels say so, and only there. A Job that is not

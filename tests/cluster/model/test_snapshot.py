@@ -21,6 +21,7 @@ from cluster.model.parse import (
 )
 from cluster.model.parse_pods import build_pod_from, pod_from
 from cluster.model.snapshot import Pool
+from cluster.model.waiting import Waiting
 from cluster.reconcile.executor import event
 from nodeside.driver.announce.documents import node_driver
 from nodeside.protocol.node_status import REPORT_TEXT, NodeDriverStatus, Rung, ServiceStatus, State
@@ -283,7 +284,7 @@ def test_what_a_kubelet_says_of_a_pod_moves_no_cursor_either() -> None:
     ended = {"name": "c\x1b", "state": {"terminated": {"exitCode": 1, "reason": "d\x1b"}}}
     status = {"containerStatuses": [waiting, ended]}
 
-    assert pod_from({"status": status}).waiting == {"a\ufffd": "b\ufffd"}
+    assert pod_from({"status": status}).waiting == {"a\ufffd": Waiting("b\ufffd")}
     assert build_pod_from({"status": status}).ended == "c\ufffd: d\ufffd, exit code 1"
 
 
@@ -311,7 +312,7 @@ def test_a_pod_tells_why_its_containers_wait() -> None:
     )
 
     assert (found.driver, found.node, found.daemonset) == ("edu", "n1", "edu-0123456789ab")
-    assert found.waiting == {"toolkit": "ImagePullBackOff: manifest unknown"}
+    assert found.waiting == {"toolkit": Waiting("ImagePullBackOff", "manifest unknown")}
 
 
 @pytest.mark.parametrize(
@@ -362,7 +363,7 @@ def test_a_pod_without_a_place_belongs_to_the_node_that_it_is_pinned_to() -> Non
     )
 
     assert found.node == "n1"
-    assert found.waiting == {"pod": "Unschedulable: Insufficient cpu"}
+    assert found.waiting == {"pod": Waiting("Unschedulable", "Insufficient cpu")}
 
 
 def test_tags_without_a_name_or_a_pull_spec_are_none() -> None:

@@ -16,6 +16,7 @@ from cluster.model.snapshot import (
     Snapshot,
     ToolkitLabels,
 )
+from cluster.model.waiting import Waiting
 from cluster.options.build_once.builds import outcome_of
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.protocol.node_status import NOTHING_SERVED, State
@@ -193,7 +194,7 @@ def test_a_push_that_is_refused_has_the_nodes_build_and_says_so(model: Model) ->
 def test_a_build_whose_image_cannot_be_pulled_keeps_no_node_waiting(model: Model) -> None:
     model.settle()
     [job] = model.jobs.values()
-    waiting = {"kernels": "ErrImagePull: manifest unknown"}
+    waiting = {"kernels": Waiting("ErrImagePull", "manifest unknown")}
     model.build_pods["p"] = BuildPod("p", job=job.name, driver="edu", waiting=waiting)
     model.settle_ready()
     assert only(model).toolkit
@@ -208,7 +209,7 @@ def test_a_build_whose_image_cannot_be_pulled_keeps_no_node_waiting(model: Model
 def test_a_build_that_waits_for_a_place_is_waited_for(model: Model) -> None:
     model.settle()
     [job] = model.jobs.values()
-    waiting = {"pod": "Unschedulable: 0/3 nodes are available"}
+    waiting = {"pod": Waiting("Unschedulable", "0/3 nodes are available")}
     model.build_pods["p"] = BuildPod("p", job=job.name, driver="edu", waiting=waiting)
     model.settle()
 

@@ -9,6 +9,7 @@ from cluster.model.actions import LabelNode
 from cluster.model.annotations import FALLBACK_LASTS, ImageFallback, decode_fallback
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod, Pool
+from cluster.model.waiting import Waiting
 from cluster.options.kernel_images import image_for
 from nodeside.errors import SpecError
 from nodeside.protocol.labels import assigned_label
@@ -89,15 +90,22 @@ def test_the_row_the_event_and_ready_say_that_it_fell_back() -> None:
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])
 def test_what_a_kubelet_says_of_an_image_that_it_cannot_have(reason: str) -> None:
-    assert cannot_pull(DriverPod("p", waiting={"driver": f"{reason}: no"})) == f"{reason}: no"
-    assert cannot_pull(DriverPod("p", waiting={"driver": reason})) == reason
+    why = Waiting(reason, "no")
+    assert cannot_pull(DriverPod("p", waiting={"driver": why})) == why
+    assert (str(why), str(Waiting(reason))) == (f"{reason}: no", reason)
 
 
 @pytest.mark.parametrize(
-    "waiting", [{}, {"driver": "CrashLoopBackOff: again"}, {"toolkit": MISSING}, {"pod": MISSING}]
+    "waiting",
+    [
+        {},
+        {"driver": Waiting("CrashLoopBackOff", "again")},
+        {"toolkit": Waiting("ErrImagePull")},
+        {"pod": Waiting("ErrImagePull")},
+    ],
 )
-def test_what_is_no_matter_of_the_image_is_no_reason_to_build(waiting: dict[str, str]) -> None:
-    assert cannot_pull(DriverPod("p", waiting=waiting)) == ""
+def test_what_is_no_matter_of_the_image_is_no_reason_to_build(waiting: dict[str, Waiting]) -> None:
+    assert cannot_pull(DriverPod("p", waiting=waiting)) is None
 
 
 def test_one_node_that_cannot_have_it_sends_no_other_node_to_build() -> None:

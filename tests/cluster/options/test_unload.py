@@ -12,6 +12,7 @@ import pytest
 from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod
+from cluster.model.waiting import Waiting
 from cluster.options.unload import deletion
 from cluster.options.unload.nodes import (
     REST,
@@ -315,7 +316,9 @@ def test_a_pod_that_cannot_start_is_named_with_the_reason() -> None:
     model = deleting()
     going(model)
     pod = model.unloads()["n0"]
-    model.pods[pod.name] = replace(pod, waiting={"driver": "ImagePullBackOff: not found"})
+    model.pods[pod.name] = replace(
+        pod, waiting={"driver": Waiting("ImagePullBackOff", "not found")}
+    )
 
     going(model)
 

@@ -12,6 +12,7 @@ from cluster.driver.toolkit_image import proven
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
 from cluster.model.snapshot import DriverPod, ImageStream, NodeReport, assignment
+from cluster.model.waiting import Waiting
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import EDU, KERNEL, PCI, Model
@@ -556,7 +557,7 @@ def test_an_image_that_cannot_be_pulled_is_a_failure_with_its_words() -> None:
 
     broken = model.serving("n0")
     assert broken is not None
-    waiting = {"driver": "ImagePullBackOff: manifest unknown"}
+    waiting = {"driver": Waiting("ImagePullBackOff", "manifest unknown")}
     model.pods["p"] = DriverPod(
         "p", driver="edu", node="n0", daemonset=broken.name, waiting=waiting
     )

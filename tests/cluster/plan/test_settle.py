@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.model.snapshot import DriverPod
+from cluster.model.waiting import Waiting
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
@@ -89,7 +90,7 @@ def test_it_is_not_available_where_it_does_not_work_and_a_node_that_is_down_does
 def test_a_pod_that_cannot_start_where_the_driver_works_is_mentioned() -> None:
     model = running()
     [name] = model.daemonsets
-    waiting = {"toolkit": "ImagePullBackOff: not found"}
+    waiting = {"toolkit": Waiting("ImagePullBackOff", "not found")}
     pod = DriverPod("p", driver="edu", node="n1", daemonset=name, waiting=waiting)
     model.pods["p"] = pod
     model.carry_out(model.plan(500.0).actions)

@@ -19,6 +19,7 @@ from cluster.model.stages import (
     StageObject,
     Stages,
 )
+from cluster.model.waiting import Waiting
 from cluster.options.drain.labels import timestamp_value
 from cluster.plan.planner import plan
 from nodeside.protocol.labels import assigned_label
@@ -125,7 +126,7 @@ def test_a_pod_that_is_not_ready_holds_the_next_stage_and_says_why() -> None:
     model.settle()
     speak(model, "n0")
     round_(model)
-    model.play_stages(ready=False, main="CrashLoopBackOff: back-off 10s")
+    model.play_stages(ready=False, main=Waiting("CrashLoopBackOff", "back-off 10s"))
     actions = round_(model)
 
     assert patches(actions, "n0") == []
