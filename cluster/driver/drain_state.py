@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cluster.model.snapshot import Consumer
+from cluster.model.snapshot import Consumer, NamespacedName
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,15 @@ class DrainState:
     `since` is when the Driver began to hold the node, "" if it does not. `given_up` is the revision
     for which the node could not be drained in time. `ending` means that no Driver holds the node
     any more, but our cordon is still there. `pods` have to leave before the driver is replaced,
-    also pods of drivers that come after it. `stage_pods` are the terminating stage pods there, as
-    namespace/name. Both are None if unknown.
+    also pods of drivers that come after it. `stage_pods` are the terminating stage pods there.
+    Both are None if unknown.
     """
 
     since: str = ""
     given_up: str = ""
     ending: bool = False
     pods: Sequence[Consumer] | None = ()
-    stage_pods: Sequence[str] | None = ()
+    stage_pods: Sequence[NamespacedName] | None = ()
 
     @property
     def is_empty(self) -> bool:

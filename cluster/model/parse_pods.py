@@ -20,7 +20,15 @@ from cluster.model.names import (
     UNLOAD_LABEL,
 )
 from cluster.model.pod_demand import PodDemand
-from cluster.model.snapshot import EMPTY, BuildPod, Consumer, Document, DriverPod, Unloader
+from cluster.model.snapshot import (
+    EMPTY,
+    BuildPod,
+    Consumer,
+    Document,
+    DriverPod,
+    NamespacedName,
+    Unloader,
+)
 from cluster.model.waiting import Waiting
 from nodeside.protocol.build_job import read_message
 
@@ -191,8 +199,13 @@ _NONE = ("0", "")
 
 def pod_name(document: Mapping[str, Any]) -> str:
     """Return namespace/name, since pod names are unique only within their namespace."""
+    return str(_namespaced_name(document))
+
+
+def _namespaced_name(document: Mapping[str, Any]) -> NamespacedName:
     metadata = document.get("metadata", {})
-    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    namespace, name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+    return NamespacedName(intern(namespace), name)
 
 
 def consumer_from(document: Mapping[str, Any], demand: PodDemand) -> Consumer | None:
@@ -210,7 +223,7 @@ def consumer_from(document: Mapping[str, Any], demand: PodDemand) -> Consumer | 
     if not is_asked_for or not spec.get("nodeName") or _stays(document):
         return None
     return Consumer(
-        name=pod_name(document),
+        pod=_namespaced_name(document),
         uid=str(metadata.get("uid", "")),
         node=intern(str(spec["nodeName"])),
         resources=frozenset(intern(each) for each in resources),

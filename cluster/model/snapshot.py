@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.lookup_cache import LookupCache
@@ -228,19 +228,34 @@ class BuildPod:
     ended: str = ""
 
 
+class NamespacedName(NamedTuple):
+    """The name of an object, which is unique only within its namespace."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A pod that must leave a node before a Driver changes there. `name` is namespace/name.
+    """A pod that must leave a node before a Driver changes there.
 
     Only resources and labels that a Driver names are kept; see `PodDemand` for the resources.
     """
 
-    name: str
+    pod: NamespacedName
     uid: str = ""
     node: str = ""
     resources: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=_nothing)
     deleting: bool = False
+
+    @property
+    def name(self) -> str:
+        """`namespace/name`, as a key and in messages."""
+        return str(self.pod)
 
 
 @dataclass(frozen=True, slots=True)

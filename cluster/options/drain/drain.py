@@ -26,7 +26,7 @@ from cluster.kube.timestamps import distrust_far_future
 from cluster.model.actions import Cordon, EvictPod, LabelNode
 from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.pod_demand import PodDemand
-from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
+from cluster.model.snapshot import EvictionAnswer, NamespacedName, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
 from cluster.options.drain.labels import hold_of, seconds_since, timestamp_value
 from cluster.options.drain.pods import by_node, demand_of
@@ -57,7 +57,7 @@ def drain_states(
     snapshot: Snapshot,
     driver: Driver,
     policies: Policies,
-    stage_pods: Mapping[str, Sequence[str]] | None,
+    stage_pods: Mapping[str, Sequence[NamespacedName]] | None,
 ) -> Callable[[Node], DrainState]:
     """Return what says how far a node is drained.
 
@@ -156,8 +156,7 @@ def evictions(drains: Drains, answers: Mapping[str, EvictionAnswer]) -> Iterator
             for each in decision.member.drain.pods or ():
                 answer = answers.get(each.uid)
                 if not each.deleting and not (answer and answer.resting):
-                    namespace, _, name = each.name.partition("/")
-                    yield EvictPod(driver, decision.member.node.name, namespace, name, each.uid)
+                    yield EvictPod(driver, decision.member.node.name, *each.pod, each.uid)
 
 
 def hold_labels(

@@ -60,7 +60,7 @@ def _demand_of(evict: Evict) -> PodDemand:
 
 def consumes(consumer: Consumer, evict: Evict) -> bool:
     """Returns whether a Driver's `evict` matches this pod."""
-    if evict.namespaces and consumer.name.partition("/")[0] not in evict.namespaces:
+    if evict.namespaces and consumer.pod.namespace not in evict.namespaces:
         return False
     if not consumer.resources.isdisjoint(evict.resources):
         return True

@@ -104,7 +104,7 @@ def _stuck(decisions: Iterable[NodeDecision], newest: str) -> str:
     ]
     if not pods:
         return ""
-    namespace, _, pod = pods[0][1].partition("/")
+    namespace, pod = pods[0][1]
     return (
         f"{few_of(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot "
         f"be replaced before it does: kubectl -n {namespace} describe pod {pod}"
@@ -146,7 +146,7 @@ def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> st
         case DrainStep.EVICT:
             return "waiting for " + _pods(drain.pods or (), occupancy.answers)
         case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if drain.stage_pods:
-            return f"{why}: waiting for {few_of(drain.stage_pods, of='pods')}"
+            return f"{why}: waiting for {few_of(map(str, drain.stage_pods), of='pods')}"
         case DrainStep.WAIT if _cannot_see_stages(drains, decision):
             return "its stage pods cannot be read"
         case DrainStep.WAIT if occupancy.trouble:
@@ -193,7 +193,7 @@ def _leftover(decision: NodeDecision) -> str:
     drain = decision.member.drain
     if drain.pods or not drain.stage_pods:
         return _pods(drain.pods or (), {})
-    return few_of(drain.stage_pods, of="pods", shown=1)
+    return few_of(map(str, drain.stage_pods), of="pods", shown=1)
 
 
 def _pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cluster.model.names import CLOSED, closed_label, stage_label
-from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, has_stages
+from cluster.model.snapshot import EMPTY, DriverObject, NamespacedName, Node, Snapshot, has_stages
 from nodeside.protocol.labels import state_label
 from nodeside.protocol.node_status import State
 
@@ -57,18 +57,18 @@ def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     )
 
 
-def ending_pods(snapshot: Snapshot, drivers: Collection[str]) -> Mapping[str, Sequence[str]] | None:
-    """Returns the terminating stage pods of Drivers by node, as namespace/name.
-
-    None if they are unknown.
-    """
+def ending_pods(
+    snapshot: Snapshot, drivers: Collection[str]
+) -> Mapping[str, Sequence[NamespacedName]] | None:
+    """Returns the terminating stage pods of Drivers by node; None if they are unknown."""
     stages, owners = snapshot.stages, map(snapshot.drivers.get, drivers)
     if stages is None or (stages.unknown and not any(each and has_stages(each) for each in owners)):
         return EMPTY
     if stages.unknown:
         return None
-    pods: dict[str, list[str]] = {}
+    pods: dict[str, list[NamespacedName]] = {}
+    namespace = snapshot.settings.namespace
     for pod in stages.pods.values():
         if pod.deleting and pod.holds and pod.driver in drivers:
-            pods.setdefault(pod.node, []).append(f"{snapshot.settings.namespace}/{pod.name}")
+            pods.setdefault(pod.node, []).append(NamespacedName(namespace, pod.name))
     return pods

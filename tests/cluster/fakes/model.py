@@ -42,6 +42,7 @@ from cluster.model.snapshot import (
     EvictionAnswer,
     ImageStreams,
     JobObject,
+    NamespacedName,
     Node,
     NodeReport,
     Occupancy,
@@ -273,7 +274,8 @@ class Model:
 
     def consume(self, node: str, name: str = "default/train-0", **fields: Any) -> None:
         """A pod that a Driver may want to be gone runs on a node."""
-        usual = Consumer(name, f"uid-{name}", node, frozenset({"example.com/edu"}))
+        pod = NamespacedName(*name.split("/"))
+        usual = Consumer(pod, f"uid-{name}", node, frozenset({"example.com/edu"}))
         self.consumers[name] = replace(usual, **fields)
 
     def report_all(self, state: State = State.READY, driver: str = "edu") -> None:
