@@ -33,7 +33,7 @@ from cluster.driver.update_table import Act
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
-from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
+from cluster.model.snapshot import EMPTY, DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.model.waiting import waiting_message
 from cluster.options.conflicts import WAY_OUT
@@ -105,9 +105,10 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     snapshot = _with_controller_data(api, snapshot)
     if not node:
         return explain_driver(snapshot, driver).with_presence(who)
-    explanation = explain_node(snapshot, driver, node)
-    there = node_pods.with_events(api, snapshot, driver, node, explanation.there)
-    there = node_pods.with_names(api, node, there)
+    found = snapshot.nodes.get(node)
+    events = node_pods.newest_events(api, snapshot, driver, found) if found else EMPTY
+    explanation = explain_node(snapshot, driver, node, events)
+    there = node_pods.with_names(api, node, explanation.there)
     blocks = node_pods.with_names(api, node, explanation.blocks)
     return replace(explanation, there=there, blocks=blocks).with_presence(who)
 
@@ -205,7 +206,10 @@ class _Notes:
     next: list[str] = field(default_factory=list)
 
 
-def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
+def explain_node(
+    snapshot: Snapshot, name: str, node_name: str, events: Mapping[str, str] = EMPTY
+) -> Explanation:
+    """Return the explanation; `events` are the newest of pods there, by the name of the pod."""
     observed = find_driver(snapshot.drivers, name)
     node = snapshot.nodes.get(node_name)
     if node is None:
@@ -215,7 +219,7 @@ def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
     return Explanation(
         subject=f"driver {name} on node {node_name}",
         wanted=tuple(notes.wanted),
-        there=tuple(_on_node(snapshot, name, node)),
+        there=tuple(_on_node(snapshot, name, node, events)),
         blocks=tuple(notes.blocks),
         next=tuple(action.words for action in actions) or tuple(notes.next),
     )
@@ -352,7 +356,7 @@ def _awaited(decision: NodeDecision) -> Iterator[str]:
         yield "its pod starts and reports the state of the driver"
 
 
-def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
+def _on_node(snapshot: Snapshot, name: str, node: Node, events: Mapping[str, str]) -> Iterator[str]:
     if node.kernel:
         system = f", {node.os_image}" if node.os_image else ""
         yield f"kernel {node.kernel} ({node.architecture}){system}"
@@ -366,8 +370,8 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
     yield f"assigned to {name}-{assigned}" if assigned else "assigned to nothing"
     pods = [p for p in snapshot.pods.values() if p.driver == name and p.node == node.name]
     for pod in pods:
-        waiting = waiting_message(pod.waiting)
-        yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (waiting and f": {waiting}")
+        known = "; ".join(filter(None, (waiting_message(pod.waiting), events.get(pod.name))))
+        yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (known and f": {known}")
     report = snapshot.node_drivers.get(node_driver_name(name, node.name))
     if report is None:
         yield "the node has not reported anything"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from cluster.kube.errors import ApiError
 from cluster.kube.resources import PODS, Resource
 from cluster.model.json_fields import part, report_text, text
 from cluster.model.limits import truncate
-from cluster.model.snapshot import DriverPod, Snapshot
+from cluster.model.snapshot import DriverPod, Node, Snapshot
 from nodeside.protocol.labels import node_driver_name
 from nodeside.protocol.node_status import State
 from nodeside.protocol.timestamps import parse_rfc3339
@@ -29,38 +29,25 @@ _LIMIT = 500  # bytes of a message
 _HOLDER = re.compile(r"\bpod ([0-9a-f]{8})…")  # as the node side writes it (node/holders.py)
 
 
-class _Said(NamedTuple):
+class _Event(NamedTuple):
     time: float
     message: str
 
 
-def with_events(
-    api: Api, snapshot: Snapshot, driver: str, node: str, lines: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the lines with the newest event of each pod of the driver that is not ready yet."""
-    report = snapshot.node_drivers.get(node_driver_name(driver, node))
+def newest_events(api: Api, snapshot: Snapshot, driver: str, node: Node) -> Mapping[str, str]:
+    """Return the newest event of each pod of the driver on a node that is not ready yet."""
+    report = snapshot.node_drivers.get(node_driver_name(driver, node.name))
     is_ready = (
-        report is not None
-        and report.state == State.READY.value
-        and report.boot_id == snapshot.nodes[node].boot_id
+        report is not None and report.state == State.READY.value and report.boot_id == node.boot_id
     )
     since = report.time if report and is_ready else -math.inf  # what came later is not ready
-    pods = {
-        pod.name: pod
-        for pod in snapshot.pods.values()
-        if pod.driver == driver and pod.node == node and pod.created > since
-    }
-
-    def told(line: str) -> str:
-        word, _, rest = line.partition(" ")
-        pod = pods.get(rest.partition(":")[0].partition(" ")[0]) if word == "pod" else None
-        said = _newest(api, pod) if pod else None
-        if said is None:
-            return line
-        ago = max(0, round(api.now() - said.time))
-        return f"{line}{';' if ':' in line else ':'} {said.message} ({ago}s ago)"
-
-    return tuple(map(told, lines))
+    events: dict[str, str] = {}
+    for pod in snapshot.pods.values():
+        is_awaited = pod.driver == driver and pod.node == node.name and pod.created > since
+        if is_awaited and (event := _newest(api, pod)):
+            ago = max(0, round(api.now() - event.time))
+            events[pod.name] = f"{event.message} ({ago}s ago)"
+    return events
 
 
 def with_names(api: Api, node: str, lines: Sequence[str]) -> tuple[str, ...]:
@@ -85,21 +72,21 @@ def _uid_and_name(pod: dict[str, Any]) -> tuple[str, str]:
     return text(metadata, "uid"), f"{text(metadata, 'namespace')}/{text(metadata, 'name')}"
 
 
-def _newest(api: Api, pod: DriverPod) -> _Said | None:
+def _newest(api: Api, pod: DriverPod) -> _Event | None:
     try:
         fields = f"involvedObject.uid={pod.uid}"
-        page = api.list(_EVENTS, _said, namespace=pod.namespace, fields=fields)
+        page = api.list(_EVENTS, _event_from, namespace=pod.namespace, fields=fields)
     except ApiError:  # without the right to read events, the rest is still worth telling
         return None
     return max(page.items, default=None)
 
 
-def _said(event: dict[str, Any]) -> _Said | None:
+def _event_from(event: dict[str, Any]) -> _Event | None:
     """Return an event's time and message. `lastTimestamp` is empty in those of the newer API."""
     last = text(event, "lastTimestamp") or text(event, "eventTime")
     last = last or text(part(event, "metadata"), "creationTimestamp")
     with suppress(ValueError):
         time = parse_rfc3339(f"{last.rstrip('Z').partition('.')[0]}Z")
         words = " ".join(report_text(event, "message").split())
-        return _Said(time, truncate(words, _LIMIT))
+        return _Event(time, truncate(words, _LIMIT))
     return None

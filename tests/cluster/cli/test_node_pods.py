@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 
 from cluster.cli import node_pods
+from cluster.cli.explain import explain_node
 from cluster.kube.client import Api
 from cluster.kube.errors import Forbidden
 from cluster.kube.listing import Page
 from cluster.kube.resources import Resource
 from cluster.model.snapshot import DriverPod
+from cluster.model.waiting import Waiting
 from tests.cluster.fakes.model import Model
 
 NOW = 1_700_000_000.0
@@ -36,8 +38,10 @@ class FakeServer:
 
 def events(server: FakeServer, model: Model) -> str:
     model.pods["p"] = DriverPod("p", driver="edu", node="n1", created=-1.0)
-    api = cast("Api", server)
-    [line] = node_pods.with_events(api, model.snapshot, "edu", "n1", ["pod p"])
+    snapshot = model.snapshot
+    found = node_pods.newest_events(cast("Api", server), snapshot, "edu", snapshot.nodes["n1"])
+    there = explain_node(snapshot, "edu", "n1", found).there
+    [line] = [line for line in there if line.startswith("pod p")]
     return line
 
 
@@ -75,6 +79,17 @@ def test_events_that_are_none_are_passed_over(ready: Model, event: dict[str, Any
 
     assert events(FakeServer(event), ready) == "pod p"
     assert events(FakeServer(event, PULLING), ready).endswith("(35s ago)")
+
+
+def test_an_event_follows_what_the_pod_waits_for(ready: Model) -> None:
+    ready.reboot("n1")
+    waiting = {"driver": Waiting("ErrImagePull", "not found")}
+    pod = DriverPod("q", driver="edu", node="n1", created=-1.0, deleting=True, waiting=waiting)
+
+    ready.pods["q"] = pod
+    there = explain_node(ready.snapshot, "edu", "n1", {"q": "Pulling (3s ago)"}).there
+
+    assert "pod q (ending): driver: ErrImagePull: not found; Pulling (3s ago)" in there
 
 
 def test_without_the_right_to_look_the_lines_stay(ready: Model) -> None:
