@@ -26,7 +26,7 @@ class ImageFallback:
 
     @property
     def annotation(self) -> str:
-        return f"{rfc3339(self.since)} {self.why}"
+        return json.dumps({"since": rfc3339(self.since), "why": self.why}, sort_keys=True)
 
     @property
     def until(self) -> float:
@@ -38,9 +38,9 @@ class ImageFallback:
 
 def decode_fallback(text: str) -> ImageFallback:
     """Parse the annotation; an invalid one, edited by hand, counts as expired."""
-    moment, _, why = text.partition(" ")
-    with suppress(ValueError):
-        return ImageFallback(parse_rfc3339(moment), why)
+    with suppress(ValueError, RecursionError, TypeError, KeyError):
+        fallback = json.loads(text)
+        return ImageFallback(parse_rfc3339(str(fallback["since"])), str(fallback["why"]))
     return ImageFallback(0.0, text)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cluster.driver.nodes import cannot_pull
@@ -269,8 +271,33 @@ def test_an_image_that_is_not_named_by_kernel_is_refused() -> None:
         parse(document(prebuilt={"image": "example.com/edu:1"}), where="test")
 
 
-def test_a_note_is_read_as_it_was_written_and_an_edited_one_is_old() -> None:
+UNREADABLE = (
+    *("something", "", "7", "null", "[]", "{}", '{"since": 1, "why": "x"}', "[" * 100_000),
+    *('{"since": "2027-01-15T08:00:00Z"}', "2027-01-15T08:00:00Z image x cannot be pulled"),
+)
+
+
+def test_a_note_is_read_as_it_was_written() -> None:
     fall = ImageFallback(1_800_000_000.0, "image x cannot be pulled (y); building instead")
 
     assert decode_fallback(fall.annotation) == fall
-    assert decode_fallback("something") == ImageFallback(0.0, "something")
+
+
+@pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: text[:20])
+def test_an_edited_note_is_old(text: str) -> None:
+    assert decode_fallback(text) == ImageFallback(0.0, text)
+
+
+def test_a_note_that_cannot_be_read_moves_no_node() -> None:
+    model = prebuilt(1)
+    cannot_have_it(model, "n0")
+    model.settle_ready()
+    model.pods.clear()
+    [(name, found)] = model.daemonsets.items()
+    model.daemonsets[name] = replace(found, fell_back=UNREADABLE[-1])
+
+    model.settle_ready()
+
+    assert list(model.daemonsets) == [name]
+    assert decode_fallback(model.daemonsets[name].fell_back).why == UNREADABLE[-1]
+    assert containers(model, "n0") == BUILDS
