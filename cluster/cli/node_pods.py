@@ -7,7 +7,6 @@ container runs. And the names of the pods that hold a module: a node knows the s
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,13 +19,12 @@ from cluster.model.limits import truncate
 from cluster.model.snapshot import DriverPod, Node, Snapshot
 from nodeside.protocol.labels import node_driver_name
 from nodeside.protocol.node_status import State
+from nodeside.protocol.pod_mentions import mentions_pods, name_pods
 from nodeside.protocol.timestamps import parse_rfc3339
 
 # The core group's, since the ClusterRole view allows reading those.
 _EVENTS = Resource("Event", "events", namespaced=True)
 _LIMIT = 500  # bytes of a message
-
-_HOLDER = re.compile(r"\bpod ([0-9a-f]{8})…")  # as the node side writes it (node/holders.py)
 
 
 class _Event(NamedTuple):
@@ -52,19 +50,14 @@ def newest_events(api: Api, snapshot: Snapshot, driver: str, node: Node) -> Mapp
 
 def with_names(api: Api, node: str, lines: Sequence[str]) -> tuple[str, ...]:
     """Return the lines with the names of the pods whose uids a node has reported."""
-    if not any(map(_HOLDER.search, lines)):
+    if not any(map(mentions_pods, lines)):
         return tuple(lines)
     try:
         found = api.list(PODS, _uid_and_name, fields=f"spec.nodeName={node}").items
     except ApiError:
         return tuple(lines)
-    names = {uid[:8]: name for uid, name in found}
-
-    def named(match: re.Match[str]) -> str:
-        name = names.get(match[1], "")
-        return f"pod {name}" if name else match[0]
-
-    return tuple(_HOLDER.sub(named, line) for line in lines)
+    names = dict(found)
+    return tuple(name_pods(line, names) for line in lines)
 
 
 def _uid_and_name(pod: dict[str, Any]) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 labels             keys of labels, names of objects
 node_status        what a node says of a driver
+pod_mentions       how it names a pod in a message
 bundle_key         the key of a bundle
 build_records      requests to the toolkit sidecar, and its answers
 shared_directory   the tree that driver and sidecar share

@@ -12,6 +12,7 @@ from nodeside.driver.node.devices import DeviceFile, devices_of
 from nodeside.driver.node.modules import KernelModules, LoadedState
 from nodeside.driver.node.processes import Process, look_for
 from nodeside.protocol.module_names import kernel_name
+from nodeside.protocol.pod_mentions import mention_pod
 from nodeside.system import sysfs
 from nodeside.system.host import Host
 from nodeside.text.shortlist import shortlist
@@ -111,7 +112,7 @@ def _files(processes: tuple[Process, ...]) -> list[str]:
 
 def _file(process: Process) -> str:
     files = "1 open file" if process.files == 1 else f"{process.files} open files"
-    where = f", pod {process.pod[:8]}…" if process.pod else ""
+    where = f", {mention_pod(process.pod)}" if process.pod else ""
     if process.container and not process.pod:
         where = f", container {process.container[:12]}"
     return f"{files} of {process.program} (pid {process.pid}{where})"
