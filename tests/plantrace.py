@@ -1,6 +1,6 @@
 """A digest of every plan of every test: two commits that plan the same have the same digests.
 
-    PYTHONHASHSEED=0 python -m pytest -p tests.plantrace --plantrace FILE tests/cluster/{driver,options,plan}
+    PYTHONHASHSEED=0 python -m pytest -p tests.plantrace --plantrace FILE PATHS
 
 Hypothesis tries the same examples in each run, and a random history depends on nothing but its
 plans: the first plan that differs shows in the first test that makes it. Compare only runs of the
