@@ -149,7 +149,7 @@ class ClusterCache:
         drivers = self._reflectors["drivers"].objects() or {}
         self._streams.follow(drivers.values(), self._reflectors["image_streams"])
         objects: dict[str, Any] = {
-            field: _objects(reflector) for field, reflector in self._reflectors.items()
+            field: _objects_of(reflector) for field, reflector in self._reflectors.items()
         }
         snapshot = Snapshot(
             **objects,
@@ -207,7 +207,7 @@ class ClusterCache:
         return reflector is None or reflector.wait_gone(name, uid, timeout)
 
 
-def _objects(reflector: Reflector[Any]) -> Mapping[str, Any] | NotListed | None:
+def _objects_of(reflector: Reflector[Any]) -> Mapping[str, Any] | NotListed | None:
     """Return the objects of a kind, or NotListed if an optional kind is not listed yet."""
     health = reflector.health()
     if health.optional and not health.synced:
@@ -218,11 +218,11 @@ def _objects(reflector: Reflector[Any]) -> Mapping[str, Any] | NotListed | None:
 def read_once(api: Api, settings: Settings) -> Snapshot:
     """Make a Snapshot with one list of each kind, for a one-shot command."""
     wanted = selections(settings.namespace)
-    objects: dict[str, Any] = {field: _once(api, each) for field, each in wanted.items()}
+    objects: dict[str, Any] = {field: _list_once(api, each) for field, each in wanted.items()}
     return read_stages(api, Snapshot(**objects, settings=settings))
 
 
-def _once(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | NotListed | None:
+def _list_once(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | NotListed | None:
     try:
         return selection.list_once(api)
     except ApiError as error:

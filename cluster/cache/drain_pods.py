@@ -56,10 +56,10 @@ class ConsumerCache:
         if before is None or not before.covers(demand):
             self.stop()
             self._demand = demand if before is None else before | demand
-            self._pods = Reflector(self._api, _pods(self._demand), self._wake)
+            self._pods = Reflector(self._api, _select_pods(self._demand), self._wake)
             self._pods.start()
             if self._demand.by_claims:
-                self._claims = Reflector(self._api, _claims(self._demand), self._wake)
+                self._claims = Reflector(self._api, _select_claims(self._demand), self._wake)
                 self._claims.start()
 
     def stop(self) -> None:
@@ -96,19 +96,19 @@ def list_consumers(api: Api, demand: PodDemand | None) -> Occupancy:
     if demand is None:
         return Occupancy()
     try:
-        consumers: Mapping[str, Consumer] = _pods(demand).list_once(api) or EMPTY
+        consumers: Mapping[str, Consumer] = _select_pods(demand).list_once(api) or EMPTY
         if demand.by_claims:
-            consumers = with_claims(consumers, _claims(demand).list_once(api) or EMPTY)
+            consumers = with_claims(consumers, _select_claims(demand).list_once(api) or EMPTY)
     except ApiError as error:
         return Occupancy(trouble=str(error))
     return Occupancy(consumers, known=True, demand=demand)
 
 
-def _pods(demand: PodDemand) -> Selection[Consumer]:
+def _select_pods(demand: PodDemand) -> Selection[Consumer]:
     return Selection(PODS, partial(consumer_from, demand=demand), fields=FIELDS, left_out=pod_name)
 
 
-def _claims(demand: PodDemand) -> Selection[ClaimObject]:
+def _select_claims(demand: PodDemand) -> Selection[ClaimObject]:
     """Return the claims; a cluster without dynamic resource allocation has none."""
     trim = partial(claim_from, demand=demand)
     return Selection(RESOURCE_CLAIMS, trim, optional=True, left_out=pod_name)

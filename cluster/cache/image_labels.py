@@ -56,7 +56,7 @@ class TagLabels:
         images = {tag.image for tag in tags}
         before = {image: each for image, each in self._known.items() if image in images}
         self._rests = {tag: rest for tag, rest in self._rests.items() if tag in tags}
-        new = self._read(self._due(tags), self._now() + seconds)
+        new = self._read_tags(self._due_tags(tags), self._now() + seconds)
         if new or len(before) < len(self._known):
             self._known = before | new
         self._unread = [tag for tag in tags if tag.image not in self._known]
@@ -76,10 +76,10 @@ class TagLabels:
         """Return the seconds until the next retry may succeed; None if that is unknown."""
         if self._rest.length and not self._rest.passing:
             return None
-        untils = [max(self._rest.until, self._resting(tag).until) for tag in self._unread]
+        untils = [max(self._rest.until, self._backoff_of(tag).until) for tag in self._unread]
         return max(0.0, min(untils) - self._now()) if untils else None
 
-    def _resting(self, tag: Tag) -> _Backoff:
+    def _backoff_of(self, tag: Tag) -> _Backoff:
         return self._rests.get(tag) or _Backoff()
 
     def _may_appear(self) -> Iterator[str]:
@@ -89,16 +89,16 @@ class TagLabels:
             if tag not in self._rests or self._rests[tag].passing:
                 yield tag.image
 
-    def _due(self, tags: Collection[Tag]) -> list[Tag]:
+    def _due_tags(self, tags: Collection[Tag]) -> list[Tag]:
         """Return the tags to read now, the newest first."""
         now = self._now()
         if now < self._rest.until:
             return []
         unread = (tag for tag in tags if tag.image not in self._known)
-        due = (tag for tag in unread if now >= self._resting(tag).until)
+        due = (tag for tag in unread if now >= self._backoff_of(tag).until)
         return sorted(due, key=lambda tag: (tag_order(tag.name), tag.stream), reverse=True)
 
-    def _read(self, tags: Sequence[Tag], ends: float) -> dict[str, ToolkitLabels]:
+    def _read_tags(self, tags: Sequence[Tag], ends: float) -> dict[str, ToolkitLabels]:
         """Read the labels of tags. A failure of one tag alone does not stop the others."""
         by_image: dict[str, ToolkitLabels] = {}
         failures = 0
@@ -107,7 +107,7 @@ class TagLabels:
             if left <= 0:
                 break
             try:
-                labels = self._labels(tag, left)
+                labels = self._read_labels_of(tag, left)
             except ApiError as error:
                 failures, passing = failures + error.concerns_all, error.retryable
                 if isinstance(error, NoSuchKind | Forbidden) or failures > 1:
@@ -126,7 +126,7 @@ class TagLabels:
             log.detail("cannot read the labels of toolkit images", why=error)
         self._rest.begin(self._now(), passing=error.retryable)
 
-    def _labels(self, tag: Tag, seconds: float) -> ToolkitLabels | None:
+    def _read_labels_of(self, tag: Tag, seconds: float) -> ToolkitLabels | None:
         """Read the labels of one tag; None if it has none yet. One try."""
         namespace, _, name = tag.stream.partition("/")
         name = f"{name}:{tag.name}"

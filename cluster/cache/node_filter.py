@@ -41,19 +41,19 @@ class NodeFilter:
         alike = replace(
             before, labels=after.labels, capacity=after.capacity, allocatable=after.allocatable
         )
-        if alike != after or self._offered(before) != self._offered(after):
+        if alike != after or self._awaited_counts(before) != self._awaited_counts(after):
             return True
         if self.every:
             return before.labels != after.labels
-        return self._read(before.labels) != self._read(after.labels)
+        return self._labels_read(before.labels) != self._labels_read(after.labels)
 
-    def _offered(self, node: Node) -> list[tuple[int | None, int | None]]:
+    def _awaited_counts(self, node: Node) -> list[tuple[int | None, int | None]]:
         return [(node.capacity.get(name), node.allocatable.get(name)) for name in self.resources]
 
-    def _read(self, labels: Mapping[str, str]) -> dict[str, str]:
-        return {key: value for key, value in labels.items() if self._reads(key)}
+    def _labels_read(self, labels: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in labels.items() if self._is_read(key)}
 
-    def _reads(self, key: str) -> bool:
+    def _is_read(self, key: str) -> bool:
         return key in self.keys or key.startswith(_OURS) or (self.devices and _DEVICE in key)
 
 

@@ -67,11 +67,11 @@ class Renderings:
             self._cases = {each: old.get(each) or _RenderingCase(self._now()) for each in templates}
             if self._cases.keys() <= old.keys():
                 return False
-            before = self._count()
-            self._start()
+            before = self._count_started()
+            self._start_renderer()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._count() == len(templates), seconds)
-            return self._count() > before
+            self._changed.wait_for(lambda: self._count_started() == len(templates), seconds)
+            return self._count_started() > before
 
     def known(self) -> Mapping[Template, Rendered]:
         with self._changed:
@@ -84,29 +84,31 @@ class Renderings:
             self._stopping = True
             self._changed.notify_all()
 
-    def _count(self) -> int:
+    def _count_started(self) -> int:
         return sum(case.rendered is not None for case in self._cases.values())
 
-    def _start(self) -> None:
+    def _start_renderer(self) -> None:
         if self._thread is None and not self._stopping:
-            self._thread = threading.Thread(target=self._run, name="renderings", daemon=True)
+            self._thread = threading.Thread(
+                target=self._render_until_stopped, name="renderings", daemon=True
+            )
             self._thread.start()
 
-    def _run(self) -> None:
+    def _render_until_stopped(self) -> None:
         while self._await_due():
             with self._renderer() as renderer:
-                while (template := self._due()) is not None:
+                while (template := self._next_template()) is not None:
                     self.render(renderer, template)
 
     def _await_due(self) -> bool:
         """Wait until a template is due. Return False if we have to stop."""
         with self._changed:
-            while not self._stopping and self._due() is None:
+            while not self._stopping and self._next_template() is None:
                 dues = [case.due for case in self._cases.values() if case.due is not None]
                 self._changed.wait(min(dues) - self._now() if dues else None)
             return not self._stopping
 
-    def _due(self) -> Template | None:
+    def _next_template(self) -> Template | None:
         """Return the template to render next, or None; failed ones come last."""
         with self._changed:
             now = self._now()
@@ -133,12 +135,14 @@ class Renderings:
                 return
             if not self._has_room(rendered):
                 rendered, failed = Rendered(error=self._full), True
-            self._cases[template] = self._next(case, rendered, failed=failed)
+            self._cases[template] = self._next_case(case, rendered, failed=failed)
             self._changed.notify_all()
         if rendered.error != (case.rendered.error if case.rendered else None):
             self._wake()
 
-    def _next(self, case: _RenderingCase, rendered: Rendered, *, failed: bool) -> _RenderingCase:
+    def _next_case(
+        self, case: _RenderingCase, rendered: Rendered, *, failed: bool
+    ) -> _RenderingCase:
         if not failed:
             return replace(case, due=None, rendered=rendered)
         rest = backoff(case.failures + 1, _FIRST_REST, _LONGEST_REST)

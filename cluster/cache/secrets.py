@@ -48,7 +48,9 @@ class Secrets:
             self._wanted = frozenset(names)
             self._seen = {name: self._seen[name] for name in self._wanted & self._seen.keys()}
             if self._wanted and self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="secrets", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._read_until_stopped, name="secrets", daemon=True
+                )
                 self._thread.start()
             self._changed.notify_all()
 
@@ -61,20 +63,20 @@ class Secrets:
             self._stopping = True
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _read_until_stopped(self) -> None:
         while True:
             with self._changed:
                 if self._stopping:
                     return
                 wanted = self._wanted
-            changed = [self._look(name) for name in sorted(wanted)]
+            changed = [self._read_secret(name) for name in sorted(wanted)]
             if any(changed):
                 self._wake()
             with self._changed:
                 if not self._stopping and self._wanted == wanted:
                     self._changed.wait(self._pause)
 
-    def _look(self, name: str) -> bool:
+    def _read_secret(self, name: str) -> bool:
         """Read one; return whether the result changed. In an outage the last result stays."""
         try:
             sight = read_secret(self._api, self._namespace, name)
@@ -101,11 +103,11 @@ def read_secret(api: Api, namespace: str, name: str) -> SecretData:
     except ApiError as error:
         if error.status != _FORBIDDEN:
             raise
-        return SecretData(words=_forbidden(namespace, name), is_certain=True)
-    return SecretData(dict(_texts(data)), is_certain=True)
+        return SecretData(words=_forbidden_message(namespace, name), is_certain=True)
+    return SecretData(dict(_text_entries(data)), is_certain=True)
 
 
-def _texts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _text_entries(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the entries that are text; others cannot be in a template."""
     for key, value in data.items():
         try:
@@ -114,7 +116,7 @@ def _texts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             continue
 
 
-def _forbidden(namespace: str, name: str) -> str:
+def _forbidden_message(namespace: str, name: str) -> str:
     role = f"{CONTROLLER}-reads-{name}"
     of = f"kubectl -n {namespace} create"
     return (

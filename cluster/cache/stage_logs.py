@@ -74,7 +74,9 @@ class StageLogs:
                 for each in wanted
             }
             if self._cases and self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="stage-logs", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._poll_until_stopped, name="stage-logs", daemon=True
+                )
                 self._thread.start()
             self._changed.notify_all()
 
@@ -88,7 +90,7 @@ class StageLogs:
             self._stopping = True
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _poll_until_stopped(self) -> None:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="stage-log") as workers:
             while due := self._await_due():
                 if any(list(workers.map(self.look, due))):
@@ -109,7 +111,7 @@ class StageLogs:
     def look(self, case: _LogCase) -> bool:
         """Read a log once. Return whether the result changed."""
         try:
-            matched, trouble = self._matches(case), ""
+            matched, trouble = self._read_until_match(case), ""
         except (ApiError, PatternRefused) as error:
             matched, trouble = False, str(error)
         except Exception as exc:  # a bug of ours: report and retry
@@ -129,7 +131,7 @@ class StageLogs:
                 )
         return sight != case.sight
 
-    def _matches(self, case: _LogCase) -> bool:
+    def _read_until_match(self, case: _LogCase) -> bool:
         wanted, matches = case.wanted, search(case.wanted.pattern)
         text = self._api.read_log(
             wanted.pod,

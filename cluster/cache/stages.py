@@ -42,9 +42,10 @@ class StageView:
 
     def __init__(self, api: Api, namespace: str, wake: Callable[[], None]) -> None:
         self._reflectors: dict[Resource, Reflector[StageItem]] = {
-            resource: Reflector(api, _selection(resource, namespace), wake) for resource in WATCHED
+            resource: Reflector(api, _select_ours(resource, namespace), wake)
+            for resource in WATCHED
         }
-        self._pods: Reflector[StagePod] = Reflector(api, _pods(namespace), wake)
+        self._pods: Reflector[StagePod] = Reflector(api, _select_pods(namespace), wake)
         self._version: Reflector[ClusterVersion] = Reflector(api, _VERSION, wake)
         self._logs = StageLogs(api, namespace, wake)
         self._renderings = Renderings(wake)
@@ -67,7 +68,7 @@ class StageView:
         self.follow(snapshot.drivers.values())
         if not self._started:
             return snapshot
-        snapshot = replace(snapshot, stages=self._stages())
+        snapshot = replace(snapshot, stages=self._join_stages())
         self._logs.want(logs_to_read(snapshot))
         assert snapshot.stages is not None
         self._secrets.want(secrets_wanted(snapshot))
@@ -108,7 +109,7 @@ class StageView:
             for reflector in self._every:
                 reflector.join(timeout / len(self._every))
 
-    def _stages(self) -> Stages:
+    def _join_stages(self) -> Stages:
         # Where the version may not be read, templates that name it have an empty one. In an outage
         # they wait: another version would be another revision.
         may_read = self._version.health().refusal is None
@@ -117,7 +118,7 @@ class StageView:
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
         items = {resource: each.objects() for resource, each in self._reflectors.items()}
-        return _stages(items, self._pods.objects() or {}, self._version.objects())
+        return _join_stages(items, self._pods.objects() or {}, self._version.objects())
 
 
 def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
@@ -127,8 +128,8 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     namespace = snapshot.settings.namespace
     items: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in WATCHED:
-        items[resource] = _selection(resource, namespace).list_once(api)
-    pods = _pods(namespace).list_once(api) or {}
+        items[resource] = _select_ours(resource, namespace).list_once(api)
+    pods = _select_pods(namespace).list_once(api) or {}
     version: Mapping[str, ClusterVersion] | None = None
     try:
         version = _VERSION.list_once(api)
@@ -137,19 +138,21 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
             raise
     names = sorted(secrets_wanted(snapshot))
     secrets = {name: read_secret(api, namespace, name) for name in names}
-    return replace(snapshot, stages=replace(_stages(items, pods, version), secrets=secrets))
+    return replace(snapshot, stages=replace(_join_stages(items, pods, version), secrets=secrets))
 
 
-def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
+def _select_ours(resource: Resource, namespace: str) -> Selection[StageItem]:
     """Select all objects of the namespace, so that foreign ones are seen and not overwritten."""
-    return Selection(resource, _trim(resource), namespace=namespace, optional=resource in OPTIONAL)
+    return Selection(
+        resource, _trimmer(resource), namespace=namespace, optional=resource in OPTIONAL
+    )
 
 
-def _pods(namespace: str) -> Selection[StagePod]:
+def _select_pods(namespace: str) -> Selection[StagePod]:
     return Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
 
 
-def _stages(
+def _join_stages(
     by_kind: Mapping[Resource, Mapping[str, StageItem] | None],
     pods: Mapping[str, StagePod],
     versions: Mapping[str, ClusterVersion] | None,
@@ -177,7 +180,7 @@ def _stages(
 # --- from the API server's JSON ------------------------------------------------------------------
 
 
-def _trim(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
+def _trimmer(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
     def trim(data: Mapping[str, Any]) -> StageItem:
         return stage_item_from(resource.kind, data)
 

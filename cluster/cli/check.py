@@ -93,7 +93,7 @@ class ClusterCheck:
         return all(check.state is not CheckState.MISSING for check in self.checks)
 
     def text(self) -> str:
-        rows = [(each.name, each.state.value, _cell(each)) for each in self.checks]
+        rows = [(each.name, each.state.value, _verdict_cell(each)) for each in self.checks]
         return table(rows, header=("CHECK", "", "FOUND"))
 
     def json(self) -> str:
@@ -101,7 +101,7 @@ class ClusterCheck:
         return json.dumps({"checks": rows, "good": self.good}, indent=2)
 
 
-def _cell(check: Check) -> str:
+def _verdict_cell(check: Check) -> str:
     return f"{check.found}\n-> {check.remedy}" if check.remedy else check.found
 
 
@@ -111,24 +111,24 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterChec
     Without `driver`, what the Drivers of the cluster need is looked at.
     """
     nodes = _Nodes(api)
-    found, unread = _drivers(api)
+    found, unread = _read_drivers(api)
     others = [each.driver for each in found if each.driver is not None]
     drivers = [driver] if driver is not None else others
     looks: Sequence[tuple[str, Callable[[], Iterator[Check]]]] = (
-        ("Kubernetes", lambda: _version(api)),
-        ("admission policies", lambda: _policies(api)),
-        ("rights", lambda: _rights(api)),
-        ("namespace", lambda: _namespace(api, namespace)),
-        ("nodes", lambda: _pools(nodes)),
-        ("drivers", lambda: _mistakes(found, unread)),
-        ("labels of hardware", lambda: _labels(nodes, drivers)),
-        ("hardware", lambda: _hardware(nodes, drivers)),
-        ("other drivers", lambda: _rivals(nodes, drivers, others)),
-        ("image", lambda: _image(driver)),
-        ("toolkit", lambda: _toolkits(api, nodes, drivers, unread)),
-        ("definitions", lambda: _definitions(api)),
-        ("controller", lambda: _controller(api, namespace)),
-        ("images", lambda: _images(api, namespace)),
+        ("Kubernetes", lambda: _check_version(api)),
+        ("admission policies", lambda: _check_policies(api)),
+        ("rights", lambda: _check_rights(api)),
+        ("namespace", lambda: _check_namespace(api, namespace)),
+        ("nodes", lambda: _check_pools(nodes)),
+        ("drivers", lambda: _check_documents(found, unread)),
+        ("labels of hardware", lambda: _check_labels(nodes, drivers)),
+        ("hardware", lambda: _check_hardware(nodes, drivers)),
+        ("other drivers", lambda: _check_rivals(nodes, drivers, others)),
+        ("image", lambda: _check_image(driver)),
+        ("toolkit", lambda: _check_toolkits(api, nodes, drivers, unread)),
+        ("definitions", lambda: _check_definitions(api)),
+        ("controller", lambda: _check_controller(api, namespace)),
+        ("images", lambda: _check_pulls(api, namespace)),
     )
     checks: list[Check] = []
     for name, look in looks:
@@ -139,7 +139,7 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterChec
     return ClusterCheck(tuple(checks))
 
 
-def _drivers(api: Api) -> tuple[list[DriverObject], ApiError | None]:
+def _read_drivers(api: Api) -> tuple[list[DriverObject], ApiError | None]:
     """Return the Drivers of the cluster, none before the installation, or why they are unknown."""
     try:
         found = api.list(DRIVERS, driver_from).items
@@ -150,7 +150,7 @@ def _drivers(api: Api) -> tuple[list[DriverObject], ApiError | None]:
     return [each for each in found if not each.deleting], None
 
 
-def _mistakes(found: Sequence[DriverObject], unread: ApiError | None) -> Iterator[Check]:
+def _check_documents(found: Sequence[DriverObject], unread: ApiError | None) -> Iterator[Check]:
     if unread is not None:
         raise unread
     for each in found:
@@ -159,12 +159,12 @@ def _mistakes(found: Sequence[DriverObject], unread: ApiError | None) -> Iterato
             yield Check(f"driver {each.name}", CheckState.MISSING, escaped(each.mistakes), remedy)
 
 
-def _version(api: Api) -> Iterator[Check]:
+def _check_version(api: Api) -> Iterator[Check]:
     version = api.version()
     found = str(version.get("gitVersion", "?"))
     digits = ["".join(filter(str.isdigit, str(version.get(key, "")))) for key in ("major", "minor")]
     number = tuple(int(each or 0) for each in digits)
-    if openshift := _openshift(api):
+    if openshift := _openshift_version(api):
         found += f", OpenShift {openshift}"
     oldest = ".".join(map(str, _OLDEST))
     if number >= _OLDEST:
@@ -173,7 +173,7 @@ def _version(api: Api) -> Iterator[Check]:
         yield Check("Kubernetes", CheckState.MISSING, found, f"nodeside needs {oldest} or later")
 
 
-def _openshift(api: Api) -> str:
+def _openshift_version(api: Api) -> str:
     try:
         status = api.get(CLUSTER_VERSIONS, "version").get("status") or {}
     except ApiError:
@@ -181,7 +181,7 @@ def _openshift(api: Api) -> str:
     return str((status.get("desired") or {}).get("version") or "")
 
 
-def _policies(api: Api) -> Iterator[Check]:
+def _check_policies(api: Api) -> Iterator[Check]:
     group, plural = _POLICIES
     name = "admission policies"
     if plural in api.served(group):
@@ -196,9 +196,11 @@ def _policies(api: Api) -> Iterator[Check]:
     )
 
 
-def _rights(api: Api) -> Iterator[Check]:
+def _check_rights(api: Api) -> Iterator[Check]:
     lacking = [
-        f"{verb} {resource.plural}" for verb, resource in _RIGHTS if not _may(api, verb, resource)
+        f"{verb} {resource.plural}"
+        for verb, resource in _RIGHTS
+        if not _is_allowed(api, verb, resource)
     ]
     if not lacking:
         yield Check("rights", CheckState.OK, "this user may install nodeside")
@@ -211,7 +213,7 @@ def _rights(api: Api) -> Iterator[Check]:
     )
 
 
-def _may(api: Api, verb: str, resource: Resource) -> bool:
+def _is_allowed(api: Api, verb: str, resource: Resource) -> bool:
     attributes = {"verb": verb, "group": resource.group, "resource": resource.plural}
     review = api.create(
         {
@@ -223,14 +225,14 @@ def _may(api: Api, verb: str, resource: Resource) -> bool:
     return (review.get("status") or {}).get("allowed") is True
 
 
-def _namespace(api: Api, namespace: str) -> Iterator[Check]:
+def _check_namespace(api: Api, namespace: str) -> Iterator[Check]:
     name = f"namespace {namespace}"
     try:
         found = api.get(NAMESPACES, namespace)
     except NotFound:
         yield Check(name, CheckState.OK, "is not there; `install` makes it, for privileged pods")
         return
-    if _ends(found):
+    if _namespace_ends(found):
         remedy = f"wait: kubectl wait --for=delete namespace/{namespace} --timeout=10m"
         yield Check(name, CheckState.MISSING, "is being deleted, with all that is in it", remedy)
         return
@@ -246,7 +248,7 @@ def _namespace(api: Api, namespace: str) -> Iterator[Check]:
     )
 
 
-def _ends(namespace: Mapping[str, Any]) -> bool:
+def _namespace_ends(namespace: Mapping[str, Any]) -> bool:
     return (namespace.get("status") or {}).get("phase") == "Terminating"
 
 
@@ -269,15 +271,15 @@ class _Nodes:
 
     def pools(self, driver: Driver | None) -> Counter[Pool]:
         """Return the pools of the nodes that the driver is for, if any, with their sizes."""
-        fitting = [node for node in self.all() if driver is not None and _fits(node, driver)]
+        fitting = [node for node in self.all() if driver is not None and _is_selected(node, driver)]
         return Counter(pool_of(node) for node in fitting or self.all())
 
 
-def _fits(node: Node, driver: Driver) -> bool:
+def _is_selected(node: Node, driver: Driver) -> bool:
     return has_hardware(node, driver.spec.hardware, assigned=False).is_selected
 
 
-def _pools(nodes: _Nodes) -> Iterator[Check]:
+def _check_pools(nodes: _Nodes) -> Iterator[Check]:
     count = len(nodes.all())
     kernels = sorted({node.kernel for node in nodes.all() if node.kernel})
     if not count:
@@ -287,7 +289,7 @@ def _pools(nodes: _Nodes) -> Iterator[Check]:
     yield Check("nodes", CheckState.OK, f"{words}: {shortlist(kernels, _SHOWN)}")
 
 
-def _labels(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
+def _check_labels(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
     if drivers and not any(driver.spec.hardware.pci for driver in drivers):
         return
     labelled = [node for node in nodes.all() if any("/pci-" in key for key in node.labels)]
@@ -303,10 +305,10 @@ def _labels(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
     yield Check(name, state, found, "" if labelled else remedy)
 
 
-def _hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
+def _check_hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
     count = len(nodes.all())
     for driver in drivers:
-        fitting = sum(_fits(node, driver) for node in nodes.all())
+        fitting = sum(_is_selected(node, driver) for node in nodes.all())
         other = (
             "is the class of the device in deviceClassWhitelist, and are the ids those of lspci?"
         )
@@ -322,7 +324,7 @@ def _hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
 def _only_vendors(nodes: _Nodes, driver: Driver) -> str:
     """Return a warning if labels do not tell the driver's devices from others of their vendor."""
     named = {f"{each.vendor}_{each.device}" for each in driver.spec.hardware.pci if each.device}
-    labels = {key for node in nodes.all() if _fits(node, driver) for key in node.labels}
+    labels = {key for node in nodes.all() if _is_selected(node, driver) for key in node.labels}
     if not named or any(name in key for name in named for key in labels):
         return ""
     return (
@@ -331,13 +333,15 @@ def _only_vendors(nodes: _Nodes, driver: Driver) -> str:
     )
 
 
-def _rivals(nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]) -> Iterator[Check]:
-    for each in rivalries(nodes.all(), drivers, others, _fits):
+def _check_rivals(
+    nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]
+) -> Iterator[Check]:
+    for each in rivalries(nodes.all(), drivers, others, _is_selected):
         state = CheckState.MISSING if each.certain else CheckState.UNKNOWN
         yield Check(each.subject, state, each.found, each.remedy)
 
 
-def _image(driver: Driver | None) -> Iterator[Check]:
+def _check_image(driver: Driver | None) -> Iterator[Check]:
     if driver is not None and not driver.spec.image:
         yield Check(
             f"image of {driver.name}",
@@ -347,19 +351,19 @@ def _image(driver: Driver | None) -> Iterator[Check]:
         )
 
 
-def _toolkits(
+def _check_toolkits(
     api: Api, nodes: _Nodes, drivers: Sequence[Driver], unread: ApiError | None
 ) -> Iterator[Check]:
     if not drivers and unread is None:
-        yield from _toolkit(api, nodes, None, "toolkit")
+        yield from _check_toolkit(api, nodes, None, "toolkit")
     for driver in drivers:
-        is_for_some = not drivers[1:] or any(_fits(node, driver) for node in nodes.all())
+        is_for_some = not drivers[1:] or any(_is_selected(node, driver) for node in nodes.all())
         if driver.spec.modules and is_for_some:
             name = f"toolkit of {driver.name}" if drivers[1:] else "toolkit"
-            yield from _toolkit(api, nodes, driver, name)
+            yield from _check_toolkit(api, nodes, driver, name)
 
 
-def _toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) -> Iterator[Check]:
+def _check_toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) -> Iterator[Check]:
     """One line for each kernel, by the same chain as the controller's."""
     chain = driver.spec.toolkit if driver is not None else Toolkit()
     streams = image_streams(api)
@@ -382,15 +386,15 @@ def _toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) -> Itera
         yield Check(f"{name} for {where}", CheckState.MISSING, found.why, remedy)
 
 
-def _definitions(api: Api) -> Iterator[Check]:
+def _check_definitions(api: Api) -> Iterator[Check]:
     old = crd_check.words(crd_check.lacking(api))
     if old:
         yield Check("definitions", CheckState.MISSING, old, crd_check.REMEDY)
 
 
-def _controller(api: Api, namespace: str) -> Iterator[Check]:
+def _check_controller(api: Api, namespace: str) -> Iterator[Check]:
     with suppress(ApiError):
-        if _ends(api.get(NAMESPACES, namespace)):
+        if _namespace_ends(api.get(NAMESPACES, namespace)):
             return  # what is left of it ends too
     try:
         who = read_leader(api, namespace)
@@ -404,7 +408,7 @@ def _controller(api: Api, namespace: str) -> Iterator[Check]:
         yield Check("controller", state, who.words)
 
 
-def _images(api: Api, namespace: str) -> Iterator[Check]:
+def _check_pulls(api: Api, namespace: str) -> Iterator[Check]:
     """Which images of our pods cannot be pulled; nothing before the installation."""
     pods = api.list(PODS, lambda pod: pod, namespace=namespace).items
     failed = dict(each for pod in pods for each in _not_pulled(pod))

@@ -81,7 +81,7 @@ class DocumentPart:
 
     def below(self) -> Iterator[DocumentPart]:
         """Yield the values of a mapping or list; reads none of them."""
-        for key, value in _pairs(self.value):
+        for key, value in _key_value_pairs(self.value):
             yield DocumentPart(value, (*self.path, key), self.read)
 
     def brief(self) -> str:
@@ -90,7 +90,7 @@ class DocumentPart:
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _pairs(value: Any) -> Iterator[tuple[str | int, Any]]:
+def _key_value_pairs(value: Any) -> Iterator[tuple[str | int, Any]]:
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, list):

@@ -79,10 +79,10 @@ class Explanation:
     def text(self) -> str:
         notice = f"{self.notice}\n\n" if self.notice else ""
         rows = [
-            *_section("wanted", self.wanted),
-            *_section("there", self.there),
-            *_section("blocks", self.blocks or ("nothing",)),
-            *_section("next", self.next or (self._nothing,)),
+            *_section_rows("wanted", self.wanted),
+            *_section_rows("there", self.there),
+            *_section_rows("blocks", self.blocks or ("nothing",)),
+            *_section_rows("next", self.next or (self._nothing,)),
         ]
         return f"{notice}{self.subject}\n" + table(rows)
 
@@ -136,14 +136,14 @@ def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
     blocks += blocking_everywhere(observed.status)
     return Explanation(
         subject=f"driver {name}",
-        wanted=tuple(_wanted(snapshot, observed)),
+        wanted=tuple(_describe_spec(snapshot, observed)),
         there=tuple(_status_lines(snapshot, observed)),
         blocks=tuple(blocks),
-        next=tuple(_next(snapshot, name, progressing)),
+        next=tuple(_planned_steps(snapshot, name, progressing)),
     )
 
 
-def _wanted(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
+def _describe_spec(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     if observed.deleting:
         yield "to be deleted"
     if observed.driver is None:
@@ -152,7 +152,7 @@ def _wanted(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     spec, context = observed.driver.spec, DriverContext(snapshot, observed, observed.driver)
     newest = report_of(context).revision_name(context.revisions.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
-    yield f"on {nodes(len(context.members))}; hardware: {_hardware(observed)}"
+    yield f"on {nodes(len(context.members))}; hardware: {_describe_hardware(observed)}"
     rollout = spec.rollout
     yield (
         f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
@@ -186,9 +186,9 @@ def _status_lines(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
         yield f"preflight {where}: {row['verdict']}: {row['message']}"
 
 
-def _next(snapshot: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
+def _planned_steps(snapshot: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
     """Yield the actions of a plan made now, with relabels grouped by reason, then progress."""
-    actions = [a for a in plan(snapshot, _now(snapshot)).actions if a.driver == name]
+    actions = [a for a in plan(snapshot, _snapshot_time(snapshot)).actions if a.driver == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
     yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
@@ -214,8 +214,10 @@ def explain_node(
     node = snapshot.nodes.get(node_name)
     if node is None:
         raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
-    actions = [a for a in plan(snapshot, _now(snapshot)).actions if _concerns(a, name, node_name)]
-    notes = _verdict(snapshot, observed, node)
+    actions = [
+        a for a in plan(snapshot, _snapshot_time(snapshot)).actions if _is_about(a, name, node_name)
+    ]
+    notes = _explain_member(snapshot, observed, node)
     return Explanation(
         subject=f"driver {name} on node {node_name}",
         wanted=tuple(notes.wanted),
@@ -225,10 +227,10 @@ def explain_node(
     )
 
 
-def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
+def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     """Return the desired state of a node, what blocks it, and what it waits for."""
     if observed.deleting:
-        leaving = DriverUnload(snapshot, observed, (), _now(snapshot))
+        leaving = DriverUnload(snapshot, observed, (), _snapshot_time(snapshot))
         return _unload_notes(leaving, node, _Notes(["nothing: the driver is being deleted"]))
     if observed.driver is None:
         return _Notes(["nothing: its document has mistakes"], [observed.mistakes])
@@ -236,11 +238,11 @@ def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     decision = next((v for v in context.rollout.decisions if v.member.node is node), None)
     if decision is None:
         leaving = DriverUnload(
-            snapshot, observed, {m.node.name for m in context.members}, _now(snapshot)
+            snapshot, observed, {m.node.name for m in context.members}, _snapshot_time(snapshot)
         )
         return _unload_notes(leaving, node, _not_for(context, node))
     fit, resolution = decision.member.fit, context.toolkits.resolutions[decision.member.pool]
-    notes = _Notes([f"the node {fit.value}", f"pool {_pool(decision.member.pool)}"])
+    notes = _Notes([f"the node {fit.value}", f"pool {_describe_pool(decision.member.pool)}"])
     notes.wanted.append(f"toolkit: {resolution.why}")
     if build := context.supply.newest_builds.get(decision.member.pool):
         notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
@@ -249,7 +251,7 @@ def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Match.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += _blocks(context, decision)
+    notes.blocks += _list_obstacles(context, decision)
     if context.rollout.drains is not None:
         notes.blocks += held_up(context.rollout.drains, observed, decision, state.newest)
     staging = context.staging
@@ -260,7 +262,7 @@ def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
         notes.blocks.append(why)
     queued = why_queued(decision, state)
     if queued or not notes.blocks:
-        notes.next += [*_awaited(decision), *filter(None, [queued])]
+        notes.next += [*_list_awaited(decision), *filter(None, [queued])]
     return notes
 
 
@@ -313,7 +315,7 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
         )
 
 
-def _blocks(context: DriverContext, decision: NodeDecision) -> Iterator[str]:
+def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[str]:
     member, row = decision.member, decision.row
     build = report_of(context).builds.get(member.pool)
     if build is not None and (reason := pool_reason(build, [decision])) is not None:
@@ -348,7 +350,7 @@ def _pod_problem(member: DriverNode) -> Iterator[str]:
         yield image_pulls.remedy(unpulled[0].message)
 
 
-def _awaited(decision: NodeDecision) -> Iterator[str]:
+def _list_awaited(decision: NodeDecision) -> Iterator[str]:
     """Yield what a node that nothing blocks is waiting for."""
     if decision.place is not Place.NEWEST:
         yield decision.row.why
@@ -385,22 +387,22 @@ def _on_node(snapshot: Snapshot, name: str, node: Node, events: Mapping[str, str
         yield f"service {service}"
 
 
-def _concerns(action: Action, driver: str, node: str) -> bool:
+def _is_about(action: Action, driver: str, node: str) -> bool:
     """Return whether an action is about the node; an uncordon counts for any Driver."""
     if not isinstance(action, LabelNode | Cordon | Uncordon | EvictPod) or action.node != node:
         return False
     return isinstance(action, Uncordon) or action.driver == driver
 
 
-def _now(snapshot: Snapshot) -> float:
+def _snapshot_time(snapshot: Snapshot) -> float:
     return snapshot.now or time.time()
 
 
-def _section(name: str, lines: Sequence[str]) -> list[Row]:
+def _section_rows(name: str, lines: Sequence[str]) -> list[Row]:
     return [(name if i == 0 else "", line) for i, line in enumerate(lines)]
 
 
-def _hardware(observed: DriverObject) -> str:
+def _describe_hardware(observed: DriverObject) -> str:
     assert observed.driver is not None
     hardware = observed.driver.spec.hardware
     devices = [f"PCI {d.vendor}:{d.device or '*'}" for d in hardware.pci]
@@ -408,5 +410,5 @@ def _hardware(observed: DriverObject) -> str:
     return " and ".join([" or ".join(devices), *labels] if devices else labels) or "every node"
 
 
-def _pool(pool: Pool) -> str:
+def _describe_pool(pool: Pool) -> str:
     return f"{pool.os_version} {pool.kernel} {pool.architecture}"

@@ -30,11 +30,11 @@ def needed() -> Iterator[None]:
             raise
         raise SystemRefused(
             f"nodeside-cluster needs Python packages that are not installed, such as {name}",
-            hint=f"install them: {_command()}",
+            hint=f"install them: {_pip_command()}",
         ) from error
 
 
-def _command() -> str:
+def _pip_command() -> str:
     """Return the pip command for the source that was installed here; it is not in any index."""
     import json
     import shlex

@@ -90,10 +90,12 @@ def _node_row(data: dict[str, Any]) -> NodeRow | None:
 
 
 def as_page(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> str:
-    return page("Drivers of a cluster", _parts(overview, rows, url, now))
+    return page("Drivers of a cluster", _page_parts(overview, rows, url, now))
 
 
-def _parts(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> Iterator[str]:
+def _page_parts(
+    overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime
+) -> Iterator[str]:
     yield paragraph(f"{url}, {now:%Y-%m-%d %H:%M:%S} UTC")
     if overview.read_leader.words:
         yield paragraph(overview.read_leader.words)
@@ -102,16 +104,16 @@ def _parts(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime)
         yield paragraph("There is no Driver in this cluster.")
         return
     header = ("driver", "version", *_COUNTS, "status", "why")
-    yield html_table(header, [_driver(row_of(each)) for each in drivers])
+    yield html_table(header, [_driver_row(row_of(each)) for each in drivers])
     yield heading("Nodes by state")
-    shown = [_bar(each.name, each.status, rows) for each in drivers]
+    shown = [_rollout_bar(each.name, each.status, rows) for each in drivers]
     used = {name for bar in shown for name, _ in bar.parts}
     yield bars("nodes by state", shown, {name: c for name, c in _COLORS.items() if name in used})
     for title, columns, rows_of in _TABLES:
-        yield from _titled(title, columns, [row for each in drivers for row in rows_of(each)])
+        yield from _titled_table(title, columns, [row for each in drivers for row in rows_of(each)])
     for each in drivers:
         mine = [row for row in rows if row.report.driver == each.name]
-        yield from _nodes(each.name, sorted(mine, key=_worst_first))
+        yield from _node_table(each.name, sorted(mine, key=_worst_first))
 
 
 _COUNTS = ("nodes", "updated", "ready", "failed")
@@ -122,20 +124,22 @@ _TABLES: tuple[tuple[str, Row, Callable[[DriverObject], Iterator[Row]]], ...] = 
 )
 
 
-def _driver(row: Sequence[str]) -> list[str | Cell]:
+def _driver_row(row: Sequence[str]) -> list[str | Cell]:
     name, version, *counted, status, why = row
     words = good(status) if status == "Ready" else bad(status)
     return [name, version, *map(number, counted), words, long(why)]
 
 
-def _titled(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _titled_table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> Iterator[str]:
     if rows:
         yield heading(title)
         cells: list[list[str | Cell]] = [[*row[:-1], long(row[-1])] for row in rows]
         yield html_table(header, cells)
 
 
-def _bar(name: str, status: Mapping[str, Any], rows: Sequence[NodeRow]) -> Bar:
+def _rollout_bar(name: str, status: Mapping[str, Any], rows: Sequence[NodeRow]) -> Bar:
     states = Counter(row.state for row in rows if row.report.driver == name)
     wanted = int(counts_of(status.get("nodes", {}))[0])
     silent = max(0, wanted - states.total())
@@ -150,7 +154,7 @@ def _worst_first(row: NodeRow) -> tuple[bool, bool, str]:
     return state != State.FAILED.value, state == State.READY.value, row.report.node
 
 
-def _nodes(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
+def _node_table(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
     """One row for each node: what it runs, where the modules came from, and what is wrong."""
     if not rows:
         return
@@ -163,7 +167,7 @@ def _nodes(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
     yield html_table(header, [_node(row, stages) for row in rows[:_NODES]])
 
 
-def _state(state: str) -> str | Cell:
+def _state_cell(state: str) -> str | Cell:
     if state == State.READY.value:
         return good(state)
     return bad(state) if state == State.FAILED.value else state or "unknown"
@@ -174,4 +178,4 @@ def _node(row: NodeRow, stages: Sequence[str]) -> list[str | Cell]:
     times = (number(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in stages)
     said = "; ".join(part for part in (told.reason, told.message) if part)
     why = long("" if told.state == State.READY.value else said)
-    return [told.node, _state(told.state), told.version, told.kernel, told.source, *times, why]
+    return [told.node, _state_cell(told.state), told.version, told.kernel, told.source, *times, why]

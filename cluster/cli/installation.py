@@ -86,7 +86,7 @@ def manifests(
         raise click.UsageError("--extended-resource goes with --driver")
     if (output is None) is not (format == FORMATS[0]):
         raise click.UsageError("--output goes with --format helm or kustomize, and they with it")
-    installation = _installation(namespace, chosen)
+    installation = _settings_from(namespace, chosen)
     if not chosen["image"]:
         click.echo(f"note: without --image the controller's is {IMAGE}, on no registry", err=True)
     if output is None:
@@ -152,8 +152,8 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
             hint="make the image and push it (images/README.md), then: nodeside-cluster install "
             "--image registry.example.com/nodeside/nodeside-cluster:TAG",
         )
-    documents = all_of(_installation(connection.namespace, chosen))
-    _report(apply_all(connection.open(), documents))
+    documents = all_of(_settings_from(connection.namespace, chosen))
+    _print_steps(apply_all(connection.open(), documents))
 
 
 @click.command()
@@ -187,7 +187,7 @@ def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
         if not click.confirm(question):
             click.echo("nothing was deleted")
             return
-    _report(delete_all(connection.open(), documents, deadline=timeout))
+    _print_steps(delete_all(connection.open(), documents, deadline=timeout))
 
 
 @click.command(name="import")
@@ -216,7 +216,7 @@ def import_module(module: Path, image: str) -> None:
 COMMANDS = (crds, manifests, install, uninstall, import_module)
 
 
-def _installation(namespace: str, chosen: Mapping[str, Any]) -> InstallSettings:
+def _settings_from(namespace: str, chosen: Mapping[str, Any]) -> InstallSettings:
     from cluster.install.manifests import IMAGE, InstallSettings
     from cluster.install.pull_specs import beside
 
@@ -225,7 +225,7 @@ def _installation(namespace: str, chosen: Mapping[str, Any]) -> InstallSettings:
     return InstallSettings(namespace, **{**chosen, **images})
 
 
-def _report(steps: Iterable[str]) -> None:
+def _print_steps(steps: Iterable[str]) -> None:
     """Print each step as it is done. A closed pipe (`| head`) does not stop the steps."""
     closed: BrokenPipeError | None = None
     for line in steps:

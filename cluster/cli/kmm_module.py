@@ -91,17 +91,17 @@ class _Import:
         return [*order, self.own] if self.own and kernel_name(self.own) not in named else order
 
     def fields(self) -> Iterator[_Field]:
-        yield self._version()
-        yield self._image()
-        yield self._hardware()
-        yield from self._build()
-        yield self._modules()
-        yield from self._conflicts()
-        yield from self._firmware()
-        yield from self._signing()
-        yield from self._stages()
+        yield self._version_field()
+        yield self._image_field()
+        yield self._hardware_field()
+        yield from self._build_fields()
+        yield self._modules_field()
+        yield from self._conflict_fields()
+        yield from self._firmware_fields()
+        yield from self._signing_fields()
+        yield from self._stage_fields()
 
-    def _version(self) -> _Field:
+    def _version_field(self) -> _Field:
         given = self.container.part("version").text()
         if given and patterns.VERSION.fits(given):
             return _Field("version", given)
@@ -109,7 +109,7 @@ class _Import:
             return _Field("version", _FIRST, [f"not {given}: expected {patterns.VERSION.words}"])
         return _Field("version", _FIRST, ["a Module has no version unless its upgrade is ordered"])
 
-    def _image(self) -> _Field:
+    def _image_field(self) -> _Field:
         comments = ["the driver image: source and driver.yaml on nodeside's base image"]
         images = (place.part("containerImage").text() for place in self.places)
         comments += [
@@ -117,12 +117,12 @@ class _Import:
         ]
         return _Field("image", self.image, comments)
 
-    def _hardware(self) -> _Field:
+    def _hardware_field(self) -> _Field:
         selector = {str(k): str(v) for k, v in self.spec.part("selector").mapping().items()}
         comments = ["better: pci, by the device that the driver is for"]
         return _Field("hardware", {"nodeSelector": selector}, comments)
 
-    def _build(self) -> Iterator[_Field]:
+    def _build_fields(self) -> Iterator[_Field]:
         """How the modules are made: a Dockerfile there, a source with a Makefile here."""
         if not self.container:
             return
@@ -140,12 +140,12 @@ class _Import:
                 comments.append(f"{kernels}: was built elsewhere; here by the node or by a Job")
         yield _Field("source", {"path": "src"}, comments)
 
-    def _modules(self) -> _Field:
+    def _modules_field(self) -> _Field:
         modules: list[dict[str, Any]] = [{"name": name} for name in self.module_names]
         comments: list[str] = []
         for module in modules:
             if self.own and kernel_name(module["name"]) == kernel_name(self.own):
-                values, comments = _values(self.modprobe.part("parameters").texts())
+                values, comments = _split_parameters(self.modprobe.part("parameters").texts())
                 if values:
                     module["parameters"] = values
         if modules:
@@ -155,7 +155,7 @@ class _Import:
         none = "none: the driver is the kernel's own, so `devices` have to be named"
         return _Field("modules", modules, [none])
 
-    def _conflicts(self) -> Iterator[_Field]:
+    def _conflict_fields(self) -> Iterator[_Field]:
         names: dict[str, None] = {}
         for place in self.places:
             names |= dict.fromkeys(place.part("inTreeModulesToRemove").texts())
@@ -167,11 +167,11 @@ class _Import:
         if names:
             yield _Field("conflicts", {"modules": others}, comments)
 
-    def _firmware(self) -> Iterator[_Field]:
+    def _firmware_fields(self) -> Iterator[_Field]:
         if path := self.modprobe.part("firmwarePath").text():
             yield _Field("firmware", {"path": path})
 
-    def _signing(self) -> Iterator[_Field]:
+    def _signing_fields(self) -> Iterator[_Field]:
         signs = [place.part("sign") for place in self.places if place.part("sign")]
         if not signs:
             return
@@ -186,7 +186,7 @@ class _Import:
         names = {"key": "/signing/key.pem", "certificate": "/signing/certificate.der"}
         yield _Field("signing", names, comments)
 
-    def _stages(self) -> Iterator[_Field]:
+    def _stage_fields(self) -> Iterator[_Field]:
         stages, comments = [], []
         for each in workloads(self.spec):
             manifests = f"{self.name}-{each.stage}"
@@ -214,7 +214,7 @@ class _Import:
             )
 
 
-def _values(parameters: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _split_parameters(parameters: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the values of module parameters by name, and comments about what gets lost.
 
     The kernel sets a parameter as often as it is given, each time anew; a `-` and a `_` are the
@@ -251,16 +251,16 @@ def convert(text: str, where: str, image: str) -> str:
     What is missing for a valid Driver is said in comments at the top. Raises SpecError if the text
     is not one Module.
     """
-    module = _Import(_read(text, where), image)
-    body = _body(module)
+    module = _Import(_parse_module(text, where), image)
+    body = _write_document(module)
     further = [f"---\n{write_yaml(each)}" for each in module.further()]
     head = [f"# Made of the Module {_one_line(module.title)} of Kernel Module Management.\n"]
     head += [f"# {_one_line(note)}\n" for note in module.notes()]
     head += [f"# {_one_line(note)}\n" for note in remarks(module.module.unread())]
-    return "".join((*_mistakes(body), *head, body, *further))
+    return "".join((*_mistake_comments(body), *head, body, *further))
 
 
-def _read(text: str, where: str) -> DocumentPart:
+def _parse_module(text: str, where: str) -> DocumentPart:
     document = read_yaml(text, where)
     if document.mistakes:  # such as a key that appears twice
         raise refuse(document, document.mistakes)
@@ -273,7 +273,7 @@ def _read(text: str, where: str) -> DocumentPart:
     return module
 
 
-def _body(module: _Import) -> str:
+def _write_document(module: _Import) -> str:
     lines = ["apiVersion: nodeside.io/v1alpha1", "kind: Driver", "metadata:"]
     lines += [f"  name: {module.name}", "spec:"]
     for each in module.fields():
@@ -282,7 +282,7 @@ def _body(module: _Import) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mistakes(driver: str) -> list[str]:
+def _mistake_comments(driver: str) -> list[str]:
     """Return what a person has to mend before the result is a Driver, as comments."""
     try:
         read_text(driver, "Driver")

@@ -67,21 +67,26 @@ def remarks(unread: Iterable[DocumentPart]) -> Iterator[str]:
     A part that the table knows only in pieces is said in pieces.
     """
     for part in unread:
-        place = _place(part)
+        place = _generic_place(part)
         pieces = list(part.below())
-        if pieces and not _known(place) and any(each.startswith(f"{place}.") for each in _REMARKS):
+        if (
+            pieces
+            and not _find_remark(place)
+            and any(each.startswith(f"{place}.") for each in _REMARKS)
+        ):
             yield from remarks(pieces)
         else:
             value = "" if place in _SILENT else f" ({part.brief()})"
-            yield f"{in_words(part.path).removeprefix('$.')}{value}: {_known(place) or _UNKNOWN}"
+            remark = _find_remark(place) or _UNKNOWN
+            yield f"{in_words(part.path).removeprefix('$.')}{value}: {remark}"
 
 
-def _place(part: DocumentPart) -> str:
+def _generic_place(part: DocumentPart) -> str:
     keys = [key for key in part.path if isinstance(key, str)]
     return ".".join(keys).replace("container.kernelMappings.", "container.", 1)
 
 
-def _known(place: str) -> str:
+def _find_remark(place: str) -> str:
     """Return the sentence about a place, or about the next one around it."""
     while place and place not in _REMARKS:
         place = place.rpartition(".")[0]

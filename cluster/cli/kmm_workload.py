@@ -37,7 +37,7 @@ class Workload:
     host_network: bool = False
 
 
-def _field(name: str, path: str) -> dict[str, Any]:
+def _field_reference(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
@@ -53,8 +53,8 @@ _DRA = Workload(
     "`devices` with `expose: dra` needs no DRA driver",
     {"kubelet-plugins": _PLUGINS, "kubelet-registry": _REGISTRY, "cdi": _CDI},
     variables=(
-        _field("NODE_NAME", "spec.nodeName"),
-        _field("POD_UID", "metadata.uid"),
+        _field_reference("NODE_NAME", "spec.nodeName"),
+        _field_reference("POD_UID", "metadata.uid"),
         {"name": "CDI_ROOT", "value": _CDI},
         {"name": "KUBELET_REGISTRAR_DIRECTORY_PATH", "value": _REGISTRY},
         {"name": "KUBELET_PLUGINS_DIRECTORY_PATH", "value": _PLUGINS},
@@ -79,7 +79,7 @@ def workloads(spec: DocumentPart) -> Iterator[Workload]:
 def config_map(workload: Workload, spec: DocumentPart, name: str) -> dict[str, Any]:
     """Return the ConfigMap `name` of a stage, with the DaemonSet as a template."""
     labels = {"app": name}
-    pod = _pod(workload, spec.part(workload.key))
+    pod = _pod_spec(workload, spec.part(workload.key))
     if tolerations := spec.part("tolerations").listed():
         pod["tolerations"] = tolerations
     daemonset = {
@@ -95,16 +95,16 @@ def config_map(workload: Workload, spec: DocumentPart, name: str) -> dict[str, A
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": "nodeside"},
-        "data": {"daemonset.yaml": _escaped(write_yaml(daemonset))},
+        "data": {"daemonset.yaml": _escape_template(write_yaml(daemonset))},
     }
 
 
-def _escaped(text: str) -> str:
+def _escape_template(text: str) -> str:
     """Return a text as a template that renders to it."""
     return _TEMPLATE.sub(lambda found: "{{ '" + found[0] + "' }}", text)
 
 
-def _pod(workload: Workload, section: DocumentPart) -> dict[str, Any]:
+def _pod_spec(workload: Workload, section: DocumentPart) -> dict[str, Any]:
     volumes = [
         {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
         for name, path in workload.paths.items()
@@ -112,7 +112,7 @@ def _pod(workload: Workload, section: DocumentPart) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "priorityClassName": "system-node-critical",
         **({"hostNetwork": True} if workload.host_network else {}),
-        "containers": [_container(workload, section.part("container").mapping())],
+        "containers": [_container_spec(workload, section.part("container").mapping())],
         "volumes": [*section.part("volumes").listed(), *volumes],
     }
     if first := section.part("initContainer").mapping():
@@ -123,7 +123,7 @@ def _pod(workload: Workload, section: DocumentPart) -> dict[str, Any]:
     return pod
 
 
-def _container(workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
+def _container_spec(workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
     mounts = [{"name": name, "mountPath": path} for name, path in workload.paths.items()]
     main: dict[str, Any] = {
         "name": workload.stage,
@@ -131,13 +131,13 @@ def _container(workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
         **(workload.container or {}),
         **given,
     }
-    main["volumeMounts"] = [*_listed(given, "volumeMounts"), *mounts]
-    if environment := [*workload.variables, *_listed(given, "env")]:
+    main["volumeMounts"] = [*_list_of(given, "volumeMounts"), *mounts]
+    if environment := [*workload.variables, *_list_of(given, "env")]:
         main["env"] = environment
     return main
 
 
-def _listed(given: Mapping[str, Any], key: str) -> list[Any]:
+def _list_of(given: Mapping[str, Any], key: str) -> list[Any]:
     value = given.get(key)
     return value if isinstance(value, list) else []
 

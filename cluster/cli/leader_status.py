@@ -53,7 +53,7 @@ def read_leader(api: Api, namespace: str) -> LeaderStatus:
         lease = api.get(LEASES, LEASE, namespace=namespace)
     except NotFound:
         _check_installed(api, namespace)
-        return LeaderStatus(False, f"no controller has led yet; {_look(namespace)}")
+        return LeaderStatus(False, f"no controller has led yet; {_look_command(namespace)}")
     except Forbidden as error:
         return LeaderStatus(None, f"whether a controller leads is not known: {error}")
     return read(lease, namespace, api.now())
@@ -73,15 +73,15 @@ def read(lease: Mapping[str, Any], namespace: str, now: float) -> LeaderStatus:
     holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
     since = f" since {renewed[:19]}Z" if renewed else ""
     if not holder:
-        return LeaderStatus(False, f"no controller leads{since}; {_look(namespace)}")
+        return LeaderStatus(False, f"no controller leads{since}; {_look_command(namespace)}")
     silent = now - seconds(f"{renewed[:19]}Z")  # without the fraction
     if silent > float(spec.get("leaseDurationSeconds") or 0) + _CLOCKS:
-        words = f"no controller leads: {holder} did, and has been silent{since}; {_look(namespace)}"
-        return LeaderStatus(False, words)
+        words = f"no controller leads: {holder} did, and has been silent{since}"
+        return LeaderStatus(False, f"{words}; {_look_command(namespace)}")
     return LeaderStatus(True)
 
 
-def _look(namespace: str) -> str:
+def _look_command(namespace: str) -> str:
     return f"see kubectl -n {namespace} get pods"
 
 
@@ -89,7 +89,7 @@ def _check_installed(api: Api, namespace: str) -> None:
     try:
         api.get(DEPLOYMENTS, CONTROLLER, namespace=namespace)
     except NotFound:
-        where = _elsewhere(api)
+        where = _find_namespace(api)
         hint = (
             f"it is in namespace {where}: add --namespace {where}"
             if where not in ("", namespace)
@@ -104,7 +104,7 @@ def _check_installed(api: Api, namespace: str) -> None:
         return  # cannot be determined
 
 
-def _elsewhere(api: Api) -> str:
+def _find_namespace(api: Api) -> str:
     """Return the namespace in which nodeside is installed; "" if it cannot be found."""
     with suppress(ApiError):
         binding = api.get(_BINDINGS, CONTROLLER)

@@ -185,8 +185,8 @@ def status(*, connection: Connection, driver: str, output: str, watch: bool) -> 
             if output == "table" and sys.stdout.isatty():
                 _show_in_place(current)
             else:
-                _show(current, output)
-    _show(current, output)
+                _print_overview(current, output)
+    _print_overview(current, output)
     raise SystemExit(ExitCode.OK if current.ready else ExitCode.NOT_READY)
 
 
@@ -196,7 +196,7 @@ def _show_in_place(current: Overview) -> None:
     click.echo(f"\x1b[H{lines}\x1b[J", nl=False)
 
 
-def _show(current: Overview, output: str) -> None:
+def _print_overview(current: Overview, output: str) -> None:
     if output == "table":
         click.echo(current.table())
         return

@@ -42,7 +42,7 @@ def newest_events(api: Api, snapshot: Snapshot, driver: str, node: Node) -> Mapp
     events: dict[str, str] = {}
     for pod in snapshot.pods.values():
         is_awaited = pod.driver == driver and pod.node == node.name and pod.created > since
-        if is_awaited and (event := _newest(api, pod)):
+        if is_awaited and (event := _newest_event(api, pod)):
             ago = max(0, round(api.now() - event.time))
             events[pod.name] = f"{event.message} ({ago}s ago)"
     return events
@@ -65,7 +65,7 @@ def _uid_and_name(pod: dict[str, Any]) -> tuple[str, str]:
     return text(metadata, "uid"), f"{text(metadata, 'namespace')}/{text(metadata, 'name')}"
 
 
-def _newest(api: Api, pod: DriverPod) -> _Event | None:
+def _newest_event(api: Api, pod: DriverPod) -> _Event | None:
     try:
         fields = f"involvedObject.uid={pod.uid}"
         page = api.list(_EVENTS, _event_from, namespace=pod.namespace, fields=fields)

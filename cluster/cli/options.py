@@ -76,7 +76,7 @@ def connected(function: F) -> F:
 _COMPLETED_WITHIN = 2.0  # seconds; a shell waits for it
 
 
-def _names(plural: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def _complete_names(plural: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a completion by the names of the objects in the cluster; nothing if none answers."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -100,9 +100,9 @@ def _names(plural: str) -> Callable[[click.Context, click.Parameter, str], list[
     return complete
 
 
-DRIVER = click.argument("driver", shell_complete=_names("drivers"))
-ANY_DRIVER = click.argument("driver", default="", shell_complete=_names("drivers"))
-ANY_NODE = click.argument("node", default="", shell_complete=_names("nodes"))
+DRIVER = click.argument("driver", shell_complete=_complete_names("drivers"))
+ANY_DRIVER = click.argument("driver", default="", shell_complete=_complete_names("drivers"))
+ANY_NODE = click.argument("node", default="", shell_complete=_complete_names("nodes"))
 
 
 # `uname -m` of the architectures that Kubernetes supports.
@@ -122,7 +122,7 @@ def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
     return word
 
 
-def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+def _parse_proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
     """Parse `NAME=VALUE` options into a mapping."""
     proxies = {}
     for word in words:
@@ -134,7 +134,7 @@ def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> d
     return proxies
 
 
-def _labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+def _parse_labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
     """Parse `KEY=VALUE` options into a mapping. manifests.py validates them as node labels."""
     pairs = [word.partition("=") for word in words]
     for word, (key, equals, _value) in zip(words, pairs, strict=True):
@@ -151,7 +151,7 @@ PROXIES = click.option(
     "--proxy",
     metavar="NAME=VALUE",
     multiple=True,
-    callback=_proxies,
+    callback=_parse_proxies,
     help=f"For driver pods; NAME is {', '.join(PROXY_NAMES[:2])} or {PROXY_NAMES[2]}.",
 )
 
@@ -186,7 +186,7 @@ _INSTALLED = {
         "--node-selector",
         metavar="KEY=VALUE",
         multiple=True,
-        callback=_labels,
+        callback=_parse_labels,
         help="Label of the nodes that the controller itself may run on.",
     ),
 }

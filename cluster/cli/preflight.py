@@ -63,25 +63,27 @@ def preflight(
     if toolkit and not PULL_SPEC.fits(toolkit):
         words = f"--toolkit {toolkit}: expected {PULL_SPEC.words}"
         raise UsageError(words, hint=PULL_SPEC.remedy(toolkit))
-    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGTERM, _interrupt_on_sigterm)
     api, place = connection.open(), Preflight(os_version, kernel, toolkit)
     settings = as_installed(api, connection.settings())
     build = trial_build.trial_of(api, driver, place, architecture)
-    done = trial_build.TrialBuild(api, settings, build, _say, _line, timeout).run()
+    done = trial_build.TrialBuild(
+        api, settings, build, _print_progress, _print_log_line, timeout
+    ).run()
     click.echo(done.json() if output == "json" else done.text())
     raise SystemExit(done.exit_code)
 
 
-def _interrupted(*_: Any) -> None:
+def _interrupt_on_sigterm(*_: Any) -> None:
     """Handle SIGTERM like Ctrl-C, so that it cleans up."""
     raise KeyboardInterrupt
 
 
-def _say(words: str) -> None:
+def _print_progress(words: str) -> None:
     from nodeside.log import escaped  # it may quote a container or a kubelet
 
     click.echo(escaped(words), err=True)
 
 
-def _line(line: str) -> None:
-    _say(f"build | {line}")
+def _print_log_line(line: str) -> None:
+    _print_progress(f"build | {line}")

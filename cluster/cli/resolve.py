@@ -58,7 +58,7 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
     Evidence from nodes about an image is left out, since the question is not about a node. Raises
     NoSuchObject, and KernelNeeded if the image depends on the kernel and none is given.
     """
-    chain = _chain(api, driver) if driver else Toolkit()
+    chain = _read_chain(api, driver) if driver else Toolkit()
     if not pool.kernel and _KERNEL in chain.image_template:
         raise KernelNeeded(
             f"toolkit.imageTemplate of driver {driver} names the kernel",
@@ -82,7 +82,7 @@ def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evi
     return Evidence(TagLabels(api).read(asked))
 
 
-def _chain(api: Api, driver: str) -> Toolkit:
+def _read_chain(api: Api, driver: str) -> Toolkit:
     try:
         observed = driver_from(api.get(DRIVERS, driver))
     except NotFound:

@@ -43,10 +43,10 @@ def rivalries(
             told.add(pair)
             shared = [node.name for node in nodes if fits(node, driver) and fits(node, other)]
             if shared:
-                yield from _between(driver, other, modules, ids, shortlist(shared, _SHOWN))
+                yield from _compare_drivers(driver, other, modules, ids, shortlist(shared, _SHOWN))
 
 
-def _between(
+def _compare_drivers(
     driver: Driver, other: Driver, modules: Sequence[str], ids: Sequence[str], where: str
 ) -> Iterator[Rivalry]:
     """Yield one line about a module, or else about a device.

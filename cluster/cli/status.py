@@ -52,9 +52,11 @@ class Overview:
         return not self.read_leader.absent and all(map(_is_ready, self.drivers.values()))
 
     def table(self) -> str:
-        return "\n\n".join(part for part in (self.read_leader.words, *self._tables()) if part)
+        return "\n\n".join(
+            part for part in (self.read_leader.words, *self._format_tables()) if part
+        )
 
-    def _tables(self) -> Iterator[str]:
+    def _format_tables(self) -> Iterator[str]:
         if not self.drivers:
             yield "no Driver in this cluster; begin with: kubectl apply -f driver.yaml"
             return
@@ -101,7 +103,7 @@ def watch_status(
     It uses a watch, so it costs little.
     """
     wakes, shown = Wakeup(), None
-    with _watched(api, wakes) as drivers:
+    with _watch_drivers(api, wakes) as drivers:
         while True:
             wakes.wait(0)  # clears earlier wakeups; changes from here on wake the loop again
             current = overview(drivers.objects() or {}, read_leader(api, namespace), driver)
@@ -113,7 +115,7 @@ def watch_status(
 
 
 @contextmanager
-def _watched(api: Api, wakes: Wakeup) -> Iterator[Reflector[DriverObject]]:
+def _watch_drivers(api: Api, wakes: Wakeup) -> Iterator[Reflector[DriverObject]]:
     drivers = Reflector(api, Selection(DRIVERS, driver_from), wakes.wake)
     drivers.start()
     try:

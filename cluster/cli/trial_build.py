@@ -130,14 +130,14 @@ class TrialBuild:
     def run(self) -> TrialResult:
         """Run the build to its end. Raises DeadlinePassed, ApiError."""
         ends = self.now() + self.timeout
-        with self._job() as name:
-            pod = self._await(name, ends, self._begun)
-            self._follow(pod, ends)
-            pod = self._await(name, ends, _has_ended)
-        return self._read(pod)
+        with self._created_job() as name:
+            pod = self._await_pod(name, ends, self._has_begun)
+            self._follow_log(pod, ends)
+            pod = self._await_pod(name, ends, _has_ended)
+        return self._read_result(pod)
 
     @contextmanager
-    def _job(self) -> Iterator[str]:
+    def _created_job(self) -> Iterator[str]:
         """Create the Job and a ConfigMap with its driver.yaml, and yield the Job's name.
 
         The Job owns the ConfigMap, and stays suspended until both exist. It is deleted at the end.
@@ -145,7 +145,7 @@ class TrialBuild:
         name = f"{self.build.driver.name}-preflight-{secrets.token_hex(4)}"
         namespace = self.settings.namespace
         try:
-            made = self.api.create(self._document(name))
+            made = self.api.create(self._job_document(name))
             owner = {**_JOB_OWNER, "name": name, "uid": made["metadata"]["uid"]}
             self.api.create(self._config_map(name, owner))
             self.api.merge_patch(JOBS, name, {"spec": {"suspend": False}}, namespace=namespace)
@@ -155,7 +155,7 @@ class TrialBuild:
             with suppress(NotFound):
                 self.api.delete(JOBS, name, namespace=namespace)
 
-    def _document(self, name: str) -> dict[str, Any]:
+    def _job_document(self, name: str) -> dict[str, Any]:
         spec = job_spec(self.build, self.settings, config_map=name)
         spec |= {"suspend": True, "backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT}
         spec["activeDeadlineSeconds"] = max(1, int(self.timeout))
@@ -177,7 +177,7 @@ class TrialBuild:
     def _labels(self) -> dict[str, str]:
         return {MANAGED_BY: PREFLIGHT, DRIVER_LABEL: self.build.driver.name}
 
-    def _await(
+    def _await_pod(
         self, name: str, ends: float, holds: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
         """Wait for the pod until `holds` is true, and return it. Reports why it waits on changes.
@@ -186,7 +186,7 @@ class TrialBuild:
         """
         reported = ""
         while True:
-            pod = self._pod(name)
+            pod = self._read_pod(name)
             if pod is not None and holds(pod):
                 return pod
             words = waiting_message(build_pod_from(pod).waiting) if pod is not None else ""
@@ -201,7 +201,7 @@ class TrialBuild:
                 )
             self.pause(_LOOK)
 
-    def _pod(self, name: str) -> dict[str, Any] | None:
+    def _read_pod(self, name: str) -> dict[str, Any] | None:
         selector = f"batch.kubernetes.io/job-name={name}"
         pods = self.api.list(
             PODS,
@@ -211,25 +211,25 @@ class TrialBuild:
         )
         return pods.items[0] if pods.items else None
 
-    def _begun(self, pod: dict[str, Any]) -> bool:
+    def _has_begun(self, pod: dict[str, Any]) -> bool:
         """Return whether the compiler has started, or the pod has ended before that."""
         return _has_ended(pod) or any(
             each["name"] == ANSWER and each.get("state", {}).keys() & {"running", "terminated"}
             for each in pod.get("status", {}).get("initContainerStatuses", ())
         )
 
-    def _follow(self, pod: dict[str, Any], ends: float) -> None:
+    def _follow_log(self, pod: dict[str, Any], ends: float) -> None:
         """Follow the compiler's log to its end. An unreadable log does not stop the build."""
         name = pod["metadata"]["name"]
         try:
             for line in self.api.follow_log(
                 name, ANSWER, namespace=self.settings.namespace, seconds=ends - self.now()
             ):
-                self.line(_plain(line))
+                self.line(_log_message(line))
         except ApiError as error:
             self.say(f"cannot read the log of the build: {error}")
 
-    def _read(self, pod: dict[str, Any]) -> TrialResult:
+    def _read_result(self, pod: dict[str, Any]) -> TrialResult:
         build_pod = build_pod_from(pod)
         lost = build_pod.ended or "its pod reported nothing"
         outcome = build_pod.outcome or BuildOutcome(
@@ -257,7 +257,7 @@ def _exit_code(pod: dict[str, Any]) -> int:
     return code if code in {int(known) for known in ExitCode} else int(ExitCode.SYSTEM)
 
 
-def _plain(line: str) -> str:
+def _log_message(line: str) -> str:
     """Return the message of a JSON log line of the toolkit; other lines unchanged."""
     with suppress(ValueError, RecursionError):
         record = json.loads(line)

@@ -38,10 +38,10 @@ def daemonset(wanted: DaemonSetInput) -> Document:
     document: Document = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": _metadata(wanted),
+        "metadata": _object_metadata(wanted),
         "spec": {
             "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": _selector(wanted)},
+            "selector": {"matchLabels": _node_selector(wanted)},
             # A new pod finds its modules loaded and changes nothing, so replacing pods is cheap. A
             # new revision must roll out slowly and therefore gets its own DaemonSet.
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
@@ -63,14 +63,14 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObje
     Fields that we do not set count as API server defaults as long as nobody owns them.
     """
     ours = daemonset_from(document)
-    marked = _marks(ours) == _marks(found)
+    marked = _stored_values(ours) == _stored_values(found)
     edited = not holds(document["spec"], found.spec) or has_additions(found.kept, document)
     if marked and not edited:
         return None
     return over(found.kept, document, edited=marked)
 
 
-def _marks(found: DaemonSetObject) -> tuple[object, ...]:
+def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
     """Returns the values stored in its labels and annotations."""
     notes = found.applied, found.toolkit, found.link, found.refused
     return found.pool, found.driver, found.revision, *notes
@@ -80,14 +80,14 @@ def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
     """Returns whether `differs` gives the same result for both: it ignores status and times."""
     if one is other:
         return True
-    return one == other and _owners(one) == _owners(other)
+    return one == other and _owner_references(one) == _owner_references(other)
 
 
-def _owners(found: DaemonSetObject) -> list[dict[str, Any]]:
+def _owner_references(found: DaemonSetObject) -> list[dict[str, Any]]:
     return [{k: v for k, v in each.items() if k != "time"} for each in found.kept.managed]
 
 
-def _metadata(wanted: DaemonSetInput) -> Document:
+def _object_metadata(wanted: DaemonSetInput) -> Document:
     return {
         "name": wanted.name,
         "namespace": wanted.settings.namespace,
@@ -105,7 +105,7 @@ def _metadata(wanted: DaemonSetInput) -> Document:
     }
 
 
-def _selector(wanted: DaemonSetInput) -> dict[str, str]:
+def _node_selector(wanted: DaemonSetInput) -> dict[str, str]:
     return {DRIVER_LABEL: wanted.driver.name, ASSIGNMENT_LABEL: wanted.assignment}
 
 
@@ -114,6 +114,6 @@ def _pod_metadata(wanted: DaemonSetInput) -> Document:
     if wanted.settings.scc:
         notes["openshift.io/required-scc"] = wanted.settings.scc
     return {
-        "labels": object_labels(wanted.driver.name, wanted.revision) | _selector(wanted),
+        "labels": object_labels(wanted.driver.name, wanted.revision) | _node_selector(wanted),
         "annotations": notes,
     }

@@ -80,8 +80,8 @@ class NodeDeadlines:
         if waits and self.driver.spec.after:
             return NO_DEADLINE
         if report is not None and report.state:
-            return self._waiting(
-                self._believed(report.time),
+            return self._deadline_since(
+                self._plausible_time(report.time),
                 LAST_REPORT + self.driver.spec.build.timeout_seconds,
                 lambda: f"it reported {report.state} at {rfc3339(report.time)}, and nothing since",
             )
@@ -94,8 +94,8 @@ class NodeDeadlines:
             )
         daemonset = daemonset_name(self.driver.name, assigned)
         if (pod := self._pods.get((node.name, daemonset))) is not None:
-            return self._waiting(
-                max(pod.created, self._believed(node.ready_since)) if pod.created else 0.0,
+            return self._deadline_since(
+                max(pod.created, self._plausible_time(node.ready_since)) if pod.created else 0.0,
                 NO_REPORT,
                 lambda: f"its pod has not reported: see {self._describe} pod {pod.name}",
             )
@@ -105,8 +105,8 @@ class NodeDeadlines:
         """Returns the deadline for the next pod, which will not repeat the failure in `report`."""
         name = daemonset_name(self.driver.name, assigned)
         daemonset = self.snapshot.daemonsets.get(name)
-        reported = self._believed(report.time)
-        return self._waiting(
+        reported = self._plausible_time(report.time)
+        return self._deadline_since(
             max(reported, min(daemonset.touched, reported + _OTHERS)) if daemonset else reported,
             NO_REPORT,
             lambda: (
@@ -125,9 +125,9 @@ class NodeDeadlines:
         if daemonset is None or daemonset.deleting or not node.labelled:
             return NO_DEADLINE
         # A pod of another node that keeps changing its readiness changes the DaemonSet, too.
-        labelled = self._believed(node.labelled)
+        labelled = self._plausible_time(node.labelled)
         own = max(labelled, min(daemonset.touched, labelled + _OTHERS))
-        return self._waiting(
+        return self._deadline_since(
             max(own, min(self._at_work, own + _OTHERS)),
             NO_POD,
             lambda: (
@@ -136,13 +136,15 @@ class NodeDeadlines:
             ),
         )
 
-    def _waiting(self, since: float, patience: float, words: Callable[[], str]) -> NodeDeadline:
+    def _deadline_since(
+        self, since: float, patience: float, words: Callable[[], str]
+    ) -> NodeDeadline:
         if not since:
             return NO_DEADLINE
         until = since + patience
         return NodeDeadline(until) if self.snapshot.now < until else NodeDeadline(words=words())
 
-    def _believed(self, moment: float) -> float:
+    def _plausible_time(self, moment: float) -> float:
         return distrust_far_future(moment, self.snapshot.now)
 
     @property

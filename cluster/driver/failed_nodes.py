@@ -68,7 +68,7 @@ def recorded_failures(found: DriverObject, newest: str) -> tuple[FailedNode, ...
     is_changed = status.get("observedGeneration") != found.generation
     if status.get("revision") != newest or (is_changed and not paused):
         return ()
-    return tuple(_read(row) for row in status.get("casualties") or () if row.get("node"))
+    return tuple(_parse_row(row) for row in status.get("casualties") or () if row.get("node"))
 
 
 def casualties(
@@ -81,7 +81,10 @@ def casualties(
     placed = {
         m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in old
     }
-    later = (_update(each, *placed.get(name, (None, Place.NOWHERE))) for name, each in old.items())
+    later = (
+        _update_casualty(each, *placed.get(name, (None, Place.NOWHERE)))
+        for name, each in old.items()
+    )
     by_node = {each.node: each for each in later if each is not None}
     for name, (member, place) in placed.items():
         if place is Place.NEWEST and member.before:
@@ -101,7 +104,7 @@ def limit_rows(
     return sorted(rows, key=lambda row: str(row["node"]))
 
 
-def _read(row: Mapping[str, Any]) -> FailedNode:
+def _parse_row(row: Mapping[str, Any]) -> FailedNode:
     fate = next(
         (each for each in NodeFailureKind if each.value == row.get("state")), NodeFailureKind.FAILED
     )
@@ -109,7 +112,7 @@ def _read(row: Mapping[str, Any]) -> FailedNode:
     return FailedNode(str(row["node"]), fate, *words)
 
 
-def _update(old: FailedNode, member: DriverNode | None, place: Place) -> FailedNode | None:
+def _update_casualty(old: FailedNode, member: DriverNode | None, place: Place) -> FailedNode | None:
     """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
     if member is not None and place is Place.NEWEST:
         return None if member.health is Health.WORKING else old

@@ -72,11 +72,11 @@ def has_hardware(
     if node.labels.get(_OS_LABEL, _LINUX) != _LINUX:
         return Match.FOREIGN
     fits = [
-        _selected(node.labels, key, value, assigned=assigned)
+        _match_label(node.labels, key, value, assigned=assigned)
         for key, value in hardware.node_selector.items()
     ]
     if hardware.pci:
-        fits.append(_devices(node.labels, hardware.pci, former, assigned=assigned))
+        fits.append(_match_devices(node.labels, hardware.pci, former, assigned=assigned))
     if len(fits) == 1:
         return fits[0]
     return max(fits, key=_SEVERITY.__getitem__, default=Match.HAS)
@@ -110,7 +110,7 @@ _NEAR: Final = 0.8  # of difflib's ratio: one letter of a label's name may be mi
 _SEVERITY: Final = {Match.HAS: 0, Match.KEPT: 1, Match.LACKS: 2, Match.CONTRADICTED: 3}
 
 
-def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool) -> Match:
+def _match_label(labels: Mapping[str, str], key: str, value: str, *, assigned: bool) -> Match:
     current = labels.get(key)
     if current == value:
         return Match.HAS
@@ -121,7 +121,7 @@ def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool
     return Match.KEPT if _NFD.match(key) else Match.CONTRADICTED
 
 
-def _devices(
+def _match_devices(
     labels: Mapping[str, str],
     selected: tuple[PciId, ...],
     former: tuple[PciId, ...],

@@ -196,7 +196,7 @@ class _Builder:
         at, on_reboot = self.assignments.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
         before = labels.get(self.before, "")
         current = _current_report(node, at, report, changed=bool(before))
-        health = _health(node, current, on_reboot=on_reboot)
+        health = _health_of(node, current, on_reboot=on_reboot)
         return DriverNode(
             node=node,
             fit=fit,
@@ -260,7 +260,7 @@ def _current_report(
     return report if report.revision == at.revision else None
 
 
-def _health(node: Node, report: NodeReport | None, *, on_reboot: bool) -> Health:
+def _health_of(node: Node, report: NodeReport | None, *, on_reboot: bool) -> Health:
     if not node.ready:
         return Health.DOWN
     state = report.state if report is not None else ""

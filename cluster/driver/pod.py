@@ -128,9 +128,9 @@ def pod(inputs: DaemonSetInput) -> Document:
         # Both containers use one level because their types differ. Otherwise each container start
         # would relabel the shared directory and lock out the other container.
         "securityContext": {"seLinuxOptions": {"level": "s0"}},
-        "initContainers": [_provide(inputs)] if built else [],
-        "containers": [_driver(inputs), *([_toolkit(inputs)] if built else [])],
-        "volumes": _volumes(inputs),
+        "initContainers": [_provide_container(inputs)] if built else [],
+        "containers": [_driver_container(inputs), *([_toolkit_container(inputs)] if built else [])],
+        "volumes": _list_volumes(inputs),
     }
     if inputs.settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in inputs.settings.pull_secrets]
@@ -158,20 +158,20 @@ def unprivileged(**ids: Any) -> Document:
     }
 
 
-def _provide(inputs: DaemonSetInput) -> Document:
+def _provide_container(inputs: DaemonSetInput) -> Document:
     """Returns the init container that copies the sidecar and its Python to the shared directory."""
     return {
         "name": PROVIDE_CONTAINER,
         "image": inputs.driver_image,
         "command": ["nodeside", "driver", "provide"],
-        "env": _env({"NODESIDE_SHARED": SHARED}),
+        "env": _environment_of({"NODESIDE_SHARED": SHARED}),
         "securityContext": unprivileged(runAsUser=0),
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-        "volumeMounts": [_mount("shared", SHARED)],
+        "volumeMounts": [_mount_volume("shared", SHARED)],
     }
 
 
-def _driver(inputs: DaemonSetInput) -> Document:
+def _driver_container(inputs: DaemonSetInput) -> Document:
     return {
         "name": DRIVER_CONTAINER,
         "image": inputs.driver_image,
@@ -197,12 +197,12 @@ def _driver_env(inputs: DaemonSetInput) -> list[Document]:
         "NODESIDE_LOG_FORMAT": "json",
         "NODESIDE_CA_FILE": f"{CA_DIRECTORY}/ca-bundle.crt" if settings.ca_config_map else "",
         "NODESIDE_CREDENTIALS": (
-            f"{CREDENTIALS_DIRECTORY}/config.json" if _credentials(driver, settings) else ""
+            f"{CREDENTIALS_DIRECTORY}/config.json" if _pull_secret(driver, settings) else ""
         ),
         **settings.proxy,
     }
     node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    return [node, *_env(values)]
+    return [node, *_environment_of(values)]
 
 
 def _driver_security(*, privileged: bool) -> Document:
@@ -223,23 +223,23 @@ def _driver_security(*, privileged: bool) -> Document:
 
 def _driver_mounts(inputs: DaemonSetInput) -> list[Document]:
     mounts = [
-        _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
-        _mount("policy", POLICY_DIRECTORY, read_only=True),
+        _mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+        _mount_volume("policy", POLICY_DIRECTORY, read_only=True),
         *(
-            _mount(_volume_name(path), f"/host{path}", read_only=read_only)
+            _mount_volume(_volume_name(path), f"/host{path}", read_only=read_only)
             for path, _, read_only in _HOST_PATHS
         ),
-        _mount("token", TOKEN_DIRECTORY, read_only=True),
-        _mount("tmp", "/tmp"),  # noqa: S108
+        _mount_volume("token", TOKEN_DIRECTORY, read_only=True),
+        _mount_volume("tmp", "/tmp"),  # noqa: S108
     ]
     if _runs_programs(inputs.driver):
-        mounts.append(_mount("run", f"/run/{inputs.driver.name}"))
+        mounts.append(_mount_volume("run", f"/run/{inputs.driver.name}"))
     if inputs.toolkit:
-        mounts.append(_mount("shared", SHARED))
-    return mounts + [_mount(n, at, read_only=True) for n, at, _ in _optional(inputs)]
+        mounts.append(_mount_volume("shared", SHARED))
+    return mounts + [_mount_volume(n, at, read_only=True) for n, at, _ in _optional_volumes(inputs)]
 
 
-def _toolkit(inputs: DaemonSetInput) -> Document:
+def _toolkit_container(inputs: DaemonSetInput) -> Document:
     """Returns the sidecar that compiles vendor code in a foreign image.
 
     It has no privilege, no key and no token.
@@ -255,7 +255,10 @@ def _toolkit(inputs: DaemonSetInput) -> Document:
             "requests": {"cpu": "10m", "memory": "32Mi"},
             "limits": {"memory": memory_limit(inputs.driver)},
         },
-        "volumeMounts": [_mount("shared", SHARED), _mount("toolkit-tmp", "/tmp")],  # noqa: S108
+        "volumeMounts": [
+            _mount_volume("shared", SHARED),
+            _mount_volume("toolkit-tmp", "/tmp"),  # noqa: S108
+        ],
     }
 
 
@@ -272,7 +275,7 @@ def memory_limit(driver: Driver) -> str:
     return f"{mib}{units[0]}"
 
 
-def _volumes(inputs: DaemonSetInput) -> list[Document]:
+def _list_volumes(inputs: DaemonSetInput) -> list[Document]:
     revision = config_map_name(inputs.driver.name, inputs.revision)
     volumes = [
         {"name": "driver-yaml", "configMap": {"name": revision}},
@@ -291,7 +294,7 @@ def _volumes(inputs: DaemonSetInput) -> list[Document]:
             {"name": "shared", "emptyDir": {"sizeLimit": _SHARED_LIMIT}},
             {"name": "toolkit-tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
         ]
-    return volumes + [{"name": n, **source} for n, _, source in _optional(inputs)]
+    return volumes + [{"name": n, **source} for n, _, source in _optional_volumes(inputs)]
 
 
 def token_volume() -> Document:
@@ -316,13 +319,13 @@ def signing_secret(driver: Driver) -> str:
     return f"{driver.name}-signing" if any(below) else ""
 
 
-def _credentials(driver: Driver, settings: Settings) -> str:
+def _pull_secret(driver: Driver, settings: Settings) -> str:
     """Returns the pull secret for fetching bundles; "" if none are fetched from a registry."""
     fetches = any(source.oci for source in driver.spec.prebuilt.sources)
     return settings.pull_secrets[0] if fetches and settings.pull_secrets else ""
 
 
-def _optional(inputs: DaemonSetInput) -> list[tuple[str, str, Document]]:
+def _optional_volumes(inputs: DaemonSetInput) -> list[tuple[str, str, Document]]:
     """Returns the volumes that not every driver has, as (name, mount path, source).
 
     Each source is optional. If it is missing, the driver reports which file it cannot read and
@@ -332,7 +335,7 @@ def _optional(inputs: DaemonSetInput) -> list[tuple[str, str, Document]]:
     if secret := signing_secret(inputs.driver):
         source: Document = {"secretName": secret, "defaultMode": 0o400, "optional": True}
         volumes.append(("signing", SIGNING_DIRECTORY, {"secret": source}))
-    if secret := _credentials(inputs.driver, inputs.settings):
+    if secret := _pull_secret(inputs.driver, inputs.settings):
         source = {
             "secretName": secret,
             "defaultMode": 0o400,
@@ -345,7 +348,7 @@ def _optional(inputs: DaemonSetInput) -> list[tuple[str, str, Document]]:
     return volumes
 
 
-def _env(values: Mapping[str, str]) -> list[Document]:
+def _environment_of(values: Mapping[str, str]) -> list[Document]:
     """Returns the environment without empty values.
 
     The API server drops an empty value, which would look like an edit.
@@ -353,7 +356,7 @@ def _env(values: Mapping[str, str]) -> list[Document]:
     return [{"name": key, "value": value} for key, value in values.items() if value]
 
 
-def _mount(volume: str, at: str, *, read_only: bool = False) -> Document:
+def _mount_volume(volume: str, at: str, *, read_only: bool = False) -> Document:
     mount: Document = {"name": volume, "mountPath": at}
     return mount | {"readOnly": True} if read_only else mount
 

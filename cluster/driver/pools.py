@@ -37,7 +37,7 @@ def pool_of(
     ):
         return assigned
     version = ostree_version(node.labels, node.os_image) or os_version(node.os_image)
-    return _pool(node.architecture, version, node.kernel)
+    return _shared_pool(node.architecture, version, node.kernel)
 
 
 def has_version(os_image: str) -> bool:
@@ -50,6 +50,6 @@ def _label_has_version(node: Node) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _pool(architecture: str, version: str, kernel: str) -> Pool:
+def _shared_pool(architecture: str, version: str, kernel: str) -> Pool:
     """Returns one shared object per pool, since pools are keys in many mappings."""
     return Pool(architecture, version, kernel)

@@ -65,7 +65,7 @@ def rollout_state(
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
     placed = [(member, member.place(newest, good)) for member in all_members]
-    absent = _absent([m for m in all_members if m.health is Health.DOWN], nodes)
+    absent = _absent_nodes([m for m in all_members if m.health is Health.DOWN], nodes)
     unavailable = tuple(
         m.node.name
         for m, p in placed
@@ -76,12 +76,14 @@ def rollout_state(
     failed = () if settled else failures(assigned, remembered)
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = parse_amount(rollout.max_unavailable, nodes)
-    candidates = _candidates(placed, driver.spec.upgrade, supply)
+    candidates = _count_candidates(placed, driver.spec.upgrade, supply)
     canaries = min(rollout.canary, len(changed) + candidates)
     passed = sum(m.health is Health.WORKING for m in changed)
     begun = sum(bool(m.drain.since) for m, p in placed if p is not Place.NEWEST)
-    phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
-                   limit=limit)  # fmt: skip
+    tried = passed >= canaries
+    phase = _decide_phase(
+        rollout, good, settled=settled, tried=tried, failed=len(failed), limit=limit
+    )
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
         return rollout_state(all_members, driver, newest, newest, supply, away=away)
     return RolloutState(
@@ -99,7 +101,7 @@ def rollout_state(
     )
 
 
-def _absent(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
+def _absent_nodes(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
     """Return the nodes that are down and count against the budget: those that may be rebooting.
 
     Every large cluster has some dead machines, and these must not hold up a rollout. The same goes
@@ -118,7 +120,7 @@ def _is_unavailable(member: DriverNode, place: Place) -> bool:
     A node that failed on its own does not count, since it would block a correction indefinitely,
     nor does one that waits for another driver, which may never come. A
     node that failed in a completed rollout is forgiven: see `nodes_to_forgive`. A held node counts
-    until it is uncordoned. For a node that is down, `_absent` decides as well.
+    until it is uncordoned. For a node that is down, `_absent_nodes` decides as well.
     """
     if member.lost:
         return False
@@ -132,7 +134,7 @@ def _is_unavailable(member: DriverNode, place: Place) -> bool:
     return busy and bool(member.before or member.report is not None)
 
 
-def _candidates(
+def _count_candidates(
     placed: Iterable[tuple[DriverNode, Place]], upgrade: Upgrade, supply: Supplies
 ) -> int:
     """Return how many nodes could still become canaries: now, or with `onReboot` eventually."""
@@ -146,7 +148,7 @@ def _candidates(
     )
 
 
-def _phase(
+def _decide_phase(
     rollout: Rollout, good: str, *, settled: bool, tried: bool, failed: int, limit: int
 ) -> Phase:
     if settled:

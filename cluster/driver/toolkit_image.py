@@ -106,7 +106,7 @@ def resolve(
     doubted: dict[str, None] = {}
     stream = stream_of(toolkit, streams)
     tags = tuple(sorted(stream.tags, key=tag_order)) if stream else ()
-    for link, image, why in _chain(pool, toolkit, streams, evidence, current):
+    for link, image, why in _try_links(pool, toolkit, streams, evidence, current):
         doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
             words = "; ".join([why, *passed])
@@ -122,7 +122,7 @@ def resolve(
         return Resolution(used, Link.KEPT, why, tags, in_doubt=True)
     if stream is not None and not pool.os_version and not doubted:
         passed.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
-    remedy = _remedy(pool, stream, streams, doubted)
+    remedy = _remedy_message(pool, stream, streams, doubted)
     return Resolution("", Link.NONE, "; ".join(passed), tags, remedy, bool(doubted))
 
 
@@ -137,11 +137,11 @@ def asked(
     if exact:
         yield Tag(stream.name, pool.os_version, exact)
     if not exact or evidence.against(exact, pool):
-        for name in _recent(stream, rhel_of(pool.kernel)):
+        for name in _newest_tags(stream, rhel_of(pool.kernel)):
             yield Tag(stream.name, name, stream.tags[name])
 
 
-def _recent(stream: ImageStream, rhel: int | None) -> list[str]:
+def _newest_tags(stream: ImageStream, rhel: int | None) -> list[str]:
     """Returns the newest tags, without those of another RHEL, whose kernels are all others."""
     others = {
         tag
@@ -170,18 +170,18 @@ def proven(snapshot: Snapshot) -> Proven:
             continue
         assigned = node.labels.get(assigned_label(report.driver), "")
         daemonset = daemonsets.get((report.driver, assigned))
-        if daemonset is not None and _matches(report, daemonset):
+        if daemonset is not None and _is_about(report, daemonset):
             images[node.kernel, node.architecture].add(daemonset.toolkit)
     return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
 
 
-def _matches(report: NodeReport, daemonset: DaemonSetObject) -> bool:
+def _is_about(report: NodeReport, daemonset: DaemonSetObject) -> bool:
     """Returns whether a node's report can be about what a DaemonSet gives it."""
     reported = (report.toolkit, report.revision, report.kernel)
     return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
 
 
-def _chain(
+def _try_links(
     pool: Pool,
     toolkit: Toolkit,
     streams: ImageStreams,
@@ -205,7 +205,7 @@ def _chain(
         yield Link.PROVEN, built, f"this image has built for {pool.kernel} before"
 
 
-def _remedy(
+def _remedy_message(
     pool: Pool, stream: ImageStream | None, streams: ImageStreams, doubted: Collection[str]
 ) -> str:
     if isinstance(streams, NotListed):

@@ -109,7 +109,7 @@ def decide_updates(
     changing = [decision for decision in decisions if _may_change(decision)]
     granted, queued = _choose_nodes(changing, rollout, rooms, later) if changing else ((), {})
     return tuple(
-        _decide(each.member, each.place, each.row, rollout, turn=True)
+        _apply_row(each.member, each.place, each.row, rollout, turn=True)
         if id(each.member) in granted
         else replace(each, queued=queued[id(each.member)])
         if id(each.member) in queued
@@ -125,7 +125,7 @@ def _without_a_turn(
     supply = supply_of(member, supplies.__getitem__)
     health = Health.ECHO if _is_echo(member, rollout.newest) else member.health
     row = decide_update(UpdateSituation(place, rollout.phase, health, member.boot, upgrade, supply))
-    return _decide(member, place, row, rollout, turn=False)
+    return _apply_row(member, place, row, rollout, turn=False)
 
 
 def nodes_to_forgive(
@@ -240,23 +240,23 @@ def _uses_budget(member: DriverNode, unavailable: Collection[str]) -> bool:
     return member.drain.may_have_pods and member.node.name not in unavailable
 
 
-def _decide(
+def _apply_row(
     member: DriverNode, place: Place, row: UpdateRow, rollout: RolloutState, *, turn: bool
 ) -> NodeDecision:
     match row.act:
         case Act.RELEASE:
             return NodeDecision(member, place, row, "")
         case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
-            return _assign(member, place, row, rollout.newest, counts=True)
+            return _assign_revision(member, place, row, rollout.newest, counts=True)
         case Act.GIVE_NEWEST if turn or not _may_evict(member, place):
-            return _assign(member, place, row, rollout.newest)
+            return _assign_revision(member, place, row, rollout.newest)
         case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:
-            return _assign(member, place, row, rollout.good)
+            return _assign_revision(member, place, row, rollout.good)
         case _:
             return NodeDecision(member, place, row)
 
 
-def _assign(
+def _assign_revision(
     member: DriverNode, place: Place, row: UpdateRow, revision: str, *, counts: bool = False
 ) -> NodeDecision:
     """Assign a revision. With `counts`, the rollout is accountable if the driver worked before.

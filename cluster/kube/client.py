@@ -71,11 +71,11 @@ class Watch:
         """
         line = bytearray()
         with closing(self._response):
-            while piece := self._read():
+            while piece := self._read_more():
                 *ends, begin = piece.split(b"\n")
                 for end in ends:
                     line += end
-                    yield _event(self._request, bytes(line))
+                    yield _parse_event(self._request, bytes(line))
                     line = bytearray()
                 line += begin
 
@@ -85,7 +85,7 @@ class Watch:
         with suppress(Exception):  # it may have ended already, in any state
             self._response.shutdown()
 
-    def _read(self) -> bytes:
+    def _read_more(self) -> bytes:
         try:
             with translate_errors(self._request):
                 return bytes(self._response.read1(_PIECE))
@@ -166,7 +166,7 @@ class Api:
         """Return one object. Raises NotFound."""
         request = RequestInfo("get", resource.plural, name, namespace, resource.group)
         call = Call("GET", resource.path(name, namespace=namespace), request)
-        return _object(request, self._exchange.send(call, **limits))
+        return _parse_object(request, self._exchange.send(call, **limits))
 
     def list(
         self,
@@ -198,7 +198,9 @@ class Api:
             call = Call("GET", path, request, query | here)
             try:
                 limit = _TEXT_LIMIT if size > 1 else math.inf
-                page = _page(request, self._exchange.send(call, deadline=deadline), of_kind, limit)
+                page = _parse_page(
+                    request, self._exchange.send(call, deadline=deadline), of_kind, limit
+                )
             except TooLarge:
                 if size == 1:
                     raise
@@ -217,7 +219,7 @@ class Api:
         query = _without_empty(labelSelector=selector, fieldSelector=fields, limit="1")
         call = Call("GET", resource.path(namespace=namespace), request, query)
         answer = self._exchange.send(call, patient=False)
-        return _page(request, answer, lambda _: None, math.inf).resource_version
+        return _parse_page(request, answer, lambda _: None, math.inf).resource_version
 
     def watch(
         self,
@@ -271,20 +273,20 @@ class Api:
         """
         query = _without_empty(force="true", dryRun="All" if dry_run else "")
         content_type = "application/apply-patch+yaml"
-        return self._write("patch", "PATCH", document, limits, content_type, **query)
+        return self._send_document("patch", "PATCH", document, limits, content_type, **query)
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Create an object. Raises Conflict if it exists, possibly from our own first try.
 
         An unknown field is refused, as `apply` does it.
         """
-        return self._write("create", "POST", document, limits, fieldValidation="Strict")
+        return self._send_document("create", "POST", document, limits, fieldValidation="Strict")
 
     def replace(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Replace an object. Raises Conflict if its resource version is not the document's."""
-        return self._write("update", "PUT", document, limits)
+        return self._send_document("update", "PUT", document, limits)
 
-    def _write(
+    def _send_document(
         self,
         verb: str,
         method: str,
@@ -300,21 +302,21 @@ class Api:
         path = resource.path("" if method == "POST" else name, namespace=namespace)
         query = {"fieldManager": FIELD_MANAGER, **query}
         call = Call(method, path, request, query, document, content_type)
-        return _object(request, self._exchange.send(call, **limits))
+        return _parse_object(request, self._exchange.send(call, **limits))
 
     def merge_patch(
         self, resource: Resource, name: str, patch: Document, **more: Any
     ) -> dict[str, Any]:
         """Change only the fields in `patch` (RFC 7386). Return the object's metadata."""
-        return self._patch(resource, name, patch, "application/merge-patch+json", **more)
+        return self._send_patch(resource, name, patch, "application/merge-patch+json", **more)
 
     def json_patch(
         self, resource: Resource, name: str, patch: Sequence[Document], **more: Any
     ) -> dict[str, Any]:
         """Apply all steps or none (RFC 6902); a failed `test` is a 422. Return the metadata."""
-        return self._patch(resource, name, patch, "application/json-patch+json", **more)
+        return self._send_patch(resource, name, patch, "application/json-patch+json", **more)
 
-    def _patch(
+    def _send_patch(
         self,
         resource: Resource,
         name: str,
@@ -330,7 +332,7 @@ class Api:
         path = resource.path(name, namespace=namespace, subresource=subresource)
         query = {"fieldManager": FIELD_MANAGER}
         call = Call("PATCH", path, request, query, patch, content_type, metadata_only=True)
-        return _object(request, self._exchange.send(call, **limits))
+        return _parse_object(request, self._exchange.send(call, **limits))
 
     def delete(
         self, resource: Resource, name: str, *, namespace: str = "", uid: str = "", **limits: Any
@@ -403,7 +405,7 @@ def _read_chunk(request: RequestInfo, response: BaseHTTPResponse) -> bytes:
         return bytes(response.read1(_PIECE))
 
 
-def _event(request: RequestInfo, line: bytes) -> Event:
+def _parse_event(request: RequestInfo, line: bytes) -> Event:
     try:
         document = decode(line)
         event = Event(str(document["type"]), document["object"])
@@ -417,7 +419,7 @@ def _event(request: RequestInfo, line: bytes) -> Event:
     return event
 
 
-def _object(request: RequestInfo, body: bytes) -> dict[str, Any]:
+def _parse_object(request: RequestInfo, body: bytes) -> dict[str, Any]:
     with suppress(ValueError):
         document = decode(body)
         if isinstance(document, dict):
@@ -425,7 +427,7 @@ def _object(request: RequestInfo, body: bytes) -> dict[str, Any]:
     raise Unreachable(f"the answer to {request} is not a JSON object: {body[:100]!r}")
 
 
-def _page(
+def _parse_page(
     request: RequestInfo,
     body: bytes,
     trim: Callable[[dict[str, Any]], T | None],

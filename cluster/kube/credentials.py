@@ -57,16 +57,16 @@ class Access:
     def url(self) -> str:
         """The base URL of the API server."""
         with self._lock:
-            return str(self._loaded().host).rstrip("/")
+            return str(self._loaded_configuration().host).rstrip("/")
 
     def open(self) -> tuple[PoolManager, dict[str, str], int]:
         """Return the pool, the authentication headers, and the generation to pass to `renew`."""
         with self._lock:
-            configuration = self._loaded()
+            configuration = self._loaded_configuration()
             if self._pool is None:
-                self._pool = _pool(configuration)
+                self._pool = _connection_pool(configuration)
             with self._in_words():
-                return self._pool, _headers(configuration), self._generation
+                return self._pool, _authentication_headers(configuration), self._generation
 
     def renew(self, generation: int) -> None:
         """Reload everything at the next use, unless another thread did so since `generation`."""
@@ -82,14 +82,14 @@ class Access:
                 self._pool.clear()
             self._configuration, self._pool = None, None
 
-    def _loaded(self) -> Any:
+    def _loaded_configuration(self) -> Any:
         if self._configuration is None:
             with self._in_words():
-                self._configuration = self._load()
+                self._configuration = self._load_configuration()
         return self._configuration
 
-    def _load(self) -> Any:
-        file = self._file(os.environ)
+    def _load_configuration(self) -> Any:
+        file = self._kubeconfig_path(os.environ)
         if file is None:
             configuration, load = _import_for_a_pod()
             load(client_configuration=configuration)
@@ -108,7 +108,7 @@ class Access:
         configuration.socket_options = _SOCKET_OPTIONS
         return configuration
 
-    def _file(self, environ: Mapping[str, str]) -> str | None:
+    def _kubeconfig_path(self, environ: Mapping[str, str]) -> str | None:
         """Return the kubeconfig path as kubectl resolves it; None in a pod."""
         if self._kubeconfig is not None:
             return str(self._kubeconfig)
@@ -130,7 +130,7 @@ class Access:
         except ApiError:
             raise
         except Exception as exc:
-            file = self._file(os.environ)
+            file = self._kubeconfig_path(os.environ)
             known = mistake(file, self._context) if file is not None else None
             if known is not None:
                 raise known from exc
@@ -169,7 +169,7 @@ def _import_for_a_pod() -> tuple[Any, Callable[..., None]]:
     return whole.Configuration(), config.load_incluster_config
 
 
-def _pool(configuration: Any) -> PoolManager:
+def _connection_pool(configuration: Any) -> PoolManager:
     from kubernetes.client import rest
 
     door: Any = rest.RESTClientObject
@@ -177,7 +177,7 @@ def _pool(configuration: Any) -> PoolManager:
     return pool
 
 
-def _headers(configuration: Any) -> dict[str, str]:
+def _authentication_headers(configuration: Any) -> dict[str, str]:
     """Return the authentication headers, with the token reread if it may have expired."""
     settings = configuration.auth_settings().values()
     return {entry["key"]: entry["value"] for entry in settings if entry["value"]}
@@ -201,12 +201,14 @@ def mistake(files: str, context: str) -> BadKubeconfig | None:
     paths = [Path(name) for name in files.split(os.pathsep) if name and os.path.lexists(name)]
     if not paths:
         return BadKubeconfig(f"there is no kubeconfig {files}", hint=_NAME_ONE)
-    configs = [_read(path) for path in paths]
+    configs = [_read_kubeconfig(path) for path in paths]
     invalid = next((each for each in configs if isinstance(each, BadKubeconfig)), None)
-    return invalid or _context(files, context, [each for each in configs if isinstance(each, dict)])
+    return invalid or _context_mistake(
+        files, context, [each for each in configs if isinstance(each, dict)]
+    )
 
 
-def _read(path: Path) -> dict[str, Any] | BadKubeconfig:
+def _read_kubeconfig(path: Path) -> dict[str, Any] | BadKubeconfig:
     import yaml
 
     try:
@@ -229,8 +231,10 @@ def _read(path: Path) -> dict[str, Any] | BadKubeconfig:
     return BadKubeconfig(f"the kubeconfig {path} {content}", hint=_NAME_ONE)
 
 
-def _context(files: str, context: str, configs: list[dict[str, Any]]) -> BadKubeconfig | None:
-    known = [each["name"] for each in _entries(configs, "contexts")]
+def _context_mistake(
+    files: str, context: str, configs: list[dict[str, Any]]
+) -> BadKubeconfig | None:
+    known = [each["name"] for each in _named_entries(configs, "contexts")]
     chosen = context or next((str(c) for each in configs if (c := each.get("current-context"))), "")
     hint = f"it has: {', '.join(known[:_KEPT]) or 'none'}; choose one: --context NAME"
     if not chosen:
@@ -238,9 +242,9 @@ def _context(files: str, context: str, configs: list[dict[str, Any]]) -> BadKube
     if chosen not in known:
         return BadKubeconfig(f"the kubeconfig {files} has no context {chosen!r}", hint=hint)
     cluster = next(
-        _cluster(each) for each in _entries(configs, "contexts") if each["name"] == chosen
+        _cluster_of(each) for each in _named_entries(configs, "contexts") if each["name"] == chosen
     )
-    if cluster not in [each["name"] for each in _entries(configs, "clusters")]:
+    if cluster not in [each["name"] for each in _named_entries(configs, "clusters")]:
         return BadKubeconfig(
             f"the kubeconfig {files} has no cluster {cluster!r}: context {chosen!r} names it",
             hint="kubectl config view",
@@ -248,12 +252,12 @@ def _context(files: str, context: str, configs: list[dict[str, Any]]) -> BadKube
     return None
 
 
-def _cluster(entry: dict[str, Any]) -> str:
+def _cluster_of(entry: dict[str, Any]) -> str:
     context = entry.get("context")
     return str(context.get("cluster") or "") if isinstance(context, dict) else ""
 
 
-def _entries(configs: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+def _named_entries(configs: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """Return the named entries of this kind from all files."""
     lists = [each[kind] for each in configs if isinstance(each.get(kind), list)]
     entries = (entry for listed in lists for entry in listed if isinstance(entry, dict))

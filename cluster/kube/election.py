@@ -163,7 +163,7 @@ class Election:
         If it is free, everything read afterwards is newer than the last leader's actions.
         """
         with suppress(ApiError):
-            self._look()
+            self._read_lease()
 
     def campaign(self, work: Callable[[Leadership], None]) -> None:
         """Lead whenever possible, until `stopping`. `work` must return soon after losing the lead.
@@ -175,14 +175,16 @@ class Election:
             if not self._try_to_lead():
                 continue
             log.fact("leading", as_=self._identity)
-            renewing = threading.Thread(target=self._renew, name="renew-lease", daemon=True)
+            renewing = threading.Thread(
+                target=self._renew_until_lost, name="renew-lease", daemon=True
+            )
             renewing.start()
             try:
                 work(self.leadership)
             finally:
                 self.leadership.end()
                 renewing.join(self._pace.request + self._pace.renew)
-                self._release()
+                self._release_lease()
                 log.fact("no longer leading", as_=self._identity)
 
     # --- as a candidate ---------------------------------------------------------------------------
@@ -190,9 +192,9 @@ class Election:
     def _try_to_lead(self) -> bool:
         """Read the Lease. If it is free, try to take it; otherwise wait until it may be free."""
         try:
-            self._look()
+            self._read_lease()
             if self._seen.free(self._identity, self._now()):
-                return self._take()
+                return self._take_lease()
             self._await_change()
         except Conflict:
             pass  # another candidate was faster; look again
@@ -201,7 +203,7 @@ class Election:
             self._stopping.wait(self._pace.retry * (1 + self._jitter()))
         return False
 
-    def _look(self) -> None:
+    def _read_lease(self) -> None:
         """Read the Lease; its expiry counts from when we saw it change."""
         limits: dict[str, Any] = {"deadline": self._pace.request, "patient": False}
         try:
@@ -209,7 +211,7 @@ class Election:
         except NotFound:
             self._note_absence()
             return
-        self._note(lease)
+        self._note_lease(lease)
 
     def _note_absence(self) -> None:
         """Record that the Lease is missing. Its holder, if any, acts until its next renewal."""
@@ -219,7 +221,7 @@ class Election:
         elif seen.version or seen.since == float("-inf"):
             self._seen = _ObservedLease(since=self._now())
 
-    def _note(self, lease: Mapping[str, Any]) -> None:
+    def _note_lease(self, lease: Mapping[str, Any]) -> None:
         version, spec = lease["metadata"]["resourceVersion"], lease.get("spec") or {}
         if version == self._seen.version:
             return
@@ -249,7 +251,7 @@ class Election:
         try:
             for event in watch:
                 if event.kind in ("ADDED", "MODIFIED"):
-                    self._note(event.object)
+                    self._note_lease(event.object)
                 if event.kind == "DELETED" or self._seen.free(self._identity, self._now()):
                     return
         finally:
@@ -263,17 +265,17 @@ class Election:
                 break
         watch.close()
 
-    def _take(self) -> bool:
+    def _take_lease(self) -> bool:
         """Write our identity into a free Lease. Raises Conflict if another replica was faster."""
         sent, quiet = self._now(), self._seen.quiet_since(self._identity, self._pace.work)
         transitions = int((self._seen.document.get("spec") or {}).get("leaseTransitions") or 0)
-        self._write(holder=self._identity, transitions=transitions + 1)
+        self._write_lease(holder=self._identity, transitions=transitions + 1)
         self.leadership.begin(sent + self._pace.work, quiet)
         return True
 
     # --- as the leader ----------------------------------------------------------------------------
 
-    def _renew(self) -> None:
+    def _renew_until_lost(self) -> None:
         """Renew the Lease until it is lost or the work ends."""
         try:
             pause = self._pace.renew
@@ -286,7 +288,7 @@ class Election:
         """Try once to renew. Return the seconds until the next try."""
         sent = self._now()
         try:
-            self._write(holder=self._identity)
+            self._write_lease(holder=self._identity)
             self.leadership.extend(sent + self._pace.work)
             return self._pace.renew
         except Conflict as error:
@@ -303,20 +305,20 @@ class Election:
     def _still_ours(self) -> bool:
         """Check after a conflict: our own write may have succeeded though its answer was lost."""
         with suppress(ApiError):
-            self._look()
+            self._read_lease()
             return self._seen.holder == self._identity
         return True
 
-    def _release(self) -> None:
+    def _release_lease(self) -> None:
         """Release the Lease if it is still ours, so that the next candidate need not wait."""
         try:
-            self._look()
+            self._read_lease()
             if self._seen.holder == self._identity:
-                self._write(holder="", seconds=1.0)
+                self._write_lease(holder="", seconds=1.0)
         except ApiError as error:
             log.warning(f"cannot release the lease: {error}", hint=error.hint)
 
-    def _write(self, *, holder: str, seconds: float = 0.0, transitions: int = 0) -> None:
+    def _write_lease(self, *, holder: str, seconds: float = 0.0, transitions: int = 0) -> None:
         """Write the Lease. Raises Conflict if it is not at the version that we last saw.
 
         `transitions` is the new count if the Lease changes hands.
@@ -337,6 +339,6 @@ class Election:
         limits: dict[str, Any] = {"deadline": self._pace.request, "patient": False}
         if self._seen.version:
             metadata["resourceVersion"] = self._seen.version
-            self._note(self._api.replace(document, **limits))
+            self._note_lease(self._api.replace(document, **limits))
         else:
-            self._note(self._api.create(document, **limits))
+            self._note_lease(self._api.create(document, **limits))

@@ -136,18 +136,18 @@ def refusal(
     """Return the error for an unsuccessful response, or for a `Status` object sent by a watch."""
     message = message_of(document)
     meant = corrected_status(status, message)
-    kind, words = _meaning(meant)
+    kind, words = _class_and_start(meant)
     if meant == 404 and not message:
         kind = NoSuchKind
         words = "the API server does not serve this kind: cannot"
     return kind(
         f"{words} {request}" + (f": {message}" if message else f" (HTTP status {status})"),
-        hint=_hint(request, meant, message),
+        hint=_hint_for(request, meant, message),
         retryable=is_transient(meant),
         status=status,
         retry_after=retry_after_seconds(retry_after),
-        budgets=_budgets(document) if status == 429 else (),
-        **({"check": _check(request, message)} if kind is Forbidden else {}),
+        budgets=_budget_causes(document) if status == 429 else (),
+        **({"check": _check_command(request, message)} if kind is Forbidden else {}),
     )
 
 
@@ -164,20 +164,20 @@ _MEANING: dict[int, tuple[type[ApiError], str]] = {
 }
 
 
-def _meaning(status: int) -> tuple[type[ApiError], str]:
+def _class_and_start(status: int) -> tuple[type[ApiError], str]:
     """Return the exception class and the start of the message."""
     failed = "failed" if status >= 500 else "refuses"
     return _MEANING.get(status, (ApiError, f"the API server {failed} to"))
 
 
-def _hint(request: RequestInfo, status: int, message: str) -> str:
+def _hint_for(request: RequestInfo, status: int, message: str) -> str:
     match status:
         case 400 if request.group == "nodeside.io":
             return OLD_DEFINITIONS
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
-            return f"{_check(request, message)}; `nodeside-cluster install` adds the rules"
+            return f"{_check_command(request, message)}; `nodeside-cluster install` adds the rules"
         case 404 if request.group == "nodeside.io" and not message:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if request.group == "monitoring.coreos.com":
@@ -186,11 +186,11 @@ def _hint(request: RequestInfo, status: int, message: str) -> str:
             return ""
 
 
-def _check(request: RequestInfo, message: str) -> str:
-    return f"see what is missing: {_missing(request, message).can_i}"
+def _check_command(request: RequestInfo, message: str) -> str:
+    return f"see what is missing: {_missing_rule(request, message).can_i}"
 
 
-def _missing(request: RequestInfo, message: str) -> RequestInfo:
+def _missing_rule(request: RequestInfo, message: str) -> RequestInfo:
     """Return the request that a rule must allow.
 
     The verb comes from the server's message: applying an object that does not exist needs
@@ -200,7 +200,7 @@ def _missing(request: RequestInfo, message: str) -> RequestInfo:
     return replace(request, verb=refused[1]) if refused else request
 
 
-def _budgets(document: Mapping[str, Any]) -> tuple[str, ...]:
+def _budget_causes(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the causes of a refused eviction; each names the budget and its pod counts."""
     with suppress(AttributeError, TypeError):
         causes = document.get("details", {}).get("causes", ())

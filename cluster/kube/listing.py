@@ -34,51 +34,53 @@ def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
     Raises ValueError if `text` is not a list: treating it as an empty list would be a disaster.
     """
     page: Page[T] = Page()
-    if _skip(text, text.rfind("}") + 1) != len(text):
+    if _skip_space(text, text.rfind("}") + 1) != len(text):
         raise ValueError("the list is cut off")
-    at, has_items = _expect(text, _skip(text, 0), "{"), False
+    at, has_items = _expect_character(text, _skip_space(text, 0), "{"), False
     while text[at] != "}":
         key, at = decode_at(text, at)
-        at = _expect(text, at, ":")
+        at = _expect_character(text, at, ":")
         has_items |= key == "items"
         if key == "items" and text[at] == "[":
-            at = _items(text, at, trim, page.items)
+            at = _parse_items(text, at, trim, page.items)
         else:
             value, at = decode_at(text, at)
             if key == "metadata" and isinstance(value, dict):
                 page.resource_version = str(value.get("resourceVersion", ""))
                 page.next = str(value.get("continue", ""))
-        at = _comma(text, _skip(text, at), "}")
-    if not has_items or _skip(text, at + 1) != len(text):
+        at = _skip_comma(text, _skip_space(text, at), "}")
+    if not has_items or _skip_space(text, at + 1) != len(text):
         raise ValueError("it has no items, or more than a list")
     return page
 
 
-def _items(text: str, at: int, trim: Callable[[dict[str, Any]], T | None], items: list[T]) -> int:
-    at = _skip(text, at + 1)
+def _parse_items(
+    text: str, at: int, trim: Callable[[dict[str, Any]], T | None], items: list[T]
+) -> int:
+    at = _skip_space(text, at + 1)
     while text[at] != "]":
         item, at = decode_at(text, at)
         small = trim(item)
         if small is not None:
             items.append(small)
-        at = _comma(text, _skip(text, at), "]")
+        at = _skip_comma(text, _skip_space(text, at), "]")
     return at + 1
 
 
-def _skip(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     blank = _BLANK.match(text, at)
     return blank.end() if blank else at
 
 
-def _expect(text: str, at: int, character: str) -> int:
-    at = _skip(text, at)
+def _expect_character(text: str, at: int, character: str) -> int:
+    at = _skip_space(text, at)
     if text[at : at + 1] != character:
         raise ValueError(f"expected {character!r} at {at}, got {text[at : at + 20]!r}")
-    return _skip(text, at + 1)
+    return _skip_space(text, at + 1)
 
 
-def _comma(text: str, at: int, end: str) -> int:
+def _skip_comma(text: str, at: int, end: str) -> int:
     """Return the position after a comma, or `at` itself at the end of the list or object."""
     if text[at : at + 1] == end:
         return at
-    return _expect(text, at, ",")
+    return _expect_character(text, at, ",")

@@ -75,16 +75,16 @@ def over(meta: ObjectMeta, document: Document, *, edited: bool) -> ExistingObjec
     """
     co_owned = any(
         (entry.get("manager"), entry.get("operation")) != (FIELD_MANAGER, "Apply")
-        for entry, _ in _entries(meta, document)
+        for entry, _ in _entries_of_part(meta, document)
     )
     return ExistingObject(
-        meta.last_write, _edit(meta, document) if edited else "", co_owned, meta.uid
+        meta.last_write, _describe_edit(meta, document) if edited else "", co_owned, meta.uid
     )
 
 
 def has_additions(meta: ObjectMeta, document: Document) -> bool:
     """Return whether others set fields in the part we own that `document` does not set."""
-    return any(new and field != _HARMLESS for _, field, new in _foreign(meta, document))
+    return any(new and field != _HARMLESS for _, field, new in _foreign_fields(meta, document))
 
 
 def replacement(document: Document, uid: str = "") -> list[dict[str, Any]]:
@@ -92,39 +92,39 @@ def replacement(document: Document, uid: str = "") -> list[dict[str, Any]]:
     has this uid ("": any uid)."""
     owned = _OWNED[document["kind"]]
     test = {"op": "test", "path": "/metadata/uid", "value": uid}
-    step = {"op": "replace", "path": "/" + "/".join(owned), "value": _part(document, owned)}
+    step = {"op": "replace", "path": "/" + "/".join(owned), "value": _part_at(document, owned)}
     return [test, step] if uid else [step]
 
 
-def _edit(meta: ObjectMeta, document: Document) -> str:
+def _describe_edit(meta: ObjectMeta, document: Document) -> str:
     """Describe which manager set which fields, as far as the API server knows."""
     fields: dict[str, list[str]] = {}
-    for manager, field, _ in _foreign(meta, document):
+    for manager, field, _ in _foreign_fields(meta, document):
         fields.setdefault(manager, []).append(field)
     edits = [f"{manager} set {shortlist(fields[manager], _NAMED)}" for manager in sorted(fields)]
     return "; ".join(edits) or "something changed it"
 
 
-def _foreign(meta: ObjectMeta, document: Document) -> Iterator[tuple[str, str, bool]]:
+def _foreign_fields(meta: ObjectMeta, document: Document) -> Iterator[tuple[str, str, bool]]:
     """Yield the manager and path of each field in the part we own that another manager set, and
     whether `document` does not set it."""
-    for entry, fields in _entries(meta, document):
+    for entry, fields in _entries_of_part(meta, document):
         manager, owned = str(entry.get("manager")), _OWNED[document["kind"]]
         if manager != FIELD_MANAGER:
-            for field, new in _below(fields, _part(document, owned), ".".join(owned)):
+            for field, new in _paths_below(fields, _part_at(document, owned), ".".join(owned)):
                 yield manager, field, new
 
 
-def _entries(meta: ObjectMeta, document: Document) -> Iterator[tuple[Document, Document]]:
+def _entries_of_part(meta: ObjectMeta, document: Document) -> Iterator[tuple[Document, Document]]:
     """Yield the managers' entries with fields in the part we own, and these fields."""
     owned = _OWNED.get(document["kind"])
     for entry in meta.managed if owned else ():
-        fields = _part(entry.get("fieldsV1") or {}, [f"f:{name}" for name in owned or ()])
+        fields = _part_at(entry.get("fieldsV1") or {}, [f"f:{name}" for name in owned or ()])
         if fields and not entry.get("subresource"):
             yield entry, fields
 
 
-def _part(document: Document, path: Sequence[str]) -> Document:
+def _part_at(document: Document, path: Sequence[str]) -> Document:
     for name in path:
         document = document.get(name) or {}
     return document
@@ -133,7 +133,7 @@ def _part(document: Document, path: Sequence[str]) -> Document:
 # --- FieldsV1: `f:name`, `k:{…}` for a list item by its keys, `v:…` for a value in a set ----------
 
 
-def _below(fields: Document, ours: Any, at: str) -> Iterator[tuple[str, bool]]:
+def _paths_below(fields: Document, ours: Any, at: str) -> Iterator[tuple[str, bool]]:
     """Yield the paths in `fields`, and whether they are not in `ours`.
 
     A path is cut at its first missing part. A map or list that is owned as a whole counts as
@@ -142,16 +142,16 @@ def _below(fields: Document, ours: Any, at: str) -> Iterator[tuple[str, bool]]:
     for key, inner in fields.items():
         if key == ".":
             continue
-        value, path = _step(key, ours, at)
+        value, path = _follow_key(key, ours, at)
         if value is _ABSENT or (not inner and value and isinstance(value, Mapping | list | tuple)):
             yield path, True
         elif inner:
-            yield from _below(inner, value, path)
+            yield from _paths_below(inner, value, path)
         else:
             yield path, False
 
 
-def _step(key: str, ours: Any, at: str) -> tuple[Any, str]:
+def _follow_key(key: str, ours: Any, at: str) -> tuple[Any, str]:
     """Return the value in `ours` at `key`, or _ABSENT, and the path for display."""
     kind, _, rest = key.partition(":")
     if kind == "f":
@@ -162,11 +162,11 @@ def _step(key: str, ours: Any, at: str) -> tuple[Any, str]:
     items = ours if isinstance(ours, Sequence) and not isinstance(ours, str) else ()
     if kind == "k":
         name = ", ".join(str(value) for value in keys.values())
-        return next((item for item in items if _has(item, keys)), _ABSENT), f"{at}[{name}]"
+        return next((item for item in items if _has_keys(item, keys)), _ABSENT), f"{at}[{name}]"
     return next((item for item in items if item == keys), _ABSENT), f"{at}[{keys}]"
 
 
-def _has(item: Any, keys: Document) -> bool:
+def _has_keys(item: Any, keys: Document) -> bool:
     """Return whether the item has these keys; a key that we leave out has its default there."""
     return isinstance(item, Mapping) and all(
         item.get(key, value) == value for key, value in keys.items()

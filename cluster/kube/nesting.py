@@ -23,7 +23,7 @@ def decode(data: bytes) -> Any:
         return json.loads(data)
     except RecursionError:
         text = data.decode()
-        shallow, end = _shallow(text, 0)
+        shallow, end = _without_deep(text, 0)
         return json.loads(shallow + text[end:])
 
 
@@ -32,11 +32,11 @@ def decode_at(text: str, at: int) -> tuple[Any, int]:
     try:
         return _DECODER.raw_decode(text, at)
     except RecursionError:
-        shallow, end = _shallow(text, at)
+        shallow, end = _without_deep(text, at)
         return json.loads(shallow), end
 
 
-def _shallow(text: str, at: int) -> tuple[str, int]:
+def _without_deep(text: str, at: int) -> tuple[str, int]:
     """Return the array or object at `at` without what is too deep, and the position after it."""
     pieces, level = [], 0
     for token in _TOKEN.finditer(text, at):

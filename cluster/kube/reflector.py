@@ -173,7 +173,9 @@ class Reflector(Generic[T]):
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, name=f"watch-{selection.resource.plural}", daemon=True
+            target=self._reflect_until_stopped,
+            name=f"watch-{selection.resource.plural}",
+            daemon=True,
         )
 
     def start(self) -> None:
@@ -182,7 +184,7 @@ class Reflector(Generic[T]):
     def stop(self) -> None:
         """Request the end of the thread; `join` waits for it."""
         self._stopping.set()
-        self._interrupt()
+        self._interrupt_watch()
 
     def poke(self) -> None:
         """Retry now instead of waiting out the pause."""
@@ -192,7 +194,7 @@ class Reflector(Generic[T]):
         """List again because `trim` selects other objects from now on; unsynced until then."""
         with self._changed:
             self._anew, self._synced = True, False
-        self._interrupt()
+        self._interrupt_watch()
 
     def renew(self, since: float) -> None:
         """List again unless a list started after `since`; the current objects stay until then.
@@ -203,9 +205,9 @@ class Reflector(Generic[T]):
             if self._listed >= since:
                 return
             self._needed = max(self._needed, since)
-        self._interrupt()
+        self._interrupt_watch()
 
-    def _interrupt(self) -> None:
+    def _interrupt_watch(self) -> None:
         self._poked.set()
         if (watch := self._watch) is not None:
             watch.close()
@@ -258,7 +260,7 @@ class Reflector(Generic[T]):
 
     def wait_seen(self, resource_version: str, timeout: float) -> bool:
         """Wait until our own write with this version has arrived; return whether it has."""
-        version = _number(resource_version)
+        version = _version_number(resource_version)
         with self._changed:
             return self._changed.wait_for(lambda: self._seen >= version, timeout)
 
@@ -276,28 +278,30 @@ class Reflector(Generic[T]):
 
     # --- the thread ------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _reflect_until_stopped(self) -> None:
         while not self._stopping.is_set():
             try:
-                pause = self._once()
+                pause = self._list_and_watch()
             except ApiError as error:
-                pause = self._failed(error)
+                pause = self._note_failure(error)
             except Exception as exc:  # a bug of ours in trimming: report and retry
                 traceback.print_exc()
-                pause = self._failed(ApiError(f"a bug in nodeside, please report it: {exc!r}"))
+                pause = self._note_failure(
+                    ApiError(f"a bug in nodeside, please report it: {exc!r}")
+                )
             self._poked.wait(pause)
             if not self._stopping.is_set():
                 self._poked.clear()
 
-    def _once(self) -> float:
+    def _list_and_watch(self) -> float:
         """List if needed and watch once to the end. Return the seconds until the next call."""
         if self._anew or self._is_old:
             self._version, self._anew = "", False
         if fresh := not self._version:
-            self._list()
+            self._list_objects()
         began = self._now()
         try:
-            self._follow()
+            self._follow_watch()
         except Gone as error:
             self._version = ""
             log.detail(
@@ -306,7 +310,7 @@ class Reflector(Generic[T]):
             if fresh and self._now() - began <= _SHORT:  # so another list may not help either
                 self._expired += 1
                 self._failures = self._expired - 1  # the list has reset it
-                return self._failed(error)
+                return self._note_failure(error)
         self._expired = 0
         lasted = self._now() - began
         return 0.0 if lasted > _SHORT else _FIRST_PAUSE * (0.5 + self._jitter() / 2)
@@ -315,12 +319,12 @@ class Reflector(Generic[T]):
     def _is_old(self) -> bool:
         return self._listed < self._needed
 
-    def _list(self) -> None:
+    def _list_objects(self) -> None:
         began = self._now()
         of, crowds = self._of, _Crowds(self._of.crowd)
 
         def keep(document: Mapping[str, Any]) -> T | None:
-            item = self._keep(document)
+            item = self._trim_object(document)
             return item if item is not None and crowds.admits(item) else None
 
         try:
@@ -328,7 +332,7 @@ class Reflector(Generic[T]):
         except NotFound:
             if not of.optional:
                 raise
-            self._none(began)
+            self._note_not_served(began)
             return
         objects = {item.name: item for item in page.items}
         with self._changed:
@@ -340,7 +344,7 @@ class Reflector(Generic[T]):
         if changed:
             self._wake()
 
-    def _none(self, began: float) -> None:
+    def _note_not_served(self, began: float) -> None:
         """Record that the kind is not served. It may be later: an operator may be installed."""
         with self._changed:
             first = not self._absent
@@ -351,12 +355,12 @@ class Reflector(Generic[T]):
         if first:
             self._wake()
 
-    def _follow(self) -> None:
+    def _follow_watch(self) -> None:
         if self._absent:
             self._poked.wait(_ABSENT * (0.5 + self._jitter() / 2))
             return
         self._watches += 1
-        self._watch = self._open()
+        self._watch = self._open_watch()
         opened = self._now()
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
@@ -365,7 +369,7 @@ class Reflector(Generic[T]):
             if self._stopping.is_set() or self._anew or self._is_old:
                 self._watch.close()
             for event in self._watch:
-                self._take(event)
+                self._take_event(event)
                 self._failures = 0
         except NotFound:
             self._version = ""
@@ -379,7 +383,7 @@ class Reflector(Generic[T]):
             if self._now() - opened > _SHORT:
                 self._failures = 0
 
-    def _open(self) -> Watch:
+    def _open_watch(self) -> Watch:
         """Return a watch from where the last one ended. Raises Gone if etcd was restored.
 
         The API server accepts a watch from a version that it has not reached, and is silent until
@@ -401,7 +405,7 @@ class Reflector(Generic[T]):
     def _look_back(self) -> None:
         """Raise Gone if the API server is behind what we have seen."""
         latest = self._api.latest_version(self._of.resource, **self._of.where)
-        if 0 < _number(latest) < _number(self._version):
+        if 0 < _version_number(latest) < _version_number(self._version):
             words = "the API server has older data than before, as after a restore: listing again"
             log.warning(words, kind=self._of.resource.kind, seen=self._version, now=latest)
             with self._changed:
@@ -409,24 +413,24 @@ class Reflector(Generic[T]):
             raise Gone(f"{self._version} is not reached yet, after {latest}")
         self._cut_off = False
 
-    def _take(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
         version = str(event.object.get("metadata", {}).get("resourceVersion", ""))
-        item = None if event.kind == "BOOKMARK" else self._keep(event.object)
+        item = None if event.kind == "BOOKMARK" else self._trim_object(event.object)
         changed = False
         with self._changed:
             if item is not None:
-                changed = self._put(item, deleted=event.kind == "DELETED")
+                changed = self._put_object(item, deleted=event.kind == "DELETED")
             elif self._of.left_out is not None and event.kind != "BOOKMARK":
-                changed = self._drop(self._of.left_out(event.object))
+                changed = self._drop_object(self._of.left_out(event.object))
             self._version = version or self._version
             self._heard_from(version)
         if changed:
             self._wake()
 
-    def _put(self, item: T, *, deleted: bool) -> bool:
+    def _put_object(self, item: T, *, deleted: bool) -> bool:
         """Store or remove an object. Return whether the change wakes the controller."""
         if deleted:
-            return self._drop(item.name)
+            return self._drop_object(item.name)
         before = self._objects.get(item.name)
         if before is None and not self._crowds.admits(item):
             return False
@@ -434,14 +438,14 @@ class Reflector(Generic[T]):
         self._snapshot = None
         return before is None or self._of.is_news(before, item)
 
-    def _drop(self, name: str) -> bool:
+    def _drop_object(self, name: str) -> bool:
         gone = self._objects.pop(name, None)
         if gone is not None:
             self._crowds.forget(gone)
         self._snapshot = None
         return gone is not None
 
-    def _keep(self, document: Mapping[str, Any]) -> T | None:
+    def _trim_object(self, document: Mapping[str, Any]) -> T | None:
         """Return the part of an object that we keep. An unreadable object affects no others."""
         try:
             return self._of.trim(document)
@@ -453,7 +457,7 @@ class Reflector(Generic[T]):
 
     def _heard_from(self, version: str) -> None:
         """Record an answer of the API server. The caller holds the lock."""
-        self._seen = max(self._seen, _number(version))
+        self._seen = max(self._seen, _version_number(version))
         self._heard = self._now()
         if self._trouble:
             log.fact("the API server answers again", kind=self._of.resource.kind)
@@ -462,7 +466,7 @@ class Reflector(Generic[T]):
         self._trouble, self._refusal = "", None
         self._changed.notify_all()
 
-    def _failed(self, error: ApiError) -> float:
+    def _note_failure(self, error: ApiError) -> float:
         """Log a new error once. Return the seconds until the next try."""
         with self._changed:
             new, self._trouble = str(error) != self._trouble, str(error)
@@ -477,7 +481,7 @@ class Reflector(Generic[T]):
         return max(pause * (0.5 + self._jitter() / 2), error.retry_after or 0.0)
 
 
-def _number(resource_version: str) -> int:
+def _version_number(resource_version: str) -> int:
     """Return the version as a number, 0 if it is not one. Versions are comparable numbers.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions

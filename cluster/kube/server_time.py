@@ -42,10 +42,10 @@ class ServerTime:
         self._heard = date
         with suppress(ValueError, TypeError, OverflowError):
             ahead = self._wall() - parsedate_to_datetime(date).timestamp() - 0.5
-            self._take(0.0 if abs(ahead) < _NEAR else ahead)
+            self._adopt_offset(0.0 if abs(ahead) < _NEAR else ahead)
             self._known = True
 
-    def _take(self, ahead: float) -> None:
+    def _adopt_offset(self, ahead: float) -> None:
         """Adopt a new offset, unless rounding explains it: the time should not jitter."""
         if abs(ahead - self._ahead) < _NEAR:
             self._doubted.clear()

@@ -87,7 +87,7 @@ class ApiTransport:
 
     def open(self, call: Call, *, read: float) -> BaseHTTPResponse:
         """Return the unread response to a watch. One try; `read` is the read timeout in seconds."""
-        return self._answered(call, read=read)
+        return self._open_response(call, read=read)
 
     def send(
         self,
@@ -105,24 +105,26 @@ class ApiTransport:
         failures = 0
         while True:
             try:
-                return self._once(call, ends, limit)
+                return self._try_once(call, ends, limit)
             except ApiError as error:
                 failures += 1
-                wait = self._wait(error, failures)
-                if not (patient and _repeatable(error)) or self._now() + wait >= ends:
+                wait = self._seconds_to_retry(error, failures)
+                if not (patient and _is_repeatable(error)) or self._now() + wait >= ends:
                     raise
                 self._pause(wait)
                 self.tally.repeat(call.request)
 
-    def _once(self, call: Call, ends: float, limit: int) -> bytes:
+    def _try_once(self, call: Call, ends: float, limit: int) -> bytes:
         left = ends - self._now()
         if left <= 0:
             raise Unreachable(f"no time left: cannot {call.request}")
-        response = self._answered(call, read=_READ, whole=left)
+        response = self._open_response(call, read=_READ, whole=left)
         with translate_errors(call.request), closing(response):
-            return self._body(call.request, response, ends, limit)
+            return self._read_body(call.request, response, ends, limit)
 
-    def _answered(self, call: Call, *, read: float, whole: float | None = None) -> BaseHTTPResponse:
+    def _open_response(
+        self, call: Call, *, read: float, whole: float | None = None
+    ) -> BaseHTTPResponse:
         """Return a successful response with its body unread; an expired token is renewed once.
 
         `whole` limits the seconds for connecting, sending and the start of the response; None for
@@ -132,13 +134,13 @@ class ApiTransport:
         response, generation = self._request(call, read, whole)
         if response.status == 401:
             with translate_errors(call.request):
-                self._body(call.request, response, ends)
+                self._read_body(call.request, response, ends)
             self._access.renew(generation)
             response, _ = self._request(call, read, whole and max(0.1, ends - self._now()))
         if 200 <= response.status < 300:
             return response
         with translate_errors(call.request), closing(response):
-            body = self._body(call.request, response, ends)
+            body = self._read_body(call.request, response, ends)
         after = response.headers.get("Retry-After", "")
         raise refusal(call.request, response.status, document_of(body), after)
 
@@ -176,7 +178,7 @@ class ApiTransport:
                 self.tally.count(call.request, status)
         return response, generation
 
-    def _body(
+    def _read_body(
         self,
         request: RequestInfo,
         response: BaseHTTPResponse,
@@ -194,7 +196,7 @@ class ApiTransport:
         response.release_conn()
         return bytes(data)
 
-    def _wait(self, error: ApiError, failures: int) -> float:
+    def _seconds_to_retry(self, error: ApiError, failures: int) -> float:
         """Return the seconds until the next try, with jitter and never less than Retry-After."""
         pause = backoff(failures, _FIRST_PAUSE, _LONGEST_PAUSE)
         if error.retry_after is not None:
@@ -202,7 +204,7 @@ class ApiTransport:
         return pause * (0.5 + self.jitter() / 2)
 
 
-def _repeatable(error: ApiError) -> bool:
+def _is_repeatable(error: ApiError) -> bool:
     """Return whether a retry can succeed; 409 and 410 stay the same however long we wait."""
     return error.retryable and error.status not in (401, 409, 410)
 
@@ -231,12 +233,12 @@ class translate_errors:  # noqa: N801  (a context manager, written as a class fo
 
         if isinstance(value, (HTTPError, OSError, ValueError)):
             hint = _OTHER_CERTIFICATE if isinstance(value, SSLError) else _IS_IT_UP
-            cause = _cause(value)
+            cause = _innermost_cause(value)
             message = f"no answer from the API server to {self._request}: {cause}"
             raise Unreachable(message, hint=hint, cause=cause) from value
 
 
-def _cause(exc: BaseException) -> str:
+def _innermost_cause(exc: BaseException) -> str:
     """Return the innermost cause: urllib3 wraps `Connection refused` into three layers."""
     seen: list[BaseException] = []
     here: BaseException | None = exc

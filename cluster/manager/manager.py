@@ -88,7 +88,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             on_end=wakes.wake,
             wall=api.now,
         )
-        metrics, port = stack.enter_context(_measured(api, options, election, view))
+        metrics, port = stack.enter_context(_serve_metrics(api, options, election, view))
         log.fact(
             "started",
             api_server=api.url,
@@ -98,7 +98,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
         )
         crd_check.warn(api)
         election.look_first()
-        stack.enter_context(_waking(stopping, wakes.wake))
+        stack.enter_context(_wake_on_stop(stopping, wakes.wake))
         stack.enter_context(view)
         executor = stack.enter_context(
             Executor(api, instance=options.identity, parallel=options.parallel, wall=api.now)
@@ -120,7 +120,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
 
 
 @contextmanager
-def _measured(
+def _serve_metrics(
     api: Api, options: Options, election: Election, view: ClusterCache
 ) -> Iterator[tuple[Metrics, int]]:
     """Serve the metrics; yields them and their port."""
@@ -167,7 +167,7 @@ def ending_signals() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _waking(stopping: threading.Event, wake: Callable[[], None]) -> Iterator[None]:
+def _wake_on_stop(stopping: threading.Event, wake: Callable[[], None]) -> Iterator[None]:
     """Wake the loop when it must stop."""
 
     def wait() -> None:

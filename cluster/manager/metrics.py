@@ -62,20 +62,20 @@ class Family:
 # --- samples ---------------------------------------------------------------------------------
 
 
-def _requests(look: MetricInputs) -> Iterator[Sample]:
+def _sample_requests(look: MetricInputs) -> Iterator[Sample]:
     yield from ((labels, count) for labels, count in look.tally.read()[0].items())
 
 
-def _repeats(look: MetricInputs) -> Iterator[Sample]:
+def _sample_repeats(look: MetricInputs) -> Iterator[Sample]:
     yield from ((labels, count) for labels, count in look.tally.read()[1].items())
 
 
-def _restarts(look: MetricInputs) -> Iterator[Sample]:
+def _sample_restarts(look: MetricInputs) -> Iterator[Sample]:
     for kind, watched in _by_kind(look).items():
         yield (kind,), sum(max(0, each.watches - 1) for each in watched)
 
 
-def _current(look: MetricInputs) -> Iterator[Sample]:
+def _sample_current(look: MetricInputs) -> Iterator[Sample]:
     for kind, watched in _by_kind(look).items():
         yield (kind,), all(each.synced and not each.trouble for each in watched)
 
@@ -93,33 +93,33 @@ def _last_success(look: MetricInputs) -> Iterator[Sample]:
         yield (), look.last_success
 
 
-def _answers(look: MetricInputs) -> Iterator[Sample]:
+def _sample_answers(look: MetricInputs) -> Iterator[Sample]:
     yield from (((str(code),), count) for code, count in dict(look.answers).items())
 
 
-def _conditions(look: MetricInputs) -> Iterator[Sample]:
+def _sample_conditions(look: MetricInputs) -> Iterator[Sample]:
     for driver, status in look.statuses.items():
         for condition in status.get("conditions") or ():
             yield (driver, str(condition.get("type"))), condition.get("status") == "True"
 
 
-def _phases(look: MetricInputs) -> Iterator[Sample]:
+def _sample_phases(look: MetricInputs) -> Iterator[Sample]:
     for driver, counts in look.censuses.items():
         yield from (((driver, phase.name.lower()), phase is counts.phase) for phase in Phase)
 
 
-def _places(look: MetricInputs) -> Iterator[Sample]:
+def _sample_places(look: MetricInputs) -> Iterator[Sample]:
     for driver, counts in look.censuses.items():
         yield from (((driver, p.name.lower()), counts.places.get(p, 0)) for p in Place)
 
 
-def _states(look: MetricInputs) -> Iterator[Sample]:
+def _sample_states(look: MetricInputs) -> Iterator[Sample]:
     states = (*(state.value for state in State), SILENT)
     for driver, counts in look.censuses.items():
         yield from (((driver, state), counts.states.get(state, 0)) for state in states)
 
 
-def _pools(look: MetricInputs) -> Iterator[Sample]:
+def _sample_pools(look: MetricInputs) -> Iterator[Sample]:
     yield from (((driver,), len(counts.pools)) for driver, counts in look.censuses.items())
 
 
@@ -130,16 +130,16 @@ def _pool_nodes(look: MetricInputs) -> Iterator[Sample]:
             yield (driver, *where, row.link), row.nodes
 
 
-def _builds(look: MetricInputs) -> Iterator[Sample]:
+def _sample_builds(look: MetricInputs) -> Iterator[Sample]:
     for driver, counts in look.censuses.items():
         yield from (((driver, p.name.lower()), counts.builds.get(p, 0)) for p in BuildProgress)
 
 
-def _unavailable(look: MetricInputs) -> Iterator[Sample]:
+def _sample_unavailable(look: MetricInputs) -> Iterator[Sample]:
     yield from (((driver,), counts.unavailable) for driver, counts in look.censuses.items())
 
 
-def _allowed(look: MetricInputs) -> Iterator[Sample]:
+def _sample_allowed(look: MetricInputs) -> Iterator[Sample]:
     yield from (((driver,), counts.allowed) for driver, counts in look.censuses.items())
 
 
@@ -153,32 +153,32 @@ FAMILIES: Final = (
     Family("nodeside_last_successful_round_timestamp_seconds", GAUGE,
            "When the leader last carried out a plan, or found nothing to do.", (), _last_success),
     Family("nodeside_up_to_date", GAUGE, "1 if the cache of a kind is up to date.",
-           ("kind",), _current),
+           ("kind",), _sample_current),
     Family("nodeside_watch_restarts_total", COUNTER, "Watches that were restarted.",
-           ("kind",), _restarts),
+           ("kind",), _sample_restarts),
     Family("nodeside_api_requests_total", COUNTER, "Requests to the API server; code none: no "
-           "answer.", ("verb", "resource", "code"), _requests),
+           "answer.", ("verb", "resource", "code"), _sample_requests),
     Family("nodeside_api_retries_total", COUNTER, "Requests that were retried.",
-           ("verb", "resource"), _repeats),
+           ("verb", "resource"), _sample_repeats),
     Family("nodeside_metrics_answers_total", COUNTER, "Answers to scrapes, by HTTP status.",
-           ("code",), _answers),
+           ("code",), _sample_answers),
     Family("nodeside_driver_condition", GAUGE, "1 if a condition of a Driver is true.",
-           ("driver", "condition"), _conditions),
+           ("driver", "condition"), _sample_conditions),
     Family("nodeside_rollout_phase", GAUGE, "1 for the current phase of a Driver's rollout.",
-           ("driver", "phase"), _phases),
+           ("driver", "phase"), _sample_phases),
     Family("nodeside_rollout_unavailable_nodes", GAUGE, "Nodes without a working driver that count "
-           "against maxUnavailable.", ("driver",), _unavailable),
+           "against maxUnavailable.", ("driver",), _sample_unavailable),
     Family("nodeside_rollout_allowed_nodes", GAUGE, "maxUnavailable of a Driver, in nodes.",
-           ("driver",), _allowed),
+           ("driver",), _sample_allowed),
     Family("nodeside_nodes", GAUGE, "Nodes of a Driver by the state that their pods reported in "
-           "this boot.", ("driver", "state"), _states),
+           "this boot.", ("driver", "state"), _sample_states),
     Family("nodeside_nodes_by_place", GAUGE, "Nodes of a Driver by what they are assigned to.",
-           ("driver", "place"), _places),
-    Family("nodeside_pools", GAUGE, "Pools of a Driver.", ("driver",), _pools),
+           ("driver", "place"), _sample_places),
+    Family("nodeside_pools", GAUGE, "Pools of a Driver.", ("driver",), _sample_pools),
     Family("nodeside_pool_nodes", GAUGE, "Nodes of a pool, and how its toolkit image was found.",
            ("driver", "architecture", "os_version", "kernel", "link"), _pool_nodes),
     Family("nodeside_builds", GAUGE, "Shared builds of the newest version, by progress.",
-           ("driver", "progress"), _builds),
+           ("driver", "progress"), _sample_builds),
 )  # fmt: skip
 
 HISTOGRAMS: Final = {

@@ -81,20 +81,20 @@ class TokenReviewer:
             return AccessVerdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
         key = hashlib.sha256(f"{path}\n{token}".encode()).hexdigest()
         with self._lock:
-            verdict = self._cached(key)
+            verdict = self._cached_verdict(key)
             if verdict is None and not self._budget.take():
                 return AccessVerdict(
                     HTTPStatus.TOO_MANY_REQUESTS, "too many unknown tokens; try later"
                 )
-        return verdict or self._reviewed(key, token, path)
+        return verdict or self._review_and_cache(key, token, path)
 
-    def _cached(self, key: str) -> AccessVerdict | None:
+    def _cached_verdict(self, key: str) -> AccessVerdict | None:
         until, verdict = self._cache.get(key, (0.0, None))
         return verdict if until > self.now() else None
 
-    def _reviewed(self, key: str, token: str, path: str) -> AccessVerdict:
+    def _review_and_cache(self, key: str, token: str, path: str) -> AccessVerdict:
         try:
-            verdict = self._review(token, path)
+            verdict = self._review_token(token, path)
         except ApiError as error:
             log.warning(f"cannot check the token of a metrics request: {error}", hint=error.hint)
             message = "the API server did not check your token; see the controller's log"
@@ -107,8 +107,8 @@ class TokenReviewer:
                 self._cache.popitem(last=False)
         return verdict
 
-    def _review(self, token: str, path: str) -> AccessVerdict:
-        status = self._create(TOKEN_REVIEWS, {"token": token})
+    def _review_token(self, token: str, path: str) -> AccessVerdict:
+        status = self._create_review(TOKEN_REVIEWS, {"token": token})
         user = status.get("user") or {}
         if status.get("authenticated") is not True or not user.get("username"):
             return AccessVerdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
@@ -119,13 +119,13 @@ class TokenReviewer:
             "extra": user.get("extra") or {},
             "nonResourceAttributes": {"path": path, "verb": "get"},
         }
-        if self._create(SUBJECT_ACCESS_REVIEWS, access).get("allowed") is True:
+        if self._create_review(SUBJECT_ACCESS_REVIEWS, access).get("allowed") is True:
             return AccessVerdict(HTTPStatus.OK)
         name = user["username"]
         message = f"{name} may not get {path}; the ClusterRole {METRICS_READER} allows it"
         return AccessVerdict(HTTPStatus.FORBIDDEN, message)
 
-    def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _create_review(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create a review and return its status. The API server does not store reviews."""
         review = {
             "apiVersion": resource.api_version,

@@ -70,16 +70,18 @@ class _MetricsHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path != PATH:
-            self._answer(HTTPStatus.NOT_FOUND, f"not found; the only path is {PATH}\n".encode())
+            self._send_answer(
+                HTTPStatus.NOT_FOUND, f"not found; the only path is {PATH}\n".encode()
+            )
             return
         verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
         if verdict.status is not HTTPStatus.OK:
-            self._answer(verdict.status, f"{verdict.message}\n".encode())
+            self._send_answer(verdict.status, f"{verdict.message}\n".encode())
             return
         kind, body = self.server.exposition(self.headers.get("Accept", ""))
-        self._answer(HTTPStatus.OK, body, kind)
+        self._send_answer(HTTPStatus.OK, body, kind)
 
-    def _answer(
+    def _send_answer(
         self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8"
     ) -> None:
         self.server.count(status)

@@ -49,15 +49,15 @@ def ready(kinds: list[WatchHealth]) -> ProbeReport:
 
     A kind that fails counts as unanswered after `STALE` seconds of silence.
     """
-    lines = [_line(kind) for kind in kinds]
-    return ProbeReport(all(_current(kind) for kind in kinds), tuple(lines))
+    lines = [_status_line(kind) for kind in kinds]
+    return ProbeReport(all(_is_current(kind) for kind in kinds), tuple(lines))
 
 
-def _current(kind: WatchHealth) -> bool:
+def _is_current(kind: WatchHealth) -> bool:
     return kind.optional or (kind.synced and not (kind.trouble and kind.silent > STALE))
 
 
-def _line(kind: WatchHealth) -> str:
+def _status_line(kind: WatchHealth) -> str:
     if not kind.synced:
         return f"{kind.name}: not listed yet" + (f": {kind.trouble}" if kind.trouble else "")
     if kind.trouble:

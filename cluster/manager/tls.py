@@ -42,13 +42,13 @@ class Serving:
         Raises nothing if it is bad: the last good one stays in use.
         """
         with self._lock:
-            stamp = self._look()
+            stamp = self._read_stamp()
             if self._context is None or stamp != self._stamp:
-                self._context = self._mounted(stamp) or self._context or self._own()
+                self._context = self._mounted_context(stamp) or self._context or self._own_context()
                 self._stamp = stamp
             return self._context
 
-    def _look(self) -> _Stamp | None:
+    def _read_stamp(self) -> _Stamp | None:
         """Return a stamp that changes with either file; None unless both exist."""
         if self._directory is None:
             return None
@@ -57,29 +57,29 @@ class Serving:
             return tuple((each.st_ino, each.st_mtime_ns) for each in stats)
         return None
 
-    def _mounted(self, stamp: _Stamp | None) -> ssl.SSLContext | None:
+    def _mounted_context(self, stamp: _Stamp | None) -> ssl.SSLContext | None:
         if self._directory is None or stamp is None:
             return None
         try:
-            context = _context(self._directory / CERTIFICATE, self._directory / KEY)
+            context = _make_context(self._directory / CERTIFICATE, self._directory / KEY)
         except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
             log.warning(f"cannot serve with the certificate in {self._directory}: {exc}")
             return None
         log.fact("serving metrics with a certificate", directory=str(self._directory))
         return context
 
-    def _own(self) -> ssl.SSLContext:
+    def _own_context(self) -> ssl.SSLContext:
         where = f" in {self._directory}" if self._directory else ""
         log.fact(f"no certificate{where}: serving metrics with a self-signed one")
         descriptor = os.memfd_create("certificate")  # the root file system is read-only
         try:
             os.write(descriptor, self_signed(self._names))
-            return _context(Path(f"/proc/self/fd/{descriptor}"), None)
+            return _make_context(Path(f"/proc/self/fd/{descriptor}"), None)
         finally:
             os.close(descriptor)
 
 
-def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+def _make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key, password="")  # prevents a prompt on the terminal

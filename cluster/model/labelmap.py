@@ -94,17 +94,17 @@ class Labels(Mapping[str, str]):
     def with_own(self, changes: Mapping[str, str | None]) -> Labels:
         """Return a copy with changes to our own labels; None removes a label."""
         own = dict(zip(self._own_keys, self._own_values, strict=True))
-        return Labels(self._keys, self._values, *_shared(_merged(own, changes)))
+        return Labels(self._keys, self._values, *_share_keys(_merge_changes(own, changes)))
 
 
 def labels_of(labels: Mapping[str, str]) -> Labels:
     """Return the labels of an API object as Labels."""
     own = {key: value for key, value in labels.items() if key.startswith(_OWN)}
     rest = {key: value for key, value in labels.items() if key not in own} if own else labels
-    return Labels(*_shared(rest), *_shared(own))
+    return Labels(*_share_keys(rest), *_share_keys(own))
 
 
-def _shared(labels: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
+def _share_keys(labels: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
     """Return the shared keys and the values in the order of the keys."""
     names = tuple(sorted(labels))
     keys = _KNOWN.get(names)
@@ -123,10 +123,10 @@ def changed(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Map
     """Return a node's labels with `changes` made; None removes a label."""
     if isinstance(labels, Labels) and all(key.startswith(_OWN) for key in changes):
         return labels.with_own(changes)
-    return _merged(labels, changes)
+    return _merge_changes(labels, changes)
 
 
-def _merged(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+def _merge_changes(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
     merged = dict(labels)
     for key, value in changes.items():
         if value is None:

@@ -27,7 +27,7 @@ def fit_status(status: Mapping[str, Any]) -> dict[str, Any]:
     share = min(TEXT_LIMIT, _SENTENCES // max(1, rows))
     fields = STATUS["properties"]
     return {
-        key: _fit(value, fields.get(key, {}), TEXT_LIMIT if key == _CONDITIONS else share)
+        key: _fit_value(value, fields.get(key, {}), TEXT_LIMIT if key == _CONDITIONS else share)
         for key, value in status.items()
     }
 
@@ -46,30 +46,35 @@ def _is_rows(key: str, value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and key != _CONDITIONS
 
 
-def _fit(value: Any, schema: Schema, share: int) -> Any:
+def _fit_value(value: Any, schema: Schema, share: int) -> Any:
     match value:
         case str():
             limit = schema.get("maxLength", TEXT_LIMIT)
             return truncate(value, limit if limit <= WORD_LIMIT else min(limit, share))
         case Mapping():
             fields = schema.get("properties", {})
-            return {key: _fit(each, fields.get(key, {}), share) for key, each in value.items()}
+            return {
+                key: _fit_value(each, fields.get(key, {}), share) for key, each in value.items()
+            }
         case list() | tuple():
-            return [_fit(each, schema.get("items", {}), share) for each in _bounded(value, schema)]
+            return [
+                _fit_value(each, schema.get("items", {}), share)
+                for each in _bound_rows(value, schema)
+            ]
     return value
 
 
-def _bounded(rows: Sequence[Any], schema: Schema) -> Sequence[Any]:
+def _bound_rows(rows: Sequence[Any], schema: Schema) -> Sequence[Any]:
     """Return at most `maxItems` rows; if some are left out, the last row summarizes them."""
     limit = schema.get("maxItems", len(rows))
     if len(rows) <= limit:
         return rows
     if not isinstance(rows[0], Mapping):
         return rows[:limit]
-    return [*rows[: limit - 1], _rest(rows[limit - 1 :])]
+    return [*rows[: limit - 1], _sum_rest(rows[limit - 1 :])]
 
 
-def _rest(left: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _sum_rest(left: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a row with the summed counts of the rows that are left out."""
     row: dict[str, Any] = {}
     for key, value in left[0].items():

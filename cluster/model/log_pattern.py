@@ -42,13 +42,13 @@ def search(pattern: str) -> Callable[[str], object]:
     try:
         compiled = re2.compile(pattern, options)
     except (re2.error, UnicodeEncodeError) as exc:
-        raise PatternRefused(f"{EXPECTED}: {_words(exc)}") from exc
+        raise PatternRefused(f"{EXPECTED}: {_error_words(exc)}") from exc
     if compiled.programsize > _SIZE:
         raise PatternRefused(f"{EXPECTED}: it is too large after its repetitions are expanded")
     matcher: Callable[[str], object] = compiled.search
     return matcher
 
 
-def _words(exc: Exception) -> str:
+def _error_words(exc: Exception) -> str:
     message = exc.args[0] if exc.args else exc
     return message.decode(errors="replace") if isinstance(message, bytes) else str(message)

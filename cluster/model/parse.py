@@ -84,13 +84,13 @@ def node_from(data: Document) -> Node:
         ready=ready.get("status") == "True",
         ready_since=seconds(ready.get("lastTransitionTime")),
         unschedulable=bool(part(data, "spec").get("unschedulable")),
-        capacity=_extended(part(status, "capacity")),
-        allocatable=_extended(part(status, "allocatable")),
-        labelled=_labelled(metadata),
+        capacity=_extended_resources(part(status, "capacity")),
+        allocatable=_extended_resources(part(status, "allocatable")),
+        labelled=_last_labelled(metadata),
     )
 
 
-def _extended(resources: Document) -> Mapping[str, int]:
+def _extended_resources(resources: Document) -> Mapping[str, int]:
     """Return the extended resources: those whose name has a domain that is not Kubernetes' own."""
     names = [name for name in resources if "/" in name and "kubernetes.io/" not in name]
     found = {intern(name): amount(resources[name]) for name in names[:_RESOURCES]}
@@ -152,7 +152,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         fell_back=text(notes, FELL_BACK_NOTE),
         refused=decode_refusals(str(notes.get(REFUSED_NOTE) or "")),
         deleting="deletionTimestamp" in metadata,
-        touched=_touched(metadata),
+        touched=_last_changed(metadata),
         spec=part(data, "spec"),
         kept=kept_from(data),
     )
@@ -182,12 +182,12 @@ def node_driver_from(data: Document) -> NodeReport | None:
         reason=report_text(status, "reason"),
         message=report_text(status, "message"),
         hint=report_text(status, "hint"),
-        services=tuple(_services(status)),
-        time=_touched(metadata),
+        services=tuple(_service_lines(status)),
+        time=_last_changed(metadata),
     )
 
 
-def _services(status: Document) -> Iterator[str]:
+def _service_lines(status: Document) -> Iterator[str]:
     """Yield what a node says of each service, on one line."""
     listed = status.get("services")
     for row in (listed if isinstance(listed, list) else [])[:_SERVICES]:
@@ -267,7 +267,7 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
     return ToolkitLabels(uname(labels, "kernel-version"), uname(labels, "kernel-rt-version"))
 
 
-def _touched(metadata: Document, by: str = "") -> float:
+def _last_changed(metadata: Document, by: str = "") -> float:
     """Return when any manager, or `by`, last changed a field, as managedFields records it.
 
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
@@ -277,14 +277,14 @@ def _touched(metadata: Document, by: str = "") -> float:
     return max(times, default=0.0)
 
 
-def _labelled(metadata: Document) -> float:
+def _last_labelled(metadata: Document) -> float:
     """Return when we last changed a label of a node, or an upper bound for that time.
 
     If more than ten managers update an object, the API server merges the oldest entries into one,
     with the latest of their times. capmanagers.go in
     https://github.com/kubernetes/apimachinery/tree/master/pkg/util/managedfields/internal
     """
-    return _touched(metadata, by=FIELD_MANAGER) or _touched(metadata, by=_ANCIENT)
+    return _last_changed(metadata, by=FIELD_MANAGER) or _last_changed(metadata, by=_ANCIENT)
 
 
 _ANCIENT = "ancient-changes"

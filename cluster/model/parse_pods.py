@@ -36,7 +36,7 @@ from nodeside.protocol.build_job import read_message
 def pod_from(data: Document) -> DriverPod:
     metadata, spec, status = (part(data, name) for name in ("metadata", "spec", "status"))
     owners, labels = metadata.get("ownerReferences") or (), part(metadata, "labels")
-    waiting = _waiting(status)
+    waiting = _waiting_containers(status)
     if STAGE_LABEL not in labels and _toolkit_was_killed(status):
         waiting = {name: why for name, why in waiting.items() if name != TOOLKIT_CONTAINER}
     return DriverPod(
@@ -79,7 +79,7 @@ def build_pod_from(data: Document) -> BuildPod:
         job=next((text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
         driver=text(part(metadata, "labels"), DRIVER_LABEL),
         created=seconds(metadata.get("creationTimestamp")),
-        waiting=_waiting(status),
+        waiting=_waiting_containers(status),
         outcome=outcome,
         ended=printable(ended or text(status, "reason")),
     )
@@ -100,7 +100,7 @@ _NAME: Final = 63  # characters
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def _waiting(status: Document) -> Mapping[str, Waiting]:
+def _waiting_containers(status: Document) -> Mapping[str, Waiting]:
     """Return why containers wait, except those that are just starting."""
     reasons: dict[str, Waiting] = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
@@ -160,25 +160,25 @@ def unloader_from(data: Mapping[str, Any]) -> Unloader | None:
     mark = (metadata.get("labels") or {}).get(UNLOAD_LABEL)
     if not mark:
         return None
-    phase, ended = str(status.get("phase") or ""), _terminated(status)
+    phase, ended = str(status.get("phase") or ""), _terminated_state(status)
     code = ended.get("exitCode")
     return Unloader(
         mark=str(mark),
         revision=str(metadata["labels"].get(REVISION_LABEL) or ""),
         phase=phase,
         code=int(code) if code is not None else None,
-        ended=_why(status, ended) if phase == "Failed" else "",
+        ended=_termination_reason(status, ended) if phase == "Failed" else "",
     )
 
 
-def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
     for container in status.get("containerStatuses") or ():
         terminated: Mapping[str, Any] = (container.get("state") or {}).get("terminated") or {}
         return terminated
     return {}
 
 
-def _why(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
+def _termination_reason(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
     """Return the kubelet's own reason (an eviction), else how the container ended."""
     reasons = [str(status[key]) for key in ("reason", "message") if status.get(key)]
     if not reasons and "exitCode" in ended:
@@ -217,10 +217,10 @@ def consumer_from(document: Mapping[str, Any], demand: PodDemand) -> Consumer | 
     if demand.namespaces and metadata.get("namespace") not in demand.namespaces:
         return None
     labels = metadata.get("labels") or EMPTY
-    resources = demand.resources & _requested(spec) if demand.resources else frozenset()
+    resources = demand.resources & _requested_resources(spec) if demand.resources else frozenset()
     selectors = [selector for selector in demand.selectors if selector <= labels.items()]
     is_asked_for = resources or selectors or (demand.by_claims and _has_claims(document))
-    if not is_asked_for or not spec.get("nodeName") or _stays(document):
+    if not is_asked_for or not spec.get("nodeName") or _may_stay(document):
         return None
     return Consumer(
         pod=_namespaced_name(document),
@@ -232,7 +232,7 @@ def consumer_from(document: Mapping[str, Any], demand: PodDemand) -> Consumer | 
     )
 
 
-def _requested(spec: Mapping[str, Any]) -> frozenset[str]:
+def _requested_resources(spec: Mapping[str, Any]) -> frozenset[str]:
     """Return the requested resources; for an extended resource, request and limit are equal."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     return frozenset(
@@ -252,7 +252,7 @@ def _has_claims(document: Mapping[str, Any]) -> bool:
     )
 
 
-def _stays(document: Mapping[str, Any]) -> bool:
+def _may_stay(document: Mapping[str, Any]) -> bool:
     """Return whether the pod need not or must not be evicted."""
     metadata = document["metadata"]
     labels, owners = metadata.get("labels") or EMPTY, metadata.get("ownerReferences") or ()

@@ -51,9 +51,9 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
         foreign = manager not in (MANAGER, PREFLIGHT)
         files = data.get("data") or {} if kind == "ConfigMap" and foreign else None
         source = None if files is None else TemplateSource(name, dict(files))
-        address = _address(data) if kind == "Service" and foreign else None
+        address = _service_address(data) if kind == "Service" and foreign else None
         return StageItem(name, StageObject(kind, name), source, address)
-    rolled_out, progress = _rollout(data) if kind == "Deployment" else (True, "")
+    rolled_out, progress = _rollout_state(data) if kind == "Deployment" else (True, "")
     body = {key: value for key, value in data.items() if key not in ("metadata", "status")}
     parsed = StageObject(
         kind=kind,
@@ -71,7 +71,7 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
     return StageItem(name, parsed)
 
 
-def _address(data: Mapping[str, Any]) -> ServiceAddress:
+def _service_address(data: Mapping[str, Any]) -> ServiceAddress:
     spec = part(data, "spec")
     ports = [each for each in spec.get("ports") or () if isinstance(each, Mapping)]
     numbers = [(str(each.get("name") or ""), int(each.get("port") or 0)) for each in ports]
@@ -83,7 +83,7 @@ def _address(data: Mapping[str, Any]) -> ServiceAddress:
     )
 
 
-def _rollout(data: Mapping[str, Any]) -> tuple[bool, str]:
+def _rollout_state(data: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether a Deployment is rolled out, by the rules of `kubectl rollout status`."""
     spec, status = data.get("spec") or {}, data.get("status") or {}
     replicas = int(spec.get("replicas", 1))

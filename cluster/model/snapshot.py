@@ -29,7 +29,7 @@ Document = Mapping[str, Any]
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def _nothing() -> Mapping[str, Any]:
+def _empty_mapping() -> Mapping[str, Any]:
     """Return the shared empty mapping."""
     return EMPTY
 
@@ -53,7 +53,7 @@ class Node:
 
     name: str
     uid: str = ""
-    labels: Mapping[str, str] = field(default_factory=_nothing)
+    labels: Mapping[str, str] = field(default_factory=_empty_mapping)
     kernel: str = ""
     os_image: str = ""
     architecture: str = ""
@@ -61,8 +61,8 @@ class Node:
     ready: bool = False
     ready_since: float = 0.0
     unschedulable: bool = False
-    capacity: Mapping[str, int] = field(default_factory=_nothing)
-    allocatable: Mapping[str, int] = field(default_factory=_nothing)
+    capacity: Mapping[str, int] = field(default_factory=_empty_mapping)
+    allocatable: Mapping[str, int] = field(default_factory=_empty_mapping)
     labelled: float = field(default=0.0, compare=False)
 
 
@@ -82,7 +82,7 @@ class DriverObject:
     finalizers: tuple[str, ...] = ()
     driver: Driver | None = None
     mistakes: str = ""
-    status: Document = field(default_factory=_nothing)
+    status: Document = field(default_factory=_empty_mapping)
     version: str = field(default="", compare=False)
 
 
@@ -107,10 +107,10 @@ class DaemonSetObject:
     toolkit: str = ""
     link: str = ""
     fell_back: str = ""
-    refused: Mapping[str, str] = field(default_factory=_nothing)
+    refused: Mapping[str, str] = field(default_factory=_empty_mapping)
     deleting: bool = False
     touched: float = field(default=0.0, compare=False)
-    spec: Document = field(default_factory=_nothing)
+    spec: Document = field(default_factory=_empty_mapping)
     kept: ObjectMeta = field(default=ObjectMeta(), compare=False)
 
 
@@ -170,7 +170,7 @@ class DriverPod:
     daemonset: str = ""
     deleting: bool = False
     created: float = 0.0
-    waiting: Mapping[str, Waiting] = field(default_factory=_nothing)
+    waiting: Mapping[str, Waiting] = field(default_factory=_empty_mapping)
     unloader: Unloader | None = None
 
 
@@ -223,7 +223,7 @@ class BuildPod:
     job: str = ""
     driver: str = ""
     created: float = 0.0
-    waiting: Mapping[str, Waiting] = field(default_factory=_nothing)
+    waiting: Mapping[str, Waiting] = field(default_factory=_empty_mapping)
     outcome: BuildOutcome | None = None
     ended: str = ""
 
@@ -249,7 +249,7 @@ class Consumer:
     uid: str = ""
     node: str = ""
     resources: frozenset[str] = frozenset()
-    labels: Mapping[str, str] = field(default_factory=_nothing)
+    labels: Mapping[str, str] = field(default_factory=_empty_mapping)
     deleting: bool = False
 
     @property
@@ -287,10 +287,10 @@ class Occupancy:
     leader's evictions by pod uid.
     """
 
-    consumers: Mapping[str, Consumer] = field(default_factory=_nothing)
+    consumers: Mapping[str, Consumer] = field(default_factory=_empty_mapping)
     known: bool = False
     trouble: str = ""
-    answers: Mapping[str, EvictionAnswer] = field(default_factory=_nothing)
+    answers: Mapping[str, EvictionAnswer] = field(default_factory=_empty_mapping)
     demand: PodDemand | None = None
 
     def knows(self, demand: PodDemand) -> bool:
@@ -319,7 +319,7 @@ class ImageStream:
     """An image stream. `name` is namespace/name; `tags` maps a tag to its pull spec."""
 
     name: str
-    tags: Mapping[str, str] = field(default_factory=_nothing)
+    tags: Mapping[str, str] = field(default_factory=_empty_mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,7 @@ class Settings:
     scc: str = ""
     pull_secrets: tuple[str, ...] = ()
     ca_config_map: str = ""
-    proxy: Mapping[str, str] = field(default_factory=_nothing)
+    proxy: Mapping[str, str] = field(default_factory=_empty_mapping)
     agent_image: str = ""
 
 
@@ -413,7 +413,7 @@ class Snapshot:
     def homeless_of(self, driver: str) -> Sequence[NodeReport]:
         """Return the reports about one Driver from nodes that no longer exist."""
         by_driver: Mapping[str, list[NodeReport]] = self.index.once(
-            _homeless, self.node_drivers, self.nodes
+            _homeless_reports, self.node_drivers, self.nodes
         )
         return by_driver.get(driver, ())
 
@@ -435,7 +435,7 @@ def _stage_jobs(
     return by_driver
 
 
-def _homeless(
+def _homeless_reports(
     reports: Mapping[str, NodeReport], nodes: Mapping[str, Node]
 ) -> dict[str, list[NodeReport]]:
     by_driver: dict[str, list[NodeReport]] = {}

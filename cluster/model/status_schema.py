@@ -36,58 +36,62 @@ def _driver_status() -> Schema:
         "type": "object",
         "description": "The observed state of the Driver, written by the controller.",
         "properties": {
-            "observedGeneration": _count("Generation of the spec that this status describes."),
-            "revision": _text("The newest revision: a hash of what nodes see of the spec."),
-            "lastGoodRevision": _text("The revision that new and moved nodes get."),
-            "nodes": _nodes("All nodes with the hardware."),
-            "leaving": _count("Nodes that the Driver no longer selects but has not left yet."),
+            "observedGeneration": _count_schema(
+                "Generation of the spec that this status describes."
+            ),
+            "revision": _text_schema("The newest revision: a hash of what nodes see of the spec."),
+            "lastGoodRevision": _text_schema("The revision that new and moved nodes get."),
+            "nodes": _nodes_schema("All nodes with the hardware."),
+            "leaving": _count_schema(
+                "Nodes that the Driver no longer selects but has not left yet."
+            ),
             "devices": {
                 "type": "array",
                 "description": "PCI ids that the Driver selects, and those it selected before.",
-                "items": _text("vendor or vendor:device."),
+                "items": _text_schema("vendor or vendor:device."),
                 "maxItems": DEVICE_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "resources": {
                 "type": "array",
                 "description": "What the kubelets offer of spec.devices.",
-                "items": _resource(),
+                "items": _resource_schema(),
                 "maxItems": RESOURCE_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
-            "conditions": _conditions(),
+            "conditions": _conditions_schema(),
             "draining": {
                 "type": "array",
                 "description": "Nodes that are cordoned until their driver is replaced.",
-                "items": _drain(),
+                "items": _drain_schema(),
                 "maxItems": DRAIN_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "casualties": {
                 "type": "array",
                 "description": "Nodes that failed or went down while they changed to `revision`.",
-                "items": _casualty(),
+                "items": _casualty_schema(),
                 "maxItems": CASUALTY_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "pools": {
                 "type": "array",
                 "description": "The nodes by kernel: each pool needs its own modules.",
-                "items": _pool(),
+                "items": _pool_schema(),
                 "maxItems": POOL_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "stages": {
                 "type": "array",
                 "description": "The stages that follow the driver, in the order of the spec.",
-                "items": _stage(),
+                "items": _stage_schema(),
                 "maxItems": STAGE_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "preflight": {
                 "type": "array",
                 "description": "The answers to spec.preflight.",
-                "items": _preflight(),
+                "items": _preflight_schema(),
                 "maxItems": 64,
                 "x-kubernetes-list-type": "atomic",
             },
@@ -95,112 +99,114 @@ def _driver_status() -> Schema:
     }
 
 
-def _resource() -> Schema:
+def _resource_schema() -> Schema:
     return {
         "type": "object",
         "description": "The devices of one resource, on all nodes of the Driver.",
         "properties": {
-            "name": _text("The resource, as pods ask for it."),
-            "devices": _count("Devices that the kubelets know; shares count."),
-            "healthy": _count("Those that pods can be given, or have."),
-            "message": _text("Where devices do not work.", _TEXT_LIMIT),
+            "name": _text_schema("The resource, as pods ask for it."),
+            "devices": _count_schema("Devices that the kubelets know; shares count."),
+            "healthy": _count_schema("Those that pods can be given, or have."),
+            "message": _text_schema("Where devices do not work.", _TEXT_LIMIT),
         },
     }
 
 
-def _stage() -> Schema:
+def _stage_schema() -> Schema:
     return {
         "type": "object",
         "description": "A stage after the driver.",
         "properties": {
-            "name": _text("Name of the stage."),
-            "state": _text("Ready, or one word for what it lacks."),
+            "name": _text_schema("Name of the stage."),
+            "state": _text_schema("Ready, or one word for what it lacks."),
             "nodes": {
                 "type": "object",
                 "description": "Nodes of this stage.",
                 "properties": {
-                    "wanted": _count("Nodes where the driver works."),
-                    "ready": _count("Nodes where the stage is ready too."),
+                    "wanted": _count_schema("Nodes where the driver works."),
+                    "ready": _count_schema("Nodes where the stage is ready too."),
                 },
             },
-            "message": _text("The state in a sentence.", _TEXT_LIMIT),
+            "message": _text_schema("The state in a sentence.", _TEXT_LIMIT),
         },
     }
 
 
-def _preflight() -> Schema:
+def _preflight_schema() -> Schema:
     return {
         "type": "object",
         "description": "Whether the driver builds for a kernel.",
         "properties": {
-            "osVersion": _text("Version of the operating system, if the entry names one."),
-            "kernel": _text("Kernel release."),
-            "architecture": _text("As printed by `uname -m`."),
-            "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
-            "verdict": _text("Builds, DoesNotBuild, Building, or Unknown if it could not run."),
-            "message": _text("The first error, or the result.", _TEXT_LIMIT),
+            "osVersion": _text_schema("Version of the operating system, if the entry names one."),
+            "kernel": _text_schema("Kernel release."),
+            "architecture": _text_schema("As printed by `uname -m`."),
+            "toolkit": _text_schema("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "verdict": _text_schema(
+                "Builds, DoesNotBuild, Building, or Unknown if it could not run."
+            ),
+            "message": _text_schema("The first error, or the result.", _TEXT_LIMIT),
         },
     }
 
 
-def _nodes(description: str) -> Schema:
+def _nodes_schema(description: str) -> Schema:
     return {
         "type": "object",
         "description": description,
         "properties": {
-            "wanted": _count("Nodes with the hardware."),
-            "assigned": _count("Nodes that have a driver pod assigned."),
-            "updated": _count("Nodes that are assigned the newest revision."),
-            "ready": _count("Nodes where the driver works."),
-            "failed": _count("Nodes where it failed, or needs a reboot."),
+            "wanted": _count_schema("Nodes with the hardware."),
+            "assigned": _count_schema("Nodes that have a driver pod assigned."),
+            "updated": _count_schema("Nodes that are assigned the newest revision."),
+            "ready": _count_schema("Nodes where the driver works."),
+            "failed": _count_schema("Nodes where it failed, or needs a reboot."),
         },
     }
 
 
-def _pool() -> Schema:
+def _pool_schema() -> Schema:
     return {
         "type": "object",
         "description": "Nodes of one architecture, operating system version and kernel.",
         "properties": {
-            "architecture": _text("As printed by `uname -m`."),
-            "osVersion": _text("Version of the operating system."),
-            "kernel": _text("Kernel release."),
-            "nodes": _nodes("The nodes of this pool."),
-            "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
-            "link": _text("The rule that found the toolkit image."),
-            "reason": _text("One word for what keeps the pool from being ready."),
-            "message": _text("The reason in a sentence.", _TEXT_LIMIT),
+            "architecture": _text_schema("As printed by `uname -m`."),
+            "osVersion": _text_schema("Version of the operating system."),
+            "kernel": _text_schema("Kernel release."),
+            "nodes": _nodes_schema("The nodes of this pool."),
+            "toolkit": _text_schema("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "link": _text_schema("The rule that found the toolkit image."),
+            "reason": _text_schema("One word for what keeps the pool from being ready."),
+            "message": _text_schema("The reason in a sentence.", _TEXT_LIMIT),
         },
     }
 
 
-def _drain() -> Schema:
+def _drain_schema() -> Schema:
     return {
         "type": "object",
         "description": "A node that is held, and what it waits for.",
         "properties": {
-            "node": _text("Name of the node."),
-            "since": _text("When its drain began."),
-            "message": _text("What it waits for.", _TEXT_LIMIT),
+            "node": _text_schema("Name of the node."),
+            "since": _text_schema("When its drain began."),
+            "message": _text_schema("What it waits for.", _TEXT_LIMIT),
         },
     }
 
 
-def _casualty() -> Schema:
+def _casualty_schema() -> Schema:
     return {
         "type": "object",
         "description": "A node that failed or went down while it changed to `revision`.",
         "properties": {
-            "node": _text("Name of the node; it may be gone."),
-            "state": _text("Failed, Lost, or Down, which does not count yet."),
-            "since": _text("When that was first observed."),
-            "bootId": _text("The boot in which it went down."),
-            "message": _text("What happened to it.", _TEXT_LIMIT),
+            "node": _text_schema("Name of the node; it may be gone."),
+            "state": _text_schema("Failed, Lost, or Down, which does not count yet."),
+            "since": _text_schema("When that was first observed."),
+            "bootId": _text_schema("The boot in which it went down."),
+            "message": _text_schema("What happened to it.", _TEXT_LIMIT),
         },
     }
 
 
-def _conditions() -> Schema:
+def _conditions_schema() -> Schema:
     """Return the schema of metav1.Condition entries."""
     return {
         "type": "array",
@@ -212,9 +218,9 @@ def _conditions() -> Schema:
             "type": "object",
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
-                "type": _text("Name of the condition."),
+                "type": _text_schema("Name of the condition."),
                 "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                "observedGeneration": _count("Generation of the spec that it describes."),
+                "observedGeneration": _count_schema("Generation of the spec that it describes."),
                 "lastTransitionTime": {"type": "string", "format": "date-time"},
                 "reason": {
                     "type": "string",
@@ -222,17 +228,17 @@ def _conditions() -> Schema:
                     "minLength": 1,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
-                "message": _text("What is the case, on which nodes, and what to do.", 32768),
+                "message": _text_schema("What is the case, on which nodes, and what to do.", 32768),
             },
         },
     }
 
 
-def _text(description: str, limit: int = WORD_LIMIT) -> Schema:
+def _text_schema(description: str, limit: int = WORD_LIMIT) -> Schema:
     return {"type": "string", "description": description, "maxLength": limit}
 
 
-def _count(description: str) -> Schema:
+def _count_schema(description: str) -> Schema:
     return {"type": "integer", "format": "int64", "minimum": 0, "description": description}
 
 

@@ -17,16 +17,16 @@ def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
     """Returns the Drivers named in `after`, as far as they are there; none in a circle."""
     if dependency_cycle(snapshot, driver):
         return ()
-    found = (_valid(snapshot, name) for name in driver.spec.after)
+    found = (_valid_driver(snapshot, name) for name in driver.spec.after)
     return tuple(each for each in found if each is not None)
 
 
 def dependents(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
     """Returns the Drivers that come after this one, and after those; none in a circle."""
-    return tuple(_followers(snapshot, driver.name))
+    return tuple(_find_followers(snapshot, driver.name))
 
 
-def _followers(snapshot: Snapshot, name: str) -> Iterator[Driver]:
+def _find_followers(snapshot: Snapshot, name: str) -> Iterator[Driver]:
     pairs = [(each.driver, each.deleting) for each in snapshot.drivers.values()]
     valid = [driver for driver, deleting in pairs if driver is not None and not deleting]
     if not any(driver.spec.after for driver in valid):
@@ -55,7 +55,7 @@ def dependency_cycle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
             return path
         if path[-1] not in seen:
             seen.add(path[-1])
-            found = _valid(snapshot, path[-1])
+            found = _valid_driver(snapshot, path[-1])
             paths += [(*path, name) for name in found.spec.after] if found else []
     return ()
 
@@ -79,6 +79,6 @@ def dependency_problem(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
     return "", ""
 
 
-def _valid(snapshot: Snapshot, name: str) -> Driver | None:
+def _valid_driver(snapshot: Snapshot, name: str) -> Driver | None:
     found = snapshot.drivers.get(name)
     return found.driver if found is not None else None

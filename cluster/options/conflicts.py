@@ -47,13 +47,15 @@ def nodes_with_conflicting_module(
     own = assigned_label(driver.name)
     nodes = [node for node in snapshot.nodes.values() if own in node.labels] if came_first else []
     for rival in came_first:
-        by_rival[rival.name] = {node.name for node in filter(_selector(snapshot, rival), nodes)}
-    for rival_name, names in _holders(snapshot, driver):
+        by_rival[rival.name] = {
+            node.name for node in filter(_node_selector(snapshot, rival), nodes)
+        }
+    for rival_name, names in _drivers_with_module(snapshot, driver):
         by_rival.setdefault(rival_name, set()).update(names)
     return by_rival
 
 
-def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
+def _drivers_with_module(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
     """Yields other Drivers with the nodes where they have a module in common with this one.
 
     The revision that each node is assigned to decides: an edit of another Driver alone takes no
@@ -107,7 +109,7 @@ def nodes_left_to_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver
     A node where this driver is assigned already is not included: removing it would help no one.
     """
     own = assigned_label(driver.name)
-    mine, theirs = _selector(snapshot, driver), _selector(snapshot, rival)
+    mine, theirs = _node_selector(snapshot, driver), _node_selector(snapshot, rival)
     return frozenset(
         node.name
         for node in snapshot.nodes.values()
@@ -115,7 +117,7 @@ def nodes_left_to_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver
     )
 
 
-def _selector(snapshot: Snapshot, driver: Driver) -> Callable[[Node], bool]:
+def _node_selector(snapshot: Snapshot, driver: Driver) -> Callable[[Node], bool]:
     """Returns whether a Driver selects a node, by the same rule as its members."""
     hardware, label = driver.spec.hardware, assigned_label(driver.name)
     found = snapshot.drivers.get(driver.name)

@@ -98,10 +98,10 @@ def build_for(
     """
     if entry.toolkit:
         return SharedBuild(driver, revision, entry.toolkit, architecture), ""
-    chain, evidence = _chain(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
-    resolution = resolve(_pool(entry, architecture), chain, snapshot.image_streams, evidence)
+    chain, evidence = _chain_for(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
+    resolution = resolve(_pool_of(entry, architecture), chain, snapshot.image_streams, evidence)
     if resolution.image:
-        return build_of(driver, revision, _pool(entry, architecture), resolution, ""), ""
+        return build_of(driver, revision, _pool_of(entry, architecture), resolution, ""), ""
     words = "; ".join(filter(None, (resolution.why, resolution.remedy)))
     return None, f"no toolkit image: {words}"
 
@@ -116,14 +116,14 @@ def tags(
     chain, evidence = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
     for entry in entries:
         for architecture in () if entry.toolkit else architectures or (USUAL_ARCHITECTURE,):
-            yield from asked(_pool(entry, architecture), chain, snapshot.image_streams, evidence)
+            yield from asked(_pool_of(entry, architecture), chain, snapshot.image_streams, evidence)
 
 
-def _pool(entry: Preflight, architecture: str) -> Pool:
+def _pool_of(entry: Preflight, architecture: str) -> Pool:
     return Pool(architecture, entry.os_version, entry.kernel)
 
 
-def _chain(entry: Preflight, chain: Toolkit) -> Toolkit:
+def _chain_for(entry: Preflight, chain: Toolkit) -> Toolkit:
     """Returns the toolkit spec for an entry.
 
     With only an OS version, a template that contains the kernel cannot be used.

@@ -44,7 +44,9 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
         if drains is not None:
             labels, why = drain.hold_labels(drains, decision, newest, now), drains.why(decision)
         falls_back = decision.revision is None and context.fallbacks.applies_to(member)
-        if (decision.revision is not None or falls_back) and (moves := _labels(context, decision)):
+        if (decision.revision is not None or falls_back) and (
+            moves := _changed_labels(context, decision)
+        ):
             labels, why = {**labels, **moves}, NO_IMAGE if falls_back else decision.row.why
         if labels:
             yield LabelNode(driver, member.node.name, labels, why)
@@ -53,7 +55,7 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
         yield LabelNode(driver, member.node.name, gone, "the rollout is over")
 
 
-def _labels(context: DriverContext, decision: NodeDecision) -> dict[str, str | None]:
+def _changed_labels(context: DriverContext, decision: NodeDecision) -> dict[str, str | None]:
     """Returns the changes of a node's labels; None removes a label.
 
     The state label of a node that moved describes its previous kernel. It is reset to `waiting`

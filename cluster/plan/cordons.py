@@ -24,7 +24,9 @@ def end_cordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Unc
         if CORDONED not in node.labels or node.name in begun:
             continue
         held = dict(holders(node.labels))
-        if not snapshot.about and not any(_cordons(snapshot, name) for name in held.values()):
+        if not snapshot.about and not any(
+            _keeps_cordoned(snapshot, name) for name in held.values()
+        ):
             gone = [key for key, name in held.items() if name not in snapshot.drivers]
             yield Uncordon(
                 _driver_that_reports(snapshot, node), node.name, dict.fromkeys((CORDONED, *gone))
@@ -35,7 +37,7 @@ def end_cordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Unc
             )
 
 
-def _cordons(snapshot: Snapshot, name: str) -> bool:
+def _keeps_cordoned(snapshot: Snapshot, name: str) -> bool:
     """Return whether a hold of this Driver keeps a node cordoned: that of one that evicts, or whose
     spec is invalid."""
     found = snapshot.drivers.get(name)

@@ -28,11 +28,13 @@ def delete_orphans(snapshot: Snapshot) -> Iterator[Action]:
                 snapshot.settings.namespace,
                 daemonset.uid,
             )
-    yield from map(_delete_pod, snapshot.index.once(_orphaned, snapshot.pods, snapshot.drivers))
+    yield from map(
+        _delete_pod, snapshot.index.once(_orphaned_pods, snapshot.pods, snapshot.drivers)
+    )
     yield from _remove_node_traces(snapshot)
 
 
-def _orphaned(
+def _orphaned_pods(
     pods: Mapping[str, DriverPod], drivers: Mapping[str, DriverObject]
 ) -> Sequence[DriverPod]:
     """Returns the unload pods of Drivers that are gone."""

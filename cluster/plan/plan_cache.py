@@ -59,7 +59,7 @@ class PlanCache:
             self._kept.clear()
         if not self._kept or before is None:
             return
-        for name in (*self._due(), *affected_drivers(before, snapshot)):
+        for name in (*self._due_drivers(), *affected_drivers(before, snapshot)):
             if name == ALL:
                 self._kept.clear()
             if not self._kept:
@@ -82,7 +82,7 @@ class PlanCache:
         if not plan.actions and not plan.reads_all:
             self._kept[driver] = plan
 
-    def _due(self) -> list[str]:
+    def _due_drivers(self) -> list[str]:
         return [name for name, until in self._due_at.items() if until <= self._now]
 
 
@@ -122,11 +122,11 @@ def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Yields the Drivers that the changes concern; ALL may come at any point."""
     if _read_by_all(before) != _read_by_all(after):
         yield ALL
-    for name, old, new in _changes(before.drivers, after.drivers):
+    for name, old, new in _compare_mappings(before.drivers, after.drivers):
         if old != new:
             yield name
     for kind in ("daemonsets", "revisions", "node_drivers", "pods", "jobs", "build_pods"):
-        for _, old, new in _changes(getattr(before, kind), getattr(after, kind)):
+        for _, old, new in _compare_mappings(getattr(before, kind), getattr(after, kind)):
             yield from {each.driver for each in (old, new) if each}
     yield from _by_nodes(before, after)
     yield from _by_occupancy(before, after)
@@ -144,7 +144,7 @@ def _read_by_all(snapshot: Snapshot) -> tuple[object, ...]:
     )
 
 
-def _changes(
+def _compare_mappings(
     before: Mapping[Any, T], after: Mapping[Any, T]
 ) -> Iterator[tuple[Any, T | None, T | None]]:
     """Yields the name, old value and new value of everything that is not the same object."""
@@ -164,9 +164,9 @@ def _changes(
 def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Yields the Drivers that changes of nodes concern."""
     with_stages: set[str] | None = None
-    for name, old, new in _changes(before.nodes, after.nodes):
+    for name, old, new in _compare_mappings(before.nodes, after.nodes):
         sides = [each for each in (old, new) if each is not None]
-        if len({_holds(each) for each in sides}) > 1 or len(sides) == 1:
+        if len({_holds_on(each) for each in sides}) > 1 or len(sides) == 1:
             yield from [ALL] if any(CORDONED in each.labels for each in sides) else ()
         changed = _changed_labels(old, new) if old and new else None
         if changed is not None and all(changed):
@@ -177,7 +177,7 @@ def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
             yield from _drivers_on(name, sides, after)
 
 
-def _holds(node: Node) -> tuple[bool, frozenset[str]]:
+def _holds_on(node: Node) -> tuple[bool, frozenset[str]]:
     """Returns whether we cordoned a node, and the Drivers that hold it: all others read that."""
     return CORDONED in node.labels, frozenset(name for _, name in holders(node.labels))
 
@@ -199,7 +199,7 @@ def _drivers_on(name: str, sides: Collection[Node], snapshot: Snapshot) -> Itera
             key in labelled
             or key in with_pods
             or node_driver_name(key, name) in snapshot.node_drivers
-            or _selects(found, sides)
+            or _is_selected(found, sides)
         ):
             yield key
 
@@ -219,7 +219,7 @@ def _drivers_with_stages(snapshot: Snapshot) -> set[str]:
     return left | {name for name, found in snapshot.drivers.items() if has_stages(found)}
 
 
-def _selects(found: DriverObject, sides: Collection[Node]) -> bool:
+def _is_selected(found: DriverObject, sides: Collection[Node]) -> bool:
     hardware = found.driver.spec.hardware if found.driver else None
     return hardware is not None and any(
         has_hardware(node, hardware, assigned=False).is_selected for node in sides
@@ -241,7 +241,7 @@ def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
         return
     with_stages = _drivers_with_stages(after)
     for kind in ("objects", "pods"):
-        for _, was, now in _changes(getattr(old, kind), getattr(new, kind)):
+        for _, was, now in _compare_mappings(getattr(old, kind), getattr(new, kind)):
             # An object may be in the way of any Driver's; a pod is not.
             drivers = {each.driver for each in (was, now) if each}
             moved = kind == "objects" and (was is None or now is None or was.driver != now.driver)
@@ -249,7 +249,7 @@ def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
             if moved or "" in drivers:
                 yield from with_stages
     by_uid = {pod.uid: pod.driver for pod in new.pods.values()} if new.logs else {}
-    for uid, _, _ in _changes(old.logs, new.logs):
+    for uid, _, _ in _compare_mappings(old.logs, new.logs):
         yield by_uid.get(uid, ALL)
     if _read_by_stages(old) != _read_by_stages(new):
         yield from with_stages

@@ -81,11 +81,11 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     staging = context.staging if context.uses_stages else None
     builds = desired_builds(context) if _has_build_jobs(context) else None
     members = {member.node.name for member in context.members}
-    leaving = _unload(context, members)
+    leaving = _unload_of(context, members)
     report = report_of(context)
     status = conditions.status(report, merge(status_parts(context, leaving)), now=now)
     steps: list[Iterable[Action]] = [
-        _finalizer(resource),
+        _set_finalizer(resource),
         _create_revision(context),
         _apply_policy(context),
         _apply_daemonsets(context),
@@ -124,7 +124,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     )
 
 
-def _unload(context: DriverContext, members: Collection[str]) -> DriverUnload | None:
+def _unload_of(context: DriverContext, members: Collection[str]) -> DriverUnload | None:
     """Returns the nodes that the Driver leaves; None if nothing of it is left on any."""
     snapshot, resource = context.snapshot, context.resource
     # A node with stage pods does not leave before they are gone.
@@ -233,7 +233,7 @@ def _again_in(context: DriverContext, leaving: DriverUnload | None) -> float | N
     return due if due < math.inf else None
 
 
-def _finalizer(resource: DriverObject) -> Iterator[Action]:
+def _set_finalizer(resource: DriverObject) -> Iterator[Action]:
     if FINALIZER not in resource.finalizers:
         finalizers = (*resource.finalizers, FINALIZER)
         yield SetFinalizers(resource.name, resource.uid, finalizers, resource.version)
@@ -245,7 +245,7 @@ def _create_revision(context: DriverContext) -> Iterator[Action]:
     existing = context.snapshot.revisions.get(config_map_name(driver, newest))
     if existing is None or existing.document != text:
         if existing is not None:  # it is immutable, and its content does not match its name
-            yield _deleted(context, CONFIG_MAPS, existing)
+            yield _delete_object(context, CONFIG_MAPS, existing)
         yield Apply(driver, config_map(context.resource, newest, text, context.snapshot.settings))
 
 
@@ -311,7 +311,7 @@ def _daemonset_input(
 def _delete_daemonsets(context: DriverContext) -> Iterator[Action]:
     for each in context.revisions.daemonsets:
         if each.name not in context.rollout.desired and not each.deleting:
-            yield _deleted(context, DAEMON_SETS, each)
+            yield _delete_object(context, DAEMON_SETS, each)
 
 
 def _delete_revisions(
@@ -328,10 +328,10 @@ def _delete_revisions(
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
     for each in context.snapshot.revisions.values():
         if each.driver == context.driver.name and each.revision not in needed:
-            yield replace(_deleted(context, CONFIG_MAPS, each), of_status=True)
+            yield replace(_delete_object(context, CONFIG_MAPS, each), of_status=True)
 
 
-def _deleted(
+def _delete_object(
     context: DriverContext, kind: Resource, each: DaemonSetObject | RevisionObject
 ) -> Delete:
     namespace = context.snapshot.settings.namespace

@@ -57,11 +57,11 @@ def report_of(context: DriverContext) -> StatusInputs:
             for pool, state in context.supply.newest_builds.items()
         },
         casualties=context.rollout.casualties,
-        near="" if context.rollout.announced else _near(context),
+        near="" if context.rollout.announced else _similar_label(context),
     )
 
 
-def _near(context: DriverContext) -> str:
+def _similar_label(context: DriverContext) -> str:
     """Returns a label of some node that is like one that the Driver selects in vain."""
     nodes = context.snapshot.nodes.values()
     wanted = context.driver.spec.hardware.node_selector.items()

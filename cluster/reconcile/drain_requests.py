@@ -37,11 +37,11 @@ def change(
     if seen is not None and any(there.get(key) != seen.get(key) for key in action.labels):
         raise Conflict(f"labels of node {action.node} are not what they were", status=409)
     if isinstance(action, Cordon):
-        return _cordon(api, action, node, limit)
-    return _end(api, action, node, limit)
+        return _cordon_node(api, action, node, limit)
+    return _end_hold(api, action, node, limit)
 
 
-def _cordon(api: Api, action: Cordon, node: Document, limit: Limit) -> Document:
+def _cordon_node(api: Api, action: Cordon, node: Document, limit: Limit) -> Document:
     """Cordon the node. Raises Conflict if the node changed between our read and our write.
 
     The API server is asked whether the node is already cordoned. Our cache may be a second old, and
@@ -56,7 +56,7 @@ def _cordon(api: Api, action: Cordon, node: Document, limit: Limit) -> Document:
     return api.merge_patch(NODES, action.node, patch, **limit())
 
 
-def _end(api: Api, action: Uncordon, node: Document, limit: Limit) -> Document:
+def _end_hold(api: Api, action: Uncordon, node: Document, limit: Limit) -> Document:
     """End our hold on a node. Raises Conflict if the node changed between our read and our write.
 
     `kubectl drain` leaves no mark on a node that we have cordoned, so it cannot be detected. The

@@ -157,15 +157,15 @@ class Executor:
             case LabelNode() | Cordon() | Uncordon():
                 self._change_node(action, snapshot, outcome, limit)
             case Annotate():
-                self._annotate(action, outcome, limit)
+                self._annotate_object(action, outcome, limit)
             case EvictPod():
-                self._evict(action, outcome, limit)
+                self._evict_pod(action, outcome, limit)
             case SetStatus():
                 self._set_status(action, snapshot, outcome, limit)
             case SetFinalizers():
                 self._set_finalizers(action, outcome, limit)
             case Delete():
-                self._delete(action, outcome, limit)
+                self._delete_object(action, outcome, limit)
             case EmitEvent():
                 self._emit_event(action, limit)
             case _:
@@ -175,7 +175,7 @@ class Executor:
         self, action: Apply | Create, outcome: ExecutionResult, limit: Limit
     ) -> None:
         if isinstance(action, Apply):
-            answer = self._apply(action, limit)
+            answer = self._apply_document(action, limit)
             with self._lock:
                 outcome.applied.append((action, kept_from(answer).last_write))
         else:
@@ -186,16 +186,16 @@ class Executor:
         if isinstance(action, Create) or not lane_of(action).is_of_stages:
             self._record_version(outcome, resource_of(action.document), answer)
 
-    def _apply(self, action: Apply, limit: Limit) -> Mapping[str, Any]:
+    def _apply_document(self, action: Apply, limit: Limit) -> Mapping[str, Any]:
         """Apply a document. Fields that others added are removed first; apply would leave those."""
         document = action.document
         if action.over is not None and action.over.co_owned:
             # A patch ignores unknown fields: an invalid document must not change anything.
             self._api.apply(document, dry_run=True, **limit())
-            self._replace(document, action.over.uid, limit)
+            self._replace_daemonset(document, action.over.uid, limit)
         return self._api.apply(document, **limit())
 
-    def _replace(self, document: Mapping[str, Any], uid: str, limit: Limit) -> None:
+    def _replace_daemonset(self, document: Mapping[str, Any], uid: str, limit: Limit) -> None:
         """Replace the part that is ours. Raises Conflict if the object is gone or made anew."""
         metadata, patch = document["metadata"], replacement(document, uid)
         where = {"namespace": metadata["namespace"], **limit()}
@@ -217,7 +217,7 @@ class Executor:
             answer = self._api.merge_patch(DRIVERS, action.driver, patch, **limit())
             self._record_version(outcome, DRIVERS, answer)
 
-    def _annotate(self, action: Annotate, outcome: ExecutionResult, limit: Limit) -> None:
+    def _annotate_object(self, action: Annotate, outcome: ExecutionResult, limit: Limit) -> None:
         patch = {"metadata": {"uid": action.uid, "annotations": {action.key: action.value}}}
         with suppress(NotFound):
             answer = self._api.merge_patch(
@@ -242,7 +242,7 @@ class Executor:
                 answer = drain_requests.change(self._api, action, limit, seen)
             self._record_version(outcome, NODES, answer)
 
-    def _evict(self, action: EvictPod, outcome: ExecutionResult, limit: Limit) -> None:
+    def _evict_pod(self, action: EvictPod, outcome: ExecutionResult, limit: Limit) -> None:
         """Evict a pod. A refusal is a normal answer: the next plan decides when to retry."""
         refusal = drain_requests.evict(self._api, action, limit)
         if refusal:
@@ -261,7 +261,7 @@ class Executor:
             )
             self._record_version(outcome, DRIVERS, answer)
 
-    def _delete(self, action: Delete, outcome: ExecutionResult, limit: Limit) -> None:
+    def _delete_object(self, action: Delete, outcome: ExecutionResult, limit: Limit) -> None:
         with suppress(NotFound, Conflict):  # gone, or already replaced by another of that name
             self._api.delete(
                 action.resource, action.name, namespace=action.namespace, uid=action.uid, **limit()
@@ -300,38 +300,38 @@ class _Lanes:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, lane: Lane, actions: Sequence[Action]) -> None:
-        for _, neighbours in groupby(actions, key=_kind):
-            self._all(lane, list(neighbours))
-            if self._ended(lane):
+        for _, neighbours in groupby(actions, key=_grouping_key):
+            self._do_all(lane, list(neighbours))
+            if self._has_ended(lane):
                 return
 
-    def _all(self, lane: Lane, actions: Sequence[Action]) -> None:
+    def _do_all(self, lane: Lane, actions: Sequence[Action]) -> None:
         if len(actions) == 1:
-            self._one(lane, actions[0])
+            self._do_one(lane, actions[0])
         else:
-            list(self.executor.in_parallel(lambda action: self._one(lane, action), actions))
+            list(self.executor.in_parallel(lambda action: self._do_one(lane, action), actions))
 
-    def _one(self, lane: Lane, action: Action) -> None:
+    def _do_one(self, lane: Lane, action: Action) -> None:
         troubles = self.outcome.troubles
         stopped = any(each in troubles for each in depends_on(action))
         stopped = stopped or waits_for_all_nodes(action, troubles)
-        if self._ended(lane) or stopped or self._left_over(lane, action):
+        if self._has_ended(lane) or stopped or self._left_over(lane, action):
             return
         try:
             self.executor.do(action, self.snapshot, self.leadership.left, self.outcome)
         except LostLead as lost:
             self.outcome.lost = lost
         except ApiError as error:
-            self._failed(lane, action, error)
+            self._note_failure(lane, action, error)
         except Exception as exc:  # a bug of ours: report it and continue with the others
             traceback.print_exc()
-            self._note(lane, action, exc)
+            self._note_trouble(lane, action, exc)
         else:
             log.detail(action.words, driver=lane)
             with self._lock:
                 self.outcome.done += 1
 
-    def _failed(self, lane: Lane, action: Action, error: ApiError) -> None:
+    def _note_failure(self, lane: Lane, action: Action, error: ApiError) -> None:
         """Record a failure. A silent or overloaded API server concerns all Drivers; a refusal
         concerns this Driver or one node of it.
 
@@ -343,9 +343,9 @@ class _Lanes:
         elif error.concerns_all:
             self.outcome.outage = error
         else:
-            self._note(lane, action, error)
+            self._note_trouble(lane, action, error)
 
-    def _note(self, lane: Lane, action: Action, error: Exception) -> None:
+    def _note_trouble(self, lane: Lane, action: Action, error: Exception) -> None:
         mute, node = isinstance(action, SetStatus), node_of(action)
         if mute:
             lane = Lane(action.driver, STATUS)
@@ -364,12 +364,12 @@ class _Lanes:
             self.outcome.unfinished.add(lane)
         return lane in self.outcome.unfinished
 
-    def _ended(self, lane: Lane) -> bool:
+    def _has_ended(self, lane: Lane) -> bool:
         outcome = self.outcome
         return bool(outcome.lost or outcome.outage) or lane in outcome.troubles
 
 
-def _kind(action: Action) -> tuple[object, ...]:
+def _grouping_key(action: Action) -> tuple[object, ...]:
     """Return the grouping key: consecutive actions of the same kind may be sent in parallel."""
     if isinstance(action, Apply):
         return Apply, action.document.get("kind")

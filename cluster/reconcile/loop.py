@@ -163,7 +163,7 @@ class Controller:
         self._after(result)
         self._log_round(result)
         self._wait_for_own_writes(outcome)
-        return self._next(plan, outcome)
+        return self._seconds_to_next(plan, outcome)
 
     def _snapshot_and_plan(self, began: float) -> tuple[Snapshot, Plan]:
         """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
@@ -189,7 +189,7 @@ class Controller:
         if not seen:
             log.detail("our own writes have not come back yet")
 
-    def _next(self, plan: Plan, outcome: ExecutionResult) -> float | None:
+    def _seconds_to_next(self, plan: Plan, outcome: ExecutionResult) -> float | None:
         if outcome.outage is None:
             self._outages = 0
             waits = (_requeue_after(plan, outcome), self._view.again_in())

@@ -29,7 +29,7 @@ def patch_labels(api: Api, action: LabelNode, seen: Mapping[str, str], limit: Li
 
     https://datatracker.ietf.org/doc/html/rfc6902
     """
-    patch = [step for key in action.labels for step in _steps(key, action.labels[key], seen)]
+    patch = [step for key in action.labels for step in _patch_steps(key, action.labels[key], seen)]
     try:
         return api.json_patch(NODES, action.node, patch, **limit())
     except ApiError as error:
@@ -43,7 +43,7 @@ def is_failed_test(error: ApiError) -> bool:
     return error.status == _TEST_FAILED and _FAILED_STEP_MESSAGE in str(error)
 
 
-def _steps(key: str, value: str | None, seen: Mapping[str, str]) -> list[Document]:
+def _patch_steps(key: str, value: str | None, seen: Mapping[str, str]) -> list[Document]:
     """Return the patch steps of one label. An absent label tests as null and cannot be removed."""
     path = "/metadata/labels/" + key.replace("~", "~0").replace("/", "~1")
     test = {"op": "test", "path": path, "value": seen.get(key)}

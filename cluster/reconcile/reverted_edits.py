@@ -63,25 +63,25 @@ class RevertedEdits:
 
     def __call__(self, plan: Plan, snapshot: Snapshot, *, now: float, wall: float) -> Plan:
         """Return the plan without futile or premature applies, and with the pending reports."""
-        self._forget(snapshot)
+        self._forget_gone(snapshot)
         actions: list[Action] = []
         waits: list[float] = []
         for action in plan.actions:
-            wait = self._wait(action, now)
+            wait = self._seconds_to_wait(action, now)
             if wait == 0.0:
                 actions.append(action)
             elif wait is not None:
                 waits.append(wait)
-        for name, past in self._contested(snapshot, now):
+        for name, past in self._contested_objects(snapshot, now):
             actions = _with_complaint(actions, snapshot, name, past, wall)
             waits.append(past.at + _FORGET_AFTER - now)
-        actions += self._events(snapshot)
+        actions += self._contention_events(snapshot)
         return replace(plan, actions=tuple(actions)).within(waits)
 
     def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
         """Record what was applied, with the resulting stamps; return whether there are reports."""
         for action, stamp in applied:
-            key, digest = _key(action), _digest(action)
+            key, digest = _object_key(action), _document_digest(action)
             before = self._past.get(key)
             past = _AppliedObject(action.driver, digest, stamp)
             if before is not None and now < before.at + _FORGET_AFTER:
@@ -94,15 +94,15 @@ class RevertedEdits:
             self._past[key] = past
         return bool(self._news)
 
-    def _wait(self, action: Action, now: float) -> float | None:
+    def _seconds_to_wait(self, action: Action, now: float) -> float | None:
         """Return the seconds until an action may be done; None if it would change nothing."""
         if not isinstance(action, Apply) or action.over is None:
             return 0.0
-        past = self._past.get(_key(action))
-        if past is None or past.digest != _digest(action):
+        past = self._past.get(_object_key(action))
+        if past is None or past.digest != _document_digest(action):
             return 0.0
         if _is_changed_by_webhook(action.over, past):
-            self._report_altered(_key(action), past)
+            self._report_altered(_object_key(action), past)
             return None
         return max(0.0, past.at + past.pause - now)
 
@@ -116,13 +116,15 @@ class RevertedEdits:
             )
             self._news.append((past.driver, "AppliedOtherwise", words))
 
-    def _events(self, snapshot: Snapshot) -> Iterator[EmitEvent]:
+    def _contention_events(self, snapshot: Snapshot) -> Iterator[EmitEvent]:
         news, self._news = self._news, []
         for name, reason, note in news:
             if driver := snapshot.drivers.get(name):
                 yield EmitEvent(name, driver.uid, warning=True, reason=reason, note=note)
 
-    def _contested(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _AppliedObject]]:
+    def _contested_objects(
+        self, snapshot: Snapshot, now: float
+    ) -> Iterator[tuple[str, _AppliedObject]]:
         """Yield the objects that somebody keeps editing."""
         for (kind, name), past in self._past.items():
             if (
@@ -132,7 +134,7 @@ class RevertedEdits:
             ):
                 yield f"{kind} {name}", past
 
-    def _forget(self, snapshot: Snapshot) -> None:
+    def _forget_gone(self, snapshot: Snapshot) -> None:
         """Forget objects that no longer exist."""
         existing = {("DaemonSet", name) for name in snapshot.daemonsets}
         existing |= {("ConfigMap", name) for name in snapshot.revisions}
@@ -140,11 +142,11 @@ class RevertedEdits:
         self._past = {key: past for key, past in self._past.items() if key in existing}
 
 
-def _key(action: Apply) -> _Key:
+def _object_key(action: Apply) -> _Key:
     return action.document["kind"], action.document["metadata"]["name"]
 
 
-def _digest(action: Apply) -> str:
+def _document_digest(action: Apply) -> str:
     """Return the hash of the document; a ConfigMap has no note of it."""
     notes: Mapping[str, str] = action.document["metadata"].get("annotations", {})
     text = json.dumps(action.document, sort_keys=True)
@@ -155,7 +157,7 @@ def _is_repeated(action: Apply, past: _AppliedObject | None) -> bool:
     """Return whether it was applied before and somebody has changed it since."""
     if action.over is None:
         return False
-    return bool(action.over.edit) or (past is not None and past.digest == _digest(action))
+    return bool(action.over.edit) or (past is not None and past.digest == _document_digest(action))
 
 
 def _is_changed_by_webhook(over: ExistingObject, past: _AppliedObject) -> bool:

@@ -37,7 +37,8 @@ class StatusThrottle:
         waits = {
             action.driver: wait
             for action in plan.actions
-            if isinstance(action, SetStatus) and (wait := self._wait(action, snapshot, now)) > 0
+            if isinstance(action, SetStatus)
+            and (wait := self._seconds_to_wait(action, snapshot, now)) > 0
         }
         actions = tuple(
             action
@@ -60,10 +61,10 @@ class StatusThrottle:
         self._spent[key] = spent
         return True
 
-    def _wait(self, action: SetStatus, snapshot: Snapshot, now: float) -> float:
+    def _seconds_to_wait(self, action: SetStatus, snapshot: Snapshot, now: float) -> float:
         """Return the seconds that a status can wait. If 0, its write is recorded as of now."""
         found = snapshot.drivers.get(action.driver)
-        pause = self.between * max(1.0, _nodes(action.status) / _LARGE)
+        pause = self.between * max(1.0, _count_nodes(action.status) / _LARGE)
         wait = self._written.get(action.driver, float("-inf")) + pause - now
         urgent = found is None or urgent_fields(found.status) != urgent_fields(action.status)
         if wait > 0 and not urgent:
@@ -82,5 +83,5 @@ def urgent_fields(status: Mapping[str, Any]) -> object:
     return states, rows, revisions, status.get("casualties"), status.get("observedGeneration")
 
 
-def _nodes(status: Mapping[str, Any]) -> int:
+def _count_nodes(status: Mapping[str, Any]) -> int:
     return int((status.get("nodes") or {}).get("wanted", 0))

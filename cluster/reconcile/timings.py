@@ -71,16 +71,16 @@ class CpuBudget:
     def spend(self, took: float, now: float) -> None:
         """Charge a plan that took `took` seconds. If it took longer than the plan before, as with a
         new Driver, it is charged the time of the plan before."""
-        self._grow(now)
+        self._grow_budget(now)
         least = -self._pace.longest * self._pace.share
         self._left = max(least, self._left - min(self._last, took))
         self._last = took
 
     def wait(self, now: float) -> float:
         """Return the seconds until the next plan."""
-        self._grow(now)
+        self._grow_budget(now)
         return max(0.0, -self._left / self._pace.share)
 
-    def _grow(self, now: float) -> None:
+    def _grow_budget(self, now: float) -> None:
         self._left = min(self._pace.burst, self._left + (now - self._at) * self._pace.share)
         self._at = now

@@ -62,7 +62,7 @@ class Renderer:
         _value: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self._end()
+        self._end_process()
 
     def render(self, template: Template) -> Rendered:
         """Render a template. Raises RenderingDied, which names the ConfigMap."""
@@ -71,9 +71,9 @@ class Renderer:
             "files": template.files,
             "values": template.values,
         }
-        answer = self._answer(json.dumps(request).encode() + b"\n")
+        answer = self._read_answer(json.dumps(request).encode() + b"\n")
         if not answer.endswith(b"\n"):
-            raise RenderingDied(f"ConfigMap {template.config_map}: {self._death(answer)}")
+            raise RenderingDied(f"ConfigMap {template.config_map}: {self._death_message(answer)}")
         reply = json.loads(answer)
         if "error" in reply:
             return Rendered(error=str(reply["error"]))
@@ -81,22 +81,22 @@ class Renderer:
         values = sum(map(answer.count, (b"[", b"{", b",")))
         return Rendered(documents, size=len(answer) + _VALUE * values)
 
-    def _answer(self, request: bytes) -> bytes:
+    def _read_answer(self, request: bytes) -> bytes:
         """Return one line, or part of a line or nothing if the process has ended."""
-        child = self._started()
+        child = self._start_process()
         watch = threading.Timer(self._seconds, self._give_up, [child])
         watch.start()
         try:
-            _pipe(child.stdin).write(request)
-            _pipe(child.stdin).flush()
-            return _pipe(child.stdout).readline(_ANSWER)
+            _pipe_of(child.stdin).write(request)
+            _pipe_of(child.stdin).flush()
+            return _pipe_of(child.stdout).readline(_ANSWER)
         except OSError:
             return b""
         finally:
             watch.cancel()
             watch.join()
 
-    def _started(self) -> process.Child:
+    def _start_process(self) -> process.Child:
         if self._child is None:
             self._late = False
             self._child = process.start(
@@ -109,9 +109,9 @@ class Renderer:
         self._late = True
         process.kill_group(child.pid)
 
-    def _death(self, answer: bytes) -> str:
+    def _death_message(self, answer: bytes) -> str:
         """End the process and return the reason why there is no answer."""
-        code, late = self._end(), self._late
+        code, late = self._end_process(), self._late
         if len(answer) >= _ANSWER:
             return f"its documents have more than {SIZE_AS_JSON >> 10} KiB"
         if late:
@@ -122,14 +122,14 @@ class Renderer:
             return f"rendering it took more than {worker.MEMORY >> 20} MiB of memory"
         return f"the rendering process ended: {process.exit_code_in_words(code)}"
 
-    def _end(self) -> int:
+    def _end_process(self) -> int:
         """End the process and return its exit code. It exits by itself at the end of its input."""
         child, self._child = self._child, None
         if child is None:
             return 0
         for pipe in (child.stdin, child.stdout):
             with suppress(OSError):
-                _pipe(pipe).close()
+                _pipe_of(pipe).close()
         with suppress(process.StillRunning):
             return child.wait(_GRACE)
         process.kill_group(child.pid)
@@ -138,7 +138,7 @@ class Renderer:
         return -signal.SIGKILL
 
 
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+def _pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None
     return pipe
 

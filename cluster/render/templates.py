@@ -55,7 +55,7 @@ def documents(
     are among the values, since a message may quote one.
     """
     try:
-        return _documents(config_map, files, values)
+        return _render_documents(config_map, files, values)
     except StageInvalid as error:
         if not values.get("reads", {}).get("secrets"):
             raise
@@ -63,7 +63,7 @@ def documents(
         raise StageInvalid(hidden, where=error.place or f"ConfigMap {config_map}") from None
 
 
-def _documents(
+def _render_documents(
     config_map: str, files: Mapping[str, str], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Document], ...]:
     pairs: list[tuple[str, Document]] = []
@@ -71,9 +71,9 @@ def _documents(
     for name, text in sorted(files.items()):
         if name.endswith(_FILES):
             where = f"ConfigMap {config_map}, {name}"
-            rendered = _render(where, text, values, left)
+            rendered = _render_text(where, text, values, left)
             left -= len(rendered)
-            pairs += [(name, document) for document in _parsed(where, rendered)]
+            pairs += [(name, document) for document in _parse_documents(where, rendered)]
     _check_size(f"ConfigMap {config_map}", pairs)
     return tuple(pairs)
 
@@ -89,7 +89,7 @@ def _check_size(where: str, pairs: list[tuple[str, Document]]) -> None:
             )
 
 
-def _parsed(where: str, rendered: str) -> Iterator[Document]:
+def _parse_documents(where: str, rendered: str) -> Iterator[Document]:
     import yaml
 
     try:
@@ -98,8 +98,10 @@ def _parsed(where: str, rendered: str) -> Iterator[Document]:
             if document is None:
                 continue
             if not isinstance(document, dict):
-                raise StageInvalid(f"expected a mapping, got {_brief(document)}", where=where)
-            yield _plain(where, document)
+                raise StageInvalid(
+                    f"expected a mapping, got {_shorten_value(document)}", where=where
+                )
+            yield _plain_document(where, document)
     except (StageInvalid, MemoryError):
         raise
     except Exception as exc:  # constructors raise whatever the type of a scalar does
@@ -118,9 +120,9 @@ def _check_depth(where: str, events: Iterator[Any]) -> None:
             raise StageInvalid(_TOO_DEEP, where=where, rendered_line=line)
 
 
-def _plain(where: str, document: Document) -> Document:
+def _plain_document(where: str, document: Document) -> Document:
     """Return the document restricted to JSON: no dates, no null fields, no alias explosions."""
-    if _count(document) > _VALUES:
+    if _count_values(document) > _VALUES:
         raise StageInvalid(f"more than {_VALUES} values in one document", where=where)
     try:
         json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
@@ -131,7 +133,7 @@ def _plain(where: str, document: Document) -> Document:
     return cleaned
 
 
-def _count(value: Any, depth: int = 0) -> int:
+def _count_values(value: Any, depth: int = 0) -> int:
     """Count the values with aliases expanded; stops slightly above the limit."""
     if not isinstance(value, dict | list):
         return 1
@@ -139,7 +141,7 @@ def _count(value: Any, depth: int = 0) -> int:
         raise _Deep(_TOO_DEEP)
     total = 1
     for each in value.values() if isinstance(value, dict) else value:
-        total += _count(each, depth + 1)
+        total += _count_values(each, depth + 1)
         if total > _VALUES:
             break
     return total
@@ -151,12 +153,12 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _render(where: str, text: str, values: Mapping[str, Any], limit: int) -> str:
+def _render_text(where: str, text: str, values: Mapping[str, Any], limit: int) -> str:
     import jinja2
 
     pieces, size = [], 0
     try:
-        for piece in _environment().from_string(text).generate(values):
+        for piece in _make_environment().from_string(text).generate(values):
             pieces.append(piece)
             size += len(piece)
             if size > limit:
@@ -169,11 +171,11 @@ def _render(where: str, text: str, values: Mapping[str, Any], limit: int) -> str
         raise
     except Exception as exc:  # whatever a template's own expressions raise
         message = str(exc) or type(exc).__name__
-        raise StageInvalid(message, where=f"{where}, line {_line(exc)}") from exc
+        raise StageInvalid(message, where=f"{where}, line {_error_line(exc)}") from exc
     return "".join(pieces)
 
 
-def _environment() -> Any:
+def _make_environment() -> Any:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -208,7 +210,7 @@ def _counted_range() -> Any:
     return counted
 
 
-def _line(exc: BaseException) -> int | str:
+def _error_line(exc: BaseException) -> int | str:
     """Return the line in the template: jinja2's frames carry the template's line numbers."""
     frames = traceback.extract_tb(exc.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == "<template>"]
@@ -225,6 +227,6 @@ def _yaml_error(where: str, exc: Exception) -> StageInvalid:
     return StageInvalid(problem, where=where)
 
 
-def _brief(value: object) -> str:
+def _shorten_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:40] + "…"

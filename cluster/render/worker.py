@@ -26,26 +26,26 @@ _MESSAGE = 1000  # characters of an error
 
 def main(seconds: int = SECONDS) -> None:
     """Serve requests until the end of input, with `seconds` of processor time per template."""
-    _limit(resource.RLIMIT_AS, MEMORY)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, 0)
+    _set_limit(resource.RLIMIT_AS, MEMORY)
+    _set_limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_FSIZE, 0)
     try:
         for line in sys.stdin.buffer:
             # Beyond this limit the kernel sends SIGXCPU, which ends the process.
-            _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
-            sys.stdout.buffer.write(_answer(json.loads(line)) + b"\n")
+            _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
+            sys.stdout.buffer.write(_answer_request(json.loads(line)) + b"\n")
             sys.stdout.buffer.flush()
     except MemoryError:
         os._exit(NO_MEMORY)
 
 
-def _limit(kind: int, limit: int) -> None:
+def _set_limit(kind: int, limit: int) -> None:
     """Set the soft limit; no code here raises it again."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def _answer(request: Any) -> bytes:
+def _answer_request(request: Any) -> bytes:
     try:
         values = json.loads(request["values"])
         pairs = documents(request["config_map"], dict(request["files"]), values)

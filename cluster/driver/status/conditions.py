@@ -57,10 +57,10 @@ def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -
     """Returns the whole status. `options` is what the options of the Driver add to it."""
     motion = current_progress(report, options)
     conditions_without_time = (
-        _ready(report, options, motion),
-        _available(report, options),
-        _progressing(options, motion),
-        _degraded(report, options),
+        _ready_condition(report, options, motion),
+        _available_condition(report, options),
+        _progressing_condition(options, motion),
+        _degraded_condition(report, options),
     )
     return {
         "observedGeneration": report.found.generation,
@@ -69,14 +69,14 @@ def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -
         "nodes": dict(report.counts),
         "devices": devices(report.driver.spec.hardware, report.found.status),
         "pools": pool_rows(report),
-        "casualties": _casualties(report),
+        "casualties": _casualty_rows(report),
         "conditions": conditions(report.found, conditions_without_time, now=now),
         **_WITHOUT_OPTIONS,
         **options.fields,
     }
 
 
-def _casualties(report: StatusInputs) -> list[dict[str, Any]]:
+def _casualty_rows(report: StatusInputs) -> list[dict[str, Any]]:
     if report.rollout.phase is Phase.SETTLED or not report.casualties:
         return []
     members = {decision.member.node.name: decision.member for decision in report.decisions}
@@ -157,36 +157,40 @@ def _transition_time(old: Mapping[str, Any] | None, status: str) -> str:
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
 
 
-def _degraded(report: StatusInputs, options: StatusPart) -> Condition:
+def _degraded_condition(report: StatusInputs, options: StatusPart) -> Condition:
     """Returns the Degraded condition: true if someone should investigate."""
-    for reason, message in _complaints(report, options):
+    for reason, message in _list_complaints(report, options):
         if message:
             return Condition("Degraded", True, reason, message)
     return Condition("Degraded", False, "AsExpected", "nothing failed")
 
 
-def _complaints(report: StatusInputs, options: StatusPart) -> Iterable[tuple[str, str]]:
+def _list_complaints(report: StatusInputs, options: StatusPart) -> Iterable[tuple[str, str]]:
     """Yields complaints, worst first. A complaint without a message does not apply."""
     for reason, message in COMPLAINTS.items():
         yield reason, message(report) if message else options.complaints.get(reason, "")
 
 
-def _ready(report: StatusInputs, options: StatusPart, motion: RolloutProgress | None) -> Condition:
+def _ready_condition(
+    report: StatusInputs, options: StatusPart, motion: RolloutProgress | None
+) -> Condition:
     """Returns whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
     """
-    for reason, message in chain(_complaints(report, options), _obstacles(report, motion)):
+    for reason, message in chain(
+        _list_complaints(report, options), _list_obstacles(report, motion)
+    ):
         if message:
             return Condition("Ready", False, reason, message)
     ready = report.counts["ready"]
-    rest = [_down(report), _stuck_pods_message(report), *options.notes]
+    rest = [_down_message(report), _stuck_pods_message(report), *options.notes]
     rest += [f"fell back: {why}" for why in list(report.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Condition("Ready", True, "Ready", words)
 
 
-def _available(report: StatusInputs, options: StatusPart) -> Condition:
+def _available_condition(report: StatusInputs, options: StatusPart) -> Condition:
     """Returns whether the driver works on every node that is up, in any revision.
 
     This is the condition to wait for if you need the driver.
@@ -212,18 +216,20 @@ def _stuck_pods_message(report: StatusInputs) -> str:
     return f"but on {few_of(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
 
-def _obstacles(report: StatusInputs, motion: RolloutProgress | None) -> Iterable[tuple[str, str]]:
+def _list_obstacles(
+    report: StatusInputs, motion: RolloutProgress | None
+) -> Iterable[tuple[str, str]]:
     """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
     yield "NoNodes", _no_nodes(report)
-    yield WAITS_FOR_DRIVER, _waiting(report)
+    yield WAITS_FOR_DRIVER, _waiting_message(report)
     if motion is not None:
         yield motion.reason, motion.message
     up = [m for m in report.lacking if m.health is not Health.DOWN]
     yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
-    yield "NodesNotReady", "" if up or report.counts["ready"] else _down(report)
+    yield "NodesNotReady", "" if up or report.counts["ready"] else _down_message(report)
 
 
-def _waiting(report: StatusInputs) -> str:
+def _waiting_message(report: StatusInputs) -> str:
     """Returns nodes where a driver that this one comes after is not ready."""
     waiting = [
         member
@@ -235,7 +241,7 @@ def _waiting(report: StatusInputs) -> str:
     )
 
 
-def _down(report: StatusInputs) -> str:
+def _down_message(report: StatusInputs) -> str:
     """Returns nodes that are down and nodes whose kernel is still unknown."""
     with_kernel = (m for m in report.lacking if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
@@ -244,7 +250,7 @@ def _down(report: StatusInputs) -> str:
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(options: StatusPart, motion: RolloutProgress | None) -> Condition:
+def _progressing_condition(options: StatusPart, motion: RolloutProgress | None) -> Condition:
     """Returns the Progressing condition: true if something changes without user action."""
     if motion is not None:
         return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
@@ -253,12 +259,12 @@ def _progressing(options: StatusPart, motion: RolloutProgress | None) -> Conditi
     return Condition("Progressing", False, "Complete", "there is nothing to change")
 
 
-def _failed(report: StatusInputs) -> str:
+def _failed_message(report: StatusInputs) -> str:
     broken = [member for member in report.lacking if member.health is Health.BROKEN]
     return f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
 
 
-def _unserved(report: StatusInputs) -> str:
+def _unserved_message(report: StatusInputs) -> str:
     missing = [
         pool
         for pool in report.resolutions
@@ -291,7 +297,7 @@ COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "ModuleConflict": None,
     "RolloutStopped": stopped,
     "BuildFailed": lambda report: refused(report.builds, report.decisions),
-    "NodesFailed": _failed,
-    "ToolkitMissing": _unserved,
+    "NodesFailed": _failed_message,
+    "ToolkitMissing": _unserved_message,
     "StagesStuck": None,
 }

@@ -89,7 +89,7 @@ def node_counts(report: StatusInputs) -> NodeCounts:
     return NodeCounts(
         phase=rollout.phase,
         places=Counter(decision.place for decision in decisions),
-        states=Counter(_states(decisions)),
+        states=Counter(_reported_states(decisions)),
         pools=[PoolCount(pool, report.resolutions[pool].link.value, n) for pool, n in pools],
         builds=Counter(build.progress for build in report.builds.values()),
         unavailable=len(rollout.unavailable),
@@ -97,7 +97,7 @@ def node_counts(report: StatusInputs) -> NodeCounts:
     )
 
 
-def _states(decisions: Iterable[NodeDecision]) -> Iterable[str]:
+def _reported_states(decisions: Iterable[NodeDecision]) -> Iterable[str]:
     """Yields the last state that each node's pod reported in this boot, or SILENT."""
     for decision in decisions:
         report, boot = decision.member.report, decision.member.boot

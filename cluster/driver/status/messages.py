@@ -77,7 +77,9 @@ def pool_reason(build: PoolBuild, decisions: Sequence[NodeDecision]) -> tuple[st
 
 def refused(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]) -> str:
     """Returns a message about the first build that was refused, "" if none was."""
-    pairs = sorted(_of(BuildProgress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
+    pairs = sorted(
+        _builds_awaited(BuildProgress.REFUSED, builds, decisions), key=lambda each: each[0].kernel
+    )
     if not pairs:
         return ""
     pool, build = pairs[0]
@@ -89,12 +91,12 @@ def refused(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision])
 
 def running(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]) -> str:
     """Returns a message about the builds that nodes wait for, "" if there are none."""
-    words = [build.words for _, build in _of(BuildProgress.RUNNING, builds, decisions)]
+    words = [build.words for _, build in _builds_awaited(BuildProgress.RUNNING, builds, decisions)]
     rest = f" and {len(words) - 1} more" if words[1:] else ""
     return f"{words[0]}{rest}" if words else ""
 
 
-def _of(
+def _builds_awaited(
     progress: BuildProgress, builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
 ) -> Iterator[tuple[Pool, PoolBuild]]:
     matching = [(pool, build) for pool, build in builds.items() if build.progress is progress]

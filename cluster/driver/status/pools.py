@@ -25,14 +25,16 @@ def pool_rows(report: StatusInputs) -> list[dict[str, Any]]:
     by_pool: dict[Pool, list[NodeDecision]] = {}
     for decision in report.decisions:
         by_pool.setdefault(decision.member.pool, []).append(decision)
-    return [_pool(report, pool, by_pool[pool]) for pool in sorted(by_pool, key=pool_order)]
+    return [_pool_row(report, pool, by_pool[pool]) for pool in sorted(by_pool, key=pool_order)]
 
 
 def pool_order(pool: Pool) -> tuple[str, str, str]:
     return pool.os_version, pool.kernel, pool.architecture
 
 
-def _pool(report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]) -> dict[str, Any]:
+def _pool_row(
+    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
+) -> dict[str, Any]:
     resolution = report.resolutions[pool]
     reason, message = _pool_reason(report, pool, decisions)
     return {

@@ -49,7 +49,7 @@ class ProgressMessages:
         return (
             f"version {self.report.revision_name(rollout.newest)} failed on "
             f"{few_of(rollout.failed)}, where {self.report.revision_name(rollout.good)} worked: "
-            f"{self._cause(rollout.failed[0])}; "
+            f"{self._failure_message_of(rollout.failed[0])}; "
             f"correct the spec or go back to the old one{self._retry}"
         )
 
@@ -124,7 +124,7 @@ class ProgressMessages:
         members = (decision.member for decision in self.report.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
 
-    def _cause(self, failed: str) -> str:
+    def _failure_message_of(self, failed: str) -> str:
         """Returns the node's own message, or the recorded one if it is gone or has changed."""
         if failed in self._failing:
             return failure_message(self._failing[failed])

@@ -60,7 +60,7 @@ def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> Bui
     job = snapshot.jobs.get(build.name)
     outcome = outcome_of(job, snapshot) if job is not None else None
     if outcome is None:
-        if found := _waiting(snapshot, build.name):
+        if found := _waiting_container(snapshot, build.name):
             words = f"the build's pod cannot start: {found[0]}: {found[1]}"
             return BuildState(build, BuildProgress.BROKEN, words)
         return BuildState(build, BuildProgress.RUNNING, f"Job {build.name} builds for {build.what}")
@@ -82,7 +82,7 @@ def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
     """Returns the outcome of a Job, None while it may still finish on its own."""
     if job.outcome is not None or not job.finished:
         return job.outcome
-    pods = sorted(_pods(snapshot, job.name), key=lambda pod: (pod.created, pod.name))
+    pods = sorted(_pods_of_job(snapshot, job.name), key=lambda pod: (pod.created, pod.name))
     for pod in reversed(pods):
         if pod.outcome is not None:
             return pod.outcome
@@ -91,11 +91,11 @@ def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
     return BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
 
 
-def _pods(snapshot: Snapshot, job: str) -> Iterator[BuildPod]:
+def _pods_of_job(snapshot: Snapshot, job: str) -> Iterator[BuildPod]:
     return (pod for pod in snapshot.build_pods.values() if pod.job == job)
 
 
-def _waiting(snapshot: Snapshot, job: str) -> tuple[str, Waiting] | None:
+def _waiting_container(snapshot: Snapshot, job: str) -> tuple[str, Waiting] | None:
     """Returns a container of a build that cannot start, and why; None if there is none.
 
     Nodes do not wait for a build that may never come.
@@ -104,7 +104,7 @@ def _waiting(snapshot: Snapshot, job: str) -> tuple[str, Waiting] | None:
     """
     found = (
         (name, why)
-        for pod in _pods(snapshot, job)
+        for pod in _pods_of_job(snapshot, job)
         for name, why in pod.waiting.items()
         if name != "pod"
     )

@@ -122,15 +122,17 @@ class SharedBuild:
 
 def publish_target(driver: Driver) -> str:
     """Returns where a Driver's bundles are published, in the syntax of `--to`; "" for nowhere."""
-    return next((_to(each) for each in driver.spec.prebuilt.sources if each.publish), "")
+    return next(
+        (_target_argument(each) for each in driver.spec.prebuilt.sources if each.publish), ""
+    )
 
 
 def stores(driver: Driver) -> tuple[str, ...]:
     """Returns the registries that a Driver's nodes fetch from, in the same syntax."""
-    return tuple(_to(each) for each in driver.spec.prebuilt.sources if each.oci)
+    return tuple(_target_argument(each) for each in driver.spec.prebuilt.sources if each.oci)
 
 
-def _to(source: PrebuiltSource) -> str:
+def _target_argument(source: PrebuiltSource) -> str:
     return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
 
 
@@ -170,12 +172,12 @@ def job_spec(build: SharedBuild, settings: Settings, config_map: str = "") -> Do
                 "labels": {MANAGED_BY: BUILDER, DRIVER_LABEL: build.driver.name},
                 "annotations": {"kubectl.kubernetes.io/default-container": FINISH, **notes},
             },
-            "spec": _pod(build, settings, revision),
+            "spec": _pod_spec(build, settings, revision),
         },
     }
 
 
-def _pod(build: SharedBuild, settings: Settings, config_map: str) -> Document:
+def _pod_spec(build: SharedBuild, settings: Settings, config_map: str) -> Document:
     """Returns the pod spec; each container is one step and ends before the next begins."""
     spec: Document = {
         "restartPolicy": "Never",
@@ -189,11 +191,11 @@ def _pod(build: SharedBuild, settings: Settings, config_map: str) -> Document:
         "initContainers": [
             _driver_step(PROVIDE, build, settings, "provide"),
             _toolkit_step(KERNELS, build, settings),
-            _driver_step(ORDER, build, settings, "order", *_chosen(build)),
+            _driver_step(ORDER, build, settings, "order", *_select_options(build)),
             _toolkit_step(ANSWER, build, settings),
         ],
         "containers": [_driver_step(FINISH, build, settings, "finish")],
-        "volumes": _volumes(build, settings, config_map),
+        "volumes": _job_volumes(build, settings, config_map),
     }
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
@@ -209,12 +211,12 @@ def _pod_security(settings: Settings) -> Document:
     return common if settings.scc else common | {"fsGroup": TOOLKIT_USER}
 
 
-def _security(user: int, settings: Settings) -> Document:
+def _security_context(user: int, settings: Settings) -> Document:
     ids = {} if settings.scc else {"runAsUser": user, "runAsGroup": TOOLKIT_USER}
     return unprivileged(**ids, runAsNonRoot=True)
 
 
-def _chosen(build: SharedBuild) -> Iterator[str]:
+def _select_options(build: SharedBuild) -> Iterator[str]:
     """Yields the options that select the kernel and the publish target."""
     if build.kernel:
         yield from ("--kernel", build.kernel)
@@ -228,23 +230,23 @@ def _driver_step(step: str, build: SharedBuild, settings: Settings, *args: str) 
         "name": step,
         "image": build.driver.spec.image,
         "command": ["nodeside", "driver", *args],
-        "env": _env(step, build, settings),
-        "securityContext": _security(_BUILD_USER, settings),
+        "env": _step_environment(step, build, settings),
+        "securityContext": _security_context(_BUILD_USER, settings),
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
         "volumeMounts": [
-            _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
-            _mount("work", WORK),
-            _mount("tmp", "/tmp"),  # noqa: S108
+            _mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+            _mount_volume("work", WORK),
+            _mount_volume("tmp", "/tmp"),  # noqa: S108
             *(
-                _mount(n, at, read_only=True)
-                for n, at, steps, _ in _inputs(build, settings)
+                _mount_volume(n, at, read_only=True)
+                for n, at, steps, _ in _list_inputs(build, settings)
                 if step in steps
             ),
         ],
     }
 
 
-def _env(step: str, build: SharedBuild, settings: Settings) -> list[Document]:
+def _step_environment(step: str, build: SharedBuild, settings: Settings) -> list[Document]:
     # The driver image names the place where a driver pod mounts the host; this pod mounts none.
     values = {"NODESIDE_SHARED": _SHARED, "NODESIDE_HOST": "/"}
     if step in TELLING:
@@ -273,31 +275,31 @@ def _toolkit_step(step: str, build: SharedBuild, settings: Settings) -> Document
         "name": step,
         "image": build.toolkit,
         "command": command,
-        "securityContext": _security(TOOLKIT_USER, settings),
+        "securityContext": _security_context(TOOLKIT_USER, settings),
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"memory": memory_limit(build.driver)},
         },
         "volumeMounts": [
-            _mount("work", _SHARED, read_only=True) | {"subPath": "shared"},
-            _mount("work", f"{_SHARED}/results") | {"subPath": "shared/results"},
-            _mount("work", f"{_SHARED}/out") | {"subPath": "shared/out"},
-            _mount("toolkit-tmp", "/tmp"),  # noqa: S108
+            _mount_volume("work", _SHARED, read_only=True) | {"subPath": "shared"},
+            _mount_volume("work", f"{_SHARED}/results") | {"subPath": "shared/results"},
+            _mount_volume("work", f"{_SHARED}/out") | {"subPath": "shared/out"},
+            _mount_volume("toolkit-tmp", "/tmp"),  # noqa: S108
         ],
     }
 
 
-def _volumes(build: SharedBuild, settings: Settings, config_map: str) -> list[Document]:
+def _job_volumes(build: SharedBuild, settings: Settings, config_map: str) -> list[Document]:
     return [
         {"name": "driver-yaml", "configMap": {"name": config_map}},
         {"name": "work", "emptyDir": {"sizeLimit": _WORK_LIMIT}},
         {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
         {"name": "toolkit-tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
-        *({"name": name, **source} for name, _, _, source in _inputs(build, settings)),
+        *({"name": name, **source} for name, _, _, source in _list_inputs(build, settings)),
     ]
 
 
-def _inputs(
+def _list_inputs(
     build: SharedBuild, settings: Settings
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
     """Yields the read-only inputs as (volume, path, steps, source). Each source is optional."""
@@ -305,13 +307,13 @@ def _inputs(
         whole = {"secretName": secret, "defaultMode": 0o440, "optional": True}
         only = {
             **whole,
-            "items": [{"key": key, "path": key} for key in _certificates(build.driver)],
+            "items": [{"key": key, "path": key} for key in _certificate_keys(build.driver)],
         }
         yield "certificate", SIGNING_DIRECTORY, (ORDER,), {"secret": only}
         yield "signing", SIGNING_DIRECTORY, (FINISH,), {"secret": whole}
     if build.publish or build.symbols_of:
-        sources = [_credential(f"{build.driver.name}-publish", _PUBLISH)]
-        sources += [_credential(each, _PULL) for each in settings.pull_secrets[:1]]
+        sources = [_credential_volume(f"{build.driver.name}-publish", _PUBLISH)]
+        sources += [_credential_volume(each, _PULL) for each in settings.pull_secrets[:1]]
         projected = {"defaultMode": 0o440, "sources": sources}
         yield "publish", PUBLISH_DIRECTORY, TELLING, {"projected": projected}
     if settings.ca_config_map:
@@ -319,7 +321,7 @@ def _inputs(
         yield "ca", CA_DIRECTORY, TELLING, {"configMap": bundle}
 
 
-def _certificates(driver: Driver) -> Iterator[str]:
+def _certificate_keys(driver: Driver) -> Iterator[str]:
     """Yields the keys of the signing Secret that hold public certificates."""
     spec = driver.spec
     paths = [spec.signing.certificate] if spec.signing else []
@@ -328,11 +330,11 @@ def _certificates(driver: Driver) -> Iterator[str]:
             yield str(PurePosixPath(path).relative_to(SIGNING_DIRECTORY))
 
 
-def _credential(secret: str, path: str) -> Document:
+def _credential_volume(secret: str, path: str) -> Document:
     items = [{"key": ".dockerconfigjson", "path": path}]
     return {"secret": {"name": secret, "optional": True, "items": items}}
 
 
-def _mount(volume: str, at: str, *, read_only: bool = False) -> Document:
+def _mount_volume(volume: str, at: str, *, read_only: bool = False) -> Document:
     mount: Document = {"name": volume, "mountPath": at}
     return mount | {"readOnly": True} if read_only else mount

@@ -38,7 +38,7 @@ def create_jobs(
                 OUTCOME_NOTE,
                 note,
             )
-            yield _event(resource, build, outcome)
+            yield _outcome_event(resource, build, outcome)
 
 
 def delete_unneeded_jobs(
@@ -47,7 +47,7 @@ def delete_unneeded_jobs(
     """Deletes Jobs that are no longer desired."""
     for each in build_jobs_of(snapshot, driver):
         if each.name not in desired:
-            yield _delete(snapshot, each)
+            yield _delete_job(snapshot, each)
 
 
 def revisions_in_jobs(
@@ -68,18 +68,18 @@ def build_jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
 
 def delete_all_jobs(snapshot: Snapshot, driver: str) -> Iterator[Action]:
     """Deletes all Jobs of a Driver that is being deleted."""
-    return (_delete(snapshot, each) for each in _jobs_of(snapshot, driver))
+    return (_delete_job(snapshot, each) for each in _jobs_of(snapshot, driver))
 
 
 def _jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
     return (job for job in snapshot.jobs.values() if job.driver == driver and not job.deleting)
 
 
-def _delete(snapshot: Snapshot, existing: JobObject) -> Delete:
+def _delete_job(snapshot: Snapshot, existing: JobObject) -> Delete:
     return Delete(existing.driver, JOBS, existing.name, snapshot.settings.namespace, existing.uid)
 
 
-def _event(resource: DriverObject, build: SharedBuild, outcome: BuildOutcome) -> EmitEvent:
+def _outcome_event(resource: DriverObject, build: SharedBuild, outcome: BuildOutcome) -> EmitEvent:
     failed = outcome.verdict in (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
     reason = "BuildFailed" if failed else "Built"
     words = outcome.words if failed else outcome.message

@@ -30,7 +30,7 @@ def with_symbols(
             return None
         match state.progress:
             case BuildProgress.DONE if state.outcome is not None:
-                bundles.append(_address(state.build.publish, state.outcome))
+                bundles.append(_bundle_address(state.build.publish, state.outcome))
             case BuildProgress.RUNNING:
                 words = f"waits for the build of driver {driver}, which it comes after"
                 return BuildState(build, BuildProgress.RUNNING, words, is_next=False)
@@ -39,6 +39,6 @@ def with_symbols(
     return replace(build, symbols_of=tuple(bundles))
 
 
-def _address(store: str, outcome: BuildOutcome) -> str:
+def _bundle_address(store: str, outcome: BuildOutcome) -> str:
     """Returns the address of a bundle as `--symbols-of` takes it."""
     return f"{store}:{outcome.tag}@{outcome.digest}"

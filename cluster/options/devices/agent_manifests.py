@@ -98,7 +98,7 @@ def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document
     text, name = revision_text(driver), agent_name(driver.name)
     return (
         _config_map(name, text),
-        _daemonset(driver, text, settings),
+        _agent_daemonset(driver, text, settings),
         _pod_monitor(driver.name),
     )
 
@@ -124,7 +124,7 @@ def _pod_monitor(driver: str) -> Document:
         "kind": "PodMonitor",
         "metadata": {"name": agent_name(driver)},
         "spec": {
-            "selector": {"matchLabels": _selector(driver)},
+            "selector": {"matchLabels": _pod_labels(driver)},
             "podMetricsEndpoints": [
                 {"port": "metrics", "honorLabels": True, "relabelings": relabelings},
             ],
@@ -132,15 +132,15 @@ def _pod_monitor(driver: str) -> Document:
     }
 
 
-def _selector(driver: str) -> dict[str, str]:
+def _pod_labels(driver: str) -> dict[str, str]:
     """The labels of the stage's pods, which the caller sets."""
     return {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
 
 
-def _daemonset(driver: Driver, text: str, settings: Settings) -> Document:
+def _agent_daemonset(driver: Driver, text: str, settings: Settings) -> Document:
     # OpenShift: the installation has a narrower one for the agent beside that of driver pods.
     scc = DEVICE_AGENT if settings.scc == DRIVER else settings.scc
-    selector = _selector(driver.name)  # it cannot change
+    selector = _pod_labels(driver.name)  # it cannot change
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -158,13 +158,13 @@ def _daemonset(driver: Driver, text: str, settings: Settings) -> Document:
                     "labels": selector,
                     "annotations": {"openshift.io/required-scc": scc} if scc else {},
                 },
-                "spec": _pod(driver, text, settings),
+                "spec": _agent_pod(driver, text, settings),
             },
         },
     }
 
 
-def _pod(driver: Driver, text: str, settings: Settings) -> Document:
+def _agent_pod(driver: Driver, text: str, settings: Settings) -> Document:
     return {
         "serviceAccountName": DEVICE_AGENT,
         "automountServiceAccountToken": False,
@@ -172,7 +172,7 @@ def _pod(driver: Driver, text: str, settings: Settings) -> Document:
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
         "terminationGracePeriodSeconds": 10,
-        "containers": [_container(driver, text, settings)],
+        "containers": [_agent_container(driver, text, settings)],
         "volumes": [
             {"name": "driver-yaml", "configMap": {"name": agent_name(driver.name)}},
             *(each.source for each in _host_paths(driver)),
@@ -182,7 +182,7 @@ def _pod(driver: Driver, text: str, settings: Settings) -> Document:
     }
 
 
-def _container(driver: Driver, text: str, settings: Settings) -> Document:
+def _agent_container(driver: Driver, text: str, settings: Settings) -> Document:
     has_token = _has_token(driver)
     # A newer controller than the agent may know more fields. A change replaces the pods.
     revision = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -19,10 +19,10 @@ from nodeside.spec.devices import Device, Expose
 def status_part(devices: Iterable[Device], nodes: Sequence[Node]) -> StatusPart:
     """Returns the rows of `spec.devices` on the nodes of a Driver."""
     counted = (each.resource for each in devices if each.expose is Expose.DEVICE_PLUGIN)
-    return StatusPart({"resources": [_row(resource, nodes) for resource in counted]})
+    return StatusPart({"resources": [_resource_row(resource, nodes) for resource in counted]})
 
 
-def _row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
+def _resource_row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
     devices = healthy = 0
     sick: list[str] = []
     for node in nodes:

@@ -117,7 +117,7 @@ def drain(
     for decision in decisions:
         stages, name = stages_in_the_way(decision, staged), decision.member.node.name
         if policies or stages or decision.member.drain.since:
-            rows[name] = decide_drain(_situation(decision, driver, policies, now, stages=stages))
+            rows[name] = decide_drain(_situation_of(decision, driver, policies, now, stages=stages))
             if stages or rows[name].step not in _PASSES:
                 waits.add(name)
     after = [
@@ -129,7 +129,9 @@ def drain(
 
 def demand(drains: Drains) -> PodDemand | None:
     """Return the demand for pods to be watched; None while nothing changes."""
-    if not drains.policies or not any(_matters(decision) for decision in drains.decisions):
+    if not drains.policies or not any(
+        _has_pods_that_matter(decision) for decision in drains.decisions
+    ):
         return None
     return demand_of(*drains.policies)
 
@@ -186,42 +188,42 @@ def hold_labels(
 
 def again_in(drains: Drains, newest: str, now: float) -> float:
     """Return the seconds until the next node reaches its timeout; infinity if there is none."""
-    limit = _limit(drains.driver)
+    limit = _timeout_of(drains.driver)
     left = (
-        limit - _lasted(decision.member, drains.driver, drains.policies, now)
+        limit - _seconds_held(decision.member, drains.driver, drains.policies, now)
         for decision in drains.decisions
         if _is_timed(drains, decision, newest)
     )
     return max(0.0, min(left, default=math.inf))
 
 
-def _situation(
+def _situation_of(
     decision: NodeDecision, driver: Driver, policies: Policies, now: float, *, stages: bool
 ) -> DrainSituation:
     member = decision.member
     return DrainSituation(
         Eviction.YES if policies else Eviction.NO,
-        _change(decision),
-        _hold(member),
-        _occupants(member, stages=stages),
+        _change_of(decision),
+        _hold_on(member),
+        _occupants_of(member, stages=stages),
         _driver_state(decision),
-        _time(decision, driver, policies, now),
+        _time_left(decision, driver, policies, now),
     )
 
 
-def _change(decision: NodeDecision) -> Change:
+def _change_of(decision: NodeDecision) -> Change:
     if decision.revision is None:
         return Change.NOTHING
     return Change.REPLACE if decision.place in (Place.GOOD, Place.STALE) else Change.GIVE
 
 
-def _hold(member: DriverNode) -> Hold:
+def _hold_on(member: DriverNode) -> Hold:
     if not member.drain.since:
         return Hold.FREE
     return Hold.HELD if member.node.unschedulable else Hold.SLIPPED
 
 
-def _occupants(member: DriverNode, *, stages: bool) -> Occupants:
+def _occupants_of(member: DriverNode, *, stages: bool) -> Occupants:
     drain = member.drain
     if drain.pods is None or (stages and drain.stage_pods is None):
         return Occupants.UNKNOWN
@@ -236,14 +238,14 @@ def _driver_state(decision: NodeDecision) -> DriverState:
     return DriverState.COMING if decision.place is Place.NEWEST else DriverState.FAULTY
 
 
-def _time(decision: NodeDecision, driver: Driver, policies: Policies, now: float) -> Time:
+def _time_left(decision: NodeDecision, driver: Driver, policies: Policies, now: float) -> Time:
     member = decision.member
     once = member.drain.given_up == decision.revision
-    over = not once and _lasted(member, driver, policies, now) >= _limit(driver)
+    over = not once and _seconds_held(member, driver, policies, now) >= _timeout_of(driver)
     return Time.UP if over else Time.LEFT
 
 
-def _limit(driver: Driver) -> float:
+def _timeout_of(driver: Driver) -> float:
     """Return the timeout in seconds; infinity if there is none. It applies to stages without
     eviction too."""
     policy = driver.spec.rollout.evict or Policy()
@@ -258,7 +260,7 @@ def _is_timed(drains: Drains, decision: NodeDecision, newest: str) -> bool:
     return step in _TIMED and hold.given_up != newest
 
 
-def _lasted(member: DriverNode, driver: Driver, policies: Policies, now: float) -> float:
+def _seconds_held(member: DriverNode, driver: Driver, policies: Policies, now: float) -> float:
     """Return the seconds since the node was held or, if it is not held, since its stages closed.
 
     Where the Driver evicted when the node was held, and no longer does, its stages are still open.
@@ -271,7 +273,7 @@ def _lasted(member: DriverNode, driver: Driver, policies: Policies, now: float) 
     return now - distrust_far_future(node.labelled, now)
 
 
-def _matters(decision: NodeDecision) -> bool:
+def _has_pods_that_matter(decision: NodeDecision) -> bool:
     """Return whether the pods of this node affect a decision, now or when its turn comes."""
     if decision.member.drain.since:
         return decision.place is not Place.NEWEST

@@ -23,13 +23,13 @@ _CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
 
 def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart:
     """Returns what the status says of nodes that are drained."""
-    late = _late(drains, newest)
+    late = _late_message(drains, newest)
     held = _open_drains(drains, occupancy)
     only_late = late and _only_late_left(drains.decisions, newest)
-    waits = few_of(_ending(drains, occupancy), shown=1)
+    waits = few_of(_nodes_ending_stages(drains, occupancy), shown=1)
     return StatusPart(
-        fields={"draining": _rows(drains, occupancy)},
-        complaints={"StagesStuck": _stuck(drains.decisions, newest)},
+        fields={"draining": _drain_rows(drains, occupancy)},
+        complaints={"StagesStuck": _stuck_message(drains.decisions, newest)},
         progress={
             "Draining": f"draining {few_of(held, shown=1)}" if held else "",
             "NodesOccupied": late if only_late else "",
@@ -38,7 +38,7 @@ def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart
     )
 
 
-def _rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
+def _drain_rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
     """Returns a row for each node that is held for its consumers, longest held first."""
     held = [
         decision
@@ -73,10 +73,10 @@ def _is_refused(drains: Drains, decision: NodeDecision, occupancy: Occupancy) ->
     """Returns whether the eviction of a pod of the node is refused."""
     pods = decision.member.drain.pods or ()
     is_evicted = drains.step(decision) is DrainStep.EVICT
-    return is_evicted and any(_refusal(each, occupancy.answers) for each in pods)
+    return is_evicted and any(_refusal_message(each, occupancy.answers) for each in pods)
 
 
-def _ending(drains: Drains, occupancy: Occupancy) -> list[str]:
+def _nodes_ending_stages(drains: Drains, occupancy: Occupancy) -> list[str]:
     """Returns nodes that are not cordoned and wait for the end of their stages."""
     return [
         f"{decision.member.node.name}: {in_words(drains, decision, occupancy)}"
@@ -85,17 +85,17 @@ def _ending(drains: Drains, occupancy: Occupancy) -> list[str]:
     ]
 
 
-def _late(drains: Drains, newest: str) -> str:
+def _late_message(drains: Drains, newest: str) -> str:
     """Returns nodes whose pods did not leave in time and still run, each with one pod."""
     names = [
-        f"{decision.member.node.name} ({_leftover(decision)})"
+        f"{decision.member.node.name} ({_leftover_pods(decision)})"
         for decision in drains.decisions
         if _is_occupied(decision, newest)
     ]
     return f"{few_of(names)} not drained in time: changes when its pods are gone" if names else ""
 
 
-def _stuck(decisions: Iterable[NodeDecision], newest: str) -> str:
+def _stuck_message(decisions: Iterable[NodeDecision], newest: str) -> str:
     """Returns stage pods that do not terminate, on nodes whose drain was given up for that."""
     pods = [
         (decision.member.node.name, decision.member.drain.stage_pods[0])
@@ -135,7 +135,7 @@ def held_up(
     elif since and drains.step(decision) is not DrainStep.RELEASE:
         yield f"held since {timestamp_to_rfc3339(since)}: {message}"
     if _is_occupied(decision, newest):
-        pods = _leftover(decision)
+        pods = _leftover_pods(decision)
         yield f"not drained in time: changes when its pods are gone, such as {pods}"
 
 
@@ -144,7 +144,7 @@ def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> st
     drain, why = decision.member.drain, drains.why(decision)
     match drains.step(decision):
         case DrainStep.EVICT:
-            return "waiting for " + _pods(drain.pods or (), occupancy.answers)
+            return "waiting for " + _describe_pods(drain.pods or (), occupancy.answers)
         case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if drain.stage_pods:
             return f"{why}: waiting for {few_of(map(str, drain.stage_pods), of='pods')}"
         case DrainStep.WAIT if _cannot_see_stages(drains, decision):
@@ -188,26 +188,26 @@ def _cannot_see_stages(drains: Drains, decision: NodeDecision) -> bool:
     return waits and drain.pods is not None and drain.stage_pods is None
 
 
-def _leftover(decision: NodeDecision) -> str:
+def _leftover_pods(decision: NodeDecision) -> str:
     """Returns the pods that had to leave and are still there."""
     drain = decision.member.drain
     if drain.pods or not drain.stage_pods:
-        return _pods(drain.pods or (), {})
+        return _describe_pods(drain.pods or (), {})
     return few_of(map(str, drain.stage_pods), of="pods", shown=1)
 
 
-def _pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:
+def _describe_pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:
     """Returns one pod, preferably one whose eviction was refused, and how many more."""
     if not consumers:
         return "pods"
-    order = sorted(consumers, key=lambda each: (not _refusal(each, answers), each.name))
+    order = sorted(consumers, key=lambda each: (not _refusal_message(each, answers), each.name))
     first = order[0]
     words = f"{first.name} to end" if first.deleting else first.name
-    if refusal := _refusal(first, answers):
+    if refusal := _refusal_message(first, answers):
         words += f" ({refusal})"
     return words + (f" and {len(order) - 1} more" if order[1:] else "")
 
 
-def _refusal(consumer: Consumer, answers: Mapping[str, EvictionAnswer]) -> str:
+def _refusal_message(consumer: Consumer, answers: Mapping[str, EvictionAnswer]) -> str:
     answer = answers.get(consumer.uid)
     return "" if consumer.deleting or answer is None else answer.message

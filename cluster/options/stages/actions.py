@@ -87,7 +87,7 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     namespace = staging.inputs.snapshot.settings.namespace
     yield from (_delete_job(job, namespace, part) for job in over)
     for found in gone:
-        yield _delete(found, namespace, part)
+        yield _delete_object(found, namespace, part)
     for document, edited in changed:
         yield Apply(staging.driver, document, edited, part)
     yield from (Create(staging.driver, document, node, part) for document, node in due)
@@ -120,11 +120,11 @@ def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan |
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
     over = [job for job, run in jobs if run.stage == last and not job.deleting]
     ending = [_delete_job(job, namespace) for job in over]
-    ending += [_delete(each, namespace) for each in gone if not each.deleting]
+    ending += [_delete_object(each, namespace) for each in gone if not each.deleting]
     return Plan((*ending, *_set_status(found, words, now)))
 
 
-def _delete(existing: StageObject, namespace: str, part: LanePart = MAIN) -> Delete:
+def _delete_object(existing: StageObject, namespace: str, part: LanePart = MAIN) -> Delete:
     resource = _RESOURCES[existing.kind]
     return Delete(existing.driver, resource, existing.name, namespace, existing.uid, part)
 

@@ -20,12 +20,14 @@ def to_apply(staging: StagePlan) -> Iterator[tuple[Document, ExistingObject | No
             existing = staging.owned.get(key_of(document))
             if existing is not None and existing.deleting:
                 continue
-            edited = _differs(document, existing, step) if existing else None
+            edited = _find_difference(document, existing, step) if existing else None
             if existing is None or edited:
                 yield document, edited
 
 
-def _differs(document: Document, current: StageObject, step: StageState) -> ExistingObject | None:
+def _find_difference(
+    document: Document, current: StageObject, step: StageState
+) -> ExistingObject | None:
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
     marked = (current.applied, current.stage) == (applied, step.name)
     additions = has_additions(current.kept, document)

@@ -25,7 +25,7 @@ def jobs_to_create(staging: StagePlan) -> Iterator[tuple[Document, str]]:
     runs, room = staging.runs, max(0, AT_ONCE - staging.runs.active)
     for step in staging.steps:
         for manifest in step.jobs if step.opened and not step.error else ():
-            nodes = [m.node for m in staging.working if _admits(staging, step, m.node)]
+            nodes = [m.node for m in staging.working if _gate_admits(staging, step, m.node)]
             if manifest.per_node:
                 due = (node for node in nodes if _is_due(staging, step, manifest, node))
                 for node in islice(due, room):
@@ -45,7 +45,7 @@ def _is_due(staging: StagePlan, step: StageState, manifest: JobManifest, node: N
     return missing and runs.is_free(manifest, node)
 
 
-def _admits(staging: StagePlan, step: StageState, node: Node) -> bool:
+def _gate_admits(staging: StagePlan, step: StageState, node: Node) -> bool:
     """Returns whether the gate of a stage lets pods onto a node."""
     before = not step.after or stage_label(staging.driver, step.after) in node.labels
     return before and is_open(staging.driver, node)
@@ -58,12 +58,12 @@ def jobs_to_delete(staging: StagePlan) -> Iterator[JobObject]:
     gone = [
         job
         for job, run in staging.runs.every
-        if not job.deleting and _ends(staging, steps.get(run.stage), job, run, held)
+        if not job.deleting and _must_end(staging, steps.get(run.stage), job, run, held)
     ]
     return islice(sorted(gone, key=lambda job: (job.finished, job.name)), _IN_A_PLAN)
 
 
-def _ends(
+def _must_end(
     staging: StagePlan,
     step: StageState | None,
     job: JobObject,
@@ -88,7 +88,7 @@ def _is_gate_closed(
     """Returns whether a Job has a pod, or is about to have one, where its stage may not run."""
     found = (staging.inputs.snapshot.nodes.get(name) for name in staging.runs.nodes(job, run))
     return any(
-        node.ready and (node.name in held or not _admits(staging, step, node))
+        node.ready and (node.name in held or not _gate_admits(staging, step, node))
         for node in found
         if node is not None
     )

@@ -142,18 +142,18 @@ class JobRuns:
         job, there = self.current(manifest, node), " there" if node else ""
         if job is None:
             why = f": {AT_ONCE} run already" if node and self.active >= AT_ONCE else ""
-            if left := self._left.get(_place(manifest, node)):
+            if left := self._left.get(_place_of(manifest, node)):
                 why = (
                     f": pod {left.name} of an earlier run does not end on {left.node}: "
                     f"kubectl -n {self.namespace} describe pod {left.name}"
                 )
             return f"Job {manifest.name} has not begun{there} yet{why}"
         if job.why:
-            return self._failed(manifest, job, there)
+            return self._failure_of(manifest, job, there)
         if job.finished:
             return ""
         last = self._last_words(job)
-        on = min((f" on {pod.node}" for pod in self._live(job) if pod.node), default="")
+        on = min((f" on {pod.node}" for pod in self._live_pods(job) if pod.node), default="")
         return f"Job {manifest.name} runs{there or on}" + (f", again after {last}" if last else "")
 
     def failed(self, manifest: JobManifest, node: Node | None = None) -> str:
@@ -161,7 +161,7 @@ class JobRuns:
         job = self.current(manifest, node)
         return self.lacks(manifest, node) if job and job.why else ""
 
-    def _failed(self, manifest: JobManifest, job: JobObject, there: str) -> str:
+    def _failure_of(self, manifest: JobManifest, job: JobObject, there: str) -> str:
         words = "; ".join(filter(None, (job.why, self._last_words(job))))
         return (
             f"Job {manifest.name} failed{there}: {words}: kubectl -n {self.namespace} logs "
@@ -171,12 +171,12 @@ class JobRuns:
     def _last_words(self, job: JobObject) -> str:
         return next((pod.last for pod in self.pods.get(job.uid, ()) if pod.last), "")
 
-    def _live(self, job: JobObject) -> Iterator[StagePod]:
+    def _live_pods(self, job: JobObject) -> Iterator[StagePod]:
         return (pod for pod in self.pods.get(job.uid, ()) if not pod.over)
 
     def nodes(self, job: JobObject, run: StageRun) -> set[str]:
         """Returns the nodes that a Job has pods on, or is about to."""
-        return {run.node} if run.node else {pod.node for pod in self._live(job) if pod.node}
+        return {run.node} if run.node else {pod.node for pod in self._live_pods(job) if pod.node}
 
     @cached_property
     def _at_work(self) -> set[tuple[str, str, str]]:
@@ -184,7 +184,7 @@ class JobRuns:
         return {
             (run.stage, run.job, run.node)
             for job, run in self.every
-            if job.deleting or not job.finished or any(self._live(job))
+            if job.deleting or not job.finished or any(self._live_pods(job))
         }
 
     @cached_property
@@ -199,9 +199,9 @@ class JobRuns:
 
         Two must never work on a device at the same time.
         """
-        where = _place(manifest, node)
+        where = _place_of(manifest, node)
         return where not in self._at_work and where not in self._left
 
 
-def _place(manifest: JobManifest, node: Node | None) -> tuple[str, str, str]:
+def _place_of(manifest: JobManifest, node: Node | None) -> tuple[str, str, str]:
     return manifest.stage, manifest.name, node.name if node else ""

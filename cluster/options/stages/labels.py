@@ -29,22 +29,22 @@ def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | N
         node = member.node
         if member.health is Health.DOWN:
             continue
-        desired, why = _desired(staging, member, held=node.name in held)
-        yield from _difference(staging.driver, node, desired, why)
+        desired, why = _desired_stages(staging, member, held=node.name in held)
+        yield from _label_changes(staging.driver, node, desired, why)
     for node in staging.inputs.snapshot.nodes.values():
         if node.name in members:
             continue
         if node.name in staging.inputs.occupied and is_open(staging.driver, node):
-            yield from _difference(staging.driver, node, _SHUT, _ENDING)
+            yield from _label_changes(staging.driver, node, _SHUT, _ENDING)
         elif state_label(staging.driver) not in node.labels:
-            yield from _difference(staging.driver, node, {}, "the driver is gone from it")
+            yield from _label_changes(staging.driver, node, {}, "the driver is gone from it")
 
 
 _SHUT: Final[Mapping[str, str]] = {"": CLOSED}
 _ENDING = "its stages end before the driver there changes"
 
 
-def _desired(
+def _desired_stages(
     staging: StagePlan, member: DriverNode, *, held: bool
 ) -> tuple[Mapping[str, str], str]:
     """Returns the stages whose label the node should have; "" stands for the closing label."""
@@ -59,11 +59,11 @@ def _desired(
         if step.on_nodes:
             passed = staging.passed(step, node)
             ready |= {step.name: READY} if passed else {}
-            node = _labelled(node, stage_label(staging.driver, step.name), passed=passed)
+            node = _with_label(node, stage_label(staging.driver, step.name), passed=passed)
     return ready, "its stages go on"
 
 
-def _labelled(node: Node, key: str, *, passed: bool) -> Node:
+def _with_label(node: Node, key: str, *, passed: bool) -> Node:
     """Returns the node as the next stage finds it once this change is made."""
     if (node.labels.get(key) == READY) == passed:
         return node
@@ -71,7 +71,7 @@ def _labelled(node: Node, key: str, *, passed: bool) -> Node:
     return replace(node, labels={**others, key: READY} if passed else others)
 
 
-def _difference(
+def _label_changes(
     driver: str, node: Node, desired: Mapping[str, str], why: str
 ) -> Iterator[tuple[Node, dict[str, str | None], str]]:
     labels: dict[str, str | None] = {

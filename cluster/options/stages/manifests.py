@@ -88,14 +88,14 @@ def objects(
     skipped: list[str] = []
     for file, document in documents:
         where = f"ConfigMap {config_map}, {file}"
-        _check(where, document, frame.settings)
+        _check_document(where, document, frame.settings)
         kind, name = key_of(document)
         if kind in _OPTIONAL & absent:
             skipped.append(f"{kind} {name}: this cluster has no such kind")
         elif (kind, name) in framed:
             raise StageInvalid(f"{kind} {name} is defined twice", where=where)
         else:
-            framed[kind, name] = _framed(document, frame)
+            framed[kind, name] = _frame_document(document, frame)
     return tuple(sorted(framed.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
 
 
@@ -107,18 +107,18 @@ def built_in(
     Those of kinds that the cluster does not have are left out without a word.
     """
     there = (each for each in documents if each["kind"] not in _OPTIONAL & absent)
-    return tuple(_framed(each, frame) for each in there), ()
+    return tuple(_frame_document(each, frame) for each in there), ()
 
 
 # --- what may be applied -------------------------------------------------------------------------
 
 
-def _check(where: str, document: Mapping[str, Any], settings: Settings) -> None:
-    for problem in _problems(document, settings):
+def _check_document(where: str, document: Mapping[str, Any], settings: Settings) -> None:
+    for problem in _list_problems(document, settings):
         raise StageInvalid(problem, where=where)
 
 
-def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+def _list_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or (str(version), kind) not in _KINDS:
         allowed = ", ".join(each.kind for each in ALLOWED)
@@ -150,9 +150,9 @@ def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
 
 
 def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    template = _part(_part(document, "spec"), "template")
-    pod, metadata = _part(template, "spec"), _part(template, "metadata")
-    affinity = _part(_part(pod, "affinity"), "nodeAffinity")
+    template = _nested_part(_nested_part(document, "spec"), "template")
+    pod, metadata = _nested_part(template, "spec"), _nested_part(template, "metadata")
+    affinity = _nested_part(_nested_part(pod, "affinity"), "nodeAffinity")
     if not _is_template(pod, metadata) or affinity is None:
         yield "spec.template is not a valid pod template"
         return
@@ -183,7 +183,7 @@ def _image_problems(pod: Mapping[str, Any]) -> Iterator[str]:
             yield f"{words}; {remedy}" if remedy else words
 
 
-def _part(document: Any, name: str) -> Any:
+def _nested_part(document: Any, name: str) -> Any:
     """Returns a nested mapping, empty if it is missing; None if it has another type."""
     inner = document.get(name, {}) if isinstance(document, dict) else None
     return inner if isinstance(inner, dict) else None
@@ -191,7 +191,11 @@ def _part(document: Any, name: str) -> Any:
 
 def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
     """Returns whether every field that we read or extend has its expected type."""
-    if pod is None or _part(metadata, "labels") is None or _part(pod, "nodeSelector") is None:
+    if (
+        pod is None
+        or _nested_part(metadata, "labels") is None
+        or _nested_part(pod, "nodeSelector") is None
+    ):
         return False
     lists = [pod.get(name, []) for name in _LISTS]
     return "containers" in pod and all(
@@ -202,13 +206,13 @@ def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
 # --- what is added -------------------------------------------------------------------------------
 
 
-def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
+def _frame_document(document: Mapping[str, Any], frame: Frame) -> Document:
     """Returns a copy marked as ours; a DaemonSet or Job is also gated."""
     framed = copy.deepcopy(dict(document))
     framed.pop("status", None)
     metadata = framed["metadata"]
     metadata["namespace"] = frame.settings.namespace
-    metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
+    metadata["labels"] = {**metadata.get("labels", {}), **_frame_labels(frame)}
     metadata["ownerReferences"] = owner(frame.owner)
     if framed["kind"] in _WORKLOADS:
         _frame_pod(framed, frame)
@@ -220,7 +224,7 @@ def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
     return framed
 
 
-def _labels(frame: Frame) -> dict[str, str]:
+def _frame_labels(frame: Frame) -> dict[str, str]:
     return {
         MANAGED_BY: STAGE_MANAGER,
         DRIVER_LABEL: frame.driver.name,
@@ -231,15 +235,15 @@ def _labels(frame: Frame) -> dict[str, str]:
 def _frame_pod(document: Document, frame: Frame) -> None:
     template = document["spec"]["template"]
     pod, metadata = template["spec"], template.setdefault("metadata", {})
-    metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
-    _secrets(pod, frame.settings.pull_secrets)
+    metadata["labels"] = {**metadata.get("labels", {}), **_frame_labels(frame)}
+    _add_pull_secrets(pod, frame.settings.pull_secrets)
     if document["kind"] == "Job":
         complete_job(document)
     if document["kind"] in _GATED:
-        _gate(pod, frame)
+        _gate_pod(pod, frame)
 
 
-def _secrets(pod: Document, names: Sequence[str]) -> None:
+def _add_pull_secrets(pod: Document, names: Sequence[str]) -> None:
     existing = pod.get("imagePullSecrets", [])
     missing = [{"name": name} for name in names if {"name": name} not in existing]
     if missing:
@@ -252,13 +256,13 @@ def gate_labels(driver: str, after: str) -> dict[str, str]:
     return {state_label(driver): State.READY.value, **before}
 
 
-def _gate(pod: Document, frame: Frame) -> None:
+def _gate_pod(pod: Document, frame: Frame) -> None:
     driver = frame.driver
     pod["nodeSelector"] = {**pod.get("nodeSelector", {}), **gate_labels(driver.name, frame.after)}
     away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [CLOSED]}
     affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     affinity[AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
-    wait = _wait(driver)
+    wait = _wait_container(driver)
     host = {"path": "/run/nodeside", "type": "DirectoryOrCreate"}
     volumes: list[Document] = [{"name": _RUN, "hostPath": host}]
     if frame.after:
@@ -278,7 +282,7 @@ def _wait_for_stage(wait: Document) -> Document:
     return {"name": _ADMITTED, "downwardAPI": {"items": [{"path": "boot", "fieldRef": field}]}}
 
 
-def _wait(driver: Driver) -> Document:
+def _wait_container(driver: Driver) -> Document:
     """Returns the container that waits for the ready file of this boot.
 
     It can read one directory of the host and nothing else. `--host-root` overrides the image's

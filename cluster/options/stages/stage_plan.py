@@ -159,7 +159,7 @@ class StagePlan:
         steps: list[StageState] = []
         for stage in stages_of(self.inputs.driver.spec):
             before = [step.name for step in steps if step.on_nodes]
-            step = self._rendered(stage, before[-1] if before else "", steps)
+            step = self._render_stage(stage, before[-1] if before else "", steps)
             steps.append(replace(step, opened=self._may_open(step, steps)))
         return tuple(steps)
 
@@ -169,7 +169,7 @@ class StagePlan:
         steps = self.steps if self.active else ()
         return frozenset(step.template for step in steps if step.template)
 
-    def _rendered(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
+    def _render_stage(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
         existing = {key: each for key, each in self.owned.items() if each.stage == stage.name}
         past = tuple(run for _, run in self.runs.every if run.stage == stage.name)
         step = StageState(stage, after, existing=existing, past=past)
@@ -179,12 +179,12 @@ class StagePlan:
             if stage.name == DEVICES_STAGE:
                 documents, skipped = self._device_agent(stage, after)
             else:
-                template = self._template(stage)
+                template = self._template_of(stage)
                 step = replace(step, template=template)
                 rendered = self.observed.rendered.get(template)
                 if rendered is None:
                     return replace(step, error="its templates are being rendered", awaited=True)
-                documents, skipped = self._framed(stage, after, rendered)
+                documents, skipped = self._frame_documents(stage, after, rendered)
             jobs = tuple(JobManifest(stage.name, d) for d in documents if d["kind"] == "Job")
             documents = tuple(each for each in documents if each["kind"] != "Job")
             self._check_owned(documents, stage, earlier)
@@ -193,7 +193,7 @@ class StagePlan:
         awaited = awaited_of(stage, self._declaring.spec)
         return replace(step, documents=documents, jobs=jobs, skipped=skipped, resources=awaited)
 
-    def _template(self, stage: Stage) -> Template:
+    def _template_of(self, stage: Stage) -> Template:
         source = self.observed.sources.get(stage.manifests)
         if source is None:
             where = self.inputs.snapshot.settings.namespace
@@ -225,7 +225,7 @@ class StagePlan:
                 "the controller knows no image of the device agent: give it --agent-image IMAGE "
                 "(nodeside-cluster install --agent-image IMAGE)"
             )
-        frame, cache = self._frame(stage, after), self.inputs.framed
+        frame, cache = self._frame_of(stage, after), self.inputs.framed
         driver = self._declaring
         cached = cache.get(stage.name)
         absent = self.observed.absent
@@ -235,11 +235,11 @@ class StagePlan:
         cache[stage.name] = None, (frame, driver, absent), framed
         return framed
 
-    def _framed(self, stage: Stage, after: str, rendered: Rendered) -> GatedDocuments:
+    def _frame_documents(self, stage: Stage, after: str, rendered: Rendered) -> GatedDocuments:
         """Returns the objects to apply and messages about those left out."""
         if rendered.error:
             raise StageInvalid(rendered.error)
-        frame, cache = self._frame(stage, after), self.inputs.framed
+        frame, cache = self._frame_of(stage, after), self.inputs.framed
         cached = cache.get(stage.name)
         if cached and cached[0] is rendered and cached[1] == (frame, self.observed.absent):
             return cached[2]
@@ -247,7 +247,7 @@ class StagePlan:
         cache[stage.name] = rendered, (frame, self.observed.absent), framed
         return framed
 
-    def _frame(self, stage: Stage, after: str) -> Frame:
+    def _frame_of(self, stage: Stage, after: str) -> Frame:
         """Returns the frame of a stage."""
         inputs = self.inputs
         return Frame(inputs.owner, self._good, stage.name, after, inputs.snapshot.settings)
@@ -270,10 +270,10 @@ class StagePlan:
             "namespace": inputs.snapshot.settings.namespace,
             "stage": {"name": stage.name},
             "pools": self._pools,
-            "reads": self._reads(stage),
+            "reads": self._read_values(stage),
         }
 
-    def _reads(self, stage: Stage) -> dict[str, dict[str, Any]]:
+    def _read_values(self, stage: Stage) -> dict[str, dict[str, Any]]:
         """Returns what the stage reads. Raises StageInvalid for what is not there."""
         namespace = self.inputs.snapshot.settings.namespace
         config_maps, secrets, services = {}, {}, {}
@@ -304,9 +304,9 @@ class StagePlan:
 
     @cached_property
     def _pools(self) -> list[dict[str, Any]]:
-        return [self._pool(name) for name in sorted(self.inputs.desired)]
+        return [self._pool_values(name) for name in sorted(self.inputs.desired)]
 
-    def _pool(self, daemonset: str) -> dict[str, Any]:
+    def _pool_values(self, daemonset: str) -> dict[str, Any]:
         """Returns the values of a pool with one revision, which one DaemonSet serves."""
         at = self.inputs.desired[daemonset]
         driver = self.inputs.drivers.get(at.revision, self.inputs.driver)

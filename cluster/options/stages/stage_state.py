@@ -72,9 +72,9 @@ class StageState:
     @property
     def behind(self) -> tuple[str, ...]:
         """Returns messages about objects that are not applied or not rolled out yet."""
-        return tuple(filter(None, (self._behind(each) for each in self.documents)))
+        return tuple(filter(None, (self._behind_message(each) for each in self.documents)))
 
-    def _behind(self, document: Document) -> str:
+    def _behind_message(self, document: Document) -> str:
         name = f"{document['kind']} {document['metadata']['name']}"
         existing = self.existing.get(key_of(document))
         if existing is None:

@@ -56,7 +56,7 @@ class StageRow:
 
 def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     """Adds the rows and conditions of stages to a status; without stages it stays unchanged."""
-    rows = tuple(_rows(staging))
+    rows = tuple(_stage_rows(staging))
     if not rows:
         return status
     found = staging.inputs.resource
@@ -73,7 +73,7 @@ def _changed_conditions(rows: Sequence[StageRow], status: Status) -> Iterator[Co
     bad = next((row for row in rows if row.state in _BAD), None)
     first = bad or next((row for row in rows if row.state != "Ready"), None)
     if first is None:
-        yield Condition("StagesReady", True, "Ready", f"{_count(rows)} ready")
+        yield Condition("StagesReady", True, "Ready", f"{_count_stages(rows)} ready")
         return
     reason, message = _REASONS[first.state], f"stage {first.name}: {first.message}"
     yield Condition("StagesReady", False, reason, message)
@@ -85,14 +85,14 @@ def _changed_conditions(rows: Sequence[StageRow], status: Status) -> Iterator[Co
         yield Condition("Degraded", True, reason, message)
 
 
-def _count(rows: Sequence[StageRow]) -> str:
+def _count_stages(rows: Sequence[StageRow]) -> str:
     return "1 stage is" if len(rows) == 1 else f"{len(rows)} stages are"
 
 
-def _rows(staging: StagePlan) -> Iterator[StageRow]:
+def _stage_rows(staging: StagePlan) -> Iterator[StageRow]:
     names = {step.name for step in staging.steps}
     for step in staging.steps:
-        yield _row(staging, step)
+        yield _stage_row(staging, step)
     # Stages that were removed from the spec, until their objects are gone.
     removed = {each.stage for each in staging.owned.values()} - names
     if staging.observed.unknown:
@@ -102,7 +102,7 @@ def _rows(staging: StagePlan) -> Iterator[StageRow]:
         yield StageRow(name, "Progressing", message="removed from the spec, and being deleted")
 
 
-def _row(staging: StagePlan, step: StageState) -> StageRow:
+def _stage_row(staging: StagePlan, step: StageState) -> StageRow:
     working = staging.working
     if staging.observed.unknown:
         return StageRow(step.name, "Unknown", message=staging.observed.unknown)
@@ -112,13 +112,13 @@ def _row(staging: StagePlan, step: StageState) -> StageRow:
         return StageRow(
             step.name, "Progressing" if step.awaited else "Invalid", *counts, step.error
         )
-    for state, message in _obstacles(staging, step, {m.node.name for m in ready}):
+    for state, message in _list_obstacles(staging, step, {m.node.name for m in ready}):
         if message:
-            return StageRow(step.name, state, *counts, _with(message, step.skipped))
+            return StageRow(step.name, state, *counts, _join_messages(message, step.skipped))
     return StageRow(step.name, "Ready", *counts, "; ".join(step.skipped))
 
 
-def _with(message: str, skipped: Sequence[str]) -> str:
+def _join_messages(message: str, skipped: Sequence[str]) -> str:
     return "; ".join((message, *skipped))
 
 
@@ -126,24 +126,26 @@ def _is_ready(staging: StagePlan, step: StageState, node: Node) -> bool:
     return staging.passed(step, node) and not staging.lacks(step, node)
 
 
-def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterator[tuple[str, str]]:
+def _list_obstacles(
+    staging: StagePlan, step: StageState, ready: set[str]
+) -> Iterator[tuple[str, str]]:
     """Yields states with messages, worst first; one without a message does not apply."""
-    yield "Failed", _failing(staging, step)
+    yield "Failed", _failing_message(staging, step)
     if not step.opened:
-        yield "Waiting", _before(staging, step)
+        yield "Waiting", _waits_for_message(staging, step)
     behind = staging.behind(step)
     yield "Progressing", "; ".join((*behind, *(words for _, words in staging.silent(step))))
     late = [m.node for m in staging.working if m.node.name not in ready]
     if late:
         yield (
             "Progressing",
-            f"{few_of(node.name for node in late)}: {_why(staging, step, late[0])}",
+            f"{few_of(node.name for node in late)}: {_node_message(staging, step, late[0])}",
         )
     if not staging.working:
         yield "Waiting", "the driver works on no node yet"
 
 
-def _failing(staging: StagePlan, step: StageState) -> str:
+def _failing_message(staging: StagePlan, step: StageState) -> str:
     """Returns what fails: a pod that cannot start or restarts, a Job, a missing line of a log."""
     stuck = [
         pod
@@ -152,9 +154,9 @@ def _failing(staging: StagePlan, step: StageState) -> str:
         if not (pod.deleting or pod.over)
     ]
     if not stuck:
-        return _failed_job(staging, step) or _late(staging, step)
+        return _failed_job(staging, step) or _late_message(staging, step)
     stuck.sort(key=lambda pod: pod.name)
-    return f"{few_of(_where(pod) for pod in stuck)}: {waiting_message(stuck[0].waiting)}"
+    return f"{few_of(_pod_place(pod) for pod in stuck)}: {waiting_message(stuck[0].waiting)}"
 
 
 def _failed_job(staging: StagePlan, step: StageState) -> str:
@@ -171,7 +173,7 @@ def _failed_job(staging: StagePlan, step: StageState) -> str:
     return ""
 
 
-def _late(staging: StagePlan, step: StageState) -> str:
+def _late_message(staging: StagePlan, step: StageState) -> str:
     late = [
         pod
         for pod in sorted(staging.observed.pods.values(), key=lambda pod: pod.name)
@@ -180,30 +182,30 @@ def _late(staging: StagePlan, step: StageState) -> str:
     ]
     if not late:
         return ""
-    return f"{few_of(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
+    return f"{few_of(_pod_place(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
 
 
-def _where(pod: StagePod) -> str:
+def _pod_place(pod: StagePod) -> str:
     return pod.node or pod.name
 
 
-def _before(staging: StagePlan, step: StageState) -> str:
+def _waits_for_message(staging: StagePlan, step: StageState) -> str:
     earlier = staging.steps[: staging.steps.index(step)]
     if not earlier:
         return "the driver works on no node yet"
     return f"waits for stage {earlier[-1].name}"
 
 
-def _why(staging: StagePlan, step: StageState, node: Node) -> str:
+def _node_message(staging: StagePlan, step: StageState, node: Node) -> str:
     if closed_label(staging.driver) in node.labels:
         return "closed because the driver there changed"
     lacking = staging.lacks(step, node)
-    if step.after and not staging.passed(_step(staging, step.after), node):
+    if step.after and not staging.passed(_find_stage(staging, step.after), node):
         return f"stage {step.after} is not ready there"
     return lacking or "its label is not set yet"
 
 
-def _step(staging: StagePlan, name: str) -> StageState:
+def _find_stage(staging: StagePlan, name: str) -> StageState:
     return next(step for step in staging.steps if step.name == name)
 
 
@@ -236,10 +238,10 @@ def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
     if staging.observed.unknown or step.error:
         return staging.observed.unknown or step.error
     if not step.opened:
-        return _before(staging, step)
+        return _waits_for_message(staging, step)
     if _is_ready(staging, step, node):
         return ""
-    return "; ".join(staging.behind(step)) or _why(staging, step, node)
+    return "; ".join(staging.behind(step)) or _node_message(staging, step, node)
 
 
 def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:

@@ -150,7 +150,7 @@ def _has_objects(snapshot: Snapshot, driver: str) -> bool:
 def _delete_leftovers(leaving: DriverUnload) -> Iterator[Action]:
     """Removes labels (one request per node), NodeDrivers, pods, and finally the revisions."""
     snapshot, driver = leaving.snapshot, leaving.found.name
-    yield from _forget(leaving, leaving.leavers)
+    yield from _forget_nodes(leaving, leaving.leavers)
     yield from (_delete_pod(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
     for each in snapshot.revisions.values():
         if each.driver == driver:
@@ -177,11 +177,11 @@ def _unload_pods(leaving: DriverUnload) -> Iterator[Action]:
 def _clean_nodes(leaving: DriverUnload) -> Iterator[Action]:
     """Cleans the nodes where unloading is finished."""
     gone = leaving.at(UnloadPhase.GONE)
-    yield from _forget(leaving, gone)
+    yield from _forget_nodes(leaving, gone)
     yield from (_delete_pod(each.pod) for each in gone if each.pod and not each.pod.deleting)
 
 
-def _forget(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
+def _forget_nodes(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
     """Removes labels and NodeDrivers of these nodes.
 
     Actions of one kind are yielded in a row, so that they are sent in parallel.

@@ -136,7 +136,7 @@ class DriverUnload:
     @cached_property
     def leavers(self) -> Sequence[LeavingNode]:
         nodes = nodes_with_trace(self.snapshot, self.found.name, self.members)
-        return tuple(self._leaver(node) for node in nodes)
+        return tuple(self._leaving_node(node) for node in nodes)
 
     @cached_property
     def revisions(self) -> Mapping[str, Driver]:
@@ -176,7 +176,8 @@ class DriverUnload:
         needed = {
             each.pod.name
             for each in self.leavers
-            if each.pod and not (each.phase is UnloadPhase.STAYS and self._kept(each.revision))
+            if each.pod
+            and not (each.phase is UnloadPhase.STAYS and self._kept_message(each.revision))
         }
         for pod in self._unload_pods.values():
             if pod.name not in needed and not pod.deleting:
@@ -206,24 +207,26 @@ class DriverUnload:
 
     # --- one node -----------------------------------------------------------------------------
 
-    def _leaver(self, node: Node) -> LeavingNode:
-        report = self._report(node)
+    def _leaving_node(self, node: Node) -> LeavingNode:
+        report = self._current_report(node)
         pod = self._unload_pods.get((node.name, boot_mark(node.name, node.boot_id)))
-        revision = self._revision(report, pod)
-        reason, run = self._kept(revision), UnloadPodState.NONE
+        revision = self._revision_of(report, pod)
+        reason, run = self._kept_message(revision), UnloadPodState.NONE
         if pod is not None and pod.unloader is not None:
-            run = _run(pod, pod.unloader, report, self.now)
+            run = _unload_pod_state(pod, pod.unloader, report, self.now)
         phase = phase_of(
             up=node.ready,
-            ending=self._ending(node, pod, run),
+            ending=self._may_have_pod(node, pod, run),
             loaded=self._is_loaded(node, report),
             kept=bool(reason),
             run=run,
         )
-        why = reason if phase is UnloadPhase.STAYS and reason else _why(phase, pod, report)
+        why = (
+            reason if phase is UnloadPhase.STAYS and reason else _phase_message(phase, pod, report)
+        )
         return LeavingNode(node, phase, why, pod, revision)
 
-    def _report(self, node: Node) -> NodeReport | None:
+    def _current_report(self, node: Node) -> NodeReport | None:
         """Return the report of this boot; None if there is none."""
         report = self.snapshot.node_drivers.get(node_driver_name(self.found.name, node.name))
         return report if report is not None and report.boot_id == node.boot_id else None
@@ -242,7 +245,7 @@ class DriverUnload:
         reported = node_driver_name(name, node.name) in self.snapshot.node_drivers
         return state_label(name) in node.labels and not reported
 
-    def _ending(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
+    def _may_have_pod(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
         """Return whether a pod may act on the node. A DaemonSet may create one while the label is
         there, unless the Driver is being deleted and its DaemonSets are gone."""
         assigned = assigned_label(self.found.name) in node.labels
@@ -250,14 +253,14 @@ class DriverUnload:
         unloading = pod is not None and pod.deleting and run is not UnloadPodState.DONE
         return assigned or unloading or node.name in self._driver_pods
 
-    def _revision(self, report: NodeReport | None, pod: DriverPod | None) -> str:
+    def _revision_of(self, report: NodeReport | None, pod: DriverPod | None) -> str:
         """Return the revision that the node had; else the newest; else any; "" if there is none."""
         had = report.revision if report is not None else ""
         had = pod.unloader.revision if pod is not None and pod.unloader is not None else had
         candidates = [had, self.newest, *sorted(self.revisions)]
         return next((each for each in candidates if each in self.revisions), "")
 
-    def _kept(self, revision: str) -> str:
+    def _kept_message(self, revision: str) -> str:
         """Return why modules must not be touched, or "". The newest document decides if valid."""
         if self.found.leave_modules:
             return f"annotation {LEAVE_MODULES}"
@@ -290,14 +293,14 @@ class DriverUnload:
     @cached_property
     def _rivals(self) -> Sequence[str]:
         """Other Drivers that share a module and are not being deleted."""
-        modules = _modules(self.revisions.values())
+        modules = _module_names(self.revisions.values())
         return [
             other.name
             for other in self.snapshot.drivers.values()
             if other.driver is not None
             and other.name != self.found.name
             and not other.deleting
-            and not modules.isdisjoint(_modules([other.driver]))
+            and not modules.isdisjoint(_module_names([other.driver]))
         ]
 
 
@@ -313,7 +316,7 @@ def nodes_named(leavers: Iterable[LeavingNode]) -> str:
     return ", ".join(groups) + more
 
 
-def _run(
+def _unload_pod_state(
     pod: DriverPod, unloader: Unloader, report: NodeReport | None, now: float
 ) -> UnloadPodState:
     reason = report.reason if report and report.state == State.UNLOADING.value else None
@@ -333,7 +336,7 @@ def _run(
             return UnloadPodState.RUNNING if phase == "Running" else UnloadPodState.STARTING
 
 
-def _why(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport | None) -> str:
+def _phase_message(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport | None) -> str:
     if pod is None or pod.unloader is None:
         return ""
     message = report.message if report is not None else ""
@@ -352,5 +355,5 @@ def _why(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport | None) -
             return ""
 
 
-def _modules(drivers: Iterable[Driver]) -> set[str]:
+def _module_names(drivers: Iterable[Driver]) -> set[str]:
     return {m.name.replace("-", "_") for driver in drivers for m in driver.spec.modules}

@@ -64,11 +64,11 @@ def unload_pod(
             "labels": object_labels(driver.name, revision) | {UNLOAD_LABEL: mark},
             "annotations": notes,
         },
-        "spec": _spec(found, driver, revision, node, settings),
+        "spec": _pod_spec(found, driver, revision, node, settings),
     }
 
 
-def _spec(
+def _pod_spec(
     found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
 ) -> Document:
     hooks = driver.spec.hooks
@@ -83,25 +83,25 @@ def _spec(
     del full["nodeSelector"]
     return full | {
         "restartPolicy": "Never",
-        "affinity": _only(node.name),
+        "affinity": _node_affinity(node.name),
         "containers": [
             container
             | {
                 "command": list(COMMAND),
-                "env": _named(container["env"], _ENVIRONMENT),
-                "volumeMounts": _named(container["volumeMounts"], volumes),
+                "env": _pick_named(container["env"], _ENVIRONMENT),
+                "volumeMounts": _pick_named(container["volumeMounts"], volumes),
             }
         ],
-        "volumes": _named(full["volumes"], volumes),
+        "volumes": _pick_named(full["volumes"], volumes),
     }
 
 
-def _only(node: str) -> Document:
+def _node_affinity(node: str) -> Document:
     """Returns the affinity that the DaemonSet controller uses to pin its pods to a node."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _named(items: list[Document], names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _pick_named(items: list[Document], names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [item for item in items if item["name"] in names]

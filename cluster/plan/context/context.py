@@ -133,16 +133,16 @@ class DriverContext:
         """The Drivers in `spec.after`, in the same snapshot."""
         if not self.driver.spec.after:
             return ()
-        return [self._other(each) for each in dependencies(self.snapshot, self.driver)]
+        return [self._context_of(each) for each in dependencies(self.snapshot, self.driver)]
 
     @cached_property
     def after(self) -> Sequence[DriverContext]:
         """The Drivers that come after this one, in the same snapshot."""
         if not has_order(self.snapshot):
             return ()
-        return [self._other(each) for each in dependents(self.snapshot, self.driver)]
+        return [self._context_of(each) for each in dependents(self.snapshot, self.driver)]
 
-    def _other(self, driver: Driver) -> DriverContext:
+    def _context_of(self, driver: Driver) -> DriverContext:
         contexts = self.contexts or Contexts(self.snapshot)
         return contexts.of(self.snapshot.drivers[driver.name], driver)
 

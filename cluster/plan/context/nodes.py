@@ -113,10 +113,10 @@ def with_alternatives(
     if not taken and not any(m.health is Health.BROKEN for m in nodes.observed):
         return nodes.observed
     marked = (replace(m, taken=True) if m.node.name in taken else m for m in nodes.observed)
-    return tuple(_excused(m, toolkits, fallbacks) for m in marked)
+    return tuple(_excuse_node(m, toolkits, fallbacks) for m in marked)
 
 
-def _excused(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -> DriverNode:
+def _excuse_node(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -> DriverNode:
     if member.health is not Health.BROKEN:
         return member
     if fallbacks.applies_to(member):

@@ -51,7 +51,7 @@ class RolloutPlan:
 
     @cached_property
     def state(self) -> RolloutState:
-        return self._state(self._away) if self._away else self.alone
+        return self._rollout_state(self._away) if self._away else self.alone
 
     @cached_property
     def _away(self) -> frozenset[str]:
@@ -68,16 +68,16 @@ class RolloutPlan:
     @cached_property
     def alone(self) -> RolloutState:
         """The state as if no Driver before this one changed anything."""
-        return self._state()
+        return self._rollout_state()
 
-    def _state(self, away: Collection[str] = ()) -> RolloutState:
+    def _rollout_state(self, away: Collection[str] = ()) -> RolloutState:
         revisions, supply, casualties = self.revisions, self.supplies.__getitem__, self.casualties
         driver, newest, good = revisions.driver, revisions.newest, revisions.good
         return rollout_state(
             self.members, driver, newest, good, supply, remembered=casualties, away=away
         )
 
-    def _rooms(self) -> Iterator[DependentBudget]:
+    def _dependent_budgets(self) -> Iterator[DependentBudget]:
         """Yield what the Drivers after this one leave to it of their budgets."""
         changing = {member.node.name for member in self.members if _is_changing(member)}
         newest, good = self.revisions.newest, self.revisions.good
@@ -113,7 +113,7 @@ class RolloutPlan:
     @cached_property
     def _granted(self) -> Sequence[NodeDecision]:
         """The decision for each member, as if no node had to be drained."""
-        driver, rooms = self.revisions.driver, tuple(self._rooms())
+        driver, rooms = self.revisions.driver, tuple(self._dependent_budgets())
         return decide_updates(
             self.members,
             driver,
@@ -147,7 +147,9 @@ class RolloutPlan:
         """
         ending = set(self.drains.ending_stages) if self.drains is not None else set()
         return tuple(
-            d.member for d in self.decisions if d.member.node.name in ending or self._leaves(d)
+            d.member
+            for d in self.decisions
+            if d.member.node.name in ending or self._leaves_for_a_moment(d)
         )
 
     def changes(self, decision: NodeDecision) -> bool:
@@ -156,16 +158,18 @@ class RolloutPlan:
             return True
         return self.drains is not None and self.drains.step(decision) in ENDS_STAGES
 
-    def _leaves(self, decision: NodeDecision) -> bool:
+    def _leaves_for_a_moment(self, decision: NodeDecision) -> bool:
         member = decision.member
         return member.health is Health.WORKING and member.node.name in self._away
 
     @cached_property
     def announced(self) -> Sequence[NodeDecision]:
         """The decisions to report: a node that this plan gives another revision is already busy."""
-        return tuple(self._announced(d, d.revision) if d.revision else d for d in self.decisions)
+        return tuple(
+            self._announce_decision(d, d.revision) if d.revision else d for d in self.decisions
+        )
 
-    def _announced(self, decision: NodeDecision, revision: str) -> NodeDecision:
+    def _announce_decision(self, decision: NodeDecision, revision: str) -> NodeDecision:
         member, word = decision.member, decision.member.word
         at = self.fallbacks.of_new_nodes(Assignment(member.pool, revision))
         has_it = member.at == at or (word is not None and word.revision == revision)

@@ -115,16 +115,16 @@ class ModuleSupply:
         newest = self.revisions.newest
         for pool, resolution in self.toolkits.resolutions.items() if publish else ():
             for at in (Assignment(pool, newest), Assignment(pool, self.revisions.good)):
-                if resolution.image and self._fetches(at.revision):
+                if resolution.image and self._is_fetched(at.revision):
                     driver = self.revisions.drivers[at.revision]
                     build = build_of(driver, at.revision, pool, resolution, publish)
-                    state = self._state(build, pool, newest=True)
-                    state = state or self._state(build, pool, newest=False)
+                    state = self._state_of(build, pool, newest=True)
+                    state = state or self._state_of(build, pool, newest=False)
                     if state and (at.revision == newest or self._is_built_once(at, state.build)):
                         states[at] = state
         return states
 
-    def _state(self, build: SharedBuild, pool: Pool, *, newest: bool) -> BuildState | None:
+    def _state_of(self, build: SharedBuild, pool: Pool, *, newest: bool) -> BuildState | None:
         """Return the state of a build of this Driver for a pool, with the symbols that it needs.
 
         They are those of the `newest` or of the good revision of the Drivers before. None if there
@@ -166,7 +166,7 @@ class ModuleSupply:
 
     def find_same(self, build: SharedBuild) -> BuildState | None:
         """Return the newest revision's build with the same toolkit for the same kernel."""
-        target = _target(build)
+        target = _target_of(build)
         states = [
             state for at, state in self.builds.items() if at.revision == self.revisions.newest
         ]
@@ -176,7 +176,7 @@ class ModuleSupply:
             for each in self.builds_for_new_tags
             if each.revision == self.revisions.newest
         ]
-        return next((each for each in states if _target(each.build) == target), None)
+        return next((each for each in states if _target_of(each.build) == target), None)
 
     @cached_property
     def with_good_symbols(self) -> Sequence[SharedBuild]:
@@ -191,7 +191,7 @@ class ModuleSupply:
         found = []
         for at, state in self.builds.items():
             plain = replace(state.build, symbols_of=())
-            with_good = self._state(plain, at.pool, newest=False)
+            with_good = self._state_of(plain, at.pool, newest=False)
             if with_good is not None and with_good.is_next:
                 found.append(with_good.build)
         return tuple(found)
@@ -203,7 +203,7 @@ class ModuleSupply:
         return {
             at.pool: last.words
             for at, state in self.builds.items()
-            if at.revision == newest and (last := self._last(at.pool, state)) is not state
+            if at.revision == newest and (last := self._last_build(at.pool, state)) is not state
         }
 
     @cached_property
@@ -211,9 +211,9 @@ class ModuleSupply:
         """By pool, the build of the newest revision; if it is done, one after it that is not."""
         newest = self.revisions.newest
         states = {at.pool: each for at, each in self.builds.items() if at.revision == newest}
-        return {pool: self._last(pool, state) for pool, state in states.items()}
+        return {pool: self._last_build(pool, state) for pool, state in states.items()}
 
-    def _last(self, pool: Pool, state: BuildState) -> BuildState:
+    def _last_build(self, pool: Pool, state: BuildState) -> BuildState:
         """Return the state of a build, or of one that needs it and that no node has yet.
 
         A Driver that works is not changed before those after it are built for that change.
@@ -234,7 +234,7 @@ class ModuleSupply:
         on_nodes = any(each.toolkit for each in self.revisions.daemonsets if at_of(each) == at)
         return not on_nodes or build.name in self.snapshot.jobs
 
-    def _fetches(self, revision: str) -> bool:
+    def _is_fetched(self, revision: str) -> bool:
         driver = self.revisions.drivers.get(revision)
         return driver is not None and publish_target(self.driver) in stores(driver)
 
@@ -249,7 +249,7 @@ class ModuleSupply:
             return ()
         newest, good = self.revisions.newest, self.revisions.good
         drivers = {newest: self.driver}
-        if good != newest and self._fetches(good):
+        if good != newest and self._is_fetched(good):
             drivers[good] = self.revisions.drivers[good]
         plain = builds_for_new_tags(self.driver, drivers, self.snapshot, self.toolkits.resolutions)
         found = (self._in_order(build) for build in plain)
@@ -278,14 +278,14 @@ class ModuleSupply:
     @cached_property
     def by_pool(self) -> Mapping[Pool, Supply]:
         """The supply that a pod in each pool would find."""
-        return {pool: self._supply(pool) for pool in self.toolkits.resolutions}
+        return {pool: self._supply_of(pool) for pool in self.toolkits.resolutions}
 
     @cached_property
     def served(self) -> frozenset[Pool]:
         """Pools where a pod of at least one revision has a supply."""
         return frozenset(p for p, each in self.by_pool.items() if each is not Supply.UNSERVED)
 
-    def _supply(self, pool: Pool) -> Supply:
+    def _supply_of(self, pool: Pool) -> Supply:
         if not pool.kernel:
             return Supply.UNSERVED
         if self._is_supplied(Assignment(pool, self.revisions.newest)):
@@ -350,7 +350,7 @@ def publishes(driver: Driver) -> bool:
     return any(source.publish for source in driver.spec.prebuilt.sources)
 
 
-def _target(build: SharedBuild) -> tuple[str, str, str, str | None]:
+def _target_of(build: SharedBuild) -> tuple[str, str, str, str | None]:
     return build.toolkit, build.architecture, build.kernel, build.variant
 
 

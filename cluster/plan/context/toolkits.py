@@ -80,11 +80,11 @@ class Toolkits:
         for pool in self._lacking:
             if images := proof.get((pool.kernel, pool.architecture), ()):
                 evidence[pool] = replace(evidence[pool], proven=images)
-                resolved[pool] = self._resolved(pool, evidence[pool])
+                resolved[pool] = self._resolve_pool(pool, evidence[pool])
             image = resolved[pool].image
             if not image or evidence[pool].against(image, pool):
                 last = replace(evidence[pool], refused=self._refused_for_good(pool))
-                resolved[pool] = self._resolved(pool, last)
+                resolved[pool] = self._resolve_pool(pool, last)
         return resolved | {pool: NOT_TOLD for pool in self._pools if not pool.kernel}
 
     @property
@@ -94,11 +94,13 @@ class Toolkits:
 
     @cached_property
     def _evidence_of_pools(self) -> Mapping[Pool, Evidence]:
-        return {pool: self._evidence(pool) for pool in self._pools if pool.kernel}
+        return {pool: self._evidence_for(pool) for pool in self._pools if pool.kernel}
 
     @cached_property
     def _without_others(self) -> Mapping[Pool, Resolution]:
-        return {pool: self._resolved(pool, each) for pool, each in self._evidence_of_pools.items()}
+        return {
+            pool: self._resolve_pool(pool, each) for pool, each in self._evidence_of_pools.items()
+        }
 
     @cached_property
     def _lacking(self) -> Sequence[Pool]:
@@ -110,7 +112,7 @@ class Toolkits:
     def _pools(self) -> frozenset[Pool]:
         return frozenset(member.pool for member in self.members)
 
-    def _resolved(self, pool: Pool, evidence: Evidence) -> Resolution:
+    def _resolve_pool(self, pool: Pool, evidence: Evidence) -> Resolution:
         streams, lost = self.snapshot.image_streams, pool in self._without_daemonsets
         current = self._current.get(pool, NOTHING_KEPT)
         return resolve(pool, self.driver.spec.toolkit, streams, evidence, current, lost=lost)
@@ -119,7 +121,7 @@ class Toolkits:
     def _current(self) -> Mapping[Pool, CurrentImage]:
         return {d.pool: CurrentImage(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
 
-    def _evidence(self, pool: Pool) -> Evidence:
+    def _evidence_for(self, pool: Pool) -> Evidence:
         snapshot, refused = self.snapshot, self.refused(pool)
         return Evidence(snapshot.toolkit_labels, refused, pending=snapshot.toolkits_pending)
 
@@ -141,7 +143,7 @@ class Toolkits:
     def tags(self) -> frozenset[Tag]:
         """The tags whose images this plan needs resolved."""
         streams, spec = self.snapshot.image_streams, self.driver.spec
-        own = (asked(each, spec.toolkit, streams, self._evidence(each)) for each in self._pools)
+        own = (asked(each, spec.toolkit, streams, self._evidence_for(each)) for each in self._pools)
         found = frozenset(chain.from_iterable(own))
         if not spec.preflight:
             return found

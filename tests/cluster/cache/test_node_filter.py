@@ -85,9 +85,9 @@ def test_a_node_is_kept_before_it_is_asked_who_reads_its_labels(tmp_path: Path) 
             return objects()
 
         drivers.objects = asked  # type: ignore[assignment, method-assign]
-        nodes._put(NODE, deleted=False)
+        nodes._put_object(NODE, deleted=False)
         after = replace(NODE, labels=labels_of({**NODE.labels, "example/zone": "a"}))
 
-        assert not nodes._put(after, deleted=False)
+        assert not nodes._put_object(after, deleted=False)
 
     assert kept == [after]

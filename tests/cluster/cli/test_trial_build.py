@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.installed_settings import as_installed
-from cluster.cli.preflight import _line
+from cluster.cli.preflight import _print_log_line
 from cluster.cli.status import NoSuchObject
 from cluster.cli.trial_build import TrialBuild, trial_of
 from cluster.kube.errors import NotFound
@@ -225,7 +225,7 @@ def test_a_build_cannot_write_the_clipboard_with_a_line(
 ) -> None:
     cluster = Cluster([pod("Running"), pod("Succeeded")], log=line)
     with cluster.trial(tmp_path) as trial:
-        trial.line = _line
+        trial.line = _print_log_line
         trial.run()
 
     assert capsys.readouterr().err == "build | \\x1b]52;c;aGk=\\x07\n"

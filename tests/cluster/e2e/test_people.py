@@ -57,7 +57,7 @@ def trial_job(scene: Scene) -> dict[str, Any]:
     api: Api = connect(scene.control_plane.kubeconfig, "")
     build = trial_of(api, "edu", Preflight(toolkit=TOOLKIT), "x86_64")
     trial = TrialBuild(api, Settings(), build, print, print, 60.0)
-    return trial._document("edu-preflight-0123abcd")
+    return trial._job_document("edu-preflight-0123abcd")
 
 
 def test_who_has_the_roles_for_it_tries_a_build(

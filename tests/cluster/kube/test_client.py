@@ -308,13 +308,13 @@ def test_a_watch_is_ended_from_another_thread(tmp_path: Path) -> None:
     never, reads = threading.Event(), threading.Event()
     with ScriptedServer(Said(body=event("ADDED", "a", "8"), hold=never)) as server:
         watch = server.api(tmp_path).watch(NODES, "7")
-        read = watch._read
+        read = watch._read_more
 
         def read_and_tell() -> bytes:
             reads.set()
             return read()
 
-        watch._read = read_and_tell  # type: ignore[method-assign]
+        watch._read_more = read_and_tell  # type: ignore[method-assign]
 
         def close() -> None:
             reads.wait(LONG)

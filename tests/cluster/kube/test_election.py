@@ -176,9 +176,9 @@ def test_a_lease_of_somebody_silent_is_taken_only_after_its_whole_time_on_our_ow
         stopping=threading.Event(),
         now=lambda: now[0],
     )
-    election._look()
+    election._read_lease()
     now[0] += 14.9
-    election._look()
+    election._read_lease()
     assert not election._seen.free("b", now[0])
     now[0] += 0.2
     assert election._seen.free("b", now[0])
@@ -198,25 +198,25 @@ def candidate(leases: FakeLeases, now: list[float], identity: str = "b") -> Elec
 def test_a_lease_that_is_deleted_is_its_holders_until_its_time_is_over() -> None:
     leases, now = FakeLeases(), [1000.0]
     first, second = candidate(leases, now, "a"), candidate(leases, now, "b")
-    first._look()
-    first._take()
-    second._look()
+    first._read_lease()
+    first._take_lease()
+    second._read_lease()
     leases.lease = None  # kubectl delete lease
 
     now[0] += 14.9
-    second._look()
+    second._read_lease()
     assert not second._seen.free("b", now[0])
     now[0] += 0.2
-    second._look()
+    second._read_lease()
     assert second._seen.free("b", now[0])
-    assert second._take()
+    assert second._take_lease()
 
 
 def test_who_finds_its_lease_deleted_makes_it_again_unless_somebody_was_faster() -> None:
     leases, now = FakeLeases(), [1000.0]
     first, other = candidate(leases, now, "a"), candidate(leases, now, "c")
-    first._look()
-    first._take()
+    first._read_lease()
+    first._take_lease()
     leases.lease = None
     for _ in range(2):
         first._renew_once()
@@ -241,8 +241,8 @@ def test_from_when_on_nobody_else_can_have_acted(holder: str | None, alone_since
     election = candidate(leases, now)
     election.look_first()
     now[0] += 20.0
-    election._look()
-    election._take()
+    election._read_lease()
+    election._take_lease()
 
     assert election.leadership.alone_since == alone_since
 

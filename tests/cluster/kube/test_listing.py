@@ -98,4 +98,4 @@ def test_depths_that_are_cut_off_are_a_value_error(cut: int) -> None:
 @given(VALUES)
 def test_nothing_is_lost_of_what_is_not_too_deep(value: Any) -> None:
     text = json.dumps([value])
-    assert nesting._shallow(text + ", 1", 0) == (text, len(text))
+    assert nesting._without_deep(text + ", 1", 0) == (text, len(text))
