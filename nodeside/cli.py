@@ -106,7 +106,7 @@ def _is_installed(command: str) -> bool:
 )
 @click.version_option(__version__, prog_name="nodeside")
 def root() -> None:
-    """The right kernel module on every node, for the kernel that runs there now."""
+    """The right kernel module on every node, for the kernel that runs there now."""  # noqa: D401
 
 
 @contextmanager

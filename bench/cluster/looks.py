@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from cluster.model.actions import EmitEvent, LabelNode, Plan, SetStatus
-from cluster.model.labelmap import changed, labels_of
+from cluster.model.labelmap import labels_of, with_changes
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import DriverPod, NodeReport, Settings, Snapshot
 from cluster.plan.planner import Planner
@@ -119,7 +119,9 @@ def _brought_to_rest(planner: Planner, snapshot: Snapshot, made: Plan) -> Snapsh
                     drivers[action.driver] = replace(drivers[action.driver], status=action.status)
                 case LabelNode():
                     node = nodes[action.node]
-                    nodes[node.name] = replace(node, labels=changed(node.labels, action.labels))
+                    nodes[node.name] = replace(
+                        node, labels=with_changes(node.labels, action.labels)
+                    )
                 case _:
                     assert isinstance(action, EmitEvent), action.words
         snapshot = replace(snapshot, drivers=drivers, nodes=nodes)

@@ -155,11 +155,11 @@ class ClusterCache:
             **objects,
             settings=self._settings,
             occupancy=self._consumers.occupancy(),
-            toolkit_labels=self._tag_labels.known,
+            toolkit_labels=self._tag_labels.known_labels,
             toolkits_pending=self._tag_labels.pending,
             index=self._lookups,
         )
-        return self._stages.added(snapshot)
+        return self._stages.add_to_snapshot(snapshot)
 
     def want(self, demand: PodDemand | None) -> None:
         """Watch these pods of the cluster; None: a plan needs none."""

@@ -40,7 +40,7 @@ class TagLabels:
         self._unread: Sequence[Tag] = ()
 
     @property
-    def known(self) -> Known:
+    def known_labels(self) -> Known:
         return self._known
 
     @property

@@ -35,7 +35,7 @@ class _RenderingCase:
 
 
 class Renderings:
-    """A rendering cache. `want` sets the templates, `known` returns the results.
+    """A rendering cache. `want` sets the templates, `get_rendered` returns the results.
 
     `wake` is called when a result changes.
     """
@@ -73,7 +73,7 @@ class Renderings:
             self._changed.wait_for(lambda: self._count_started() == len(templates), seconds)
             return self._count_started() > before
 
-    def known(self) -> Mapping[Template, Rendered]:
+    def get_rendered(self) -> Mapping[Template, Rendered]:
         with self._changed:
             return {
                 template: case.rendered for template, case in self._cases.items() if case.rendered

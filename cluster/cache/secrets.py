@@ -25,7 +25,7 @@ _FORBIDDEN = 403
 
 
 class Secrets:
-    """A reader of Secrets. `want` sets names, `seen` returns results, `wake` signals changes."""
+    """A reader of Secrets: `want` sets names, `get_secrets` gives data, `wake` signals changes."""
 
     def __init__(
         self, api: Api, namespace: str, wake: Callable[[], None], *, pause: float = _PAUSE
@@ -54,7 +54,7 @@ class Secrets:
                 self._thread.start()
             self._changed.notify_all()
 
-    def seen(self) -> Mapping[str, SecretData]:
+    def get_secrets(self) -> Mapping[str, SecretData]:
         with self._changed:
             return dict(self._seen)
 

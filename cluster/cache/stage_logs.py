@@ -44,7 +44,7 @@ class _LogCase:
 
 
 class StageLogs:
-    """A poller of logs. `want` sets the logs, `seen` returns results, `wake` signals changes."""
+    """A poller of logs: `want` sets them, `get_matches` gives results, `wake` signals changes."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class StageLogs:
                 self._thread.start()
             self._changed.notify_all()
 
-    def seen(self) -> Mapping[str, LogMatch]:
+    def get_matches(self) -> Mapping[str, LogMatch]:
         """Return the results by pod uid."""
         with self._changed:
             return {uid: case.sight for uid, case in self._cases.items()}

@@ -63,7 +63,7 @@ class StageView:
             for reflector in self._every:
                 reflector.start()
 
-    def added(self, snapshot: Snapshot) -> Snapshot:
+    def add_to_snapshot(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the state of stages, if any Driver has stages."""
         self.follow(snapshot.drivers.values())
         if not self._started:
@@ -74,9 +74,9 @@ class StageView:
         self._secrets.want(secrets_wanted(snapshot))
         stages = replace(
             snapshot.stages,
-            logs=self._logs.seen(),
-            rendered=self._renderings.known(),
-            secrets=self._secrets.seen(),
+            logs=self._logs.get_matches(),
+            rendered=self._renderings.get_rendered(),
+            secrets=self._secrets.get_secrets(),
         )
         return replace(snapshot, stages=stages)
 

@@ -184,7 +184,7 @@ def _openshift_version(api: Api) -> str:
 def _check_policies(api: Api) -> Iterator[Check]:
     group, plural = _POLICIES
     name = "admission policies"
-    if plural in api.served(group):
+    if plural in api.served_kinds(group):
         yield Check(name, CheckState.OK, f"{plural} are served")
         return
     why = "they keep the token of one node's pod from writing about another node"

@@ -65,7 +65,7 @@ class DocumentPart:
         """Return a mapping with all that is below it, an empty one if it is none."""
         return self.whole() if isinstance(self.value, Mapping) else {}
 
-    def listed(self) -> list[Any]:
+    def sequence(self) -> list[Any]:
         """Return a list with all that is below it, an empty one if it is none."""
         return self.whole() if isinstance(self.value, list) else []
 

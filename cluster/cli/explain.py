@@ -44,7 +44,7 @@ from cluster.options.unload.nodes import DriverUnload, UnloadPhase
 from cluster.plan.context.context import DriverContext
 from cluster.plan.planner import plan
 from cluster.plan.status_parts import report_of
-from cluster.render.renderer import rendered
+from cluster.render.renderer import render_once
 from nodeside.protocol.labels import assigned_label, node_driver_name
 from nodeside.spec.model import Hardware
 from nodeside.text.table import table
@@ -121,7 +121,7 @@ def _with_controller_data(api: Api, snapshot: Snapshot) -> Snapshot:
     snapshot = replace(snapshot, toolkit_labels=known)
     made = plan(snapshot, snapshot.now)
     if snapshot.stages is not None:
-        given = rendered(made.templates)
+        given = render_once(made.templates)
         snapshot = replace(snapshot, stages=replace(snapshot.stages, rendered=given))
     return replace(snapshot, occupancy=list_consumers(api, made.demand))
 
@@ -272,7 +272,7 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
     former = former_devices(hardware, context.resource.status)
     assigned = assigned_label(name) in node.labels
     fit = has_hardware(node, hardware, assigned=assigned, former=former)
-    rivals = [rival for rival, nodes in context.nodes.contested.items() if node.name in nodes]
+    rivals = [rival for rival, nodes in context.nodes.contested_nodes.items() if node.name in nodes]
     notes = _Notes([f"nothing: the node {fit.value}"])
     if rivals:
         why = f"driver {rivals[0]} came first and has a module of the same name"
@@ -322,9 +322,9 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
         yield ": ".join(reason)
     elif not member.pool.kernel:
         yield "its kubelet has not reported its kernel yet"
-    elif member.pool not in context.supply.served:
+    elif member.pool not in context.supply.served_pools:
         yield toolkit_message(context.toolkits.resolutions[member.pool])
-    for rival, theirs in context.nodes.taken.items():
+    for rival, theirs in context.nodes.taken_nodes.items():
         if member.node.name in theirs:
             yield f"driver {rival} has a module of the same name there; {WAY_OUT}"
     if member.health is Health.DOWN:
@@ -335,7 +335,7 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
         yield f"{report.reason}: {report.message}{hint}"
     phase = context.rollout.state.phase
     halted = row.act is Act.KEEP and phase in _HALTED
-    if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served:
+    if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served_pools:
         degraded = condition(context.resource.status, "Degraded")
         stopped = phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
         yield f"{row.why}: {degraded['message']}" if stopped else row.why

@@ -20,7 +20,7 @@ PACKAGES = (
 
 
 @contextmanager
-def needed() -> Iterator[None]:
+def require_extra() -> Iterator[None]:
     """Turn a missing package of the extra into SystemRefused: it is not installed, so not a bug."""
     try:
         yield

@@ -12,9 +12,9 @@ from cluster.cli.options import (
     INSTALLING,
     NAMESPACE,
     Connection,
-    connected,
     explain_missing_role,
-    installed,
+    with_connection,
+    with_install_options,
 )
 from nodeside.errors import UsageError
 
@@ -35,7 +35,7 @@ def crds() -> None:
 
 @click.command()
 @NAMESPACE
-@installed
+@with_install_options
 @click.option(
     "--format",
     type=click.Choice(FORMATS),
@@ -135,8 +135,8 @@ def _make_directory(format: str, output: Path, installation: InstallSettings) ->
 
 @click.command()
 @explain_missing_role(INSTALLING)
-@connected
-@installed
+@with_connection
+@with_install_options
 def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
     """Install nodeside, or upgrade it.
 
@@ -158,7 +158,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 
 @click.command()
 @explain_missing_role(INSTALLING)
-@connected
+@with_connection
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--timeout",

@@ -206,7 +206,7 @@ class _Import:
         yield from device_classes(self.spec)
 
     def notes(self) -> Iterator[str]:
-        """What is about the whole, and has no field."""
+        """Yield notes about the whole, which have no field."""
         if secret := self.spec.part("imageRepoSecret", "name").text():
             yield (
                 f"spec.imageRepoSecret: copy {secret} to nodeside's namespace, then "

@@ -80,7 +80,7 @@ def config_map(workload: Workload, spec: DocumentPart, name: str) -> dict[str, A
     """Return the ConfigMap `name` of a stage, with the DaemonSet as a template."""
     labels = {"app": name}
     pod = _pod_spec(workload, spec.part(workload.key))
-    if tolerations := spec.part("tolerations").listed():
+    if tolerations := spec.part("tolerations").sequence():
         pod["tolerations"] = tolerations
     daemonset = {
         "apiVersion": "apps/v1",
@@ -113,7 +113,7 @@ def _pod_spec(workload: Workload, section: DocumentPart) -> dict[str, Any]:
         "priorityClassName": "system-node-critical",
         **({"hostNetwork": True} if workload.host_network else {}),
         "containers": [_container_spec(workload, section.part("container").mapping())],
-        "volumes": [*section.part("volumes").listed(), *volumes],
+        "volumes": [*section.part("volumes").sequence(), *volumes],
     }
     if first := section.part("initContainer").mapping():
         pod["initContainers"] = [{"name": "init", "securityContext": {"privileged": True}, **first}]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.cli.completion import complete_for_kubectl, completion
-from cluster.cli.extra import needed
+from cluster.cli.extra import require_extra
 from cluster.cli.installation import COMMANDS
 from cluster.cli.options import (
     AGENT_IMAGE_HELP,
@@ -31,9 +31,9 @@ from cluster.cli.options import (
     PROXY_NAMES,
     PULL_SECRETS,
     Connection,
-    connected,
     explain_missing_role,
     not_empty,
+    with_connection,
 )
 from cluster.cli.preflight import preflight
 from nodeside import __version__
@@ -87,11 +87,11 @@ def _closed_pipe() -> Iterator[None]:
 @click.group(cls=_Root, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="nodeside-cluster")
 def root() -> None:
-    """The controller: which node gets which driver pod, and when."""
+    """The controller: which node gets which driver pod, and when."""  # noqa: D401 (it is --help)
 
 
 @root.command()
-@connected
+@with_connection
 @click.option("--scc", default="", help="SecurityContextConstraints for driver pods (OpenShift).")
 @PULL_SECRETS
 @CA_CONFIG_MAP
@@ -165,7 +165,7 @@ def run(
 
 @root.command()
 @explain_missing_role(LOOKING)
-@connected
+@with_connection
 @ANY_DRIVER
 @output_option
 @click.option(
@@ -207,7 +207,7 @@ def _print_overview(current: Overview, output: str) -> None:
 
 @root.command()
 @explain_missing_role(LOOKING)
-@connected
+@with_connection
 @DRIVER
 @ANY_NODE
 @output_option
@@ -227,7 +227,7 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 
 @root.command()
 @explain_missing_role(LOOKING)
-@connected
+@with_connection
 @ANY_DRIVER
 @click.option(
     "--output",
@@ -255,7 +255,7 @@ def report(*, connection: Connection, driver: str, output: Path | None) -> None:
 
 @root.command()
 @explain_missing_role(LOOKING)
-@connected
+@with_connection
 @click.argument("os_version", callback=not_empty)
 @click.option("--kernel", default="", help="Kernel release, for images that are named by kernel.")
 @ARCHITECTURE
@@ -285,7 +285,7 @@ def resolve(
 
 @root.command()
 @explain_missing_role(LOOKING)
-@connected
+@with_connection
 @click.option(
     "--driver",
     "-f",
@@ -348,7 +348,7 @@ def plugin() -> None:
 
 def main(name: str = "nodeside-cluster") -> None:
     """Run the console script."""
-    with exit_on_error(), needed():
+    with exit_on_error(), require_extra():
         try:
             code = root.main(standalone_mode=False, prog_name=name)
         except click.ClickException as error:

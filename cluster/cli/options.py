@@ -50,7 +50,7 @@ class Connection:
         return Settings(namespace=self.namespace, **more)
 
 
-def connected(function: F) -> F:
+def with_connection(function: F) -> F:
     """Add the options of a `Connection` to a command and pass it as `connection`."""
 
     @functools.wraps(function)
@@ -192,7 +192,7 @@ _INSTALLED = {
 }
 
 
-def installed(function: F) -> F:
+def with_install_options(function: F) -> F:
     """Add the installation options to a command and pass them as `chosen`, by field."""
 
     @functools.wraps(function)
@@ -215,7 +215,7 @@ INSTALLING = "`install` and `uninstall` take cluster-admin"
 def explain_missing_role(needs: str) -> Callable[[F], F]:
     """Return a decorator that adds the required role to the hint if the API server refuses."""
 
-    def made(function: F) -> F:
+    def decorate(function: F) -> F:
         @functools.wraps(function)
         def command(*arguments: Any, **options: Any) -> Any:
             from cluster.kube.errors import Forbidden
@@ -228,4 +228,4 @@ def explain_missing_role(needs: str) -> Callable[[F], F]:
 
         return cast(F, command)
 
-    return made
+    return decorate

@@ -12,8 +12,8 @@ from cluster.cli.options import (
     DRIVER,
     TRYING,
     Connection,
-    connected,
     explain_missing_role,
+    with_connection,
 )
 from nodeside.failures import output_option
 
@@ -22,7 +22,7 @@ _SECONDS = 3600.0
 
 @click.command()
 @explain_missing_role(TRYING)
-@connected
+@with_connection
 @DRIVER
 @click.option("--os-version", default="", help="The toolkit image of this tag.")
 @click.option("--kernel", default="", help="The toolkit image for this release.")

@@ -76,10 +76,10 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
 def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evidence:
     """Return the evidence from the labels of the image stream's images, as far as readable."""
 
-    def asked(known: Known) -> Iterable[Tag]:
-        return toolkit_image.asked(pool, chain, streams, Evidence(known))
+    def ask_tags(known: Known) -> Iterable[Tag]:
+        return toolkit_image.tags_to_read(pool, chain, streams, Evidence(known))
 
-    return Evidence(TagLabels(api).read(asked))
+    return Evidence(TagLabels(api).read(ask_tags))
 
 
 def _read_chain(api: Api, driver: str) -> Toolkit:

@@ -34,7 +34,7 @@ from cluster.model.snapshot import DaemonSetObject
 
 
 def daemonset(wanted: DaemonSetInput) -> Document:
-    """Returns the DaemonSet with its own hash as an annotation."""
+    """Return the DaemonSet with its own hash as an annotation."""
     document: Document = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -58,7 +58,7 @@ def digest(document: Mapping[str, Any]) -> str:
 
 
 def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObject | None:
-    """Returns what to overwrite if the desired state changed or the object was edited; else None.
+    """Return what to overwrite if the desired state changed or the object was edited; else None.
 
     Fields that we do not set count as API server defaults as long as nobody owns them.
     """
@@ -71,13 +71,13 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObje
 
 
 def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
-    """Returns the values stored in its labels and annotations."""
+    """Return the values stored in its labels and annotations."""
     notes = found.applied, found.toolkit, found.link, found.refused
     return found.pool, found.driver, found.revision, *notes
 
 
 def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
-    """Returns whether `differs` gives the same result for both: it ignores status and times."""
+    """Return whether `differs` gives the same result for both: it ignores status and times."""
     if one is other:
         return True
     return one == other and _owner_references(one) == _owner_references(other)

@@ -54,7 +54,7 @@ NO_DEADLINE: Final = NodeDeadline()
 
 
 def down_deadline(node: Node, now: float) -> NodeDeadline:
-    """Returns the deadline for a node that is down; the text applies to a node being changed."""
+    """Return the deadline for a node that is down; the text applies to a node being changed."""
     until = distrust_far_future(node.ready_since, now) + LOST
     if not node.ready_since:
         return NO_DEADLINE
@@ -72,7 +72,7 @@ class NodeDeadlines:
     driver: Driver
 
     def next_report(self, node: Node, assigned: str, report: NodeReport | None) -> NodeDeadline:
-        """Returns how long the node may stay silent.
+        """Return how long the node may stay silent.
 
         `report` is its report for this boot and its revision, None if there is none.
         """
@@ -101,8 +101,8 @@ class NodeDeadlines:
             )
         return self._without_a_pod(node, daemonset)
 
-    def corrected(self, assigned: str, report: NodeReport) -> NodeDeadline:
-        """Returns the deadline for the next pod, which will not repeat the failure in `report`."""
+    def correction_deadline(self, assigned: str, report: NodeReport) -> NodeDeadline:
+        """Return the deadline for the next pod, which will not repeat the failure in `report`."""
         name = daemonset_name(self.driver.name, assigned)
         daemonset = self.snapshot.daemonsets.get(name)
         reported = self._plausible_time(report.time)
@@ -117,7 +117,7 @@ class NodeDeadlines:
         )
 
     def _without_a_pod(self, node: Node, name: str) -> NodeDeadline:
-        """Returns the deadline for a node without a pod.
+        """Return the deadline for a node without a pod.
 
         There is none while its DaemonSet does not exist: then the node waits for the controller.
         """

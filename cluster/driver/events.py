@@ -11,7 +11,7 @@ from cluster.model.snapshot import DriverObject
 
 
 def set_status(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
-    """Yields the status if it changed, and an Event for each notable change of a condition."""
+    """Yield the status if it changed, and an Event for each notable change of a condition."""
     status = fit_status(status)
     if status == found.status:
         return
@@ -30,7 +30,7 @@ def set_status(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Actio
 
 
 def _deserves_event(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Returns whether a condition that became true deserves an Event, given the old conditions.
+    """Return whether a condition that became true deserves an Event, given the old conditions.
 
     A joining node makes a Driver not ready for a while, which needs no Event each time. An Event is
     due when the driver works for the first time, or works again after a failure.

@@ -36,7 +36,7 @@ class Match(Enum):
 
 
 def stale_nfd_label(node: Node) -> str:
-    """Returns how Node Feature Discovery contradicts the kubelet, "" if not; informational only.
+    """Return how Node Feature Discovery contradicts the kubelet, "" if not; informational only.
 
     A kubelet that does not say the kernel or the version is not contradicted.
     """
@@ -50,7 +50,7 @@ def stale_nfd_label(node: Node) -> str:
 
 
 def _nfd_value(release: str) -> str:
-    """Returns a kernel release as Node Feature Discovery writes it into the label's value.
+    """Return a kernel release as Node Feature Discovery writes it into the label's value.
 
     `+` and all else that a value cannot hold becomes `_`; then `-`, `_` and `.` at both ends go.
     https://github.com/kubernetes-sigs/node-feature-discovery/tree/master/source/kernel
@@ -61,7 +61,7 @@ def _nfd_value(release: str) -> str:
 def has_hardware(
     node: Node, hardware: Hardware, *, assigned: bool, former: tuple[PciId, ...] = ()
 ) -> Match:
-    """Returns whether the hardware selector of a Driver matches a node.
+    """Return whether the hardware selector of a Driver matches a node.
 
     An `assigned` node leaves only if a label *says* so: a selector key has another value or, if it
     is not a key of Node Feature Discovery, is missing; or a device label has a value other than
@@ -83,19 +83,19 @@ def has_hardware(
 
 
 def devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
-    """Returns every device the Driver selects or selected, as in its status; current ones first."""
+    """Return every device the Driver selects or selected, as in its status; current ones first."""
     current = [f"{each.vendor}:{each.device}".rstrip(":") for each in hardware.pci]
     return list(dict.fromkeys([*current, *(status.get("devices") or ())]))[:DEVICE_LIMIT]
 
 
 def former_devices(hardware: Hardware, status: Mapping[str, Any]) -> tuple[PciId, ...]:
-    """Returns the devices in the status that the Driver no longer selects."""
+    """Return the devices in the status that the Driver no longer selects."""
     ids = (PciId(*str(each).split(":")[:2]) for each in status.get("devices") or ())
     return tuple(each for each in ids if each not in hardware.pci)
 
 
 def near_label(nodes: Iterable[Node], key: str, value: str) -> str:
-    """Returns the label of a node that may be meant by one that no node has, "" if none is near."""
+    """Return the label of a node that may be meant by one that no node has, "" if none is near."""
     from difflib import get_close_matches  # late: only a Driver without nodes needs it
 
     labels = [node.labels for node in islice(nodes, _LOOKED_AT)]
@@ -139,7 +139,7 @@ def _match_devices(
 
 
 def _label_values(labels: Mapping[str, str], ids: tuple[PciId, ...]) -> list[str]:
-    """Returns the values of all labels about one of these devices.
+    """Return the values of all labels about one of these devices.
 
     A label without a device id, or an id without one, covers the whole vendor.
     """
@@ -154,7 +154,7 @@ def _label_values(labels: Mapping[str, str], ids: tuple[PciId, ...]) -> list[str
 
 @lru_cache(maxsize=64)
 def _usual_labels(selected: tuple[PciId, ...]) -> tuple[str, ...]:
-    """Returns the labels without a class, which can be looked up without scanning all labels."""
+    """Return the labels without a class, which can be looked up without scanning all labels."""
     ids = [device.vendor for device in selected]
     ids += [f"{device.vendor}_{device.device}" for device in selected if device.device]
     return tuple(f"feature.node.kubernetes.io/pci-{each}.present" for each in ids)

@@ -23,13 +23,13 @@ class NodeCache(Generic[T]):
     conclusions: dict[str, T] = field(default_factory=dict)
 
     def on(self, ground: object) -> dict[str, T]:
-        """Returns the mutable results for this ground; empty if the ground changed."""
+        """Return the mutable results for this ground; empty if the ground changed."""
         if ground != self.ground:
             self.ground, self.conclusions = ground, {}
         return self.conclusions
 
     def forget(self, nodes: Collection[str]) -> None:
-        """Drops the results of all nodes that are not in `nodes`."""
+        """Drop the results of all nodes that are not in `nodes`."""
         if len(self.conclusions) > len(nodes):
             rest = {name: each for name, each in self.conclusions.items() if name in nodes}
             self.conclusions = rest

@@ -37,7 +37,7 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
 
 
 def with_sent_policy(snapshot: Snapshot, driver: Driver) -> Driver:
-    """Returns the driver with the policy last sent to nodes, or unchanged if it is unreadable."""
+    """Return the driver with the policy last sent to nodes, or unchanged if it is unreadable."""
     sent = snapshot.revisions.get(policy_name(driver.name))
     if sent is not None:
         with suppress(SpecError):

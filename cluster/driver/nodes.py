@@ -87,13 +87,13 @@ class DriverNode:
         return _current_report(self.node, self.at, self.report, changed=bool(self.before))
 
     @property
-    def unpulled(self) -> str:
+    def pull_failure(self) -> str:
         """Returns why its pod cannot pull the driver image, "" if it can."""
         why = cannot_pull(self.pod) if self.pod else None
         return str(why) if why else ""
 
     def rests_on(self, observations: Observations) -> bool:
-        """Returns whether the member was built from exactly these values."""
+        """Return whether the member was built from exactly these values."""
         return (
             self.node is observations.node
             and self.report is observations.report
@@ -130,7 +130,7 @@ def members(
     memory: NodeCache[DriverNode | OtherNode] | None = None,
     drains: Callable[[Node], DrainState] | None = None,
 ) -> Iterator[DriverNode]:
-    """Yields every node that the Driver selects, in the order of the snapshot's nodes.
+    """Yield every node that the Driver selects, in the order of the snapshot's nodes.
 
     `assignments` resolves assignment labels. `excluded` names the nodes that another Driver has.
     `memory` caches members from earlier snapshots; each member holds all values it was built from.
@@ -185,7 +185,7 @@ class _Builder:
         return before_label(self.driver.name)
 
     def member(self, observations: Observations) -> DriverNode | OtherNode:
-        """Returns the member as far as it does not depend on the time."""
+        """Return the member as far as it does not depend on the time."""
         node, report, pod, drain = observations
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
@@ -220,7 +220,7 @@ class _Builder:
 
 
 def _apply_deadline(member: DriverNode, deadlines: NodeDeadlines) -> DriverNode:
-    """Applies the deadlines to a node in progress; one that waits for its reboot has none.
+    """Apply the deadlines to a node in progress; one that waits for its reboot has none.
 
     `due` may be too early, since another pass does no harm.
     """
@@ -235,7 +235,7 @@ def _apply_deadline(member: DriverNode, deadlines: NodeDeadlines) -> DriverNode:
 
 
 def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
-    """Applies the deadline to a node that is down; it is reported only if we changed the node.
+    """Apply the deadline to a node that is down; it is reported only if we changed the node.
 
     A node that comes back is treated as any other.
     """
@@ -248,7 +248,7 @@ def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
 def _current_report(
     node: Node, at: Assignment | None, report: NodeReport | None, *, changed: bool
 ) -> NodeReport | None:
-    """Returns the node's report for this boot and its revision, None if there is none.
+    """Return the node's report for this boot and its revision, None if there is none.
 
     If the assignment is no longer known, any report of this boot counts, unless we `changed` the
     node after that report.
@@ -273,14 +273,14 @@ def _health_of(node: Node, report: NodeReport | None, *, on_reboot: bool) -> Hea
 
 
 def _stuck_pods(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
-    """Yields the pods that cannot start, by node and assignment."""
+    """Yield the pods that cannot start, by node and assignment."""
     for pod in snapshot.pods_of(driver):
         if pod.waiting and not pod.deleting and pod.unloader is None:
             yield (pod.node, assignment_of(pod.daemonset)), pod
 
 
 def failure_message(member: DriverNode) -> str:
-    """Returns why the driver does not work on a node; the node's own message if it has one."""
+    """Return why the driver does not work on a node; the node's own message if it has one."""
     report = member.report
     if member.trouble or report is None:
         return member.trouble or "no report"
@@ -294,6 +294,6 @@ CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 
 
 def cannot_pull(pod: DriverPod) -> Waiting | None:
-    """Returns why the driver container's image cannot be pulled, None if it can."""
+    """Return why the driver container's image cannot be pulled, None if it can."""
     why = pod.waiting.get(DRIVER_CONTAINER)
     return why if why is not None and why.reason in CANNOT_PULL else None

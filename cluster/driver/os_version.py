@@ -46,7 +46,7 @@ _IDS: Final = (
 
 
 def ostree_version(labels: Mapping[str, str], os_image: str) -> str:
-    """Returns the OSTREE_VERSION of a node, "" if it has none.
+    """Return the OSTREE_VERSION of a node, "" if it has none.
 
     The kubelet's `osImage` takes precedence: it is up to date after a reboot, when the label of
     Node Feature Discovery may still describe the old system.
@@ -56,7 +56,7 @@ def ostree_version(labels: Mapping[str, str], os_image: str) -> str:
 
 @lru_cache(maxsize=1024)
 def os_version(os_image: str) -> str:
-    """Returns the OSTREE_VERSION, or else id and version, such as `debian12`, `rhel9.4`.
+    """Return the OSTREE_VERSION, or else id and version, such as `debian12`, `rhel9.4`.
 
     Returns "unknown" if there is neither.
     """
@@ -71,7 +71,7 @@ def os_version(os_image: str) -> str:
 
 
 def os_parts(version: str) -> dict[str, str]:
-    """Returns a pool's OS version in parts, "" for what is unknown.
+    """Return a pool's OS version in parts, "" for what is unknown.
 
     `id` as in /etc/os-release; `version` with its `major` and `minor` part; `rhel` is the version
     of RHEL that the system has the packages of, such as 9.4 for 418.94.202501221327-0.

@@ -110,7 +110,7 @@ class DaemonSetInput:
 
 
 def pod(inputs: DaemonSetInput) -> Document:
-    """Returns the pod spec.
+    """Return the pod spec.
 
     The driver container is first: containers are pulled and started one by one in this order.
     """
@@ -138,17 +138,17 @@ def pod(inputs: DaemonSetInput) -> Document:
 
 
 def _runs_programs(driver: Driver) -> bool:
-    """Returns whether it has hooks or services, which write to /run/<driver>."""
+    """Return whether it has hooks or services, which write to /run/<driver>."""
     return bool(driver.spec.services) or driver.spec.hooks != Hooks()
 
 
 def _services_seconds(driver: Driver) -> int:
-    """Returns how long the services may take to end, one after another."""
+    """Return how long the services may take to end, one after another."""
     return sum(each.stop_timeout_seconds for each in driver.spec.services)
 
 
-def unprivileged(**ids: Any) -> Document:
-    """Returns the security context of an unprivileged container; `ids` sets its user and group."""
+def unprivileged_context(**ids: Any) -> Document:
+    """Return the security context of an unprivileged container; `ids` sets its user and group."""
     return {
         **ids,
         "allowPrivilegeEscalation": False,
@@ -159,13 +159,13 @@ def unprivileged(**ids: Any) -> Document:
 
 
 def _provide_container(inputs: DaemonSetInput) -> Document:
-    """Returns the init container that copies the sidecar and its Python to the shared directory."""
+    """Return the init container that copies the sidecar and its Python to the shared directory."""
     return {
         "name": PROVIDE_CONTAINER,
         "image": inputs.driver_image,
         "command": ["nodeside", "driver", "provide"],
         "env": _environment_of({"NODESIDE_SHARED": SHARED}),
-        "securityContext": unprivileged(runAsUser=0),
+        "securityContext": unprivileged_context(runAsUser=0),
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
         "volumeMounts": [_mount_volume("shared", SHARED)],
     }
@@ -206,7 +206,7 @@ def _driver_env(inputs: DaemonSetInput) -> list[Document]:
 
 
 def _driver_security(*, privileged: bool) -> Document:
-    """Returns the driver's security context.
+    """Return the driver's security context.
 
     It only prevents accidents: a process that can load a module is root on the node.
     """
@@ -240,7 +240,7 @@ def _driver_mounts(inputs: DaemonSetInput) -> list[Document]:
 
 
 def _toolkit_container(inputs: DaemonSetInput) -> Document:
-    """Returns the sidecar that compiles vendor code in a foreign image.
+    """Return the sidecar that compiles vendor code in a foreign image.
 
     It has no privilege, no key and no token.
     """
@@ -248,7 +248,7 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
         "name": TOOLKIT_CONTAINER,
         "image": inputs.toolkit,
         "command": list(SIDECAR_COMMAND),
-        "securityContext": unprivileged(
+        "securityContext": unprivileged_context(
             runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
         ),
         "resources": {
@@ -263,7 +263,7 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
 
 
 def memory_limit(driver: Driver) -> str:
-    """Returns the memory limit for compiling vendor code.
+    """Return the memory limit for compiling vendor code.
 
     The pod may not be evicted, so it must not exhaust its node's memory. The quantity uses the
     largest unit, as the API server returns it: any other form would look like an edit and would be
@@ -298,7 +298,7 @@ def _list_volumes(inputs: DaemonSetInput) -> list[Document]:
 
 
 def token_volume() -> Document:
-    """Returns the volume with a token of the pod, short-lived, and the API server's certificate."""
+    """Return the volume with a token of the pod, short-lived, and the API server's certificate."""
     certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     sources: list[Document] = [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_SECONDS}},
@@ -308,7 +308,7 @@ def token_volume() -> Document:
 
 
 def signing_secret(driver: Driver) -> str:
-    """Returns the Secret `<driver>-signing` if a path of driver.yaml is below /signing; else "".
+    """Return the Secret `<driver>-signing` if a path of driver.yaml is below /signing; else "".
 
     Keys that are files of the driver image or of a debug shell need no Secret.
     """
@@ -320,13 +320,13 @@ def signing_secret(driver: Driver) -> str:
 
 
 def _pull_secret(driver: Driver, settings: Settings) -> str:
-    """Returns the pull secret for fetching bundles; "" if none are fetched from a registry."""
+    """Return the pull secret for fetching bundles; "" if none are fetched from a registry."""
     fetches = any(source.oci for source in driver.spec.prebuilt.sources)
     return settings.pull_secrets[0] if fetches and settings.pull_secrets else ""
 
 
 def _optional_volumes(inputs: DaemonSetInput) -> list[tuple[str, str, Document]]:
-    """Returns the volumes that not every driver has, as (name, mount path, source).
+    """Return the volumes that not every driver has, as (name, mount path, source).
 
     Each source is optional. If it is missing, the driver reports which file it cannot read and
     retries once the file exists. A pod that waits for a volume would report nothing.
@@ -349,7 +349,7 @@ def _optional_volumes(inputs: DaemonSetInput) -> list[tuple[str, str, Document]]
 
 
 def _environment_of(values: Mapping[str, str]) -> list[Document]:
-    """Returns the environment without empty values.
+    """Return the environment without empty values.
 
     The API server drops an empty value, which would look like an edit.
     """

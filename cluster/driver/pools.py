@@ -18,7 +18,7 @@ _OS_LABEL, _LINUX = "kubernetes.io/os", "linux"  # a label that every kubelet se
 def pool_of(
     node: Node, assigned: Pool | None = None, *, rebooted: bool = True, works: bool = True
 ) -> Pool:
-    """Returns the pool of a node that has been in pool `assigned` so far.
+    """Return the pool of a node that has been in pool `assigned` so far.
 
     The node stays there while its kernel is the same, unless it `rebooted` into another OS version,
     or the driver does not work there and only a label, which may have been late, has the version.
@@ -41,7 +41,7 @@ def pool_of(
 
 
 def has_version(os_image: str) -> bool:
-    """Returns whether `osImage` contains a version, not only a name as it may on CoreOS."""
+    """Return whether `osImage` contains a version, not only a name as it may on CoreOS."""
     return any(letter.isdigit() for letter in os_version(os_image))
 
 
@@ -51,5 +51,5 @@ def _label_has_version(node: Node) -> bool:
 
 @lru_cache(maxsize=4096)
 def _shared_pool(architecture: str, version: str, kernel: str) -> Pool:
-    """Returns one shared object per pool, since pools are keys in many mappings."""
+    """Return one shared object per pool, since pools are keys in many mappings."""
     return Pool(architecture, version, kernel)

@@ -39,7 +39,7 @@ from nodeside.spec.policy import without_policy
 
 
 def revision_text(driver: Driver) -> str:
-    """Returns the driver.yaml of a revision in canonical form: equal drivers have equal texts."""
+    """Return the driver.yaml of a revision in canonical form: equal drivers have equal texts."""
     sources = tuple(replace(each, publish=False) for each in driver.spec.prebuilt.sources)
     spec = replace(
         without_policy(driver.spec),
@@ -55,13 +55,13 @@ def revision_text(driver: Driver) -> str:
 
 
 def revision_of(text: str) -> str:
-    """Returns the revision: 12 hex digits of the hash of the text that nodes see."""
+    """Return the revision: 12 hex digits of the hash of the text that nodes see."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @lru_cache(maxsize=1024)
 def read_revision(stored: RevisionObject) -> Driver | None:
-    """Returns the Driver of a revision; None if the ConfigMap does not match its label.
+    """Return the Driver of a revision; None if the ConfigMap does not match its label.
 
     After a downgrade, a newer controller may have written it. Fields that are unknown here are left
     out and logged once, as on a node. Pods mount the ConfigMap unchanged.
@@ -75,7 +75,7 @@ def read_revision(stored: RevisionObject) -> Driver | None:
 
 
 def owner(driver: DriverObject) -> list[dict[str, Any]]:
-    """Returns the owner reference to a Driver; the garbage collector cleans up without us."""
+    """Return the owner reference to a Driver; the garbage collector cleans up without us."""
     reference = {
         "apiVersion": API_VERSION,
         "kind": "Driver",
@@ -89,7 +89,7 @@ def owner(driver: DriverObject) -> list[dict[str, Any]]:
 def config_map(
     driver: DriverObject, revision: str, text: str, settings: Settings
 ) -> dict[str, Any]:
-    """Returns the ConfigMap that a pod of this revision mounts."""
+    """Return the ConfigMap that a pod of this revision mounts."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -105,7 +105,7 @@ def config_map(
 
 
 def at_of(daemonset: DaemonSetObject) -> Assignment:
-    """Returns the assignment that a DaemonSet serves."""
+    """Return the assignment that a DaemonSet serves."""
     return Assignment(daemonset.pool, daemonset.revision, builds=bool(daemonset.fell_back))
 
 

@@ -98,7 +98,7 @@ class Evidence:
     pending: frozenset[str] = frozenset()
 
     def against(self, image: str, pool: Pool) -> str:
-        """Returns why an image is not for the kernel of a pool, "" if nothing says so."""
+        """Return why an image is not for the kernel of a pool, "" if nothing says so."""
         if image in self.refused:
             return self.refused[image] or "it was refused"
         labels = self.labels.get(image)
@@ -107,7 +107,7 @@ class Evidence:
         return f"its image is for kernel {_kernel_label(labels, kernel_variant(pool.kernel))}"
 
     def speaks_for(self, image: str, pool: Pool) -> bool:
-        """Returns whether the labels of an image name the kernel of a pool."""
+        """Return whether the labels of an image name the kernel of a pool."""
         labels = self.labels.get(image)
         return image not in self.refused and labels is not None and bool(fits(labels, pool))
 
@@ -116,7 +116,7 @@ NO_EVIDENCE: Final = Evidence()
 
 
 def fits(labels: ToolkitLabels, pool: Pool) -> bool | None:
-    """Returns whether the labels name the kernel of a pool; None if they do not tell.
+    """Return whether the labels name the kernel of a pool; None if they do not tell.
 
     No label covers debug kernels, whose headers are in a separate package. An image of another
     release lacks them. For an image of the same release the sidecar decides.
@@ -134,7 +134,7 @@ def fits(labels: ToolkitLabels, pool: Pool) -> bool | None:
 
 
 def _kernel_label(labels: ToolkitLabels, variant: str) -> str:
-    """Returns the label for a kernel variant.
+    """Return the label for a kernel variant.
 
     Kernels with 64 KiB pages come with the plain kernel of the same release.
     https://github.com/openshift/driver-toolkit/blob/main/Dockerfile
@@ -143,7 +143,7 @@ def _kernel_label(labels: ToolkitLabels, variant: str) -> str:
 
 
 def remembered(daemonsets: Iterable[DaemonSetObject]) -> Refusals:
-    """Returns the refusals stored in the annotations of a Driver's DaemonSets."""
+    """Return the refusals stored in the annotations of a Driver's DaemonSets."""
     refusals: dict[Kernel, dict[str, str]] = defaultdict(dict)
     for each in sorted(daemonsets, key=lambda d: d.name):
         for image, why in each.refused.items():
@@ -152,7 +152,7 @@ def remembered(daemonsets: Iterable[DaemonSetObject]) -> Refusals:
 
 
 def heard(witnesses: Sequence[Witness]) -> Refusals:
-    """Returns the images that most of the nodes that have them refuse now, per kernel.
+    """Return the images that most of the nodes that have them refuse now, per kernel.
 
     For an image that no node has any more, the majority is taken over all nodes of the kernel.
     """
@@ -171,7 +171,7 @@ def heard(witnesses: Sequence[Witness]) -> Refusals:
 
 
 def most(nodes: int, total: int) -> bool:
-    """Returns whether `nodes` is more than half of `total`."""
+    """Return whether `nodes` is more than half of `total`."""
     return 2 * nodes > total
 
 
@@ -184,7 +184,7 @@ def _words(nodes: Sequence[Witness]) -> str:
 
 
 def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
-    """Returns the refusals that still count if nothing else serves.
+    """Return the refusals that still count if nothing else serves.
 
     They come from most of the nodes that have the kernel now, or from at least `_ENOUGH` nodes.
     """
@@ -196,7 +196,7 @@ def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
 
 
 def refuses(node: Node, report: NodeReport) -> bool:
-    """Returns whether a node reports that its pod's toolkit image is not for its kernel."""
+    """Return whether a node reports that its pod's toolkit image is not for its kernel."""
     return (
         report.state == State.FAILED.value
         and bool(report.toolkit)
@@ -206,7 +206,7 @@ def refuses(node: Node, report: NodeReport) -> bool:
 
 
 def has_built(node: Node, report: NodeReport) -> bool:
-    """Returns whether a node reports that its pod's toolkit image has built for its kernel."""
+    """Return whether a node reports that its pod's toolkit image has built for its kernel."""
     return (
         report.state == State.READY.value
         and report.source == Rung.BUILT.value
@@ -216,7 +216,7 @@ def has_built(node: Node, report: NodeReport) -> bool:
 
 
 def upheld(refused: Refusals, witnesses: Iterable[Witness]) -> Refusals:
-    """Returns the refusals without images that have built for that kernel after all."""
+    """Return the refusals without images that have built for that kernel after all."""
     built = {(each.kernel, each.built) for each in witnesses if each.built}
     return {
         kernel: {image: why for image, why in images.items() if (kernel, image) not in built}
@@ -225,7 +225,7 @@ def upheld(refused: Refusals, witnesses: Iterable[Witness]) -> Refusals:
 
 
 def together(older: Refusals, newer: Refusals) -> Refusals:
-    """Returns both merged.
+    """Return both merged.
 
     An older refusal keeps its text, which is stored already, until twice as many nodes refuse the
     image.

@@ -96,7 +96,7 @@ def resolve(
     *,
     lost: bool = False,
 ) -> Resolution:
-    """Returns the toolkit image of a pool.
+    """Return the toolkit image of a pool.
 
     `current` is the image that the pool has now: a tag that vanishes does not change it. `lost`
     means that the pool had an image but its record was deleted. If nothing serves then, an image
@@ -126,10 +126,10 @@ def resolve(
     return Resolution("", Link.NONE, "; ".join(passed), tags, remedy, bool(doubted))
 
 
-def asked(
+def tags_to_read(
     pool: Pool, toolkit: Toolkit, streams: ImageStreams, evidence: Evidence = NO_EVIDENCE
 ) -> Iterator[Tag]:
-    """Yields the tags whose labels are needed: the OS version's; all recent ones if it is unfit."""
+    """Yield the tags whose labels are needed: the OS version's; all recent ones if it is unfit."""
     stream = stream_of(toolkit, streams)
     if stream is None or not pool.kernel or pool.kernel in toolkit.images:
         return
@@ -142,7 +142,7 @@ def asked(
 
 
 def _newest_tags(stream: ImageStream, rhel: int | None) -> list[str]:
-    """Returns the newest tags, without those of another RHEL, whose kernels are all others."""
+    """Return the newest tags, without those of another RHEL, whose kernels are all others."""
     others = {
         tag
         for tag in stream.tags
@@ -152,12 +152,12 @@ def _newest_tags(stream: ImageStream, rhel: int | None) -> list[str]:
 
 
 def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
-    """Returns the image stream that a Driver names, None if it is absent or unknown."""
+    """Return the image stream that a Driver names, None if it is absent or unknown."""
     return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
 
 
 def proven(snapshot: Snapshot) -> Proven:
-    """Returns the toolkit images that have built a module, by kernel release and architecture.
+    """Return the toolkit images that have built a module, by kernel release and architecture.
 
     A node's report counts only for this boot and for the image that one of our DaemonSets gives it
     now. An image that is named only by a node is therefore never run elsewhere.
@@ -176,7 +176,7 @@ def proven(snapshot: Snapshot) -> Proven:
 
 
 def _is_about(report: NodeReport, daemonset: DaemonSetObject) -> bool:
-    """Returns whether a node's report can be about what a DaemonSet gives it."""
+    """Return whether a node's report can be about what a DaemonSet gives it."""
     reported = (report.toolkit, report.revision, report.kernel)
     return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
 
@@ -188,7 +188,7 @@ def _try_links(
     evidence: Evidence,
     current: CurrentImage,
 ) -> Iterator[tuple[Link, str, str]]:
-    """Yields each link in order with its image or "", and why; no reason if not configured."""
+    """Yield each link in order with its image or "", and why; no reason if not configured."""
     mapped = toolkit.images.get(pool.kernel, "")
     verb = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
@@ -220,7 +220,7 @@ def _remedy_message(
 
 
 def _from_before(streams: NotListed, current: CurrentImage) -> tuple[Link, str, str]:
-    """Keeps an image that came from an image stream, by the same link, while none can be read."""
+    """Keep an image that came from an image stream, by the same link, while none can be read."""
     link = next((each for each in Link if each.of_a_stream and each.value == current.link), None)
     why = f"the image streams are not known: {streams.why}"
     return link or Link.STREAM, current.image if link else "", why
@@ -233,7 +233,7 @@ def _of_os_version(
     evidence: Evidence,
     current: CurrentImage,
 ) -> tuple[str, str]:
-    """Returns the image tagged with the OS version, and why.
+    """Return the image tagged with the OS version, and why.
 
     An image chosen by labels in its place stays until the tag's labels are read again.
     """
@@ -255,7 +255,7 @@ def _of_os_version(
 def _by_labels(
     pool: Pool, stream: ImageStream | None, evidence: Evidence, current: CurrentImage
 ) -> tuple[str, str]:
-    """Returns the image of the newest tag for the kernel; the image in use wins while tagged."""
+    """Return the image of the newest tag for the kernel; the image in use wins while tagged."""
     used = current.image if current.link == Link.LABELS.value else ""
     tags = stream.tags.items() if stream else ()
     fitting = (
@@ -269,7 +269,7 @@ def _by_labels(
 
 
 def fill(template: str, pool: Pool) -> str:
-    """Fills in a pull spec for a pool; `_` replaces the `+` of releases, which a tag forbids."""
+    """Fill in a pull spec for a pool; `_` replaces the `+` of releases, which a tag forbids."""
     values = {
         "{kernel}": pool.kernel.replace("+", "_"),
         "{osVersion}": pool.os_version,

@@ -15,7 +15,7 @@ def trace_labels(driver: str) -> tuple[str, str, str]:
 
 
 def nodes_with_trace(snapshot: Snapshot, driver: str, members: Collection[str]) -> Iterator[Node]:
-    """Yields the nodes with a trace of a Driver, apart from its members, in snapshot order.
+    """Yield the nodes with a trace of a Driver, apart from its members, in snapshot order.
 
     A terminating pod on a node that is down never ends and is ignored.
     """
@@ -33,7 +33,7 @@ def nodes_with_trace(snapshot: Snapshot, driver: str, members: Collection[str]) 
 
 
 def has_left_traces(snapshot: Snapshot, driver: str, members: Collection[str]) -> bool:
-    """Returns whether anything is left on nodes that are no members, or of nodes that are gone."""
+    """Return whether anything is left on nodes that are no members, or of nodes that are gone."""
     unloads = any(pod.unloader is not None for pod in snapshot.pods_of(driver))
     left = unloads or bool(snapshot.homeless_of(driver))
     return left or any(True for _ in nodes_with_trace(snapshot, driver, members))

@@ -142,7 +142,7 @@ class Api:
         call = Call("GET", "/version", RequestInfo("get", "version"))
         return document_of(self._exchange.send(call))
 
-    def served(self, group_version: str) -> frozenset[str]:
+    def served_kinds(self, group_version: str) -> frozenset[str]:
         """Return the kinds, by their plural, that the server has in a group, `apps/v1`."""
         request = RequestInfo("get", f"the kinds of {group_version}")
         try:

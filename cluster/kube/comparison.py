@@ -14,7 +14,7 @@ from cluster.kube.quantity import amount
 _NOT_OURS = frozenset(("metadata", "status"))
 
 
-def drifted(desired: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
+def has_drifted(desired: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
     """Return whether any field in `desired` differs; metadata and status are ignored."""
     ours = {key: value for key, value in desired.items() if key not in _NOT_OURS}
     return not holds(ours, actual)

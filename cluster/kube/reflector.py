@@ -267,14 +267,14 @@ class Reflector(Generic[T]):
     def wait_gone(self, name: str, uid: str, timeout: float) -> bool:
         """Wait until the object is gone, is being deleted or has another uid; return whether so."""
 
-        def gone() -> bool:
+        def is_gone() -> bool:
             current: Any = self._objects.get(name)
             if current is None or getattr(current, "deleting", False):
                 return True
             return bool(uid) and getattr(current, "uid", uid) != uid
 
         with self._changed:
-            return self._changed.wait_for(gone, timeout)
+            return self._changed.wait_for(is_gone, timeout)
 
     # --- the thread ------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ def devices_of(labels: Mapping[str, str]) -> DeviceKeys:
     return labels.devices if isinstance(labels, Labels) else device_keys(labels)
 
 
-def changed(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
+def with_changes(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
     """Return a node's labels with `changes` made; None removes a label."""
     if isinstance(labels, Labels) and all(key.startswith(_OWN) for key in changes):
         return labels.with_own(changes)

@@ -207,7 +207,7 @@ class JobObject:
     run: StageRun | None = None
 
     @property
-    def completed(self) -> bool:
+    def has_completed(self) -> bool:
         return self.finished and not self.why
 
 

@@ -14,7 +14,7 @@ from nodeside.spec import Driver
 
 
 def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
-    """Returns the Drivers named in `after`, as far as they are there; none in a circle."""
+    """Return the Drivers named in `after`, as far as they are there; none in a circle."""
     if dependency_cycle(snapshot, driver):
         return ()
     found = (_valid_driver(snapshot, name) for name in driver.spec.after)
@@ -22,7 +22,7 @@ def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
 
 
 def dependents(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
-    """Returns the Drivers that come after this one, and after those; none in a circle."""
+    """Return the Drivers that come after this one, and after those; none in a circle."""
     return tuple(_find_followers(snapshot, driver.name))
 
 
@@ -43,7 +43,7 @@ def _find_followers(snapshot: Snapshot, name: str) -> Iterator[Driver]:
 
 
 def dependency_cycle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
-    """Returns the names of Drivers that come after one another and this one after the last.
+    """Return the names of Drivers that come after one another and this one after the last.
 
     Empty if it does not come after itself.
     """
@@ -61,7 +61,7 @@ def dependency_cycle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
 
 
 def dependency_problem(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
-    """Returns why the Driver cannot be loaded anywhere, as reason and message; empty if it can."""
+    """Return why the Driver cannot be loaded anywhere, as reason and message; empty if it can."""
     if path := dependency_cycle(snapshot, driver):
         words = " after ".join(path)
         return "AfterItself", f"{words}: none of them is loaded; change spec.after of one of them"

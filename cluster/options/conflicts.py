@@ -28,7 +28,7 @@ WAY_OUT: Final = "delete one of the two, or part their nodes by hardware.nodeSel
 
 
 def older_drivers_with_module(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
-    """Returns older Drivers that have a module in common with this one."""
+    """Return older Drivers that have a module in common with this one."""
     modules = modules_of(found.driver)
     return tuple(
         other.driver
@@ -42,7 +42,7 @@ def older_drivers_with_module(snapshot: Snapshot, found: DriverObject) -> tuple[
 def nodes_with_conflicting_module(
     snapshot: Snapshot, driver: Driver, came_first: Sequence[Driver]
 ) -> Mapping[str, set[str]]:
-    """Returns the nodes that must not get the newest revision of a Driver, by rival."""
+    """Return the nodes that must not get the newest revision of a Driver, by rival."""
     by_rival: dict[str, set[str]] = {}
     own = assigned_label(driver.name)
     nodes = [node for node in snapshot.nodes.values() if own in node.labels] if came_first else []
@@ -56,7 +56,7 @@ def nodes_with_conflicting_module(
 
 
 def _drivers_with_module(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
-    """Yields other Drivers with the nodes where they have a module in common with this one.
+    """Yield other Drivers with the nodes where they have a module in common with this one.
 
     The revision that each node is assigned to decides: an edit of another Driver alone takes no
     node away. Where the DaemonSet does not exist yet, that Driver's newest revision counts.
@@ -94,7 +94,7 @@ def modules_of_revision(config_map: RevisionObject) -> frozenset[str]:
 
 
 def shared_modules(one: Driver, other: Driver) -> list[str]:
-    """Returns the names of the modules that both Drivers have."""
+    """Return the names of the modules that both Drivers have."""
     return sorted(modules_of(one) & modules_of(other))
 
 
@@ -104,7 +104,7 @@ def modules_of(driver: Driver | None) -> frozenset[str]:
 
 
 def nodes_left_to_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver) -> frozenset[str]:
-    """Returns the nodes that both select, if `rival` is older and has a module in common.
+    """Return the nodes that both select, if `rival` is older and has a module in common.
 
     A node where this driver is assigned already is not included: removing it would help no one.
     """
@@ -118,7 +118,7 @@ def nodes_left_to_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver
 
 
 def _node_selector(snapshot: Snapshot, driver: Driver) -> Callable[[Node], bool]:
-    """Returns whether a Driver selects a node, by the same rule as its members."""
+    """Return whether a Driver selects a node, by the same rule as its members."""
     hardware, label = driver.spec.hardware, assigned_label(driver.name)
     found = snapshot.drivers.get(driver.name)
     former = former_devices(hardware, found.status) if found is not None else ()
@@ -128,7 +128,7 @@ def _node_selector(snapshot: Snapshot, driver: Driver) -> Callable[[Node], bool]
 
 
 def status_part(contested: ByRival, taken: ByRival) -> StatusPart:
-    """Returns the complaint about both kinds of nodes, see context/nodes.py."""
+    """Return the complaint about both kinds of nodes, see context/nodes.py."""
     words = [
         f"driver {rival} came first and has a module of the same name: this one is not "
         f"assigned to {few_of(sorted(names))}"

@@ -29,7 +29,7 @@ LINK: Final = "prebuilt-image"  # used in place of a link of toolkit_image.py
 
 
 def image_for(driver: Driver, pool: Pool) -> str:
-    """Returns the driver image for the kernel of a pool, "" if the spec has none."""
+    """Return the driver image for the kernel of a pool, "" if the spec has none."""
     template = driver.spec.prebuilt.image
     version = driver.spec.version.replace("+", "_")
     return fill(template.replace("{version}", version), pool)
@@ -40,7 +40,7 @@ def falls(
     failing: Iterable[tuple[Assignment, str, str]],
     now: float,
 ) -> Mapping[Assignment, ImageFallback]:
-    """Returns the fallbacks by the assignment they lead to.
+    """Return the fallbacks by the assignment they lead to.
 
     `failing` lists (assignment, image, reason) where an image cannot be pulled.
     """
@@ -60,7 +60,7 @@ def without_image(
     having: Mapping[Assignment, int],
     now: float,
 ) -> frozenset[Assignment]:
-    """Returns the members of `falls` that make other nodes build as well.
+    """Return the members of `falls` that make other nodes build as well.
 
     One node's failed pull affects only that node. By assignment, `lacking` counts the nodes that
     could not pull the image or have built since, and `having` those that run it.

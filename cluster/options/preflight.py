@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.driver.toolkit_evidence import Evidence
-from cluster.driver.toolkit_image import asked, resolve
+from cluster.driver.toolkit_image import resolve, tags_to_read
 from cluster.model.snapshot import Pool, Snapshot, Tag
 from cluster.model.states import BuildProgress
 from cluster.options.build_once.builds import BuildState, build_of, build_state
@@ -45,7 +45,7 @@ class PreflightAnswer:
         return _VERDICTS[self.state.progress] if self.state else "Unknown"
 
     def row(self) -> dict[str, Any]:
-        """Returns the row for the Driver's status."""
+        """Return the row for the Driver's status."""
         outcome = self.state.outcome if self.state else None
         return {
             "osVersion": self.entry.os_version,
@@ -66,7 +66,7 @@ def preflight_results(
     *,
     in_order: AddDependencies = lambda build: build,
 ) -> Iterator[PreflightAnswer]:
-    """Yields the answer to every preflight entry, for each architecture in use.
+    """Yield the answer to every preflight entry, for each architecture in use.
 
     `regular` are the names of Jobs that are desired anyway. `in_order` adds what a build needs of
     the builds before it.
@@ -92,7 +92,7 @@ def preflight_results(
 def build_for(
     entry: Preflight, driver: Driver, revision: str, snapshot: Snapshot, architecture: str
 ) -> tuple[SharedBuild | None, str]:
-    """Returns the build for a preflight entry, or None and the reason.
+    """Return the build for a preflight entry, or None and the reason.
 
     A kernel's variant is part of its name. An OS version or a toolkit builds for the plain kernel.
     """
@@ -112,11 +112,13 @@ def tags(
     snapshot: Snapshot,
     architectures: Collection[str] = (),
 ) -> Iterator[Tag]:
-    """Yields the tags whose image labels are needed to answer these entries."""
+    """Yield the tags whose image labels are needed to answer these entries."""
     chain, evidence = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
     for entry in entries:
         for architecture in () if entry.toolkit else architectures or (USUAL_ARCHITECTURE,):
-            yield from asked(_pool_of(entry, architecture), chain, snapshot.image_streams, evidence)
+            yield from tags_to_read(
+                _pool_of(entry, architecture), chain, snapshot.image_streams, evidence
+            )
 
 
 def _pool_of(entry: Preflight, architecture: str) -> Pool:
@@ -124,7 +126,7 @@ def _pool_of(entry: Preflight, architecture: str) -> Pool:
 
 
 def _chain_for(entry: Preflight, chain: Toolkit) -> Toolkit:
-    """Returns the toolkit spec for an entry.
+    """Return the toolkit spec for an entry.
 
     With only an OS version, a template that contains the kernel cannot be used.
     """

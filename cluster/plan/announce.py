@@ -12,12 +12,12 @@ from cluster.plan.context.context import DriverContext
 
 
 def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
-    """Yields one Event per pool that falls back to building because an image cannot be pulled.
+    """Yield one Event per pool that falls back to building because an image cannot be pulled.
 
     It is not repeated: the DaemonSet records the fallback.
     """
     found, falls = context.resource, context.fallbacks.by_assignment
-    for key, at in context.rollout.desired.items():
+    for key, at in context.rollout.desired_daemonsets.items():
         daemonset = context.snapshot.daemonsets.get(key)
         if at in falls and (daemonset is None or daemonset.fell_back != falls[at].annotation):
             yield EmitEvent(found.name, found.uid, True, "FellBack", falls[at].why)
@@ -26,7 +26,7 @@ def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
 def refusal_events(
     applied: Sequence[DaemonSetInput], daemonsets: Iterable[DaemonSetObject]
 ) -> Iterator[EmitEvent]:
-    """Yields one Event per toolkit image that nodes refuse; DaemonSets record the refusal."""
+    """Yield one Event per toolkit image that nodes refuse; DaemonSets record the refusal."""
     reported = {(k, image) for k, images in remembered(daemonsets).items() for image in images}
     for inputs in applied:
         owner, kernel = inputs.owner, (inputs.pool.kernel, inputs.pool.architecture)

@@ -19,7 +19,7 @@ from nodeside.protocol.node_status import State
 
 
 def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:
-    """Returns one request for each node whose labels change; cordons are last."""
+    """Return one request for each node whose labels change; cordons are last."""
     actions: list[LabelNode | Cordon] = [*_nodes_labelled(context)]
     if context.rollout.drains is not None:
         actions += drain.cordons(context.rollout.drains, context.snapshot.now)
@@ -56,7 +56,7 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
 
 
 def _changed_labels(context: DriverContext, decision: NodeDecision) -> dict[str, str | None]:
-    """Returns the changes of a node's labels; None removes a label.
+    """Return the changes of a node's labels; None removes a label.
 
     The state label of a node that moved describes its previous kernel. It is reset to `waiting`
     here, because nothing else can do so until the new pod runs.
@@ -74,7 +74,7 @@ def _changed_labels(context: DriverContext, decision: NodeDecision) -> dict[str,
 def outdated_reports(
     context: DriverContext, changes: tuple[LabelNode | Cordon, ...]
 ) -> Iterator[Delete]:
-    """Deletes NodeDrivers that describe the revision a node is being assigned back to.
+    """Delete NodeDrivers that describe the revision a node is being assigned back to.
 
     Such a report is outdated but would count as new, on a node whose pod may never report.
     """

@@ -15,7 +15,7 @@ _MAX_ORPHANS = 200  # orphaned NodeDrivers handled in one plan
 
 
 def delete_orphans(snapshot: Snapshot) -> Iterator[Action]:
-    """Removes leftovers of Drivers deleted without cleanup, e.g. a finalizer removed by hand.
+    """Remove leftovers of Drivers deleted without cleanup, e.g. a finalizer removed by hand.
 
     The garbage collector removes the rest.
     """
@@ -37,7 +37,7 @@ def delete_orphans(snapshot: Snapshot) -> Iterator[Action]:
 def _orphaned_pods(
     pods: Mapping[str, DriverPod], drivers: Mapping[str, DriverObject]
 ) -> Sequence[DriverPod]:
-    """Returns the unload pods of Drivers that are gone."""
+    """Return the unload pods of Drivers that are gone."""
     unloading = (pod for pod in pods.values() if pod.unloader is not None and not pod.deleting)
     return [pod for pod in unloading if pod.driver not in drivers]
 
@@ -49,7 +49,7 @@ def _reports_of_the_gone(
 
 
 def _remove_node_traces(snapshot: Snapshot) -> Iterator[Action]:
-    """Removes orphaned labels and NodeDrivers: a new Driver of that name would take them over.
+    """Remove orphaned labels and NodeDrivers: a new Driver of that name would take them over.
 
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
     label without its NodeDriver would never be found.

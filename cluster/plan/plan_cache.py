@@ -87,7 +87,7 @@ class PlanCache:
 
 
 def groups_of(snapshot: Snapshot) -> Groups:
-    """Returns for each Driver those whose plans read one another, itself among them."""
+    """Return for each Driver those whose plans read one another, itself among them."""
     return snapshot.index.once(_make_groups, snapshot.drivers, snapshot.revisions)
 
 
@@ -119,7 +119,7 @@ def _make_groups(
 
 
 def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yields the Drivers that the changes concern; ALL may come at any point."""
+    """Yield the Drivers that the changes concern; ALL may come at any point."""
     if _read_by_all(before) != _read_by_all(after):
         yield ALL
     for name, old, new in _compare_mappings(before.drivers, after.drivers):
@@ -147,7 +147,7 @@ def _read_by_all(snapshot: Snapshot) -> tuple[object, ...]:
 def _compare_mappings(
     before: Mapping[Any, T], after: Mapping[Any, T]
 ) -> Iterator[tuple[Any, T | None, T | None]]:
-    """Yields the name, old value and new value of everything that is not the same object."""
+    """Yield the name, old value and new value of everything that is not the same object."""
     if before is after:
         return
     added = 0
@@ -162,7 +162,7 @@ def _compare_mappings(
 
 
 def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yields the Drivers that changes of nodes concern."""
+    """Yield the Drivers that changes of nodes concern."""
     with_stages: set[str] | None = None
     for name, old, new in _compare_mappings(before.nodes, after.nodes):
         sides = [each for each in (old, new) if each is not None]
@@ -178,12 +178,12 @@ def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _holds_on(node: Node) -> tuple[bool, frozenset[str]]:
-    """Returns whether we cordoned a node, and the Drivers that hold it: all others read that."""
+    """Return whether we cordoned a node, and the Drivers that hold it: all others read that."""
     return CORDONED in node.labels, frozenset(name for _, name in holders(node.labels))
 
 
 def _changed_labels(old: Node, new: Node) -> set[str] | None:
-    """Returns whom changed labels are about, "" for nobody; None if more than labels changed."""
+    """Return whom changed labels are about, "" for nobody; None if more than labels changed."""
     if replace(new, labels=old.labels, labelled=old.labelled) != old:
         return None
     keys = {*old.labels, *new.labels}
@@ -191,7 +191,7 @@ def _changed_labels(old: Node, new: Node) -> set[str] | None:
 
 
 def _drivers_on(name: str, sides: Collection[Node], snapshot: Snapshot) -> Iterator[str]:
-    """Yields the Drivers that select a node, before or after its change, or left a trace."""
+    """Yield the Drivers that select a node, before or after its change, or left a trace."""
     labelled = {driver_of_label(key) for each in sides for key in each.labels}
     with_pods = snapshot.index.once(_drivers_with_pods, snapshot.pods).get(name, ())
     for key, found in snapshot.drivers.items():
@@ -212,7 +212,7 @@ def _drivers_with_pods(pods: Mapping[str, DriverPod]) -> Mapping[str, set[str]]:
 
 
 def _drivers_with_stages(snapshot: Snapshot) -> set[str]:
-    """Returns the Drivers that have stages, or objects, pods or Jobs of stages."""
+    """Return the Drivers that have stages, or objects, pods or Jobs of stages."""
     stages = snapshot.stages or Stages()
     left = {each.driver for kind in (stages.objects, stages.pods) for each in kind.values()}
     left |= {job.driver for job in snapshot.jobs.values() if job.run is not None}
@@ -227,7 +227,7 @@ def _is_selected(found: DriverObject, sides: Collection[Node]) -> bool:
 
 
 def _by_occupancy(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yields the Drivers that evict, if anything about pods to evict changed."""
+    """Yield the Drivers that evict, if anything about pods to evict changed."""
     if before.occupancy != after.occupancy:
         for name, found in after.drivers.items():
             if found.driver and found.driver.spec.rollout.evict:
@@ -235,7 +235,7 @@ def _by_occupancy(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yields the Drivers that changes of stages concern."""
+    """Yield the Drivers that changes of stages concern."""
     old, new = before.stages or Stages(), after.stages or Stages()
     if old is new:
         return

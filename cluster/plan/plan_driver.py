@@ -67,7 +67,7 @@ _SOON = 1.0  # seconds until an object that is being deleted may be gone
 
 
 def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts: Contexts) -> Plan:
-    """Returns the actions for one Driver in execution order."""
+    """Return the actions for one Driver in execution order."""
     if resource.deleting:
         return _plan_of_deleted(snapshot, resource, now)
     if resource.driver is None or not resource.driver.spec.image:
@@ -98,7 +98,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         steps.append(changes)
     if drains is not None:
         steps.append(drain.evictions(drains, snapshot.occupancy.answers))
-    if context.nodes.marked:
+    if context.nodes.marked_nodes:
         steps.append(remove_drain_labels(snapshot, resource.name, members))
     if leaving is not None:
         steps.append(remove_from_nodes(leaving))
@@ -125,7 +125,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
 
 
 def _unload_of(context: DriverContext, members: Collection[str]) -> DriverUnload | None:
-    """Returns the nodes that the Driver leaves; None if nothing of it is left on any."""
+    """Return the nodes that the Driver leaves; None if nothing of it is left on any."""
     snapshot, resource = context.snapshot, context.resource
     # A node with stage pods does not leave before they are gone.
     stay = context.rollout.occupied_by_own.union(members)
@@ -135,7 +135,7 @@ def _unload_of(context: DriverContext, members: Collection[str]) -> DriverUnload
 
 
 def _plan_of_deleted(snapshot: Snapshot, resource: DriverObject, now: float) -> Plan:
-    """Returns the actions that remove stages, then build Jobs, then what is on the nodes."""
+    """Return the actions that remove stages, then build Jobs, then what is on the nodes."""
     jobs: Iterable[Action] = ()
     removal = delete_stages(snapshot, resource, now)
     if removal is None:
@@ -153,14 +153,14 @@ def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject, now: float) -> 
 
 
 def _has_build_jobs(context: DriverContext) -> bool:
-    """Returns whether the Driver may have Jobs that build, or has Jobs, be they of stages."""
+    """Return whether the Driver may have Jobs that build, or has Jobs, be they of stages."""
     if context.driver.spec.preflight or publishes(context.driver):
         return True
     return any(job.driver == context.driver.name for job in context.snapshot.jobs.values())
 
 
 def desired_builds(context: DriverContext) -> Mapping[str, SharedBuild]:
-    """Returns every desired build by the name of its Job."""
+    """Return every desired build by the name of its Job."""
     state, supply = context.rollout.state, context.supply
     revisions = (state.newest, state.good)  # the newest may just have become the last good one
     desired = [
@@ -176,7 +176,7 @@ def desired_builds(context: DriverContext) -> Mapping[str, SharedBuild]:
 
 
 def _builds_are_known(context: DriverContext) -> bool:
-    """Returns whether all desired builds are known.
+    """Return whether all desired builds are known.
 
     They are not while the image streams are unknown, or a Driver that this one comes after is not
     there.
@@ -187,7 +187,7 @@ def _builds_are_known(context: DriverContext) -> bool:
 
 
 def _reads_all(context: DriverContext) -> bool:
-    """Returns whether the plan depends on more than the Driver's group, see plan_cache.py.
+    """Return whether the plan depends on more than the Driver's group, see plan_cache.py.
 
     A pool may take its image from what other Drivers built (toolkit_image.py). A node that waits
     for its pod looks at all DaemonSets (deadlines.py), and a Driver without nodes at the labels of
@@ -208,7 +208,7 @@ def _reads_all(context: DriverContext) -> bool:
 
 
 def _selects_by_others(staging: StagePlan) -> bool:
-    """Returns whether a manifest of a stage selects nodes by a label of another Driver."""
+    """Return whether a manifest of a stage selects nodes by a label of another Driver."""
     steps = staging.steps if staging.active else ()
     selectors = [each for step in steps for _, each in step.daemonsets]
     selectors += [job.selector for step in steps for job in step.jobs]
@@ -218,7 +218,7 @@ def _selects_by_others(staging: StagePlan) -> bool:
 
 
 def _again_in(context: DriverContext, leaving: DriverUnload | None) -> float | None:
-    """Returns the seconds until the plan may change without any event, or None for never."""
+    """Return the seconds until the plan may change without any event, or None for never."""
     rollout, daemonsets = context.rollout, context.snapshot.daemonsets
     newest, now = context.revisions.newest, context.snapshot.now
     due = min((member.due - now for member in context.members), default=math.inf)
@@ -228,7 +228,7 @@ def _again_in(context: DriverContext, leaving: DriverUnload | None) -> float | N
         due = min(due, drain.again_in(rollout.drains, newest, now))
     for fallback in context.fallbacks.by_assignment.values():
         due = min(due, fallback.until - now) if fallback.holds(now) else due
-    if any(daemonsets[key].deleting for key in rollout.desired if key in daemonsets):
+    if any(daemonsets[key].deleting for key in rollout.desired_daemonsets if key in daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None
 
@@ -240,7 +240,7 @@ def _set_finalizer(resource: DriverObject) -> Iterator[Action]:
 
 
 def _create_revision(context: DriverContext) -> Iterator[Action]:
-    """Creates the newest revision; older ones cannot be recreated."""
+    """Create the newest revision; older ones cannot be recreated."""
     driver, newest, text = context.driver.name, context.revisions.newest, context.revisions.text
     existing = context.snapshot.revisions.get(config_map_name(driver, newest))
     if existing is None or existing.document != text:
@@ -250,7 +250,7 @@ def _create_revision(context: DriverContext) -> Iterator[Action]:
 
 
 def _apply_policy(context: DriverContext) -> Iterator[Action]:
-    """Applies the policy before any pod that mounts it; it can change without a new pod."""
+    """Apply the policy before any pod that mounts it; it can change without a new pod."""
     driver, settings = context.driver, context.snapshot.settings
     existing = context.snapshot.revisions.get(policy_name(driver.name))
     if existing is None or existing.document != policy_text(driver):
@@ -259,7 +259,7 @@ def _apply_policy(context: DriverContext) -> Iterator[Action]:
 
 
 def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
-    desired, unchanged = context.rollout.desired, context.memory.daemonsets
+    desired, unchanged = context.rollout.desired_daemonsets, context.memory.daemonsets
     applied: list[DaemonSetInput] = []
     for key in unchanged.keys() - desired.keys():
         del unchanged[key]
@@ -285,7 +285,7 @@ def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
 def _daemonset_input(
     context: DriverContext, existing: DaemonSetObject | None, at: Assignment
 ) -> DaemonSetInput | None:
-    """Returns the desired DaemonSet; None if its revision is lost, so that it stays as it is.
+    """Return the desired DaemonSet; None if its revision is lost, so that it stays as it is.
 
     The DaemonSet of a pool without nodes keeps its toolkit until its last node has left. So does
     one whose image stream is unknown.
@@ -310,20 +310,20 @@ def _daemonset_input(
 
 def _delete_daemonsets(context: DriverContext) -> Iterator[Action]:
     for each in context.revisions.daemonsets:
-        if each.name not in context.rollout.desired and not each.deleting:
+        if each.name not in context.rollout.desired_daemonsets and not each.deleting:
             yield _delete_object(context, DAEMON_SETS, each)
 
 
 def _delete_revisions(
     context: DriverContext, leaving: DriverUnload | None, builds: Mapping[str, SharedBuild]
 ) -> Iterator[Action]:
-    """Deletes revisions that no node runs, is to run or unloads with, and no Job works on.
+    """Delete revisions that no node runs, is to run or unloads with, and no Job works on.
 
     One of them may be the last good one as far as the status says. Without it, the next rollout
     would have no canaries, so the status comes first.
     """
-    needed = {at.revision for at in context.rollout.desired.values()}
-    needed |= leaving.needed if leaving is not None else set()
+    needed = {at.revision for at in context.rollout.desired_daemonsets.values()}
+    needed |= leaving.needed_revisions if leaving is not None else set()
     needed |= revisions_in_jobs(builds, context.driver.name, context.snapshot) if builds else set()
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
     for each in context.snapshot.revisions.values():

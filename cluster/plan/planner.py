@@ -40,7 +40,7 @@ def plan(
     memories: Mapping[str, Memory] = EMPTY,
     cache: PlanCache | None = None,
 ) -> Plan:
-    """Returns the actions for every Driver, and the cleanup after Drivers that are gone.
+    """Return the actions for every Driver, and the cleanup after Drivers that are gone.
 
     `now` is the wall clock, used for condition times and deadlines. `memories` is keyed by Driver.
     `memories` and `cache` only affect how long this takes, not the result.

@@ -18,37 +18,37 @@ from cluster.plan.context.context import DriverContext
 
 
 def status_parts(context: DriverContext, unload: DriverUnload | None) -> Iterator[StatusPart]:
-    """Yields the part of each option that the Driver uses, or that has left something."""
+    """Yield the part of each option that the Driver uses, or that has left something."""
     spec, rollout, nodes = context.driver.spec, context.rollout, context.nodes
     if spec.after:
         reason, message = dependency_problem(context.snapshot, context.driver)
         yield StatusPart(complaints={reason: message})
-    if nodes.contested or nodes.taken:
-        yield conflicts.status_part(nodes.contested, nodes.taken)
+    if nodes.contested_nodes or nodes.taken_nodes:
+        yield conflicts.status_part(nodes.contested_nodes, nodes.taken_nodes)
     if spec.devices:
-        each = [decision.member.node for decision in rollout.announced]
+        each = [decision.member.node for decision in rollout.announced_decisions]
         yield devices.status_part(spec.devices, each)
     if spec.preflight:
         yield StatusPart({"preflight": [answer.row() for answer in context.supply.preflight]})
     if rollout.drains is not None:
-        drained = replace(rollout.drains, decisions=rollout.announced)
+        drained = replace(rollout.drains, decisions=rollout.announced_decisions)
         yield drains.status_part(drained, context.snapshot.occupancy, rollout.state.newest)
     if unload is not None and unload.leavers:
         yield unloading.status_part(unload)
 
 
 def report_of(context: DriverContext) -> StatusInputs:
-    """Returns the inputs of a Driver's status."""
+    """Return the inputs of a Driver's status."""
     return StatusInputs(
         found=context.resource,
         driver=context.driver,
         rollout=context.rollout.state,
-        decisions=context.rollout.announced,
+        decisions=context.rollout.announced_decisions,
         resolutions=context.toolkits.resolutions,
-        served=context.supply.served,
+        served=context.supply.served_pools,
         fell_back={
             at.pool: context.fallbacks.by_assignment[at].why
-            for at in context.rollout.desired.values()
+            for at in context.rollout.desired_daemonsets.values()
             if at.builds
         },
         versions={each: driver.spec.version for each, driver in context.revisions.drivers.items()},
@@ -57,12 +57,12 @@ def report_of(context: DriverContext) -> StatusInputs:
             for pool, state in context.supply.newest_builds.items()
         },
         casualties=context.rollout.casualties,
-        near="" if context.rollout.announced else _similar_label(context),
+        near="" if context.rollout.announced_decisions else _similar_label(context),
     )
 
 
 def _similar_label(context: DriverContext) -> str:
-    """Returns a label of some node that is like one that the Driver selects in vain."""
+    """Return a label of some node that is like one that the Driver selects in vain."""
     nodes = context.snapshot.nodes.values()
     wanted = context.driver.spec.hardware.node_selector.items()
     lacking = (each for each in wanted if not any(n.labels.get(each[0]) == each[1] for n in nodes))

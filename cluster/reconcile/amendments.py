@@ -42,7 +42,7 @@ class Amendments:
         self._standoffs.clear()
         self._failures.clear()
 
-    def amended(
+    def amend(
         self, plan: Plan, snapshot: Snapshot, blind: Failure | None, *, now: float, wall: float
     ) -> Plan:
         """Return the plan without what has to wait, and with reports about it.

@@ -35,7 +35,7 @@ class EvictionBackoff:
     def clear(self) -> None:
         self._asked.clear()
 
-    def seen(self, snapshot: Snapshot, now: float) -> Snapshot:
+    def add_answers(self, snapshot: Snapshot, now: float) -> Snapshot:
         """Return the snapshot with these answers; answers for pods that are gone are forgotten."""
         occupancy = snapshot.occupancy
         if occupancy.known:

@@ -168,7 +168,7 @@ class Controller:
     def _snapshot_and_plan(self, began: float) -> tuple[Snapshot, Plan]:
         """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
         for looks_left in reversed(range(MAX_ROUNDS)):
-            snapshot = self._amendments.evictions.seen(self._view.snapshot(), began)
+            snapshot = self._amendments.evictions.add_answers(self._view.snapshot(), began)
             plan, failed = plan_apart(self._planner, snapshot, self._wall())
             news = self._view.render(plan.templates)
             if not looks_left or not (self._view.learn(plan.tags) or news):
@@ -176,7 +176,7 @@ class Controller:
         now, blind = self._now(), unreadable_kinds(self._view.health())
         for driver, failure in failed.items():  # it then only reports that
             self._amendments.fail(Lane(driver), failure, snapshot, now)
-        amended = self._amendments.amended(plan, snapshot, blind, now=now, wall=self._wall())
+        amended = self._amendments.amend(plan, snapshot, blind, now=now, wall=self._wall())
         return snapshot, amended
 
     def _wait_for_own_writes(self, outcome: ExecutionResult) -> None:

@@ -143,7 +143,7 @@ def _pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def rendered(templates: Iterable[Template]) -> dict[Template, Rendered]:
+def render_once(templates: Iterable[Template]) -> dict[Template, Rendered]:
     """Render templates for a one-shot command."""
     with Renderer() as renderer:
         return {template: or_error(renderer, template) for template in templates}

@@ -200,14 +200,14 @@ def _make_environment() -> Any:
 def _counted_range() -> Any:
     left = [_STEPS]
 
-    def counted(*bounds: int) -> range:
+    def count_range(*bounds: int) -> range:
         numbers = range(*bounds)
         left[0] -= len(numbers)
         if left[0] < 0:
             raise ValueError(f"range() gives more than {_STEPS} numbers")
         return numbers
 
-    return counted
+    return count_range
 
 
 def _error_line(exc: BaseException) -> int | str:

@@ -25,5 +25,5 @@ class Clock:
 
 
 def backoff(failures: int, first: float, longest: float = float("inf")) -> float:
-    """Returns seconds: `first` after one failure, doubled with each more, at most `longest`."""
+    """Return seconds: `first` after one failure, doubled with each more, at most `longest`."""
     return min(first * 2.0 ** min(max(0, failures - 1), _DOUBLINGS), longest)

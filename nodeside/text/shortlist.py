@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def shortlist(names: Iterable[str], shown: int, of: str = "") -> str:
-    """Returns `a, b and 3 more`, or with `of` (a plural) `a, b and 3 more nodes`."""
+    """Return `a, b and 3 more`, or with `of` (a plural) `a, b and 3 more nodes`."""
     every = list(names)
     rest = len(every) - shown
     first = ", ".join(every[:shown])

@@ -205,7 +205,7 @@ def _firmware(files: Sequence[ModuleFile]) -> Iterator[str]:
 
 
 def _validate(draft: Draft, hardware: FoundHardware) -> Iterator[str]:
-    """Checks that hold in a trial too: of a device, only where QEMU has it."""
+    """Check that hold in a trial too: of a device, only where QEMU has it."""
     driver = draft.modules[0]
     yield "  # What shows that the driver works. A node where it does not hold is not ready."
     if hardware.emulated:

@@ -22,12 +22,12 @@ from cluster.driver.status.messages import (
     few_of,
     kernel_unknown,
     nodes,
-    refused,
+    refused_builds_message,
     toolkit_message,
 )
 from cluster.driver.status.part import NOTHING, StatusPart
 from cluster.driver.status.pools import pool_order, pool_rows
-from cluster.driver.status.progress import RolloutProgress, current_progress, stopped
+from cluster.driver.status.progress import RolloutProgress, current_progress, stopped_message
 from cluster.model.snapshot import DriverObject
 from cluster.model.states import Health, Phase
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
@@ -54,7 +54,7 @@ _WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
 
 
 def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
-    """Returns the whole status. `options` is what the options of the Driver add to it."""
+    """Return the whole status. `options` is what the options of the Driver add to it."""
     motion = current_progress(report, options)
     conditions_without_time = (
         _ready_condition(report, options, motion),
@@ -84,7 +84,7 @@ def _casualty_rows(report: StatusInputs) -> list[dict[str, Any]]:
 
 
 def invalid_spec(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
-    """Returns the status of an invalid Driver: what runs stays, and so do its status fields.
+    """Return the status of an invalid Driver: what runs stays, and so do its status fields.
 
     The conditions about what runs stay too, as they were observed for an earlier generation.
     """
@@ -110,7 +110,7 @@ def deleting(
     reason: str = "Deleting",
     now: float,
 ) -> dict[str, Any]:
-    """Returns the status of a Driver that is being deleted; `obstacle` needs a user's attention."""
+    """Return the status of a Driver that is being deleted; `obstacle` needs a user's attention."""
     degraded = Condition("Degraded", False, reason, message)
     if obstacle:
         degraded = Condition("Degraded", True, "ModulesHeld", obstacle)
@@ -136,7 +136,7 @@ def _previous_fields(found: DriverObject) -> dict[str, Any]:
 def conditions(
     found: DriverObject, conditions_without_time: Iterable[Condition], *, now: float
 ) -> list[dict[str, Any]]:
-    """Returns conditions as in metav1.Condition; the time is that of the last status change."""
+    """Return conditions as in metav1.Condition; the time is that of the last status change."""
     old = {c.get("type"): c for c in found.status.get("conditions") or ()}
     time = rfc3339(now)
     return [
@@ -158,7 +158,7 @@ def _transition_time(old: Mapping[str, Any] | None, status: str) -> str:
 
 
 def _degraded_condition(report: StatusInputs, options: StatusPart) -> Condition:
-    """Returns the Degraded condition: true if someone should investigate."""
+    """Return the Degraded condition: true if someone should investigate."""
     for reason, message in _list_complaints(report, options):
         if message:
             return Condition("Degraded", True, reason, message)
@@ -166,7 +166,7 @@ def _degraded_condition(report: StatusInputs, options: StatusPart) -> Condition:
 
 
 def _list_complaints(report: StatusInputs, options: StatusPart) -> Iterable[tuple[str, str]]:
-    """Yields complaints, worst first. A complaint without a message does not apply."""
+    """Yield complaints, worst first. A complaint without a message does not apply."""
     for reason, message in COMPLAINTS.items():
         yield reason, message(report) if message else options.complaints.get(reason, "")
 
@@ -174,7 +174,7 @@ def _list_complaints(report: StatusInputs, options: StatusPart) -> Iterable[tupl
 def _ready_condition(
     report: StatusInputs, options: StatusPart, motion: RolloutProgress | None
 ) -> Condition:
-    """Returns whether the newest revision works everywhere; the reason sums up the whole status.
+    """Return whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
     """
@@ -191,7 +191,7 @@ def _ready_condition(
 
 
 def _available_condition(report: StatusInputs, options: StatusPart) -> Condition:
-    """Returns whether the driver works on every node that is up, in any revision.
+    """Return whether the driver works on every node that is up, in any revision.
 
     This is the condition to wait for if you need the driver.
     """
@@ -211,7 +211,7 @@ _NONE_UP = "no node that it selects is up"
 
 
 def _stuck_pods_message(report: StatusInputs) -> str:
-    """Returns nodes that still work by their earlier report but whose pod is in trouble now."""
+    """Return nodes that still work by their earlier report but whose pod is in trouble now."""
     members = [decision.member for decision in report.decisions if decision.member.trouble]
     return f"but on {few_of(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
@@ -219,7 +219,7 @@ def _stuck_pods_message(report: StatusInputs) -> str:
 def _list_obstacles(
     report: StatusInputs, motion: RolloutProgress | None
 ) -> Iterable[tuple[str, str]]:
-    """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
+    """Yield reasons for not being ready that are no faults, such as a rollout's progress."""
     yield "NoNodes", _no_nodes(report)
     yield WAITS_FOR_DRIVER, _waiting_message(report)
     if motion is not None:
@@ -230,7 +230,7 @@ def _list_obstacles(
 
 
 def _waiting_message(report: StatusInputs) -> str:
-    """Returns nodes where a driver that this one comes after is not ready."""
+    """Return nodes where a driver that this one comes after is not ready."""
     waiting = [
         member
         for member in report.lacking
@@ -242,7 +242,7 @@ def _waiting_message(report: StatusInputs) -> str:
 
 
 def _down_message(report: StatusInputs) -> str:
-    """Returns nodes that are down and nodes whose kernel is still unknown."""
+    """Return nodes that are down and nodes whose kernel is still unknown."""
     with_kernel = (m for m in report.lacking if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
     words = f"nodes not ready: {few_of(down)}" if down else ""
@@ -251,7 +251,7 @@ def _down_message(report: StatusInputs) -> str:
 
 
 def _progressing_condition(options: StatusPart, motion: RolloutProgress | None) -> Condition:
-    """Returns the Progressing condition: true if something changes without user action."""
+    """Return the Progressing condition: true if something changes without user action."""
     if motion is not None:
         return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
     if words := options.progress.get("NodesLeaving"):
@@ -273,7 +273,7 @@ def _unserved_message(report: StatusInputs) -> str:
     if not missing:
         return ""
     first = min(missing, key=pool_order)
-    where = report.named(lambda decision: decision.member.pool == first)
+    where = report.node_names(lambda decision: decision.member.pool == first)
     words = toolkit_message(report.resolutions[first])
     return f"kernel {first.kernel} on {few_of(where)}{and_more(missing[1:], 'pools')}: {words}"
 
@@ -295,8 +295,8 @@ COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "AfterItself": None,
     "DriverMissing": None,
     "ModuleConflict": None,
-    "RolloutStopped": stopped,
-    "BuildFailed": lambda report: refused(report.builds, report.decisions),
+    "RolloutStopped": stopped_message,
+    "BuildFailed": lambda report: refused_builds_message(report.builds, report.decisions),
     "NodesFailed": _failed_message,
     "ToolkitMissing": _unserved_message,
     "StagesStuck": None,

@@ -53,11 +53,11 @@ class StatusInputs:
         members = (decision.member for decision in self.decisions)
         return [member for member in members if member.health is not Health.WORKING]
 
-    def named(self, matches: Callable[[NodeDecision], bool]) -> list[str]:
+    def node_names(self, matches: Callable[[NodeDecision], bool]) -> list[str]:
         return [decision.member.node.name for decision in self.decisions if matches(decision)]
 
     def revision_name(self, revision: str) -> str:
-        """Returns the display name of a revision: `2.0.0 (248fd032616a)`."""
+        """Return the display name of a revision: `2.0.0 (248fd032616a)`."""
         return revision_name(revision, self.versions.get(revision, ""))
 
 
@@ -83,7 +83,7 @@ _POOLS = 256  # maximum rows, as in the status of a Driver
 
 
 def node_counts(report: StatusInputs) -> NodeCounts:
-    """Returns the counts of a plan for metrics."""
+    """Return the counts of a plan for metrics."""
     decisions, rollout = report.decisions, report.rollout
     pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
     return NodeCounts(
@@ -98,7 +98,7 @@ def node_counts(report: StatusInputs) -> NodeCounts:
 
 
 def _reported_states(decisions: Iterable[NodeDecision]) -> Iterable[str]:
-    """Yields the last state that each node's pod reported in this boot, or SILENT."""
+    """Yield the last state that each node's pod reported in this boot, or SILENT."""
     for decision in decisions:
         report, boot = decision.member.report, decision.member.boot
         yield SILENT if report is None or boot is Boot.FRESH else report.state or SILENT

@@ -25,19 +25,19 @@ def toolkit_message(resolution: Resolution) -> str:
 
 
 def kernel_unknown(members: Iterable[DriverNode]) -> str:
-    """Returns nodes whose kernel is unknown, as right after they joined; "" if there are none."""
+    """Return nodes whose kernel is unknown, as right after they joined; "" if there are none."""
     names = [member.node.name for member in members]
     have = "has not reported its" if len(names) == 1 else "have not reported their"
     return f"{nodes(len(names))} {have} kernel yet: {few_of(names)}" if names else ""
 
 
 def few_of(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
-    """Returns a few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
+    """Return a few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
     return shortlist(names, shown, of)
 
 
 def and_more(rest: Sequence[object], of: str) -> str:
-    """Returns how many more there are, such as ` (and 2 more pools)`; "" for none."""
+    """Return how many more there are, such as ` (and 2 more pools)`; "" for none."""
     return f" (and {len(rest)} more {of if rest[1:] else of.removesuffix('s')})" if rest else ""
 
 
@@ -50,7 +50,7 @@ _NO_REPORT = "starting"
 
 
 def node_activities(members: Iterable[DriverNode]) -> str:
-    """Returns what nodes in progress do by their own reports: `building: n1, n2; starting: n3`."""
+    """Return what nodes in progress do by their own reports: `building: n1, n2; starting: n3`."""
     by_state: dict[str, list[str]] = {}
     for member in members:
         state = member.word.state if member.word is not None else ""
@@ -67,7 +67,7 @@ def nodes(count: int) -> str:
 
 
 def pool_reason(build: PoolBuild, decisions: Sequence[NodeDecision]) -> tuple[str, str] | None:
-    """Returns why nodes of a pool wait for a build, as (reason, message); None if they do not."""
+    """Return why nodes of a pool wait for a build, as (reason, message); None if they do not."""
     if all(decision.place is Place.NEWEST for decision in decisions):
         return None
     if build.progress is BuildProgress.REFUSED:
@@ -75,8 +75,10 @@ def pool_reason(build: PoolBuild, decisions: Sequence[NodeDecision]) -> tuple[st
     return ("Building", build.words) if build.progress is BuildProgress.RUNNING else None
 
 
-def refused(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]) -> str:
-    """Returns a message about the first build that was refused, "" if none was."""
+def refused_builds_message(
+    builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
+) -> str:
+    """Return a message about the first build that was refused, "" if none was."""
     pairs = sorted(
         _builds_awaited(BuildProgress.REFUSED, builds, decisions), key=lambda each: each[0].kernel
     )
@@ -89,8 +91,10 @@ def refused(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision])
     )
 
 
-def running(builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]) -> str:
-    """Returns a message about the builds that nodes wait for, "" if there are none."""
+def running_builds_message(
+    builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
+) -> str:
+    """Return a message about the builds that nodes wait for, "" if there are none."""
     words = [build.words for _, build in _builds_awaited(BuildProgress.RUNNING, builds, decisions)]
     rest = f" and {len(words) - 1} more" if words[1:] else ""
     return f"{words[0]}{rest}" if words else ""

@@ -39,7 +39,7 @@ class PoolBuild:
 
 
 def merge(parts: Iterable[StatusPart]) -> StatusPart:
-    """Returns the parts as one; two options never have a field or a reason in common."""
+    """Return the parts as one; two options never have a field or a reason in common."""
     fields: dict[str, Any] = {}
     complaints: dict[str, str] = {}
     progress: dict[str, str] = {}

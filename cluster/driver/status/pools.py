@@ -52,7 +52,7 @@ def _pool_row(
 def _pool_reason(
     report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> tuple[str, str]:
-    """Returns the first reason that applies."""
+    """Return the first reason that applies."""
     return next(_pool_reasons(report, pool, decisions))
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from cluster.driver.nodes import DriverNode, failure_message
 from cluster.driver.status.inputs import StatusInputs
-from cluster.driver.status.messages import few_of, node_activities, nodes, running
+from cluster.driver.status.messages import few_of, node_activities, nodes, running_builds_message
 from cluster.driver.status.part import NOTHING, StatusPart
 from cluster.driver.update import NodeDecision
 from cluster.driver.update_table import Act
@@ -37,12 +37,12 @@ class ProgressMessages:
     report: StatusInputs
     options: StatusPart
 
-    def paused(self) -> str:
+    def paused_message(self) -> str:
         if self.report.rollout.phase not in (Phase.HELD, Phase.PAUSED):
             return ""
         return f"paused by spec.rollout.paused; {self._progress}; {self._works}"
 
-    def stopped(self) -> str:
+    def stopped_message(self) -> str:
         rollout = self.report.rollout
         if rollout.phase is not Phase.STOPPED:
             return ""
@@ -53,19 +53,19 @@ class ProgressMessages:
             f"correct the spec or go back to the old one{self._retry}"
         )
 
-    def built(self) -> str:
-        goes_on = running(self.report.builds, self.report.decisions)
+    def built_message(self) -> str:
+        goes_on = running_builds_message(self.report.builds, self.report.decisions)
         return f"{self._progress}; {goes_on}" if goes_on else ""
 
-    def drained(self) -> str:
+    def drained_message(self) -> str:
         return self._of_option("Draining")
 
-    def occupied(self) -> str:
+    def occupied_message(self) -> str:
         return self._of_option("NodesOccupied")
 
-    def blocked(self) -> str:
+    def blocked_message(self) -> str:
         rollout = self.report.rollout
-        if rollout.budget or not self.report.named(_waits_for_turn):
+        if rollout.budget or not self.report.node_names(_waits_for_turn):
             return ""
         if not rollout.allowed:
             return f"{self._progress}; maxUnavailable is 0, so no node where it works is changed"
@@ -73,19 +73,19 @@ class ProgressMessages:
             return ""
         return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {rollout.allowed}"
 
-    def waits_for_reboots(self) -> str:
+    def reboots_message(self) -> str:
         under_way = self.report.rollout.phase in (Phase.CANARY, Phase.OPEN)
         if not under_way or self.report.driver.spec.upgrade is not Upgrade.ON_REBOOT:
             return ""
         return f"{self._progress}; the others change at their next reboot"
 
-    def canary(self) -> str:
+    def canary_message(self) -> str:
         rollout = self.report.rollout
         if rollout.phase is not Phase.CANARY:
             return ""
         return f"{self._progress}; tried first on {nodes(rollout.canaries)}{self.options.delays}"
 
-    def rolled_out(self) -> str:
+    def rollout_message(self) -> str:
         rollout = self.report.rollout
         if rollout.phase is not Phase.OPEN:
             return ""
@@ -93,12 +93,12 @@ class ProgressMessages:
         down = f"; {_are_down(self._down)}" if self._down else ""
         return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self.options.delays}"
 
-    def rolled_back(self) -> str:
-        stale = self.report.named(_is_stale)
+    def rollback_message(self) -> str:
+        stale = self.report.node_names(_is_stale)
         newest = self.report.revision_name(self.report.rollout.newest)
         return f"changing to {newest}: {few_of(stale)}{self.options.delays}" if stale else ""
 
-    def busy(self) -> str:
+    def busy_message(self) -> str:
         busy = [
             member
             for member in self.report.lacking
@@ -125,7 +125,7 @@ class ProgressMessages:
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
 
     def _failure_message_of(self, failed: str) -> str:
-        """Returns the node's own message, or the recorded one if it is gone or has changed."""
+        """Return the node's own message, or the recorded one if it is gone or has changed."""
         if failed in self._failing:
             return failure_message(self._failing[failed])
         return next(each.message for each in self.report.casualties if each.node == failed)
@@ -171,22 +171,22 @@ class ProgressMessages:
 
 # Reason, whether it continues by itself, message. From user decisions to transient states.
 TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
-    ("RolloutPaused", False, ProgressMessages.paused),
-    ("RolloutStopped", False, ProgressMessages.stopped),
-    ("Building", True, ProgressMessages.built),
-    ("Draining", True, ProgressMessages.drained),
-    ("NodesOccupied", False, ProgressMessages.occupied),
-    ("RolloutBlocked", False, ProgressMessages.blocked),
-    ("WaitingForReboot", False, ProgressMessages.waits_for_reboots),
-    ("Canary", True, ProgressMessages.canary),
-    ("RollingOut", True, ProgressMessages.rolled_out),
-    ("RollingOut", True, ProgressMessages.rolled_back),
-    ("NodesBusy", True, ProgressMessages.busy),
+    ("RolloutPaused", False, ProgressMessages.paused_message),
+    ("RolloutStopped", False, ProgressMessages.stopped_message),
+    ("Building", True, ProgressMessages.built_message),
+    ("Draining", True, ProgressMessages.drained_message),
+    ("NodesOccupied", False, ProgressMessages.occupied_message),
+    ("RolloutBlocked", False, ProgressMessages.blocked_message),
+    ("WaitingForReboot", False, ProgressMessages.reboots_message),
+    ("Canary", True, ProgressMessages.canary_message),
+    ("RollingOut", True, ProgressMessages.rollout_message),
+    ("RollingOut", True, ProgressMessages.rollback_message),
+    ("NodesBusy", True, ProgressMessages.busy_message),
 )
 
 
 def current_progress(report: StatusInputs, options: StatusPart = NOTHING) -> RolloutProgress | None:
-    """Returns the first row that applies; None if there is nothing in progress."""
+    """Return the first row that applies; None if there is nothing in progress."""
     messages = ProgressMessages(report, options)
     for reason, by_itself, describe in TABLE:
         if message := describe(messages):
@@ -194,9 +194,9 @@ def current_progress(report: StatusInputs, options: StatusPart = NOTHING) -> Rol
     return None
 
 
-def stopped(report: StatusInputs) -> str:
-    """Returns why a rollout was stopped, "" if it was not."""
-    return ProgressMessages(report, NOTHING).stopped()
+def stopped_message(report: StatusInputs) -> str:
+    """Return why a rollout was stopped, "" if it was not."""
+    return ProgressMessages(report, NOTHING).stopped_message()
 
 
 def _are_down(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ class BuildState:
 def build_of(
     driver: Driver, revision: str, pool: Pool, resolution: Resolution, publish: str
 ) -> SharedBuild:
-    """Returns the build for a pool.
+    """Return the build for a pool.
 
     A toolkit found by OS version builds for its own kernel of the pool's variant. That is the same
     build as the one made before the first node had that kernel.
@@ -56,7 +56,7 @@ def build_of(
 
 
 def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> BuildState:
-    """Returns the state of a build, for nodes with `kernel` if it is given."""
+    """Return the state of a build, for nodes with `kernel` if it is given."""
     job = snapshot.jobs.get(build.name)
     outcome = outcome_of(job, snapshot) if job is not None else None
     if outcome is None:
@@ -79,7 +79,7 @@ def _progress_of(outcome: BuildOutcome, kernel: str) -> tuple[BuildProgress, str
 
 
 def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
-    """Returns the outcome of a Job, None while it may still finish on its own."""
+    """Return the outcome of a Job, None while it may still finish on its own."""
     if job.outcome is not None or not job.finished:
         return job.outcome
     pods = sorted(_pods_of_job(snapshot, job.name), key=lambda pod: (pod.created, pod.name))
@@ -96,7 +96,7 @@ def _pods_of_job(snapshot: Snapshot, job: str) -> Iterator[BuildPod]:
 
 
 def _waiting_container(snapshot: Snapshot, job: str) -> tuple[str, Waiting] | None:
-    """Returns a container of a build that cannot start, and why; None if there is none.
+    """Return a container of a build that cannot start, and why; None if there is none.
 
     Nodes do not wait for a build that may never come.
     An unschedulable pod does not count: it may be scheduled later, and else its Job's deadline ends
@@ -120,7 +120,7 @@ def builds_for_new_tags(
     snapshot: Snapshot,
     resolutions: Mapping[Pool, Resolution],
 ) -> Iterator[SharedBuild]:
-    """Yields builds of these revisions for the newest tags that are coming for a pool.
+    """Yield builds of these revisions for the newest tags that are coming for a pool.
 
     `driver` defines where toolkits are found and modules are published. Pools of the same variant
     share a build.
@@ -142,7 +142,7 @@ def builds_for_new_tags(
 
 
 def _coming_tags(pool: Pool, image: str, stream: ImageStream) -> list[str]:
-    """Returns the newest tags of the pool's RHEL that are later than the one that the pool runs.
+    """Return the newest tags of the pool's RHEL that are later than the one that the pool runs.
 
     A pool whose OS version is none of CoreOS runs the tag of its image.
     """

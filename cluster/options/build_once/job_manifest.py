@@ -26,7 +26,7 @@ from cluster.driver.pod import (
     TOOLKIT_USER,
     memory_limit,
     signing_secret,
-    unprivileged,
+    unprivileged_context,
 )
 from cluster.driver.revisions import owner
 from cluster.model.names import (
@@ -121,14 +121,14 @@ class SharedBuild:
 
 
 def publish_target(driver: Driver) -> str:
-    """Returns where a Driver's bundles are published, in the syntax of `--to`; "" for nowhere."""
+    """Return where a Driver's bundles are published, in the syntax of `--to`; "" for nowhere."""
     return next(
         (_target_argument(each) for each in driver.spec.prebuilt.sources if each.publish), ""
     )
 
 
 def stores(driver: Driver) -> tuple[str, ...]:
-    """Returns the registries that a Driver's nodes fetch from, in the same syntax."""
+    """Return the registries that a Driver's nodes fetch from, in the same syntax."""
     return tuple(_target_argument(each) for each in driver.spec.prebuilt.sources if each.oci)
 
 
@@ -137,7 +137,7 @@ def _target_argument(source: PrebuiltSource) -> str:
 
 
 def job(build: SharedBuild, found: DriverObject, settings: Settings) -> Document:
-    """Returns the Job, which is created once and never changed."""
+    """Return the Job, which is created once and never changed."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -152,7 +152,7 @@ def job(build: SharedBuild, found: DriverObject, settings: Settings) -> Document
 
 
 def job_spec(build: SharedBuild, settings: Settings, config_map: str = "") -> Document:
-    """Returns the Job spec. `config_map` holds driver.yaml; it defaults to that of the revision."""
+    """Return the Job spec. `config_map` holds driver.yaml; it defaults to that of the revision."""
     notes = {"openshift.io/required-scc": "restricted-v2"} if settings.scc else {}
     revision = config_map or config_map_name(build.driver.name, build.revision)
     return {
@@ -178,7 +178,7 @@ def job_spec(build: SharedBuild, settings: Settings, config_map: str = "") -> Do
 
 
 def _pod_spec(build: SharedBuild, settings: Settings, config_map: str) -> Document:
-    """Returns the pod spec; each container is one step and ends before the next begins."""
+    """Return the pod spec; each container is one step and ends before the next begins."""
     spec: Document = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -203,7 +203,7 @@ def _pod_spec(build: SharedBuild, settings: Settings, config_map: str) -> Docume
 
 
 def _pod_security(settings: Settings) -> Document:
-    """Returns the pod's security context.
+    """Return the pod's security context.
 
     On OpenShift, restricted-v2 sets the user and group of the namespace.
     """
@@ -213,11 +213,11 @@ def _pod_security(settings: Settings) -> Document:
 
 def _security_context(user: int, settings: Settings) -> Document:
     ids = {} if settings.scc else {"runAsUser": user, "runAsGroup": TOOLKIT_USER}
-    return unprivileged(**ids, runAsNonRoot=True)
+    return unprivileged_context(**ids, runAsNonRoot=True)
 
 
 def _select_options(build: SharedBuild) -> Iterator[str]:
-    """Yields the options that select the kernel and the publish target."""
+    """Yield the options that select the kernel and the publish target."""
     if build.kernel:
         yield from ("--kernel", build.kernel)
     elif build.variant is not None:
@@ -265,7 +265,7 @@ def _step_environment(step: str, build: SharedBuild, settings: Settings) -> list
 
 
 def _toolkit_step(step: str, build: SharedBuild, settings: Settings) -> Document:
-    """Returns a toolkit container.
+    """Return a toolkit container.
 
     The shared directory is read-only except for the parts that the protocol assigns to the sidecar.
     """
@@ -302,7 +302,7 @@ def _job_volumes(build: SharedBuild, settings: Settings, config_map: str) -> lis
 def _list_inputs(
     build: SharedBuild, settings: Settings
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
-    """Yields the read-only inputs as (volume, path, steps, source). Each source is optional."""
+    """Yield the read-only inputs as (volume, path, steps, source). Each source is optional."""
     if secret := signing_secret(build.driver):
         whole = {"secretName": secret, "defaultMode": 0o440, "optional": True}
         only = {
@@ -322,7 +322,7 @@ def _list_inputs(
 
 
 def _certificate_keys(driver: Driver) -> Iterator[str]:
-    """Yields the keys of the signing Secret that hold public certificates."""
+    """Yield the keys of the signing Secret that hold public certificates."""
     spec = driver.spec
     paths = [spec.signing.certificate] if spec.signing else []
     for path in dict.fromkeys((*paths, spec.prebuilt.trust.certificate)):

@@ -21,7 +21,7 @@ from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_
 def create_jobs(
     desired: Mapping[str, SharedBuild], resource: DriverObject, snapshot: Snapshot
 ) -> Iterator[Action]:
-    """Yields actions that create missing Jobs and record the outcome of those that ended."""
+    """Yield actions that create missing Jobs and record the outcome of those that ended."""
     settings = snapshot.settings
     for name, build in sorted(desired.items()):
         existing = snapshot.jobs.get(name)
@@ -44,7 +44,7 @@ def create_jobs(
 def delete_unneeded_jobs(
     desired: Mapping[str, SharedBuild], driver: str, snapshot: Snapshot
 ) -> Iterator[Action]:
-    """Deletes Jobs that are no longer desired."""
+    """Delete Jobs that are no longer desired."""
     for each in build_jobs_of(snapshot, driver):
         if each.name not in desired:
             yield _delete_job(snapshot, each)
@@ -53,7 +53,7 @@ def delete_unneeded_jobs(
 def revisions_in_jobs(
     desired: Mapping[str, SharedBuild], driver: str, snapshot: Snapshot
 ) -> set[str]:
-    """Returns the revisions that running Jobs mount.
+    """Return the revisions that running Jobs mount.
 
     The Job may mount an older revision that builds the same as the newest.
     """
@@ -62,12 +62,12 @@ def revisions_in_jobs(
 
 
 def build_jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
-    """Yields the build Jobs of a Driver that are not being deleted yet."""
+    """Yield the build Jobs of a Driver that are not being deleted yet."""
     return (job for job in _jobs_of(snapshot, driver) if job.run is None)
 
 
 def delete_all_jobs(snapshot: Snapshot, driver: str) -> Iterator[Action]:
-    """Deletes all Jobs of a Driver that is being deleted."""
+    """Delete all Jobs of a Driver that is being deleted."""
     return (_delete_job(snapshot, each) for each in _jobs_of(snapshot, driver))
 
 

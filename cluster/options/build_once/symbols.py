@@ -17,7 +17,7 @@ Find = Callable[[SharedBuild], BuildState | None]
 def with_symbols(
     build: SharedBuild, before: Sequence[tuple[str, Find]]
 ) -> SharedBuild | BuildState | None:
-    """Returns the build with the bundles of the drivers before it.
+    """Return the build with the bundles of the drivers before it.
 
     Returns a state while a bundle is still to come, and None if there will be none: then the nodes
     build, where the other driver is loaded. `before` are names of drivers, and where their builds
@@ -40,5 +40,5 @@ def with_symbols(
 
 
 def _bundle_address(store: str, outcome: BuildOutcome) -> str:
-    """Returns the address of a bundle as `--symbols-of` takes it."""
+    """Return the address of a bundle as `--symbols-of` takes it."""
     return f"{store}:{outcome.tag}@{outcome.digest}"

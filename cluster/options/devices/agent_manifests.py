@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cluster.driver.pod import TOKEN_DIRECTORY, token_volume, unprivileged
+from cluster.driver.pod import TOKEN_DIRECTORY, token_volume, unprivileged_context
 from cluster.driver.revisions import revision_text
 from cluster.model.names import (
     DEVICE_AGENT,
@@ -94,7 +94,7 @@ def _has_token(driver: Driver) -> bool:
 
 
 def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:
-    """Returns ConfigMap, DaemonSet and PodMonitor, which the caller completes."""
+    """Return ConfigMap, DaemonSet and PodMonitor, which the caller completes."""
     text, name = revision_text(driver), agent_name(driver.name)
     return (
         _config_map(name, text),
@@ -133,7 +133,7 @@ def _pod_monitor(driver: str) -> Document:
 
 
 def _pod_labels(driver: str) -> dict[str, str]:
-    """The labels of the stage's pods, which the caller sets."""
+    """Return the labels of the stage's pods, which the caller sets."""
     return {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
 
 
@@ -204,7 +204,7 @@ def _agent_container(driver: Driver, text: str, settings: Settings) -> Document:
             *({"name": key, "value": value} for key, value in values.items()),
         ],
         "securityContext": {
-            **unprivileged(runAsUser=0),
+            **unprivileged_context(runAsUser=0),
             # With SELinux enforcing, the default container type cannot read host files.
             "seLinuxOptions": {"type": "spc_t"},
         },

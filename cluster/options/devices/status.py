@@ -17,7 +17,7 @@ from nodeside.spec.devices import Device, Expose
 
 
 def status_part(devices: Iterable[Device], nodes: Sequence[Node]) -> StatusPart:
-    """Returns the rows of `spec.devices` on the nodes of a Driver."""
+    """Return the rows of `spec.devices` on the nodes of a Driver."""
     counted = (each.resource for each in devices if each.expose is Expose.DEVICE_PLUGIN)
     return StatusPart({"resources": [_resource_row(resource, nodes) for resource in counted]})
 
@@ -26,7 +26,7 @@ def _resource_row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
     devices = healthy = 0
     sick: list[str] = []
     for node in nodes:
-        present, works = counted(resource, node)
+        present, works = count_devices(resource, node)
         devices += present
         healthy += works
         if works < present:
@@ -35,14 +35,14 @@ def _resource_row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
     return {"name": resource, "devices": devices, "healthy": healthy, "message": cut(message)}
 
 
-def counted(resource: str, node: Node) -> tuple[int, int]:
-    """Returns how many devices a node has, and how many of them work."""
+def count_devices(resource: str, node: Node) -> tuple[int, int]:
+    """Return how many devices a node has, and how many of them work."""
     return node.capacity.get(resource, 0), node.allocatable.get(resource, 0)
 
 
 def on_node(resources: Iterable[str], node: Node) -> Iterator[str]:
-    """Yields a line for each resource that a node's kubelet knows."""
+    """Yield a line for each resource that a node's kubelet knows."""
     for resource in resources:
-        present, works = counted(resource, node)
+        present, works = count_devices(resource, node)
         if resource in node.capacity:
             yield f"{resource}: {works} of {present} devices work"

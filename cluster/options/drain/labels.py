@@ -25,7 +25,7 @@ _PEOPLE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def hold_of(labels: Mapping[str, str], driver: str) -> DrainState:
-    """Returns a Driver's hold on the node with these labels."""
+    """Return a Driver's hold on the node with these labels."""
     since, given_up = (
         labels.get(draining_label(driver), ""),
         labels.get(undrained_label(driver), ""),
@@ -35,12 +35,12 @@ def hold_of(labels: Mapping[str, str], driver: str) -> DrainState:
 
 
 def timestamp_value(now: float) -> str:
-    """Returns a time as a label value."""
+    """Return a time as a label value."""
     return time.strftime(_STAMP, time.gmtime(now))
 
 
 def seconds_since(since: str, now: float) -> float:
-    """Returns the seconds since the timestamp of a label; 0 if it is not a time."""
+    """Return the seconds since the timestamp of a label; 0 if it is not a time."""
     try:
         return now - distrust_far_future(calendar.timegm(time.strptime(since, _STAMP)), now)
     except ValueError:
@@ -48,7 +48,7 @@ def seconds_since(since: str, now: float) -> float:
 
 
 def timestamp_to_rfc3339(since: str) -> str:
-    """Returns such a timestamp in the format used in a status."""
+    """Return such a timestamp in the format used in a status."""
     try:
         return time.strftime(_PEOPLE, time.strptime(since, _STAMP))
     except ValueError:
@@ -56,7 +56,7 @@ def timestamp_to_rfc3339(since: str) -> str:
 
 
 def holders(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the label and the Driver of each hold on a node."""
+    """Yield the label and the Driver of each hold on a node."""
     for key in labels:
         if driver := driver_of_draining(key):
             yield key, driver

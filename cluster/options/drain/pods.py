@@ -22,7 +22,7 @@ from nodeside.spec.model import Upgrade
 
 
 def evicts(driver: Driver) -> Evict | None:
-    """Returns which pods a Driver evicts, None for none: a reboot empties a node by itself.
+    """Return which pods a Driver evicts, None for none: a reboot empties a node by itself.
 
     Without `resources` and `selector`, they are those that request a declared device. Those that
     request one by a claim are found by the name of the driver that gives it, see `PodDemand`.
@@ -39,13 +39,13 @@ def evicts(driver: Driver) -> Evict | None:
 
 
 def all_evicted(drivers: Iterable[Driver]) -> tuple[Evict, ...]:
-    """Returns which pods leave before several Drivers do: one, and those that come after it."""
+    """Return which pods leave before several Drivers do: one, and those that come after it."""
     found = (evicts(driver) for driver in drivers)
     return tuple(each for each in found if each is not None)
 
 
 def demand_of(*policies: Evict) -> PodDemand:
-    """Returns the demand for the pods that one of the policies matches."""
+    """Return the demand for the pods that one of the policies matches."""
     return reduce(PodDemand.__or__, (_demand_of(each) for each in policies))
 
 
@@ -59,7 +59,7 @@ def _demand_of(evict: Evict) -> PodDemand:
 
 
 def consumes(consumer: Consumer, evict: Evict) -> bool:
-    """Returns whether a Driver's `evict` matches this pod."""
+    """Return whether a Driver's `evict` matches this pod."""
     if evict.namespaces and consumer.pod.namespace not in evict.namespaces:
         return False
     if not consumer.resources.isdisjoint(evict.resources):
@@ -70,7 +70,7 @@ def consumes(consumer: Consumer, evict: Evict) -> bool:
 def by_node(
     snapshot: Snapshot, policies: Sequence[Evict]
 ) -> Mapping[str, Sequence[Consumer]] | None:
-    """Returns the pods that one of the policies matches, by node; None if they are unknown."""
+    """Return the pods that one of the policies matches, by node; None if they are unknown."""
     if not policies:
         return EMPTY
     if not snapshot.occupancy.knows(demand_of(*policies)):

@@ -22,7 +22,7 @@ _CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
 
 
 def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart:
-    """Returns what the status says of nodes that are drained."""
+    """Return what the status says of nodes that are drained."""
     late = _late_message(drains, newest)
     held = _open_drains(drains, occupancy)
     only_late = late and _only_late_left(drains.decisions, newest)
@@ -39,7 +39,7 @@ def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart
 
 
 def _drain_rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
-    """Returns a row for each node that is held for its consumers, longest held first."""
+    """Return a row for each node that is held for its consumers, longest held first."""
     held = [
         decision
         for decision in drains.decisions
@@ -57,7 +57,7 @@ def _drain_rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
 
 
 def _open_drains(drains: Drains, occupancy: Occupancy) -> list[str]:
-    """Returns nodes that are not empty yet and what they wait for; refused evictions first."""
+    """Return nodes that are not empty yet and what they wait for; refused evictions first."""
     held = [
         decision
         for decision in drains.decisions
@@ -70,14 +70,14 @@ def _open_drains(drains: Drains, occupancy: Occupancy) -> list[str]:
 
 
 def _is_refused(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> bool:
-    """Returns whether the eviction of a pod of the node is refused."""
+    """Return whether the eviction of a pod of the node is refused."""
     pods = decision.member.drain.pods or ()
     is_evicted = drains.step(decision) is DrainStep.EVICT
     return is_evicted and any(_refusal_message(each, occupancy.answers) for each in pods)
 
 
 def _nodes_ending_stages(drains: Drains, occupancy: Occupancy) -> list[str]:
-    """Returns nodes that are not cordoned and wait for the end of their stages."""
+    """Return nodes that are not cordoned and wait for the end of their stages."""
     return [
         f"{decision.member.node.name}: {in_words(drains, decision, occupancy)}"
         for decision in drains.decisions
@@ -86,7 +86,7 @@ def _nodes_ending_stages(drains: Drains, occupancy: Occupancy) -> list[str]:
 
 
 def _late_message(drains: Drains, newest: str) -> str:
-    """Returns nodes whose pods did not leave in time and still run, each with one pod."""
+    """Return nodes whose pods did not leave in time and still run, each with one pod."""
     names = [
         f"{decision.member.node.name} ({_leftover_pods(decision)})"
         for decision in drains.decisions
@@ -96,7 +96,7 @@ def _late_message(drains: Drains, newest: str) -> str:
 
 
 def _stuck_message(decisions: Iterable[NodeDecision], newest: str) -> str:
-    """Returns stage pods that do not terminate, on nodes whose drain was given up for that."""
+    """Return stage pods that do not terminate, on nodes whose drain was given up for that."""
     pods = [
         (decision.member.node.name, decision.member.drain.stage_pods[0])
         for decision in decisions
@@ -112,7 +112,7 @@ def _stuck_message(decisions: Iterable[NodeDecision], newest: str) -> str:
 
 
 def _only_late_left(decisions: Sequence[NodeDecision], newest: str) -> bool:
-    """Returns whether only nodes that were not drained in time are left to change."""
+    """Return whether only nodes that were not drained in time are left to change."""
     rest = [decision for decision in decisions if not _is_occupied(decision, newest)]
     return len(rest) < len(decisions) and not any(
         decision.row.act in _CHANGES or decision.member.health is Health.BUSY for decision in rest
@@ -122,7 +122,7 @@ def _only_late_left(decisions: Sequence[NodeDecision], newest: str) -> bool:
 def held_up(
     drains: Drains, found: DriverObject, decision: NodeDecision, newest: str
 ) -> Iterator[str]:
-    """Yields what blocks a change of a node, for `explain`.
+    """Yield what blocks a change of a node, for `explain`.
 
     The row in the status is preferred: it has the controller's latest information.
     """
@@ -140,7 +140,7 @@ def held_up(
 
 
 def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> str:
-    """Returns what a node waits for that is held or should be."""
+    """Return what a node waits for that is held or should be."""
     drain, why = decision.member.drain, drains.why(decision)
     match drains.step(decision):
         case DrainStep.EVICT:
@@ -165,7 +165,7 @@ def _is_occupied(decision: NodeDecision, newest: str) -> bool:
 
 
 def _only_ends_stages(drains: Drains, decision: NodeDecision) -> bool:
-    """Returns whether a node only waits for its stages to end.
+    """Return whether a node only waits for its stages to end.
 
     That takes seconds on every node of a rollout and is not reported as a drain.
     """
@@ -177,7 +177,7 @@ def _only_ends_stages(drains: Drains, decision: NodeDecision) -> bool:
 
 
 def _is_drained(drains: Drains, decision: NodeDecision) -> bool:
-    """Returns whether a node is held and cordoned, or is to be cordoned again."""
+    """Return whether a node is held and cordoned, or is to be cordoned again."""
     held, cordoned = decision.member.drain.since, decision.member.node.unschedulable
     return bool(held) and (cordoned or drains.step(decision) is DrainStep.CORDON)
 
@@ -189,7 +189,7 @@ def _cannot_see_stages(drains: Drains, decision: NodeDecision) -> bool:
 
 
 def _leftover_pods(decision: NodeDecision) -> str:
-    """Returns the pods that had to leave and are still there."""
+    """Return the pods that had to leave and are still there."""
     drain = decision.member.drain
     if drain.pods or not drain.stage_pods:
         return _describe_pods(drain.pods or (), {})
@@ -197,7 +197,7 @@ def _leftover_pods(decision: NodeDecision) -> str:
 
 
 def _describe_pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:
-    """Returns one pod, preferably one whose eviction was refused, and how many more."""
+    """Return one pod, preferably one whose eviction was refused, and how many more."""
     if not consumers:
         return "pods"
     order = sorted(consumers, key=lambda each: (not _refusal_message(each, answers), each.name))

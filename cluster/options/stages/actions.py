@@ -40,7 +40,7 @@ _RESOURCES = {each.kind: each for each in ALLOWED}
 def with_stage_labels(
     labelled: Sequence[LabelNode | Cordon], staging: StagePlan
 ) -> Iterator[LabelNode | Cordon]:
-    """Merges stage labels into the label actions of the driver's own plan."""
+    """Merge stage labels into the label actions of the driver's own plan."""
     every: dict[str, LabelNode | Cordon] = {action.node: action for action in labelled}
     for action in _stage_labels(staging):
         earlier = every.get(action.node)
@@ -51,7 +51,7 @@ def with_stage_labels(
 
 
 def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
-    """Yields label changes; without stages, removes labels left on nodes that were down."""
+    """Yield label changes; without stages, removes labels left on nodes that were down."""
     if staging.active:
         for node, labels, why in changed_labels(staging):
             yield LabelNode(staging.driver, node.name, labels, why)
@@ -60,9 +60,9 @@ def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
 
 
 def admit_pods(staging: StagePlan) -> Iterator[Annotate]:
-    """Yields what tells waiting pods that the stage before is ready in this boot."""
+    """Yield what tells waiting pods that the stage before is ready in this boot."""
     namespace = staging.inputs.snapshot.settings.namespace
-    for pod, node in staging.unadmitted() if staging.active else ():
+    for pod, node in staging.pods_to_admit() if staging.active else ():
         yield Annotate(
             staging.driver,
             PODS,
@@ -76,7 +76,7 @@ def admit_pods(staging: StagePlan) -> Iterator[Annotate]:
 
 
 def stage_objects(staging: StagePlan) -> Iterator[Action]:
-    """Yields the stage objects to apply and delete."""
+    """Yield the stage objects to apply and delete."""
     if not staging.active:
         return
     gone, changed = list(to_prune(staging)), list(to_apply(staging))
@@ -94,7 +94,7 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
 
 
 def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
-    """Removes the stages of a deleted Driver, last one first; None when they are gone."""
+    """Remove the stages of a deleted Driver, last one first; None when they are gone."""
     observed = snapshot.stages
     if observed is None or not (has_stages(found) or has_left(snapshot, found.name)):
         rest = tuple(_remove_labels(snapshot, found.name))
@@ -140,12 +140,12 @@ def _set_status(found: DriverObject, words: str, now: float) -> Iterator[SetStat
 
 
 def _delays_deletion(snapshot: Snapshot, node: str) -> bool:
-    """Returns whether a node's pods delay removal; those of a node that is down never end."""
+    """Return whether a node's pods delay removal; those of a node that is down never end."""
     return node in snapshot.nodes and snapshot.nodes[node].ready
 
 
 def _stage_order(found: DriverObject, stage: str) -> tuple[int, str]:
-    """Returns the sort key of a stage; one that is no longer listed ends first."""
+    """Return the sort key of a stage; one that is no longer listed ends first."""
     if found.driver is not None:
         order = [each.name for each in stages_of(found.driver.spec)]
     else:

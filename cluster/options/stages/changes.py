@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cluster.driver.daemonset import digest
-from cluster.kube.comparison import drifted
+from cluster.kube.comparison import has_drifted
 from cluster.kube.managed_fields import ExistingObject, has_additions, over
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.stages import StageObject, key_of
@@ -14,10 +14,10 @@ from cluster.options.stages.stage_state import Document, StageState
 
 
 def to_apply(staging: StagePlan) -> Iterator[tuple[Document, ExistingObject | None]]:
-    """Yields documents that differ from the cluster, in stage order, and what they overwrite."""
+    """Yield documents that differ from the cluster, in stage order, and what they overwrite."""
     for step in staging.steps:
         for document in step.documents if step.opened else ():
-            existing = staging.owned.get(key_of(document))
+            existing = staging.owned_objects.get(key_of(document))
             if existing is not None and existing.deleting:
                 continue
             edited = _find_difference(document, existing, step) if existing else None
@@ -31,13 +31,13 @@ def _find_difference(
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
     marked = (current.applied, current.stage) == (applied, step.name)
     additions = has_additions(current.kept, document)
-    if marked and not additions and not drifted(document, current.document):
+    if marked and not additions and not has_drifted(document, current.document):
         return None
     return over(current.kept, document, edited=marked)
 
 
 def to_prune(staging: StagePlan) -> Iterator[StageObject]:
-    """Yields objects that no stage has any more, workloads first.
+    """Yield objects that no stage has any more, workloads first.
 
     Objects of a stage that cannot be read are kept.
     """
@@ -45,7 +45,7 @@ def to_prune(staging: StagePlan) -> Iterator[StageObject]:
     unreadable = {step.name for step in staging.steps if step.error}
     gone = [
         each
-        for key, each in staging.owned.items()
+        for key, each in staging.owned_objects.items()
         if key not in desired and each.stage not in unreadable and not each.deleting
     ]
     return iter(sorted(gone, key=end_order))
@@ -56,7 +56,7 @@ def end_order(found: StageObject) -> tuple[bool, str, str]:
 
 
 def content(staging: StagePlan) -> str:
-    """Returns a hash of all documents: once they change, an earlier error no longer applies."""
+    """Return a hash of all documents: once they change, an earlier error no longer applies."""
     steps = staging.steps
     jobs = [[job.document for job in step.jobs] for step in steps]
     return digest({"documents": [list(step.documents) for step in steps], "jobs": jobs})

@@ -21,7 +21,7 @@ _IN_A_PLAN = 200  # Jobs deleted in one plan; the next one follows when they are
 
 
 def jobs_to_create(staging: StagePlan) -> Iterator[tuple[Document, str]]:
-    """Yields Jobs to create, each with the only node it is for, "" for any."""
+    """Yield Jobs to create, each with the only node it is for, "" for any."""
     runs, room = staging.runs, max(0, AT_ONCE - staging.runs.active)
     for step in staging.steps:
         for manifest in step.jobs if step.opened and not step.error else ():
@@ -46,13 +46,13 @@ def _is_due(staging: StagePlan, step: StageState, manifest: JobManifest, node: N
 
 
 def _gate_admits(staging: StagePlan, step: StageState, node: Node) -> bool:
-    """Returns whether the gate of a stage lets pods onto a node."""
+    """Return whether the gate of a stage lets pods onto a node."""
     before = not step.after or stage_label(staging.driver, step.after) in node.labels
     return before and is_open(staging.driver, node)
 
 
 def jobs_to_delete(staging: StagePlan) -> Iterator[JobObject]:
-    """Yields Jobs that are in the way or that nothing needs any more, those that run first."""
+    """Yield Jobs that are in the way or that nothing needs any more, those that run first."""
     steps = {step.name: step for step in staging.steps}
     held = {member.node.name for member in staging.inputs.ending}
     gone = [
@@ -85,7 +85,7 @@ def _must_end(
 def _is_gate_closed(
     staging: StagePlan, step: StageState, job: JobObject, run: StageRun, held: Collection[str]
 ) -> bool:
-    """Returns whether a Job has a pod, or is about to have one, where its stage may not run."""
+    """Return whether a Job has a pod, or is about to have one, where its stage may not run."""
     found = (staging.inputs.snapshot.nodes.get(name) for name in staging.runs.nodes(job, run))
     return any(
         node.ready and (node.name in held or not _gate_admits(staging, step, node))
@@ -97,7 +97,7 @@ def _is_gate_closed(
 def _ends_on_node(
     staging: StagePlan, step: StageState, manifest: JobManifest, job: JobObject, run: StageRun
 ) -> bool:
-    """Returns whether a Job of a node is not, or no longer, the record of a run that is due."""
+    """Return whether a Job of a node is not, or no longer, the record of a run that is due."""
     node, health = staging.inputs.snapshot.nodes.get(run.node), staging.healths.get(run.node)
     if node is None or health is None or not staging.is_for(step, manifest.selector, node):
         return True
@@ -108,5 +108,5 @@ def _ends_on_node(
         return bool(mark)
     # A completed run of another manifest counts until the new one has completed.
     current = staging.runs.current(manifest, node)
-    counts = job.completed and not (current and current.completed)
+    counts = job.has_completed and not (current and current.has_completed)
     return job is not current and not counts

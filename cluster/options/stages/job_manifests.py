@@ -28,7 +28,7 @@ _ONE: Final = ("completions", "parallelism")
 
 
 def job_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is wrong with a Job of a stage, besides its pod template."""
+    """Yield what is wrong with a Job of a stage, besides its pod template."""
     notes, spec = document["metadata"].get("annotations"), document.get("spec")
     run = notes.get(RUN_NOTE, _ONCE) if isinstance(notes, dict) else _ONCE
     if run not in (_ONCE, PER_NODE):
@@ -49,7 +49,7 @@ def job_problems(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def complete_job(document: Document) -> None:
-    """Adds a deadline, and that the last line of a container's log says why it failed."""
+    """Add a deadline, and that the last line of a container's log says why it failed."""
     spec = document["spec"]
     if spec.get("activeDeadlineSeconds") is None:
         spec["activeDeadlineSeconds"] = _DEADLINE

@@ -56,7 +56,7 @@ class JobManifest:
         return str(self.document["metadata"]["annotations"][APPLIED_NOTE])
 
     def run(self, name: str, mark: str, node: str = "") -> dict[str, Any]:
-        """Returns the Job of one run; with `node`, its pod can only run there."""
+        """Return the Job of one run; with `node`, its pod can only run there."""
         document: dict[str, Any] = copy.deepcopy(dict(self.document))
         metadata, pod = document["metadata"], document["spec"]["template"]["spec"]
         notes = {JOB_NOTE: self.name, NODE_NOTE: node, RUN_MARK_NOTE: mark}
@@ -111,7 +111,7 @@ class JobRuns:
         return sum(run.node in self.up and not job.finished for job, run in self.every)
 
     def mark(self, node: Node | None) -> str:
-        """Returns the mark of the runs on a node, "" if its boot or revision is unknown.
+        """Return the mark of the runs on a node, "" if its boot or revision is unknown.
 
         Without a node it is that of the runs of Jobs that run once.
         """
@@ -125,20 +125,20 @@ class JobRuns:
         return run_name(self.driver, manifest.stage, manifest.name, mark, manifest.content)
 
     def current(self, manifest: JobManifest, node: Node | None = None) -> JobObject | None:
-        """Returns the Job of the run that is due, None if it does not exist."""
+        """Return the Job of the run that is due, None if it does not exist."""
         mark = self.mark(node)
         return self._by_name.get(self.name(manifest, mark)) if mark else None
 
-    def completed(self, manifest: JobManifest, node: Node) -> bool:
-        """Returns whether a run of this revision and boot has completed, be it of another manifest.
+    def has_completed(self, manifest: JobManifest, node: Node) -> bool:
+        """Return whether a run of this revision and boot has completed, be it of another manifest.
 
         So the stages after it do not end when only the manifest changes.
         """
         run = StageRun(manifest.stage, manifest.name, node.name, self.mark(node))
-        return any(job.completed for job in self._by_run.get(run, ()))
+        return any(job.has_completed for job in self._by_run.get(run, ()))
 
     def lacks(self, manifest: JobManifest, node: Node | None = None) -> str:
-        """Returns why a run that is due has not completed, "" if it has."""
+        """Return why a run that is due has not completed, "" if it has."""
         job, there = self.current(manifest, node), " there" if node else ""
         if job is None:
             why = f": {AT_ONCE} run already" if node and self.active >= AT_ONCE else ""
@@ -156,8 +156,8 @@ class JobRuns:
         on = min((f" on {pod.node}" for pod in self._live_pods(job) if pod.node), default="")
         return f"Job {manifest.name} runs{there or on}" + (f", again after {last}" if last else "")
 
-    def failed(self, manifest: JobManifest, node: Node | None = None) -> str:
-        """Returns how the run that is due failed, "" if it did not."""
+    def failure_message(self, manifest: JobManifest, node: Node | None = None) -> str:
+        """Return how the run that is due failed, "" if it did not."""
         job = self.current(manifest, node)
         return self.lacks(manifest, node) if job and job.why else ""
 
@@ -175,7 +175,7 @@ class JobRuns:
         return (pod for pod in self.pods.get(job.uid, ()) if not pod.over)
 
     def nodes(self, job: JobObject, run: StageRun) -> set[str]:
-        """Returns the nodes that a Job has pods on, or is about to."""
+        """Return the nodes that a Job has pods on, or is about to."""
         return {run.node} if run.node else {pod.node for pod in self._live_pods(job) if pod.node}
 
     @cached_property
@@ -195,7 +195,7 @@ class JobRuns:
         return {(pod.stage, pod.run_of, pod.run_on): pod for pod in orphans if not pod.over}
 
     def is_free(self, manifest: JobManifest, node: Node | None) -> bool:
-        """Returns whether no earlier run of a Job is still at work, nor a pod of one that is gone.
+        """Return whether no earlier run of a Job is still at work, nor a pod of one that is gone.
 
         Two must never work on a device at the same time.
         """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
-    """Yields the label changes of each node and the reason."""
+    """Yield the label changes of each node and the reason."""
     held = {member.node.name for member in staging.inputs.ending}
     members = {member.node.name for member in staging.members}
     for member in staging.members:
@@ -47,7 +47,7 @@ _ENDING = "its stages end before the driver there changes"
 def _desired_stages(
     staging: StagePlan, member: DriverNode, *, held: bool
 ) -> tuple[Mapping[str, str], str]:
-    """Returns the stages whose label the node should have; "" stands for the closing label."""
+    """Return the stages whose label the node should have; "" stands for the closing label."""
     if held:
         return _SHUT, _ENDING
     if member.health is not Health.WORKING:
@@ -57,14 +57,14 @@ def _desired_stages(
     node = member.node
     for step in staging.steps:
         if step.on_nodes:
-            passed = staging.passed(step, node)
+            passed = staging.has_passed(step, node)
             ready |= {step.name: READY} if passed else {}
             node = _with_label(node, stage_label(staging.driver, step.name), passed=passed)
     return ready, "its stages go on"
 
 
 def _with_label(node: Node, key: str, *, passed: bool) -> Node:
-    """Returns the node as the next stage finds it once this change is made."""
+    """Return the node as the next stage finds it once this change is made."""
     if (node.labels.get(key) == READY) == passed:
         return node
     others = {name: value for name, value in node.labels.items() if name != key}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from cluster.driver.daemonset import digest
-from cluster.driver.pod import unprivileged
+from cluster.driver.pod import unprivileged_context
 from cluster.driver.revisions import owner
 from cluster.model.names import (
     ADMITTED_NOTE,
@@ -80,7 +80,7 @@ def objects(
     documents: Sequence[tuple[str, Mapping[str, Any]]],
     absent: frozenset[str],
 ) -> GatedDocuments:
-    """Returns the objects to apply, and messages about those left out because of an absent kind.
+    """Return the objects to apply, and messages about those left out because of an absent kind.
 
     `documents` are those of the ConfigMap, each with its file. Raises StageInvalid.
     """
@@ -102,7 +102,7 @@ def objects(
 def built_in(
     frame: Frame, documents: Sequence[Mapping[str, Any]], absent: frozenset[str]
 ) -> GatedDocuments:
-    """Returns the objects to apply of a stage whose documents our own code makes.
+    """Return the objects to apply of a stage whose documents our own code makes.
 
     Those of kinds that the cluster does not have are left out without a word.
     """
@@ -171,7 +171,7 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
 
 
 def _image_problems(pod: Mapping[str, Any]) -> Iterator[str]:
-    """Yields images that no container runtime would pull; the API server takes any text.
+    """Yield images that no container runtime would pull; the API server takes any text.
 
     The text is not repeated: it may come from a Secret.
     """
@@ -184,13 +184,13 @@ def _image_problems(pod: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _nested_part(document: Any, name: str) -> Any:
-    """Returns a nested mapping, empty if it is missing; None if it has another type."""
+    """Return a nested mapping, empty if it is missing; None if it has another type."""
     inner = document.get(name, {}) if isinstance(document, dict) else None
     return inner if isinstance(inner, dict) else None
 
 
 def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
-    """Returns whether every field that we read or extend has its expected type."""
+    """Return whether every field that we read or extend has its expected type."""
     if (
         pod is None
         or _nested_part(metadata, "labels") is None
@@ -207,7 +207,7 @@ def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _frame_document(document: Mapping[str, Any], frame: Frame) -> Document:
-    """Returns a copy marked as ours; a DaemonSet or Job is also gated."""
+    """Return a copy marked as ours; a DaemonSet or Job is also gated."""
     framed = copy.deepcopy(dict(document))
     framed.pop("status", None)
     metadata = framed["metadata"]
@@ -251,7 +251,7 @@ def _add_pull_secrets(pod: Document, names: Sequence[str]) -> None:
 
 
 def gate_labels(driver: str, after: str) -> dict[str, str]:
-    """Returns the labels that a node needs for a stage to run there."""
+    """Return the labels that a node needs for a stage to run there."""
     before = {stage_label(driver, after): READY} if after else {}
     return {state_label(driver): State.READY.value, **before}
 
@@ -272,7 +272,7 @@ def _gate_pod(pod: Document, frame: Frame) -> None:
 
 
 def _wait_for_stage(wait: Document) -> Document:
-    """Makes the container wait for the stage before as well; returns the volume it reads.
+    """Make the container wait for the stage before as well; returns the volume it reads.
 
     By an environment variable: an image with an older nodeside waits for the driver only.
     """
@@ -283,7 +283,7 @@ def _wait_for_stage(wait: Document) -> Document:
 
 
 def _wait_container(driver: Driver) -> Document:
-    """Returns the container that waits for the ready file of this boot.
+    """Return the container that waits for the ready file of this boot.
 
     It can read one directory of the host and nothing else. `--host-root` overrides the image's
     environment, which is made for a driver container with the host below /host.
@@ -296,7 +296,7 @@ def _wait_container(driver: Driver) -> Document:
             *("--host-root", "/", "--timeout", str(_GATE_SECONDS)),
         ],
         "securityContext": {
-            **unprivileged(runAsUser=_GATE_USER, runAsGroup=_GATE_USER, runAsNonRoot=True),
+            **unprivileged_context(runAsUser=_GATE_USER, runAsGroup=_GATE_USER, runAsNonRoot=True),
             # With SELinux enforcing, the default container type cannot read host files.
             "seLinuxOptions": {"type": "spc_t"},
         },

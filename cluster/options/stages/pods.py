@@ -16,13 +16,13 @@ def label_keys(driver: str, node: Node) -> Iterator[str]:
 
 
 def is_open(driver: str, node: Node) -> bool:
-    """Returns whether pods of the first stage may run on a node."""
+    """Return whether pods of the first stage may run on a node."""
     ready = node.labels.get(state_label(driver)) == State.READY.value
     return ready and node.labels.get(closed_label(driver)) != CLOSED
 
 
 def has_left(snapshot: Snapshot, driver: str) -> bool:
-    """Returns whether stage objects of a Driver exist, or pods of objects that are gone."""
+    """Return whether stage objects of a Driver exist, or pods of objects that are gone."""
     stages = snapshot.stages
     if stages is None:
         return False
@@ -30,8 +30,8 @@ def has_left(snapshot: Snapshot, driver: str) -> bool:
     return driver in owners or bool(snapshot.stage_jobs_of(driver))
 
 
-def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
-    """Returns the nodes that have stage pods of a Driver, or may get some at any moment.
+def occupied_nodes(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
+    """Return the nodes that have stage pods of a Driver, or may get some at any moment.
 
     While the stages are unknown, every node counts. Nodes that are down do not count: their pods
     never end.
@@ -60,7 +60,7 @@ def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
 def ending_pods(
     snapshot: Snapshot, drivers: Collection[str]
 ) -> Mapping[str, Sequence[NamespacedName]] | None:
-    """Returns the terminating stage pods of Drivers by node; None if they are unknown."""
+    """Return the terminating stage pods of Drivers by node; None if they are unknown."""
     stages, owners = snapshot.stages, map(snapshot.drivers.get, drivers)
     if stages is None or (stages.unknown and not any(each and has_stages(each) for each in owners)):
         return EMPTY

@@ -97,25 +97,29 @@ class StagePlan:
         return self.inputs.driver.name
 
     @cached_property
-    def observed(self) -> Stages:
+    def observed_stages(self) -> Stages:
         return self.inputs.snapshot.stages or Stages(unknown="the stages have not been read yet")
 
     @cached_property
     def active(self) -> bool:
         """Returns whether the Driver uses stages, or some are left, and their objects are known."""
-        if self.observed.unknown:
+        if self.observed_stages.unknown:
             return False
         return has_stages(self.inputs.resource) or has_left(self.inputs.snapshot, self.driver)
 
     @cached_property
-    def owned(self) -> Mapping[Key, StageObject]:
-        return {k: each for k, each in self.observed.objects.items() if each.driver == self.driver}
+    def owned_objects(self) -> Mapping[Key, StageObject]:
+        return {
+            k: each
+            for k, each in self.observed_stages.objects.items()
+            if each.driver == self.driver
+        }
 
     @cached_property
     def pods(self) -> Mapping[tuple[str, str], tuple[StagePod, ...]]:
         """Returns the pods of DaemonSets that are not terminating, by DaemonSet and node."""
         pods: dict[tuple[str, str], tuple[StagePod, ...]] = {}
-        for pod in self.observed.pods.values():
+        for pod in self.observed_stages.pods.values():
             if pod.driver == self.driver and pod.daemonset and not pod.deleting:
                 pods[pod.daemonset, pod.node] = (*pods.get((pod.daemonset, pod.node), ()), pod)
         return pods
@@ -140,7 +144,7 @@ class StagePlan:
     def runs(self) -> JobRuns:
         snapshot, nodes = self.inputs.snapshot, self.inputs.snapshot.nodes
         pods: dict[str, list[StagePod]] = {}
-        for pod in self.observed.pods.values():
+        for pod in self.observed_stages.pods.values():
             up = not pod.node or (pod.node in nodes and nodes[pod.node].ready)
             if pod.job and pod.driver == self.driver and up:
                 pods.setdefault(pod.job, []).append(pod)
@@ -170,7 +174,9 @@ class StagePlan:
         return frozenset(step.template for step in steps if step.template)
 
     def _render_stage(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
-        existing = {key: each for key, each in self.owned.items() if each.stage == stage.name}
+        existing = {
+            key: each for key, each in self.owned_objects.items() if each.stage == stage.name
+        }
         past = tuple(run for _, run in self.runs.every if run.stage == stage.name)
         step = StageState(stage, after, existing=existing, past=past)
         try:
@@ -181,7 +187,7 @@ class StagePlan:
             else:
                 template = self._template_of(stage)
                 step = replace(step, template=template)
-                rendered = self.observed.rendered.get(template)
+                rendered = self.observed_stages.rendered.get(template)
                 if rendered is None:
                     return replace(step, error="its templates are being rendered", awaited=True)
                 documents, skipped = self._frame_documents(stage, after, rendered)
@@ -194,7 +200,7 @@ class StagePlan:
         return replace(step, documents=documents, jobs=jobs, skipped=skipped, resources=awaited)
 
     def _template_of(self, stage: Stage) -> Template:
-        source = self.observed.sources.get(stage.manifests)
+        source = self.observed_stages.sources.get(stage.manifests)
         if source is None:
             where = self.inputs.snapshot.settings.namespace
             raise StageInvalid(f"there is no ConfigMap {stage.manifests} in namespace {where}")
@@ -219,7 +225,7 @@ class StagePlan:
         return self._good if self._good.spec.devices else self.inputs.driver
 
     def _device_agent(self, stage: Stage, after: str) -> GatedDocuments:
-        """Returns the objects of the stage `devices`."""
+        """Return the objects of the stage `devices`."""
         if not self.inputs.snapshot.settings.agent_image:
             raise StageInvalid(
                 "the controller knows no image of the device agent: give it --agent-image IMAGE "
@@ -228,7 +234,7 @@ class StagePlan:
         frame, cache = self._frame_of(stage, after), self.inputs.framed
         driver = self._declaring
         cached = cache.get(stage.name)
-        absent = self.observed.absent
+        absent = self.observed_stages.absent
         if cached and cached[1] == (frame, driver, absent):
             return cached[2]
         framed = built_in(frame, device_agent(driver, frame.settings), absent)
@@ -236,24 +242,24 @@ class StagePlan:
         return framed
 
     def _frame_documents(self, stage: Stage, after: str, rendered: Rendered) -> GatedDocuments:
-        """Returns the objects to apply and messages about those left out."""
+        """Return the objects to apply and messages about those left out."""
         if rendered.error:
             raise StageInvalid(rendered.error)
         frame, cache = self._frame_of(stage, after), self.inputs.framed
         cached = cache.get(stage.name)
-        if cached and cached[0] is rendered and cached[1] == (frame, self.observed.absent):
+        if cached and cached[0] is rendered and cached[1] == (frame, self.observed_stages.absent):
             return cached[2]
-        framed = objects(frame, stage.manifests, rendered.documents, self.observed.absent)
-        cache[stage.name] = rendered, (frame, self.observed.absent), framed
+        framed = objects(frame, stage.manifests, rendered.documents, self.observed_stages.absent)
+        cache[stage.name] = rendered, (frame, self.observed_stages.absent), framed
         return framed
 
     def _frame_of(self, stage: Stage, after: str) -> Frame:
-        """Returns the frame of a stage."""
+        """Return the frame of a stage."""
         inputs = self.inputs
         return Frame(inputs.owner, self._good, stage.name, after, inputs.snapshot.settings)
 
     def values(self, stage: Stage) -> dict[str, Any]:
-        """Returns the values for the templates."""
+        """Return the values for the templates."""
         inputs, driver = self.inputs, self._good
         return {
             "driver": {
@@ -265,7 +271,7 @@ class StagePlan:
                     for each in driver.spec.hardware.pci
                 ],
             },
-            "cluster": {"version": self.observed.cluster_version},
+            "cluster": {"version": self.observed_stages.cluster_version},
             "revision": self._revision,
             "namespace": inputs.snapshot.settings.namespace,
             "stage": {"name": stage.name},
@@ -274,24 +280,24 @@ class StagePlan:
         }
 
     def _read_values(self, stage: Stage) -> dict[str, dict[str, Any]]:
-        """Returns what the stage reads. Raises StageInvalid for what is not there."""
+        """Return what the stage reads. Raises StageInvalid for what is not there."""
         namespace = self.inputs.snapshot.settings.namespace
         config_maps, secrets, services = {}, {}, {}
         for each in stage.reads:
             if each.secret:
-                sight = self.observed.secrets.get(each.secret)
+                sight = self.observed_stages.secrets.get(each.secret)
                 if sight is None:
                     raise _BeingRead("its Secrets are being read")
                 if sight.data is None:
                     raise StageInvalid(sight.words)
                 secrets[each.secret] = dict(sight.data)
             elif each.config_map:
-                source = self.observed.sources.get(each.config_map)
+                source = self.observed_stages.sources.get(each.config_map)
                 if source is None:
                     raise StageInvalid(f"there is no ConfigMap {each.config_map} in {namespace}")
                 config_maps[each.config_map] = dict(source.files)
             else:
-                found = self.observed.services.get(each.service)
+                found = self.observed_stages.services.get(each.service)
                 if found is None:
                     raise StageInvalid(f"there is no Service {each.service} in {namespace}")
                 services[each.service] = {
@@ -307,7 +313,7 @@ class StagePlan:
         return [self._pool_values(name) for name in sorted(self.inputs.desired)]
 
     def _pool_values(self, daemonset: str) -> dict[str, Any]:
-        """Returns the values of a pool with one revision, which one DaemonSet serves."""
+        """Return the values of a pool with one revision, which one DaemonSet serves."""
         at = self.inputs.desired[daemonset]
         driver = self.inputs.drivers.get(at.revision, self.inputs.driver)
         assigned = assignment_of(daemonset)
@@ -327,13 +333,13 @@ class StagePlan:
     def _check_owned(
         self, documents: Sequence[Document], stage: Stage, earlier: Sequence[StageState]
     ) -> None:
-        """Raises StageInvalid if an object belongs to someone else or to another stage."""
+        """Raise StageInvalid if an object belongs to someone else or to another stage."""
         owners = {key_of(each): step.name for step in earlier for each in step.documents}
         for document in documents:
             kind, name = key = key_of(document)
             if key in owners:
                 raise StageInvalid(f"{kind} {name} is in stage {owners[key]} already")
-            other = self.observed.objects.get(key)
+            other = self.observed_stages.objects.get(key)
             if other is not None and other.driver != self.driver:
                 owner = f"belongs to driver {other.driver}" if other.driver else "is in no stage"
                 where = f"ConfigMap {stage.manifests}: " if stage.manifests else ""
@@ -341,7 +347,7 @@ class StagePlan:
                 raise StageInvalid(f"{where}{kind} {name} exists already and {owner}; {advice}")
 
     def _may_open(self, step: StageState, earlier: Sequence[StageState]) -> bool:
-        """Returns whether a stage may be applied.
+        """Return whether a stage may be applied.
 
         A stage that was applied once stays. A new stage waits until the previous one is ready on
         some node; if that one has no pods on nodes, only its Deployments have to be ready.
@@ -357,10 +363,10 @@ class StagePlan:
         return bool(passed)
 
     def _passed_by(self, step: StageState) -> list[DriverNode]:
-        return [member for member in self.working if self.passed(step, member.node)]
+        return [member for member in self.working if self.has_passed(step, member.node)]
 
-    def unadmitted(self) -> Iterator[tuple[StagePod, Node]]:
-        """Yields pods on nodes where the stage before is ready that were not told so in this boot.
+    def pods_to_admit(self) -> Iterator[tuple[StagePod, Node]]:
+        """Yield pods on nodes where the stage before is ready that were not told so in this boot.
 
         They wait for it: the node's labels, which let them run there, may be of an earlier boot.
         """
@@ -369,7 +375,7 @@ class StagePlan:
         if not after:
             return
         nodes = {member.node.name: member.node for member in self.working}
-        for pod in self.observed.pods.values():
+        for pod in self.observed_stages.pods.values():
             node = nodes.get(pod.node)
             if pod.driver != self.driver or pod.stage not in after or pod.deleting or pod.over:
                 continue
@@ -377,24 +383,24 @@ class StagePlan:
                 continue
             before = after[pod.stage]
             is_ready = node.labels.get(stage_label(self.driver, before.name)) == READY
-            if is_ready and self.passed(before, node) and pod.admitted != node.boot_id:
+            if is_ready and self.has_passed(before, node) and pod.admitted != node.boot_id:
                 yield pod, node
 
     # --- on one node ---
 
-    def passed(self, step: StageState, node: Node) -> bool:
-        """Returns whether the stage is or was ready on a node; either admits later stages."""
+    def has_passed(self, step: StageState, node: Node) -> bool:
+        """Return whether the stage is or was ready on a node; either admits later stages."""
         if step.after and stage_label(self.driver, step.after) not in node.labels:
             return False
         if node.labels.get(stage_label(self.driver, step.name)) == READY:
-            return all(self.runs.completed(job, node) for job in self._jobs_for(step, node))
+            return all(self.runs.has_completed(job, node) for job in self._jobs_for(step, node))
         applied = not step.error and step.opened and all(k in step.existing for k in step.keys)
         return (
             applied and closed_label(self.driver) not in node.labels and not self.lacks(step, node)
         )
 
     def lacks(self, step: StageState, node: Node) -> str:
-        """Returns what is not ready of a stage on a node, "" if everything is."""
+        """Return what is not ready of a stage on a node, "" if everything is."""
         is_for, is_new = False, stage_label(self.driver, step.name) not in node.labels
         for daemonset, selector in step.daemonsets:
             if not self.is_for(step, selector, node):
@@ -415,25 +421,25 @@ class StagePlan:
         return missing_resource(step, node) if is_for and is_new else ""
 
     def is_for(self, step: StageState, selector: Mapping[str, str], node: Node) -> bool:
-        """Returns whether a nodeSelector admits a node, leaving the gate aside."""
+        """Return whether a nodeSelector admits a node, leaving the gate aside."""
         gate = gate_labels(self.driver, step.after)
         return all(node.labels.get(k) == value for k, value in selector.items() if k not in gate)
 
     def _jobs_for(self, step: StageState, node: Node) -> Iterator[JobManifest]:
-        """Yields the Jobs that run on each node and are meant for this one."""
+        """Yield the Jobs that run on each node and are meant for this one."""
         return (job for job in step.jobs if job.per_node and self.is_for(step, job.selector, node))
 
     def behind(self, step: StageState) -> Iterator[str]:
-        """Yields what is not applied, rolled out or completed, apart from what is on nodes."""
+        """Yield what is not applied, rolled out or completed, apart from what is on nodes."""
         yield from step.behind
         for job in step.jobs:
             if not job.per_node and (words := self.runs.lacks(job)):
                 yield words
 
     def missing_line(self, step: StageState, pod: StagePod) -> str:
-        """Returns which log line of a ready pod is missing, "" if none is awaited."""
+        """Return which log line of a ready pod is missing, "" if none is awaited."""
         wait = step.log
-        sight = self.observed.logs.get(pod.uid, LogMatch())
+        sight = self.observed_stages.logs.get(pod.uid, LogMatch())
         if wait is None or sight.matched:
             return ""
         late = f" after {wait.timeout_seconds} s" if sight.late else " yet"
@@ -441,8 +447,8 @@ class StagePlan:
         return f"{words}: {sight.words}" if sight.words else words
 
     def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
-        """Yields a stage's Deployment pods whose awaited log line is missing."""
-        for pod in self.observed.pods.values() if step.log else ():
+        """Yield a stage's Deployment pods whose awaited log line is missing."""
+        for pod in self.observed_stages.pods.values() if step.log else ():
             owned = (pod.driver, pod.stage) == (self.driver, step.name)
             up = pod.ready and not pod.deleting and not (pod.daemonset or pod.job)
             if owned and up and (words := self.missing_line(step, pod)):
@@ -450,7 +456,7 @@ class StagePlan:
 
 
 def missing_resource(step: StageState, node: Node) -> str:
-    """Returns which awaited resource the kubelet does not offer, "" if none."""
+    """Return which awaited resource the kubelet does not offer, "" if none."""
     for name, least in step.resources.items():
         count = node.allocatable.get(name)
         if count is None:

@@ -55,7 +55,7 @@ class StageRow:
 
 
 def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
-    """Adds the rows and conditions of stages to a status; without stages it stays unchanged."""
+    """Add the rows and conditions of stages to a status; without stages it stays unchanged."""
     rows = tuple(_stage_rows(staging))
     if not rows:
         return status
@@ -69,7 +69,7 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
 
 
 def _changed_conditions(rows: Sequence[StageRow], status: Status) -> Iterator[Condition]:
-    """Yields StagesReady, and the other conditions that it changes."""
+    """Yield StagesReady, and the other conditions that it changes."""
     bad = next((row for row in rows if row.state in _BAD), None)
     first = bad or next((row for row in rows if row.state != "Ready"), None)
     if first is None:
@@ -94,8 +94,8 @@ def _stage_rows(staging: StagePlan) -> Iterator[StageRow]:
     for step in staging.steps:
         yield _stage_row(staging, step)
     # Stages that were removed from the spec, until their objects are gone.
-    removed = {each.stage for each in staging.owned.values()} - names
-    if staging.observed.unknown:
+    removed = {each.stage for each in staging.owned_objects.values()} - names
+    if staging.observed_stages.unknown:
         stages = staging.inputs.resource.status.get("stages", ())
         removed = {row["name"] for row in stages} - names
     for name in sorted(removed):
@@ -104,8 +104,8 @@ def _stage_rows(staging: StagePlan) -> Iterator[StageRow]:
 
 def _stage_row(staging: StagePlan, step: StageState) -> StageRow:
     working = staging.working
-    if staging.observed.unknown:
-        return StageRow(step.name, "Unknown", message=staging.observed.unknown)
+    if staging.observed_stages.unknown:
+        return StageRow(step.name, "Unknown", message=staging.observed_stages.unknown)
     ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
     counts = (len(working), len(ready))
     if step.error:
@@ -123,13 +123,13 @@ def _join_messages(message: str, skipped: Sequence[str]) -> str:
 
 
 def _is_ready(staging: StagePlan, step: StageState, node: Node) -> bool:
-    return staging.passed(step, node) and not staging.lacks(step, node)
+    return staging.has_passed(step, node) and not staging.lacks(step, node)
 
 
 def _list_obstacles(
     staging: StagePlan, step: StageState, ready: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yields states with messages, worst first; one without a message does not apply."""
+    """Yield states with messages, worst first; one without a message does not apply."""
     yield "Failed", _failing_message(staging, step)
     if not step.opened:
         yield "Waiting", _waits_for_message(staging, step)
@@ -146,10 +146,10 @@ def _list_obstacles(
 
 
 def _failing_message(staging: StagePlan, step: StageState) -> str:
-    """Returns what fails: a pod that cannot start or restarts, a Job, a missing line of a log."""
+    """Return what fails: a pod that cannot start or restarts, a Job, a missing line of a log."""
     stuck = [
         pod
-        for pod in staging.observed.pods.values()
+        for pod in staging.observed_stages.pods.values()
         if (pod.driver, pod.stage) == (staging.driver, step.name) and pod.waiting
         if not (pod.deleting or pod.over)
     ]
@@ -161,12 +161,12 @@ def _failing_message(staging: StagePlan, step: StageState) -> str:
 
 def _failed_job(staging: StagePlan, step: StageState) -> str:
     for job in step.jobs:
-        if not job.per_node and (words := staging.runs.failed(job)):
+        if not job.per_node and (words := staging.runs.failure_message(job)):
             return words
         failed = {
             member.node.name: words
             for member in (staging.working if job.per_node else ())
-            if (words := staging.runs.failed(job, member.node))
+            if (words := staging.runs.failure_message(job, member.node))
         }
         if failed:
             return f"{few_of(failed)}: {next(iter(failed.values()))}"
@@ -176,9 +176,9 @@ def _failed_job(staging: StagePlan, step: StageState) -> str:
 def _late_message(staging: StagePlan, step: StageState) -> str:
     late = [
         pod
-        for pod in sorted(staging.observed.pods.values(), key=lambda pod: pod.name)
+        for pod in sorted(staging.observed_stages.pods.values(), key=lambda pod: pod.name)
         if (pod.driver, pod.stage) == (staging.driver, step.name)
-        if (sight := staging.observed.logs.get(pod.uid)) and sight.late and not pod.deleting
+        if (sight := staging.observed_stages.logs.get(pod.uid)) and sight.late and not pod.deleting
     ]
     if not late:
         return ""
@@ -200,7 +200,7 @@ def _node_message(staging: StagePlan, step: StageState, node: Node) -> str:
     if closed_label(staging.driver) in node.labels:
         return "closed because the driver there changed"
     lacking = staging.lacks(step, node)
-    if step.after and not staging.passed(_find_stage(staging, step.after), node):
+    if step.after and not staging.has_passed(_find_stage(staging, step.after), node):
         return f"stage {step.after} is not ready there"
     return lacking or "its label is not set yet"
 
@@ -213,13 +213,13 @@ def _find_stage(staging: StagePlan, name: str) -> StageState:
 
 
 def on_node(staging: StagePlan, node: Node) -> Iterator[str]:
-    """Yields a line for each stage on a node."""
+    """Yield a line for each stage on a node."""
     for step in staging.steps:
         yield f"stage {step.name}: {_on_node(staging, step, node) or 'ready'}"
 
 
 def blocking(staging: StagePlan, node: Node) -> str:
-    """Returns the first stage that is not ready on a node where the driver works, and why.
+    """Return the first stage that is not ready on a node where the driver works, and why.
 
     Returns "" if there is none.
     """
@@ -235,8 +235,8 @@ def blocking(staging: StagePlan, node: Node) -> str:
 
 
 def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
-    if staging.observed.unknown or step.error:
-        return staging.observed.unknown or step.error
+    if staging.observed_stages.unknown or step.error:
+        return staging.observed_stages.unknown or step.error
     if not step.opened:
         return _waits_for_message(staging, step)
     if _is_ready(staging, step, node):
@@ -245,7 +245,7 @@ def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
 
 
 def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each stage that is not ready according to a status."""
+    """Yield a line for each stage that is not ready according to a status."""
     for row in status.get("stages", ()):
         if row["state"] != "Ready":
             yield f"stage {row['name']}: {row['state']}: {row['message']}"

@@ -44,7 +44,7 @@ _LEFT = "ModulesStay"  # reason of the final condition if modules stay loaded
 
 
 def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
-    """Removes the pods, then the modules, then labels and reports, and finally the Driver."""
+    """Remove the pods, then the modules, then labels and reports, and finally the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
     leaving = DriverUnload(snapshot, found, (), now)
@@ -57,7 +57,7 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
 
 
 def remove_from_nodes(leaving: DriverUnload) -> Iterator[Action]:
-    """Cleans up nodes that an existing Driver no longer selects."""
+    """Clean up nodes that an existing Driver no longer selects."""
     driver = leaving.found.name
     for each in leaving.leavers:
         if each.phase is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
@@ -67,7 +67,7 @@ def remove_from_nodes(leaving: DriverUnload) -> Iterator[Action]:
 
 
 def again_in(leaving: DriverUnload) -> float | None:
-    """Returns the seconds until a failed pod is recreated or a silent one is reported.
+    """Return the seconds until a failed pod is recreated or a silent one is reported.
 
     None if there is no such pod.
     """
@@ -83,7 +83,7 @@ def again_in(leaving: DriverUnload) -> float | None:
 
 
 def _delete_workloads(leaving: DriverUnload) -> Iterator[Action]:
-    """Deletes DaemonSets, then unloads and cleans nodes.
+    """Delete DaemonSets, then unloads and cleans nodes.
 
     While a DaemonSet exists, its controller would recreate pods on a cleaned node.
     """
@@ -94,7 +94,7 @@ def _delete_workloads(leaving: DriverUnload) -> Iterator[Action]:
     yield from _report_progress(leaving)
     if leaving.has_daemonsets:
         return
-    if leaving.lost and found.driver is not None:  # foreground deletion removed it first
+    if leaving.has_lost_newest and found.driver is not None:  # foreground deletion removed it first
         text = revision_text(found.driver)
         yield Apply(found.name, config_map(found, leaving.newest, text, snapshot.settings))
     yield from _unload_pods(leaving)
@@ -102,7 +102,7 @@ def _delete_workloads(leaving: DriverUnload) -> Iterator[Action]:
 
 
 def _report_progress(leaving: DriverUnload) -> Iterator[Action]:
-    """Sets a status with the progress; obstacles and their remedies come first."""
+    """Set a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
     rest = leaving.summary(*(phase for phase in UnloadPhase if not phase.is_obstacle))
     words = "; ".join(part for part in (obstacle, rest) if part) or "pods are terminating"
@@ -113,7 +113,7 @@ def _report_progress(leaving: DriverUnload) -> Iterator[Action]:
 
 
 def _report_left_behind(leaving: DriverUnload) -> Iterator[Action]:
-    """Reports once where modules stay loaded and why, before the node state is removed.
+    """Report once where modules stay loaded and why, before the node state is removed.
 
     The Event comes first: a controller killed between the two repeats it instead of losing it.
     """
@@ -148,7 +148,7 @@ def _has_objects(snapshot: Snapshot, driver: str) -> bool:
 
 
 def _delete_leftovers(leaving: DriverUnload) -> Iterator[Action]:
-    """Removes labels (one request per node), NodeDrivers, pods, and finally the revisions."""
+    """Remove labels (one request per node), NodeDrivers, pods, and finally the revisions."""
     snapshot, driver = leaving.snapshot, leaving.found.name
     yield from _forget_nodes(leaving, leaving.leavers)
     yield from (_delete_pod(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
@@ -161,7 +161,7 @@ def _delete_leftovers(leaving: DriverUnload) -> Iterator[Action]:
 
 
 def _unload_pods(leaving: DriverUnload) -> Iterator[Action]:
-    """Deletes stray and failed unload pods, and creates new ones up to LIMIT."""
+    """Delete stray and failed unload pods, and creates new ones up to LIMIT."""
     snapshot, found = leaving.snapshot, leaving.found
     yield from (_delete_pod(pod) for pod in leaving.stray_pods())
     for each in leaving.at(UnloadPhase.FAILED):
@@ -175,14 +175,14 @@ def _unload_pods(leaving: DriverUnload) -> Iterator[Action]:
 
 
 def _clean_nodes(leaving: DriverUnload) -> Iterator[Action]:
-    """Cleans the nodes where unloading is finished."""
+    """Clean the nodes where unloading is finished."""
     gone = leaving.at(UnloadPhase.GONE)
     yield from _forget_nodes(leaving, gone)
     yield from (_delete_pod(each.pod) for each in gone if each.pod and not each.pod.deleting)
 
 
 def _forget_nodes(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
-    """Removes labels and NodeDrivers of these nodes.
+    """Remove labels and NodeDrivers of these nodes.
 
     Actions of one kind are yielded in a row, so that they are sent in parallel.
     """
@@ -203,7 +203,7 @@ def _forget_nodes(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iter
 
 
 def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:
-    """Returns the label changes that remove the driver pod.
+    """Return the label changes that remove the driver pod.
 
     Where modules stay, it also sets the state label, since no pod is left to set it.
     """

@@ -152,15 +152,15 @@ class DriverUnload:
         return revision_of(revision_text(self.found.driver)) if self.found.driver else ""
 
     @property
-    def needed(self) -> frozenset[str]:
+    def needed_revisions(self) -> frozenset[str]:
         """Revisions that an unload pod has or will have."""
         return frozenset(each.revision for each in self.leavers if not each.phase.is_last)
 
     @property
-    def lost(self) -> bool:
+    def has_lost_newest(self) -> bool:
         """Whether the newest revision is needed but its ConfigMap no longer exists."""
         name = config_map_name(self.found.name, self.newest)
-        return self.newest in self.needed and name not in self.snapshot.revisions
+        return self.newest in self.needed_revisions and name not in self.snapshot.revisions
 
     @property
     def waits(self) -> bool:

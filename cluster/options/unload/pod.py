@@ -50,7 +50,7 @@ _RUN = "run"  # for hooks
 def unload_pod(
     found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
 ) -> Document:
-    """Returns the unload pod. `driver` is as of `revision`, the one that the node had."""
+    """Return the unload pod. `driver` is as of `revision`, the one that the node had."""
     mark = boot_mark(node.name, node.boot_id)
     notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
     if settings.scc:
@@ -97,7 +97,7 @@ def _pod_spec(
 
 
 def _node_affinity(node: str) -> Document:
-    """Returns the affinity that the DaemonSet controller uses to pin its pods to a node."""
+    """Return the affinity that the DaemonSet controller uses to pin its pods to a node."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -8,7 +8,7 @@ from cluster.options.unload.nodes import DriverUnload, UnloadPhase
 
 
 def status_part(leaving: DriverUnload) -> StatusPart:
-    """Returns the progress of unloading; it does not affect readiness."""
+    """Return the progress of unloading; it does not affect readiness."""
     if not leaving.count:
         return StatusPart()
     held, rest = leaving.obstacle, (phase for phase in UnloadPhase if not phase.is_obstacle)

@@ -65,12 +65,12 @@ class DriverContext:
 
     @cached_property
     def toolkits(self) -> Toolkits:
-        daemonsets, observed = self.revisions.daemonsets, self.nodes.observed
+        daemonsets, observed = self.revisions.daemonsets, self.nodes.observed_nodes
         return Toolkits(self.snapshot, self.driver, daemonsets, observed)
 
     @cached_property
     def fallbacks(self) -> Fallbacks:
-        return Fallbacks(self.revisions, self.nodes.observed, self.toolkits.resolutions)
+        return Fallbacks(self.revisions, self.nodes.observed_nodes, self.toolkits.resolutions)
 
     @cached_property
     def members(self) -> Sequence[DriverNode]:
@@ -119,10 +119,10 @@ class DriverContext:
             drivers=revisions.drivers,
             revision=rollout.state.good or revisions.newest,
             members=self.members,
-            announced=tuple(decision.member for decision in rollout.announced),
+            announced=tuple(decision.member for decision in rollout.announced_decisions),
             ending=rollout.ending_stages,
             occupied=rollout.occupied_by_own,
-            desired=rollout.desired,
+            desired=rollout.desired_daemonsets,
             toolkits={pool: each.image for pool, each in toolkits.items()},
             framed=self.memory.framed,
         )

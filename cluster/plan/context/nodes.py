@@ -40,14 +40,14 @@ class Nodes:
         return conflicts.older_drivers_with_module(self.snapshot, self.resource)
 
     @cached_property
-    def contested(self) -> Mapping[str, frozenset[str]]:
+    def contested_nodes(self) -> Mapping[str, frozenset[str]]:
         """By rival, the nodes that this Driver selects and does not get because of it."""
         contested = conflicts.nodes_left_to_older_driver
         return {r.name: contested(self.snapshot, self.driver, r) for r in self.rivals}
 
     @cached_property
-    def observed(self) -> Sequence[DriverNode]:
-        without = frozenset().union(*self.contested.values())
+    def observed_nodes(self) -> Sequence[DriverNode]:
+        without = frozenset().union(*self.contested_nodes.values())
         snapshot, driver = self.snapshot, self.driver
         return tuple(
             members(
@@ -68,12 +68,12 @@ class Nodes:
         evict = any(each.spec.rollout.evict for each in leaving)
         names = [each.name for each in leaving]
         stage_pods = EMPTY if snapshot.stages is None else ending_pods(snapshot, names)
-        if not (evict or self.marked or stage_pods is None or stage_pods):
+        if not (evict or self.marked_nodes or stage_pods is None or stage_pods):
             return None
         return drain_states(snapshot, driver, all_evicted(leaving), stage_pods)
 
     @cached_property
-    def marked(self) -> Sequence[Node]:
+    def marked_nodes(self) -> Sequence[Node]:
         """Nodes with a label of a drain by this Driver, or that we cordoned for any."""
         held, given_up = draining_label(self.driver.name), undrained_label(self.driver.name)
         return [
@@ -83,13 +83,13 @@ class Nodes:
         ]
 
     @cached_property
-    def taken(self) -> Mapping[str, frozenset[str]]:
+    def taken_nodes(self) -> Mapping[str, frozenset[str]]:
         """By rival, our nodes that keep their revision because the rival has one of our modules
         there."""
         if len(self.snapshot.drivers) < 2:
             return {}
         by_rival = conflicts.nodes_with_conflicting_module(self.snapshot, self.driver, self.rivals)
-        names = {m.node.name for m in self.observed} if any(by_rival.values()) else set()
+        names = {m.node.name for m in self.observed_nodes} if any(by_rival.values()) else set()
         return {name: frozenset(nodes & names) for name, nodes in by_rival.items()}
 
 
@@ -109,10 +109,10 @@ def with_alternatives(
 
     Either it cannot pull its image but can build, or it gets another toolkit image.
     """
-    taken = frozenset().union(*nodes.taken.values())
-    if not taken and not any(m.health is Health.BROKEN for m in nodes.observed):
-        return nodes.observed
-    marked = (replace(m, taken=True) if m.node.name in taken else m for m in nodes.observed)
+    taken = frozenset().union(*nodes.taken_nodes.values())
+    if not taken and not any(m.health is Health.BROKEN for m in nodes.observed_nodes):
+        return nodes.observed_nodes
+    marked = (replace(m, taken=True) if m.node.name in taken else m for m in nodes.observed_nodes)
     return tuple(_excuse_node(m, toolkits, fallbacks) for m in marked)
 
 

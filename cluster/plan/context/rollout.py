@@ -18,7 +18,7 @@ from cluster.model.states import Health, Place, Supply
 from cluster.options.drain.drain import Drains, drain
 from cluster.options.drain.pods import all_evicted
 from cluster.options.drain.table import ENDS_STAGES
-from cluster.options.stages.pods import occupied
+from cluster.options.stages.pods import occupied_nodes
 from cluster.plan.context.supply import Fallbacks
 from nodeside.spec.fleet import Evict
 
@@ -103,15 +103,15 @@ class RolloutPlan:
         """Nodes that have pods of this Driver's stages, or may get some."""
         if self.revisions.snapshot.stages is None:
             return frozenset()
-        return occupied(self.revisions.snapshot, self.revisions.resource)
+        return occupied_nodes(self.revisions.snapshot, self.revisions.resource)
 
     @cached_property
-    def occupied(self) -> frozenset[str]:
+    def occupied_nodes(self) -> frozenset[str]:
         """Nodes that cannot change before stages have ended, also those of Drivers after this."""
         return self.occupied_by_own.union(*(each.occupied_by_own for each in self.after()))
 
     @cached_property
-    def _granted(self) -> Sequence[NodeDecision]:
+    def _decisions_before_drain(self) -> Sequence[NodeDecision]:
         """The decision for each member, as if no node had to be drained."""
         driver, rooms = self.revisions.driver, tuple(self._dependent_budgets())
         return decide_updates(
@@ -128,16 +128,18 @@ class RolloutPlan:
     def drains(self) -> Drains | None:
         """The decisions, of which some wait until their node is drained; None if none has to."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
-        if self.policies or self.occupied or any(m.drain.since for m in self.members):
-            return drain(self._granted, driver, self.policies, self.occupied, now)
+        if self.policies or self.occupied_nodes or any(m.drain.since for m in self.members):
+            return drain(
+                self._decisions_before_drain, driver, self.policies, self.occupied_nodes, now
+            )
         if any(member.drain.has_labels for member in self.members):
-            return Drains(driver, self._granted)  # labels of an earlier drain may be left
+            return Drains(driver, self._decisions_before_drain)  # an earlier drain left labels
         return None
 
     @property
     def decisions(self) -> Sequence[NodeDecision]:
         """The decision for each member, after the drain step has been applied."""
-        return self.drains.decisions if self.drains is not None else self._granted
+        return self.drains.decisions if self.drains is not None else self._decisions_before_drain
 
     @cached_property
     def ending_stages(self) -> Sequence[DriverNode]:
@@ -163,7 +165,7 @@ class RolloutPlan:
         return member.health is Health.WORKING and member.node.name in self._away
 
     @cached_property
-    def announced(self) -> Sequence[NodeDecision]:
+    def announced_decisions(self) -> Sequence[NodeDecision]:
         """The decisions to report: a node that this plan gives another revision is already busy."""
         return tuple(
             self._announce_decision(d, d.revision) if d.revision else d for d in self.decisions
@@ -181,7 +183,7 @@ class RolloutPlan:
         return replace(decision, place=place, member=member)
 
     @cached_property
-    def desired(self) -> Mapping[str, Assignment]:
+    def desired_daemonsets(self) -> Mapping[str, Assignment]:
         """By name, the DaemonSets that have nodes assigned once this plan is carried out."""
         targets = (self.target(decision) for decision in self.decisions)
         ats = {id(at): at for at in targets if at is not None}  # most nodes share one

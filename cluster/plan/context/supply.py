@@ -48,7 +48,7 @@ class Fallbacks:
         at = member.at
         if member.health is Health.WORKING:
             return False
-        if not member.unpulled or at is None or at.pool != member.pool or not self.image(at):
+        if not member.pull_failure or at is None or at.pool != member.pool or not self.image(at):
             return False
         has_source = self.revisions.driver.spec.prebuilt.sources
         return bool(self.resolutions[at.pool].image or has_source)
@@ -57,7 +57,7 @@ class Fallbacks:
     def by_assignment(self) -> Mapping[Assignment, ImageFallback]:
         """Assignments whose pods build although there should be an image, with the reason."""
         failing = [
-            (m.at, self.image(m.at), m.unpulled)
+            (m.at, self.image(m.at), m.pull_failure)
             for m in self.members
             if m.at and self.applies_to(m)
         ]
@@ -79,8 +79,8 @@ class Fallbacks:
         named = {at: why for at, why in fallbacks if self.image(replace(at, builds=False))}
         if not named:
             return frozenset()
-        lacking = Counter(m.at for m in self.members if m.at and (m.at.builds or m.unpulled))
-        having = Counter(m.at for m in self.members if m.at and m.word and not m.unpulled)
+        lacking = Counter(m.at for m in self.members if m.at and (m.at.builds or m.pull_failure))
+        having = Counter(m.at for m in self.members if m.at and m.word and not m.pull_failure)
         return without_image(named, lacking, having, self.revisions.snapshot.now)
 
 
@@ -281,7 +281,7 @@ class ModuleSupply:
         return {pool: self._supply_of(pool) for pool in self.toolkits.resolutions}
 
     @cached_property
-    def served(self) -> frozenset[Pool]:
+    def served_pools(self) -> frozenset[Pool]:
         """Pools where a pod of at least one revision has a supply."""
         return frozenset(p for p, each in self.by_pool.items() if each is not Supply.UNSERVED)
 

@@ -27,9 +27,9 @@ from cluster.driver.toolkit_image import (
     NOTHING_KEPT,
     CurrentImage,
     Resolution,
-    asked,
     proven,
     resolve,
+    tags_to_read,
 )
 from cluster.model.snapshot import EMPTY, DaemonSetObject, NotListed, Pool, Snapshot, Tag
 from cluster.model.states import Health
@@ -143,7 +143,10 @@ class Toolkits:
     def tags(self) -> frozenset[Tag]:
         """The tags whose images this plan needs resolved."""
         streams, spec = self.snapshot.image_streams, self.driver.spec
-        own = (asked(each, spec.toolkit, streams, self._evidence_for(each)) for each in self._pools)
+        own = (
+            tags_to_read(each, spec.toolkit, streams, self._evidence_for(each))
+            for each in self._pools
+        )
         found = frozenset(chain.from_iterable(own))
         if not spec.preflight:
             return found
@@ -158,4 +161,4 @@ class Toolkits:
             return None
         if self.resolutions[member.pool].image in ("", word.toolkit):
             return None
-        return NodeDeadlines(self.snapshot, self.driver).corrected(member.assigned, word)
+        return NodeDeadlines(self.snapshot, self.driver).correction_deadline(member.assigned, word)

@@ -106,7 +106,7 @@ class DraDriver:
         log.fact("waiting for the kubelet", driver=self.name, socket=self._registered_by)
 
     def _stop(self) -> None:
-        """The kubelet is told first: it gives us no claim while nothing answers."""
+        """Tell the kubelet first: it gives us no claim while nothing answers."""
         paths, self._sockets = list(self._sockets), {}
         self.is_registered = False
         self._registration.stop()

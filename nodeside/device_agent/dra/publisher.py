@@ -61,7 +61,7 @@ class Publication:
         self._devices = devices
 
     def kubelet_came(self, now: float) -> None:
-        """The kubelet may delete slices soon."""
+        """Note that the kubelet may delete slices soon."""
         self._soon_until, self._look_at = now + _SOON_FOR, min(self._look_at, now + _SOON)
 
     def step(self, now: float) -> float:
@@ -150,7 +150,7 @@ class Publisher:
             self._changed.notify_all()
 
     def kubelet_came(self) -> None:
-        """The kubelet has asked who we are: it has started, or seen our socket anew."""
+        """Note that the kubelet has asked who we are: it has started, or seen our socket anew."""
         with self._changed:
             self._kubelet_came = True
             self._changed.notify_all()

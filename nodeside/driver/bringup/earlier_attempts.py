@@ -41,7 +41,7 @@ class EarlierAttempts:
         return _final(cause, rolled)
 
     def forget_failure(self) -> None:
-        """A replacement may succeed now."""
+        """Forget the failure: a replacement may succeed now."""
         self._replacement = self._failure = None
 
     def refuse_repetition(self, replacement: object) -> None:

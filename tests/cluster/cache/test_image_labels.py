@@ -71,7 +71,7 @@ def test_each_tag_is_read_once(reader: Reader) -> None:
     assert unquote(reader.server.asked[0].path) == (
         "/apis/image.openshift.io/v1/namespaces/openshift/imagestreamtags/driver-toolkit:9.6.20250916-0"
     )
-    assert reader.labels.known == {
+    assert reader.labels.known_labels == {
         ONE.image: ToolkitLabels(KERNEL),
         TWO.image: ToolkitLabels(KERNEL, f"{KERNEL}+rt"),
     }
@@ -82,7 +82,7 @@ def test_what_nobody_asks_for_any_more_is_forgotten(reader: Reader) -> None:
 
     assert reader.learn(tags=(TWO,)) == 0
 
-    assert set(reader.labels.known) == {TWO.image}
+    assert set(reader.labels.known_labels) == {TWO.image}
 
 
 def test_a_tag_that_moved_has_the_labels_of_before_until_it_is_imported(reader: Reader) -> None:
@@ -92,11 +92,11 @@ def test_a_tag_that_moved_has_the_labels_of_before_until_it_is_imported(reader: 
     moved = Tag(STREAM, ONE.name, "quay.io/dtk:3")
 
     assert reader.learn(shown(moved.image, generation=1, wanted=2), tags=(moved,)) == 1
-    assert reader.labels.known == {}
+    assert reader.labels.known_labels == {}
     reader.now += 30.0
     assert reader.learn(shown(moved.image, generation=2, wanted=2), tags=(moved,)) == 1
 
-    assert reader.labels.known == {moved.image: ToolkitLabels(KERNEL)}
+    assert reader.labels.known_labels == {moved.image: ToolkitLabels(KERNEL)}
 
 
 def test_one_that_the_server_cannot_show_keeps_no_other_back(reader: Reader) -> None:
@@ -104,7 +104,7 @@ def test_one_that_the_server_cannot_show_keeps_no_other_back(reader: Reader) -> 
 
     assert reader.learn(broken, shown(TWO.image)) == 2
 
-    assert set(reader.labels.known) == {TWO.image}
+    assert set(reader.labels.known_labels) == {TWO.image}
     assert reader.labels.again_in() == 30.0
     assert reader.labels.pending == {ONE.image}
 
@@ -114,7 +114,7 @@ def test_one_that_does_not_answer_keeps_no_other_back(reader: Reader) -> None:
 
     assert reader.learn(gone, shown(TWO.image)) == 2
 
-    assert set(reader.labels.known) == {TWO.image}
+    assert set(reader.labels.known_labels) == {TWO.image}
     assert reader.labels.pending == {ONE.image}
     reader.now += 30.0
     assert reader.learn(shown(ONE.image)) == 1
@@ -137,12 +137,12 @@ def test_one_that_does_not_answer_keeps_no_other_back(reader: Reader) -> None:
 def test_an_image_without_labels_says_nothing(reader: Reader, document: dict[str, Any]) -> None:
     reader.learn(Said(body=json.dumps(document)), tags=(ONE,))
 
-    assert reader.labels.known == {ONE.image: ToolkitLabels()}
+    assert reader.labels.known_labels == {ONE.image: ToolkitLabels()}
 
 
 def test_a_tag_that_is_not_imported_is_asked_for_later_and_later(reader: Reader) -> None:
     reader.learn(NOT_IMPORTED, shown(TWO.image))
-    assert reader.labels.known == {TWO.image: ToolkitLabels(KERNEL)}
+    assert reader.labels.known_labels == {TWO.image: ToolkitLabels(KERNEL)}
     waits = []
     for _ in range(8):
         wait = reader.labels.again_in() or 0.0

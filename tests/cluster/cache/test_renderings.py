@@ -64,7 +64,7 @@ def test_what_is_new_is_waited_for_and_what_is_known_is_not_rendered_again() -> 
     renderings = made(renderer, wake=woken.set)
 
     assert renderings.want([ONE, TWO], seconds=LONG)
-    assert renderings.known().keys() == {ONE, TWO}
+    assert renderings.get_rendered().keys() == {ONE, TWO}
     assert not renderings.want([TWO, ONE], seconds=LONG)
     renderings.stop()
 
@@ -79,7 +79,7 @@ def test_what_no_plan_asks_for_is_forgotten() -> None:
 
     assert not renderings.want([], seconds=LONG)
 
-    assert renderings.known() == {}
+    assert renderings.get_rendered() == {}
 
 
 def test_a_failure_is_tried_again_ever_later_and_a_mistake_is_not() -> None:
@@ -90,11 +90,11 @@ def test_a_failure_is_tried_again_ever_later_and_a_mistake_is_not() -> None:
         all_due(renderings, renderer)
 
     assert renderer.asked == ["one", "two", "one", "one", "one"]
-    assert renderings.known()[ONE].error == "no memory"
+    assert renderings.get_rendered()[ONE].error == "no memory"
     renderer.said.clear()
     clock.time = 1000
     all_due(renderings, renderer)
-    assert renderings.known()[ONE].error == ""
+    assert renderings.get_rendered()[ONE].error == ""
 
 
 def test_those_that_failed_come_last() -> None:
@@ -116,13 +116,13 @@ def test_all_stages_together_have_a_limit_and_who_came_first_keeps_its_documents
     renderings = quiet(renderer, ONE, TWO, now=clock, total=4096)
     all_due(renderings, renderer)
 
-    known = renderings.known()
+    known = renderings.get_rendered()
     assert known[ONE].error == ""
     assert known[TWO].error == "the rendered stages of all drivers have more than 4 KiB together"
     renderings.want([TWO], seconds=0)
     clock.time = 10
     all_due(renderings, renderer)
-    assert renderings.known()[TWO].error == "", "there is room now"
+    assert renderings.get_rendered()[TWO].error == "", "there is room now"
 
 
 def test_a_bug_of_ours_is_said_and_ends_nothing() -> None:
@@ -130,5 +130,5 @@ def test_a_bug_of_ours_is_said_and_ends_nothing() -> None:
     renderings = quiet(renderer, ONE, TWO)
     all_due(renderings, renderer)
 
-    assert "a bug in nodeside" in renderings.known()[ONE].error
-    assert renderings.known()[TWO].error == ""
+    assert "a bug in nodeside" in renderings.get_rendered()[ONE].error
+    assert renderings.get_rendered()[TWO].error == ""

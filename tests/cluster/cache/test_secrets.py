@@ -79,11 +79,11 @@ def test_a_change_wakes_and_an_outage_changes_nothing(tmp_path: Path) -> None:
         try:
             assert woken.acquire(timeout=LONG)
             assert woken.acquire(timeout=LONG)
-            assert reader.seen()["token"].data == {"a": "2"}
+            assert reader.get_secrets()["token"].data == {"a": "2"}
             for _ in range(4):
                 assert reads.acquire(timeout=LONG)
             assert not woken.acquire(timeout=0)
             reader.want([])
-            assert reader.seen() == {}
+            assert reader.get_secrets() == {}
         finally:
             reader.stop()

@@ -26,7 +26,7 @@ def looked(logs: StageLogs) -> LogMatch:
     """What one look finds, in this thread."""
     [case] = logs._cases.values()
     logs.look(case)
-    return logs.seen()["uid-1"]
+    return logs.get_matches()["uid-1"]
 
 
 def quiet(logs: StageLogs, wanted: LogWanted = WANTED) -> StageLogs:
@@ -96,9 +96,9 @@ def test_the_thread_looks_by_itself_and_wakes_the_controller(tmp_path: Path) -> 
         logs.want([WANTED])
 
         assert woken.wait(LONG)
-        assert logs.seen() == {"uid-1": LogMatch(matched=True)}
+        assert logs.get_matches() == {"uid-1": LogMatch(matched=True)}
         logs.want([])
-        assert logs.seen() == {}
+        assert logs.get_matches() == {}
         logs.stop()
 
 

@@ -22,7 +22,7 @@ def test_without_stages_the_api_server_is_not_asked_a_thing(tmp_path: Path) -> N
         api = server.api(tmp_path)
         view = StageView(api, "nodeside", lambda: None)
 
-        assert view.added(snapshot()).stages is None
+        assert view.add_to_snapshot(snapshot()).stages is None
         assert read_once(api, snapshot()).stages is None
         view.stop()
         view.join(0.0)
@@ -54,11 +54,11 @@ def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) ->
         server.always = lambda asked: Said(403, refusal)
         view = StageView(server.api(tmp_path), "nodeside", lambda: None)
 
-        first = view.added(snapshot(stages=STAGES)).stages
+        first = view.add_to_snapshot(snapshot(stages=STAGES)).stages
         view._reflectors[WATCHED[0]].wait_current(0.1)
         view.stop()
         view.join(LONG)
-        later = view.added(snapshot()).stages
+        later = view.add_to_snapshot(snapshot()).stages
 
     assert isinstance(first, Stages)
     assert first.unknown != ""
@@ -69,9 +69,9 @@ def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) ->
 def seen(api: Api) -> Stages | None:
     """What a controller knows when every kind has been asked for."""
     view = StageView(api, "nodeside", lambda: None)
-    view.added(snapshot(stages=STAGES))
+    view.add_to_snapshot(snapshot(stages=STAGES))
     view.wait_current(LONG)
-    found = view.added(snapshot(stages=STAGES)).stages
+    found = view.add_to_snapshot(snapshot(stages=STAGES)).stages
     view.stop()
     view.join(LONG)
     return found

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cluster.cli.extra import PACKAGES, needed
+from cluster.cli.extra import PACKAGES, require_extra
 from cluster.cli.main import root
 from cluster.cli.options import INSTALLING, LOOKING, TRYING
 from nodeside.errors import ExitCode
@@ -137,7 +137,7 @@ def test_after_a_wheel_it_names_that_wheel_and_never_an_index(noted: str, named:
 
 
 def test_another_module_that_is_missing_is_a_bug() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no_such"), needed():
+    with pytest.raises(ModuleNotFoundError, match="no_such"), require_extra():
         raise ModuleNotFoundError("no_such", name="no_such")
 
 

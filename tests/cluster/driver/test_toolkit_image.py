@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.driver.toolkit_evidence import Evidence
-from cluster.driver.toolkit_image import CurrentImage, Link, Resolution, asked, fill, resolve
+from cluster.driver.toolkit_image import CurrentImage, Link, Resolution, fill, resolve, tags_to_read
 from cluster.model.snapshot import ImageStream, NotListed, Pool, Tag, ToolkitLabels
 from nodeside.spec.fleet import Toolkit
 
@@ -222,24 +222,24 @@ def test_what_somebody_wrote_for_this_kernel_is_not_questioned() -> None:
 def test_the_tag_of_the_os_version_is_asked_for_and_all_where_it_does_not_serve() -> None:
     every = {Tag(NAME, tag, image) for tag, image in SEVERAL[NAME].tags.items()}
 
-    assert list(asked(POOL, Toolkit(), SEVERAL)) == [Tag(NAME, TAG, EXACT)]
-    assert set(asked(POOL, Toolkit(), SEVERAL, DRIFTED)) == every
-    assert set(asked(Pool("x86_64", "418.1", KERNEL), Toolkit(), SEVERAL)) == every
-    assert list(asked(POOL, Toolkit(images={KERNEL: EXACT}), SEVERAL)) == []
-    assert list(asked(POOL, Toolkit(), None)) == []
-    assert list(asked(Pool("x86_64", TAG, ""), Toolkit(), SEVERAL)) == []
+    assert list(tags_to_read(POOL, Toolkit(), SEVERAL)) == [Tag(NAME, TAG, EXACT)]
+    assert set(tags_to_read(POOL, Toolkit(), SEVERAL, DRIFTED)) == every
+    assert set(tags_to_read(Pool("x86_64", "418.1", KERNEL), Toolkit(), SEVERAL)) == every
+    assert list(tags_to_read(POOL, Toolkit(images={KERNEL: EXACT}), SEVERAL)) == []
+    assert list(tags_to_read(POOL, Toolkit(), None)) == []
+    assert list(tags_to_read(Pool("x86_64", TAG, ""), Toolkit(), SEVERAL)) == []
 
 
 def test_of_a_stream_with_many_tags_the_newest_are_asked_for() -> None:
     tags = {f"418.94.{day}-0": f"quay.io/dtk:{day}" for day in range(202501010000, 202501010200)}
 
-    found = list(asked(POOL, Toolkit(), {NAME: ImageStream(NAME, tags)}))
+    found = list(tags_to_read(POOL, Toolkit(), {NAME: ImageStream(NAME, tags)}))
 
     assert len(found) == 50
     assert found[-1].name == "418.94.202501010199-0"
     oldest = Pool("x86_64", "418.94.202501010000-0", KERNEL)
     wrong = Evidence({tags[oldest.os_version]: ToolkitLabels(OTHER)})
-    again = list(asked(oldest, Toolkit(), {NAME: ImageStream(NAME, tags)}, wrong))
+    again = list(tags_to_read(oldest, Toolkit(), {NAME: ImageStream(NAME, tags)}, wrong))
     assert again[0].name == oldest.os_version, "else it would be forgotten, and believed again"
     assert again[1:] == found
 
@@ -253,6 +253,6 @@ def test_of_two_streams_the_labels_of_the_other_rhel_are_not_asked_for() -> None
     rhel_9 = {"9.8.20260808-0": "quay.io/dtk:9", "418.94.202501010000-0": "quay.io/dtk:418"}
     both = {NAME: ImageStream(NAME, {"latest": "quay.io/dtk", **rhel_9, **rhel_10})}
 
-    found = [tag.name for tag in asked(POOL, Toolkit(), both)]
+    found = [tag.name for tag in tags_to_read(POOL, Toolkit(), both)]
 
     assert found == ["latest", "418.94.202501010000-0", "9.8.20260808-0"]

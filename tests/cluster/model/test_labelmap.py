@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.model.labelmap import Labels, changed, labels_of
+from cluster.model.labelmap import Labels, labels_of, with_changes
 
 NFD = {f"feature.node.kubernetes.io/cpu-cpuid.FEATURE{number}": "true" for number in range(3)}
 OURS = "nodeside.io/edu.assigned"
@@ -47,10 +47,10 @@ def test_nodes_with_the_same_keys_share_them() -> None:
 def test_labels_of_ours_come_and_go_and_the_rest_stays() -> None:
     labels = labels_of({**NFD, OURS: "abc"})
 
-    after = changed(labels, {OURS: None, "nodeside.io/edu.before": "abc"})
+    after = with_changes(labels, {OURS: None, "nodeside.io/edu.before": "abc"})
 
     assert isinstance(after, Labels)
     assert after == {**NFD, "nodeside.io/edu.before": "abc"}
     assert labels == {**NFD, OURS: "abc"}, "not changed in place"
     theirs = {"example.com/zone": "a"}
-    assert changed(labels, theirs) == {**NFD, OURS: "abc", **theirs}
+    assert with_changes(labels, theirs) == {**NFD, OURS: "abc", **theirs}

@@ -52,7 +52,7 @@ def test_no_mirror_pod_is_a_pod_of_a_stage(tmp_path: Path) -> None:
         api = server.api(tmp_path)
         once = read_once(api, snapshot(stages=STAGES)).stages
         view = StageView(api, "nodeside", lambda: None)
-        view.added(snapshot(stages=STAGES))
+        view.add_to_snapshot(snapshot(stages=STAGES))
         view._pods.wait_synced(LONG)
         watched = view._pods.objects()
         view.stop()

@@ -285,5 +285,5 @@ def test_a_node_that_the_elder_leaves_for_another_device_is_not_kept_from_the_yo
 
     context = DriverContext(model.snapshot, model.drivers["zeta"], model.drivers["zeta"].driver)  # type: ignore[arg-type]
 
-    assert context.nodes.contested["edu"] == frozenset()
-    assert context.nodes.taken["edu"] == {"n0"}, "until it has left"
+    assert context.nodes.contested_nodes["edu"] == frozenset()
+    assert context.nodes.taken_nodes["edu"] == {"n0"}, "until it has left"

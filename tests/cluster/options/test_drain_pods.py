@@ -447,9 +447,9 @@ def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
         waits.append(plan.again_in)
 
     assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    [answer] = memory.seen(snapshot("train-0"), now=29.0).occupancy.answers.values()
+    [answer] = memory.add_answers(snapshot("train-0"), now=29.0).occupancy.answers.values()
     assert (answer.message, answer.resting) == ("no", True)
-    [answer] = memory.seen(snapshot("train-0"), now=30.0).occupancy.answers.values()
+    [answer] = memory.add_answers(snapshot("train-0"), now=30.0).occupancy.answers.values()
     assert not answer.resting
 
 
@@ -457,7 +457,7 @@ def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
     memory = EvictionBackoff(jitter=lambda: 1.0)
     memory.take({"uid-train-0": ""}, now=0.0)
 
-    [answer] = memory.seen(snapshot("train-0"), now=9.0).occupancy.answers.values()
+    [answer] = memory.add_answers(snapshot("train-0"), now=9.0).occupancy.answers.values()
     assert (answer.message, answer.resting) == ("", True)
 
 
@@ -465,5 +465,5 @@ def test_what_was_said_of_a_pod_that_is_gone_is_forgotten() -> None:
     memory = EvictionBackoff()
     memory.take({"uid-train-0": "no"}, now=0.0)
 
-    assert memory.seen(snapshot("train-1"), now=1.0).occupancy.answers == {}
+    assert memory.add_answers(snapshot("train-1"), now=1.0).occupancy.answers == {}
     assert memory.with_retry_time(Plan(demand=BOTH), now=1.0).again_in is None

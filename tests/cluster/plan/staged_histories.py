@@ -280,6 +280,6 @@ class StagedWithJobs(Staged):
         super().teardown()
         jobs = [each for each in self.model.jobs.values() if each.run]
         if self.model.drivers:
-            assert all(each.completed for each in jobs)
+            assert all(each.has_completed for each in jobs)
             where = sorted(each.run.node for each in jobs if each.run)
             assert where == ["", *NODES]

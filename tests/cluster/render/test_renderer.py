@@ -11,7 +11,7 @@ import pytest
 
 from cluster.model.stages import Rendered, Template
 from cluster.render import renderer as module
-from cluster.render.renderer import Renderer, RenderingDied, rendered
+from cluster.render.renderer import Renderer, RenderingDied, render_once
 
 pytestmark = pytest.mark.slow
 
@@ -101,9 +101,9 @@ def test_the_process_has_no_secret_and_no_file_of_ours(
     with (tmp_path / "open").open("w") as file:
         os.set_inheritable(file.fileno(), True)
         monkeypatch.setattr(module, "_PROGRAM", program % "sorted(os.listdir('/proc/self/fd'))")
-        files = rendered([template(GOOD)])[template(GOOD)].error
+        files = render_once([template(GOOD)])[template(GOOD)].error
         monkeypatch.setattr(module, "_PROGRAM", program % "sorted(os.environ)")
-        names = rendered([template(GOOD)])[template(GOOD)].error
+        names = render_once([template(GOOD)])[template(GOOD)].error
 
     assert files == "['0', '1', '2', '3']", "the last one is the directory itself"
     assert "PATH" in names
@@ -125,7 +125,7 @@ def test_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_looks_once_has_each_templates_documents_or_its_failure() -> None:
     good, bad = template(GOOD), template("{{ 'a'.center(1000000000) }}", "two")
 
-    found = rendered([bad, good])
+    found = render_once([bad, good])
 
     assert found[good].documents
     assert found[bad].error == "ConfigMap two: rendering it took more than 128 MiB of memory"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.kube.comparison import drifted
+from cluster.kube.comparison import has_drifted
 from cluster.kube.resources import resource_of
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
@@ -61,4 +61,4 @@ def test_what_the_api_server_gives_back_does_not_differ(
     )
     control_plane.do("DELETE", path)
 
-    assert not drifted(wanted, applied)
+    assert not has_drifted(wanted, applied)

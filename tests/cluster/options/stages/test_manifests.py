@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.kube.comparison import drifted
+from cluster.kube.comparison import has_drifted
 from cluster.model.names import CONTROLLER, DEVICE_AGENT
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
@@ -358,7 +358,7 @@ def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObjec
 
     with suppress(StageInvalid):
         [found], _ = objects(frame(), "one", [("ds.yaml", document_)], frozenset())
-        drifted(found, whole)
+        has_drifted(found, whole)
         assert found["spec"]["template"]["spec"]["initContainers"][0]["name"] == "nodeside-wait"
         if found["kind"] == "Job":
             JobManifest("first", found).run("name", "mark", "n0")
@@ -416,4 +416,4 @@ def test_only_files_of_manifests_are_read() -> None:
 def test_a_difference_is_what_somebody_made_and_not_the_servers_spelling(
     wanted: Any, found: Any, expected: bool
 ) -> None:
-    assert drifted(wanted, found) is expected
+    assert has_drifted(wanted, found) is expected
