@@ -224,8 +224,8 @@ def test_who_finds_its_lease_deleted_makes_it_again_unless_somebody_was_faster()
     assert first.leadership.leads
 
     leases.lease = None
-    other._look()  # which never saw it, and cannot know
-    other._take()
+    other._read_lease()  # which never saw it, and cannot know
+    other._take_lease()
     first._renew_once()
     assert not first.leadership.leads
 
