@@ -286,7 +286,8 @@ class Plan:
     counts of each Driver, for metrics. `demand`: the pods that must be watched to continue; None if
     there are none. `tags`: image stream tags whose image labels are needed. `templates`: stage
     templates to render. `reads_all`: it depends on objects of any Driver, so it is
-    made anew each time.
+    made anew each time. `errors` are the exceptions of Drivers that could not be planned and are
+    left out, and under "" that of what is for no Driver.
     """
 
     actions: tuple[Action, ...] = ()
@@ -296,6 +297,7 @@ class Plan:
     tags: frozenset[Tag] = frozenset()
     templates: frozenset[Template] = frozenset()
     reads_all: bool = False
+    errors: Mapping[str, Exception] = field(default_factory=dict)
 
     def within(self, waits: Iterable[float]) -> Plan:
         """Return the plan with `again_in` at most the shortest of these, in seconds."""

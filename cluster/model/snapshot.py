@@ -374,8 +374,6 @@ class Snapshot:
     """The observed state, each kind by name.
 
     `now` is the wall clock of the API server; if 0, no deadline ever expires.
-    `about` names the only Driver to plan for, in which case objects of other Drivers are left out;
-    "" means all Drivers.
     `stages` is None if no Driver has stages; they are not read then. `toolkit_labels` holds the
     labels, by image, that a plan requested. Those of the images in `toolkits_pending` are not read
     yet but may be later. `index` caches lookups over all objects of a kind.
@@ -394,7 +392,6 @@ class Snapshot:
     build_pods: Mapping[str, BuildPod] = field(default_factory=dict)
     stages: Stages | None = None
     occupancy: Occupancy = field(default_factory=Occupancy)
-    about: str = ""
     toolkit_labels: Mapping[str, ToolkitLabels] = field(default_factory=dict)
     toolkits_pending: frozenset[str] = frozenset()
     index: LookupCache = field(default_factory=LookupCache, compare=False, repr=False)

@@ -24,9 +24,7 @@ def end_cordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Unc
         if CORDONED not in node.labels or node.name in begun:
             continue
         held = dict(holders(node.labels))
-        if not snapshot.about and not any(
-            _keeps_cordoned(snapshot, name) for name in held.values()
-        ):
+        if not any(_keeps_cordoned(snapshot, name) for name in held.values()):
             gone = [key for key, name in held.items() if name not in snapshot.drivers]
             yield Uncordon(
                 _driver_that_reports(snapshot, node), node.name, dict.fromkeys((CORDONED, *gone))

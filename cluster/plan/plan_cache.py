@@ -139,7 +139,6 @@ def _read_by_all(snapshot: Snapshot) -> tuple[object, ...]:
         snapshot.settings,
         snapshot.toolkit_labels,
         snapshot.toolkits_pending,
-        snapshot.about,
         snapshot.stages is None or snapshot.stages.unknown,
     )
 

@@ -8,10 +8,11 @@ a Driver's plan reads of other Drivers stands in plan_cache.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
-from cluster.model.actions import Plan, merge_plans
+from cluster.model.actions import Action, Plan, merge_plans
 from cluster.model.snapshot import EMPTY, Snapshot
 from cluster.plan.context.context import Contexts, Memory
 from cluster.plan.cordons import end_cordons
@@ -28,10 +29,14 @@ class Planner:
         self._cache = PlanCache()
 
     def __call__(self, snapshot: Snapshot, now: float) -> Plan:
-        earlier = self._memories
+        """Return the plan; a bug that one Driver brings out stops no other."""
+        earlier, errors = self._memories, dict[str, Exception]()
         self._memories = {key: earlier.get(key) or Memory() for key in snapshot.drivers}
-        self._cache.update(snapshot, now)
-        return plan(snapshot, now, self._memories, self._cache)
+        try:
+            self._cache.update(snapshot, now)
+        except Exception as error:
+            self._cache, errors[""] = PlanCache(), error
+        return plan(snapshot, now, self._memories, self._cache, errors)
 
 
 def plan(
@@ -39,21 +44,39 @@ def plan(
     now: float,
     memories: Mapping[str, Memory] = EMPTY,
     cache: PlanCache | None = None,
+    errors: dict[str, Exception] | None = None,
 ) -> Plan:
     """Return the actions for every Driver, and the cleanup after Drivers that are gone.
 
     `now` is the wall clock, used for condition times and deadlines. `memories` is keyed by Driver.
-    `memories` and `cache` only affect how long this takes, not the result.
+    `memories` and `cache` only affect how long this takes, not the result. With `errors`, an
+    exception goes there, and the rest is planned: see `Plan.errors`.
     """
     snapshot, cache = replace(snapshot, now=now), cache or PlanCache()
     plans: list[Plan] = []
     contexts = Contexts(snapshot, memories)
     for key in sorted(snapshot.drivers):
-        if snapshot.about in ("", key):
+        with _put_error_into(errors, key):
             of_driver = cache.plan_of(key)
             if of_driver is None:
                 of_driver = plan_driver(snapshot, snapshot.drivers[key], now, contexts)
                 cache.store(key, of_driver)
             plans.append(of_driver)
-    merged = merge_plans(plans, *delete_orphans(snapshot))
-    return replace(merged, actions=(*merged.actions, *end_cordons(snapshot, merged.actions)))
+    orphans: tuple[Action, ...] = ()
+    with _put_error_into(errors, ""):
+        orphans = tuple(delete_orphans(snapshot))
+    merged = merge_plans(plans, *orphans)
+    with _put_error_into(errors, ""):
+        cordons = tuple(end_cordons(snapshot, merged.actions))
+        merged = replace(merged, actions=(*merged.actions, *cordons))
+    return replace(merged, errors=errors or {})
+
+
+@contextmanager
+def _put_error_into(errors: dict[str, Exception] | None, driver: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if errors is None:
+            raise
+        errors[driver] = error

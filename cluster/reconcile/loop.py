@@ -13,20 +13,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from cluster.cache.cache import ClusterCache
 from cluster.cache.image_labels import MAX_ROUNDS
 from cluster.kube.election import Leadership
 from cluster.kube.wakeup import Wakeup
-from cluster.model.actions import Plan, merge_plans
+from cluster.model.actions import Plan
 from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot
 from cluster.reconcile.amendments import Amendments
 from cluster.reconcile.executor import ExecutionResult, Executor
 from cluster.reconcile.failures import (
-    Failure,
     failure_of,
     report_unreadable_kinds,
     unreadable_kinds,
@@ -169,12 +167,14 @@ class Controller:
         """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
         for looks_left in reversed(range(MAX_ROUNDS)):
             snapshot = self._amendments.evictions.add_answers(self._view.snapshot(), began)
-            plan, failed = plan_apart(self._planner, snapshot, self._wall())
+            plan = self._planner(snapshot, self._wall())
             news = self._view.render(plan.templates)
             if not looks_left or not (self._view.learn(plan.tags) or news):
                 break
         now, blind = self._now(), unreadable_kinds(self._view.health())
-        for driver, failure in failed.items():  # it then only reports that
+        for driver, error in plan.errors.items():  # it then only reports that
+            traceback.print_exception(error)
+            failure = failure_of(error, f"plan driver {driver}" if driver else "plan")
             self._amendments.fail(Lane(driver), failure, snapshot, now)
         amended = self._amendments.amend(plan, snapshot, blind, now=now, wall=self._wall())
         return snapshot, amended
@@ -233,38 +233,3 @@ def _requeue_after(plan: Plan, outcome: ExecutionResult) -> float | None:
     if outcome.overtaken:
         return min(_RETRY_AFTER_CONFLICT, plan.again_in or _RETRY_AFTER_CONFLICT)
     return plan.again_in
-
-
-def plan_apart(
-    planner: Planner, snapshot: Snapshot, wall: float
-) -> tuple[Plan, dict[str, Failure]]:
-    """Plan all Drivers together. If that fails, plan each separately, to isolate a bad Driver."""
-    try:
-        return planner(snapshot, wall), {}
-    except Exception:
-        traceback.print_exc()
-    plans: list[Plan] = []
-    failed: dict[str, Failure] = {}
-    for name in sorted(names(snapshot)):
-        try:
-            plans.append(planner(only(snapshot, name), wall))
-        except Exception as exc:
-            failed[name] = failure_of(exc, f"plan driver {name}")
-    return merge_plans(plans), failed
-
-
-def names(snapshot: Snapshot) -> set[str]:
-    """Return every Driver that exists or has left objects behind."""
-    owned: set[str] = set()
-    for kind in ("daemonsets", "node_drivers", "revisions", "jobs"):
-        owned |= {each.driver for each in getattr(snapshot, kind).values()}
-    return {*snapshot.drivers} | owned
-
-
-def only(snapshot: Snapshot, driver: str) -> Snapshot:
-    """Return the snapshot with the objects of one Driver; other Drivers stay for their modules."""
-    own: dict[str, Any] = {}
-    for kind in ("daemonsets", "node_drivers", "pods", "revisions", "jobs", "build_pods"):
-        every = getattr(snapshot, kind).items()
-        own[kind] = {name: each for name, each in every if each.driver == driver}
-    return replace(snapshot, about=driver, **own)

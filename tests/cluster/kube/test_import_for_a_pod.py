@@ -25,7 +25,8 @@ configuration, load = credentials._import_for_a_pod()
 parts = sys.modules["kubernetes.config.incluster_config"]
 parts.SERVICE_TOKEN_FILENAME, parts.SERVICE_CERT_FILENAME = sys.argv[2:]
 load(client_configuration=configuration)
-pool, headers = credentials._connection_pool(configuration), credentials._authentication_headers(configuration)
+pool = credentials._connection_pool(configuration)
+headers = credentials._authentication_headers(configuration)
 known = {"pydantic", "requests", "oauthlib", "kubernetes.client.models"} & sys.modules.keys()
 print(json.dumps([configuration.host, pool.connection_pool_kw["ca_certs"], headers,
                   type(pool).__name__, sorted(known)]))

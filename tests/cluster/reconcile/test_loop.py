@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,15 +14,18 @@ from cluster.kube.election import Leadership
 from cluster.kube.errors import Forbidden, Unreachable
 from cluster.kube.reflector import WatchHealth
 from cluster.kube.wakeup import Wakeup
-from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, SetStatus
+from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
 from cluster.model.lanes import STATUS, Lane
-from cluster.model.snapshot import Snapshot
+from cluster.model.snapshot import DriverObject, Snapshot
 from cluster.model.stages import Template
 from cluster.options.drain.pods import demand_of
-from cluster.plan.planner import plan
+from cluster.plan import planner
+from cluster.plan.plan_cache import PlanCache
+from cluster.plan.plan_driver import plan_driver
+from cluster.plan.planner import Planner, plan
 from cluster.reconcile.executor import ExecutionResult
 from cluster.reconcile.failures import failure_of
-from cluster.reconcile.loop import Controller, names, only, plan_apart
+from cluster.reconcile.loop import Controller
 from cluster.reconcile.timings import CpuBudget, LoopTimings
 from nodeside.spec.fleet import Evict
 from tests.cluster.fakes.loop import LONG, QUICK, FakeApplier, FakeView
@@ -41,7 +44,7 @@ def model(*names: str) -> Model:
 def run_until(
     made: Model,
     executor: FakeApplier,
-    planner: Any,
+    planning: Any,
     holds: Callable[[], bool],
     view: FakeView | None = None,
 ) -> Controller:
@@ -51,7 +54,7 @@ def run_until(
         view or FakeView(made),  # type: ignore[arg-type]
         wakes,
         executor,  # type: ignore[arg-type]
-        planner,
+        planning,
         stopping=stopping,
         pace=QUICK,
         wall=lambda: 0.0,
@@ -105,15 +108,20 @@ def test_what_was_spent_comes_back_with_time() -> None:
     assert waits(*[0.04] * 200, every=2.0) == [0.0] * 200
 
 
-def broken_for(name: str) -> Callable[[Snapshot, float], Plan]:
-    """A planner with a bug that one Driver brings out."""
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Planner]:
+    """Planners with a bug that one Driver brings out, or several, or none of them."""
 
-    def planner(snapshot: Snapshot, now: float) -> Plan:
-        if snapshot.about in ("", name) and name in snapshot.drivers:
-            raise KeyError("a bug")
-        return plan(snapshot, now)
+    def planner_for(*names: str) -> Planner:
+        def plan_one(snapshot: Snapshot, found: DriverObject, *rest: Any) -> Plan:
+            if found.name in names:
+                raise KeyError("a bug")
+            return plan_driver(snapshot, found, *rest)
 
-    return planner
+        monkeypatch.setattr(planner, "plan_driver", plan_one)
+        return Planner()
+
+    return planner_for
 
 
 def degraded(made: Model, name: str) -> str:
@@ -122,13 +130,15 @@ def degraded(made: Model, name: str) -> str:
     return next((c["reason"] for c in found), "")
 
 
-def test_a_driver_that_cannot_be_planned_says_so_and_the_others_go_on() -> None:
+def test_a_driver_that_cannot_be_planned_says_so_and_the_others_go_on(
+    broken: Callable[..., Planner],
+) -> None:
     made = model("bad", "good")
 
     run_until(
         made,
         FakeApplier(made),
-        broken_for("bad"),
+        broken("bad"),
         lambda: degraded(made, "bad") == "InternalError" and degraded(made, "good") != "",
     )
 
@@ -274,49 +284,36 @@ def test_work_ends_with_the_lead() -> None:
     controller.work(leadership)  # which was never ours
 
 
-def test_a_driver_alone_sees_all_nodes_and_nothing_of_other_drivers() -> None:
-    made = model("a", "b")
-    made.settle_ready()
-
-    alone = only(made.snapshot, "a")
-
-    assert names(made.snapshot) == {"a", "b"}
-    assert alone.nodes == made.snapshot.nodes
-    assert alone.about == "a"
-    assert {item.driver for item in alone.daemonsets.values()} == {"a"}
-    assert {item.driver for item in alone.revisions.values()} == {"a"}
-
-
-def test_drivers_planned_apart_are_planned_as_together() -> None:
-    made = model("a", "b")
-    failing = [True]
-
-    def planner(snapshot: Snapshot, now: float) -> Plan:
-        if failing.pop() if failing else False:
-            raise KeyError("once")
-        return plan(snapshot, now)
-
-    apart, failed = plan_apart(planner, made.snapshot, 0.0)
-
-    assert failed == {}
-    assert _words(apart.actions) == _words(plan(made.snapshot, 0.0).actions)
-
-
-def test_a_driver_planned_apart_knows_who_has_its_modules() -> None:
-    made = model("a", "broken")
+def test_drivers_are_planned_beside_one_with_a_bug_as_without_it(
+    broken: Callable[..., Planner],
+) -> None:
+    made = model("a", "broken", "c")
     made.apply_driver("late", modules=[{"name": "a"}])
     for day, name in enumerate(("a", "late"), 1):
         made.drivers[name] = replace(made.drivers[name], created=f"2026-01-0{day}T00:00:00Z")
-    made.settle()
+    expected = [a for a in broken()(made.snapshot, 0.0).actions if a.driver != "broken"]
 
-    apart, failed = plan_apart(broken_for("broken"), made.snapshot, 0.0)
+    beside = broken("broken")(made.snapshot, 0.0)
 
-    assert list(failed) == ["broken"]
-    assert [action for action in apart.actions if isinstance(action, LabelNode)] == []
+    assert list(beside.errors) == ["broken"]
+    assert list(beside.actions) == expected
+    assert {action.driver for action in expected} == {"a", "c", "late"}
 
 
-def _words(actions: tuple[Action, ...]) -> list[str]:
-    return [action.words for action in actions if not isinstance(action, SetStatus)]
+def test_a_bug_in_what_is_for_no_driver_is_logged_and_all_are_planned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise KeyError("a bug")
+
+    made = model("a")
+    for name in ("delete_orphans", "end_cordons"):
+        monkeypatch.setattr(planner, name, fail)
+    monkeypatch.setattr(PlanCache, "update", fail)
+
+    run_until(made, FakeApplier(made), Planner(), lambda: degraded(made, "a") == "AsExpected")
+
+    assert "cannot plan: KeyError('a bug')" in caplog.text
 
 
 def test_one_wake_is_enough_for_many() -> None:
@@ -330,7 +327,7 @@ def test_one_wake_is_enough_for_many() -> None:
 
 @pytest.mark.parametrize("finalizers", [(), ("nodeside.io/driver",)])
 def test_a_driver_that_is_being_deleted_in_trouble_is_still_its_own(
-    finalizers: tuple[str, ...],
+    finalizers: tuple[str, ...], broken: Callable[..., Planner]
 ) -> None:
     made = model("bad", "good")
     made.drivers["bad"] = replace(made.drivers["bad"], deleting=True, finalizers=finalizers)
@@ -338,7 +335,7 @@ def test_a_driver_that_is_being_deleted_in_trouble_is_still_its_own(
     run_until(
         made,
         FakeApplier(made),
-        broken_for("bad"),
+        broken("bad"),
         lambda: degraded(made, "bad") == "InternalError" and degraded(made, "good") != "",
     )
 
