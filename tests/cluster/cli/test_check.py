@@ -91,7 +91,7 @@ class FakeCluster:
     def version(self) -> dict[str, Any]:
         return {"major": "1", "minor": self.minor, "gitVersion": f"v1.{self.minor}.0"}
 
-    def served(self, _group: str) -> frozenset[str]:
+    def served_kinds(self, _group: str) -> frozenset[str]:
         return self.kinds
 
     def served_schemas(self) -> dict[str, Any]:
