@@ -77,8 +77,9 @@ def test_a_wheel_has_the_programs_their_data_and_their_documents(wheel: Path) ->
     for file in ("share/man/man1/nodeside-try.1", "share/doc/nodeside/docs/driver-yaml.md"):
         assert file in inside
     for file in (
-        "cluster/install/templates/controller.yaml.j2",
-        "cluster/install/templates/helm/values.yaml",
+        "cluster/install/charts/nodeside/values.schema.json",
+        "cluster/install/charts/nodeside/templates/_helpers.tpl",
+        "cluster/install/deploy/base/controller.yaml",
         "nodeside/device_agent/api/deviceplugin.proto",
     ):
         assert any(name.startswith(file.rpartition("/")[0]) for name in names), file

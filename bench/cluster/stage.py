@@ -238,7 +238,7 @@ class Stage:
         found: Mapping[str, Any] = self.control_plane.do("GET", f"{_DRIVERS}/{name}")
         return dict(found.get("status") or {})
 
-    def served_kinds(self) -> Counter[str]:
+    def served(self) -> Counter[str]:
         """What the API server says that it was asked so far, by verb."""
         return usage.served_of(self.control_plane.request("GET", "/metrics").message)
 

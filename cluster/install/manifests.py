@@ -1,74 +1,47 @@
-"""All objects that are installed in a cluster, from the templates next to this file.
+"""All objects that are installed in a cluster: the files of deploy/, with the options set in them.
 
 `manifests` returns the documents in the order in which they are applied; `to_yaml` returns the text
-for `kubectl apply -f -` and for a repository of manifests. Pure: rendered text is parsed before it
-is used, and an unknown name in a template is an error.
-
-The Helm chart (helm.py) and the kustomize base (kustomize.py) use the same templates. Templates may
-therefore use the fields of `InstallSettings` only in `{% if NAME %}`, `{% for … in NAME %}` and
-`| tojson`: helm_templates.py lists what it can translate.
+for `kubectl apply -f -` and for a repository of manifests. The definitions come from the code
+(crds.py). The files have the default of each option; nothing but the options is set here.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from importlib.resources import files
-from textwrap import indent
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
 from cluster.install.crds import crds
-from cluster.model.names import (
-    CERTIFICATE,
-    CONTROLLER,
-    CORDONED,
-    DEVICE_AGENT,
-    DRIVER,
-    EVICTION,
-    EXPLAIN,
-    METRICS,
-    METRICS_PATH,
-    METRICS_READER,
-    NAMESPACE,
-    PREFLIGHT,
-)
+from cluster.model.names import DRIVER, METRICS, NAMESPACE
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.protocol.labels import (
-    API_GROUP,
-    DRA_DRIVER,
-    FEATURE_LIMIT,
-    FEATURE_PREFIX,
-    STATE_LABEL,
-    NamePattern,
-)
-from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT, NodeDriverStatus, State
 from nodeside.spec.patterns import PULL_SPEC
-from nodeside.spec.schema import camel_case
 
 Document = dict[str, Any]
 
 IMAGE = "localhost/nodeside-cluster"  # the name that images/build uses
-HEALTH_PORT, METRICS_PORT = 8080, 8443
 
-# In dependency order; the controller is last. ONLY_IF lists the optional templates, with the field
-# of InstallSettings that enables them.
-TEMPLATES = (
-    *("namespace", "accounts", "admission", "people", "metrics", "servicemonitor", "openshift"),
-    "controller",
-)
-ONLY_IF = {"openshift": "openshift", "servicemonitor": "service_monitor"}
+# Files of deploy/ in dependency order; the controller is last. ONLY_IF has the optional ones, with
+# the field of InstallSettings that enables each.
+FILES: Final = {
+    "namespace": "base/namespace.yaml",
+    "accounts": "base/accounts.yaml",
+    "admission": "base/admission.yaml",
+    "people": "base/people.yaml",
+    "metrics": "base/metrics.yaml",
+    "servicemonitor": "service-monitor/servicemonitor.yaml",
+    "openshift": "openshift/openshift.yaml",
+    "controller": "base/controller.yaml",
+}
+ONLY_IF: Final = {"openshift": "openshift", "servicemonitor": "service_monitor"}
+_DEPLOY: Final = Path(__file__).parent / "deploy"
 _CONTROL_PLANE = {
     "key": "node-role.kubernetes.io/control-plane",
     "operator": "Exists",
     "effect": "NoSchedule",
 }
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
-# The free-text fields of a NodeDriver.
-_TEXTS = [each.name for each in fields(NodeDriverStatus) if each.type == "str"]
-_OUR_LABELS = rf"^((stage|feature)[.])?{API_GROUP.replace('.', '[.]')}/"
-
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -85,10 +58,6 @@ class NotInstallable(NodesideError):
 
     exit_code = ExitCode.USAGE
     reason = "NotInstallable"
-
-
-class TemplateBroken(Exception):
-    """A template cannot be rendered or translated. Not a NodesideError: it is a bug of ours."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +86,7 @@ class InstallSettings:
 
 def manifests(installation: InstallSettings) -> tuple[Document, ...]:
     """Return the definitions first, then what the controller needs, then the controller."""
-    parts = manifests_by_template(installation)
+    parts = manifests_by_file(installation)
     return (*crds(), *(document for part in parts.values() for document in part))
 
 
@@ -127,12 +96,16 @@ def manifests_of_any(namespace: str) -> tuple[Document, ...]:
     return manifests(InstallSettings(namespace, openshift=True, service_monitor=True))
 
 
-def manifests_by_template(installation: InstallSettings) -> dict[str, list[Document]]:
-    """Return everything except the definitions, by template name."""
+def manifests_by_file(installation: InstallSettings) -> dict[str, list[Document]]:
+    """Return everything except the definitions, by the names of FILES."""
     check(installation)
-    values = values_of(installation)
-    names = (name for name in TEMPLATES if values.get(ONLY_IF.get(name, ""), True))
-    return {name: _documents(name, values) for name in names}
+    names = (name for name in FILES if getattr(installation, ONLY_IF.get(name, ""), True))
+    return {name: list(_read(FILES[name], installation)) for name in names}
+
+
+def text_of(path: str) -> str:
+    """Return the text of a file of deploy/."""
+    return (_DEPLOY / path).read_text()
 
 
 def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
@@ -175,90 +148,70 @@ def _check_image(image: str, what: str, name: str) -> None:
         raise NotInstallable(f"{image!r} is no pull spec of {what}", hint=hint)
 
 
-def values_of(installation: InstallSettings) -> dict[str, Any]:
-    """Return the values that templates may use: the options and the constants."""
-    options = {each.name: getattr(installation, each.name) for each in fields(installation)}
-    lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}
-    return options | lists | {"proxy": sorted(installation.proxy.items())} | constants()
-
-
-def constants() -> dict[str, Any]:
-    """Return the values that templates may use and that no option sets."""
-    return {
-        "controller": CONTROLLER,
-        "driver": DRIVER,
-        "device_agent": DEVICE_AGENT,
-        "eviction": EVICTION,
-        "cordoned": CORDONED,
-        "scc": DRIVER,
-        "group": API_GROUP,
-        "states": [state.value for state in State],
-        "state_label": _in_cel(STATE_LABEL),
-        "feature_prefix": _in_cel(FEATURE_PREFIX),
-        "feature_limit": FEATURE_LIMIT,
-        "dra_driver": _in_cel(DRA_DRIVER),
-        "texts": [camel_case(name) for name in _TEXTS],
-        "text_limit": REPORT_TEXT,
-        "item_limit": REPORT_ITEMS,
-        "our_labels": _OUR_LABELS,
-        "health_port": HEALTH_PORT,
-        "metrics": METRICS,
-        "metrics_port": METRICS_PORT,
-        "metrics_path": METRICS_PATH,
-        "reader": METRICS_READER,
-        "explain": EXPLAIN,
-        "preflight": PREFLIGHT,
-        "certificate": CERTIFICATE,
-    }
-
-
-def _in_cel(pattern: NamePattern) -> str:
-    """Return the CEL expression of a name that is made of a driver's."""
-    before, after = (quoted(text) if text else "" for text in pattern)
-    return " + ".join(filter(None, (before, "variables.driver", after)))
-
-
-def template(name: str) -> str:
-    """Return the text of a template of TEMPLATES."""
-    return file_text(f"{name}.yaml.j2")
-
-
-def file_text(path: str) -> str:
-    """Return the text of a file in the template directory."""
-    return (files("cluster.install") / "templates" / path).read_text()
-
-
-def fill(path: str, values: Mapping[str, Any]) -> str:
-    """Render a file of the template directory as text. Raises TemplateBroken."""
-    import jinja2
-
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
-    environment.filters |= {"tojson": quoted, "block": _block}
-    try:
-        return environment.from_string(file_text(path)).render(values) + "\n"
-    except jinja2.TemplateError as exc:
-        raise TemplateBroken(f"the template {path} cannot be used: {exc}") from exc
-
-
-def _documents(name: str, values: Mapping[str, Any]) -> list[Document]:
+def _read(path: str, installation: InstallSettings) -> Iterator[Document]:
+    """Yield the documents of a file of deploy/, as `installation` has them."""
     import yaml
 
-    path = f"{name}.yaml.j2"
-    try:
-        return [each for each in yaml.safe_load_all(fill(path, values)) if each is not None]
-    except yaml.YAMLError as exc:
-        raise TemplateBroken(f"the template {path} cannot be used: {exc}") from exc
+    for document in yaml.safe_load_all(text_of(path)):
+        _set_namespace(document, installation.namespace)
+        if document["kind"] == "Deployment":
+            _set_controller(document["spec"], installation)
+        if installation.openshift:
+            _set_openshift(document, installation.namespace)
+        yield document
 
 
-def quoted(value: Any) -> str:
-    """Return a value as JSON, which is valid YAML and CEL. Jinja's own filter escapes for HTML."""
-    return json.dumps(value, default=str)  # str() of an undefined value raises its error
+def _set_namespace(document: Document, namespace: str) -> None:
+    if document["kind"] == "Namespace":
+        document["metadata"]["name"] = namespace
+    for place in (document["metadata"], *document.get("subjects", ())):
+        if place.get("namespace") == NAMESPACE:
+            place["namespace"] = namespace
 
 
-def _block(value: Any) -> str:
-    """Return the YAML after a key and its colon: a block for a non-empty collection, or inline."""
-    import yaml
+def _set_controller(spec: Document, installation: InstallSettings) -> None:
+    pod = spec["template"]["spec"]
+    [container] = pod["containers"]
+    spec["replicas"] = installation.replicas
+    pod["tolerations"] = [dict(each) for each in installation.tolerations]
+    if installation.node_selector:
+        pod["nodeSelector"] = dict(installation.node_selector)
+    if installation.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in installation.pull_secrets]
+    container["image"] = installation.image
+    container["resources"] = dict(installation.resources)
+    container["args"] += _arguments(installation)
 
-    if not value or not isinstance(value, dict | list):
-        return " " + quoted(value)
-    return "\n" + indent(yaml.safe_dump(value, sort_keys=False).rstrip(), "  ")
+
+def _arguments(installation: InstallSettings) -> Iterator[str]:
+    if installation.openshift:
+        yield f"--scc={DRIVER}"
+    for name in installation.pull_secrets:
+        yield f"--pull-secret={name}"
+    if installation.ca_config_map:
+        yield f"--ca-config-map={installation.ca_config_map}"
+    for name, value in sorted(installation.proxy.items()):
+        yield f"--proxy={name}={value}"
+    if installation.agent_image:
+        yield f"--agent-image={installation.agent_image}"
+    yield from installation.arguments
+
+
+def _set_openshift(document: Document, namespace: str) -> None:
+    """Set what deploy/openshift/kustomization.yaml patches, and the certificate of metrics."""
+    metadata = document["metadata"]
+    match document["kind"]:
+        case "Namespace":
+            metadata["labels"]["security.openshift.io/scc.podSecurityLabelSync"] = "false"
+            metadata["annotations"] = {"openshift.io/node-selector": ""}
+        case "Service":
+            certificate = "service.beta.openshift.io/serving-cert-secret-name"
+            metadata["annotations"] = {certificate: METRICS}
+        case "ServiceMonitor":
+            document["spec"]["endpoints"][0]["tlsConfig"] = {
+                "caFile": "/etc/prometheus/configmaps/serving-certs-ca-bundle/service-ca.crt",
+                "serverName": f"{METRICS}.{namespace}.svc",
+            }
+        case "Deployment":
+            user = document["spec"]["template"]["spec"]["securityContext"]
+            del user["runAsUser"], user["runAsGroup"]  # OpenShift chooses them

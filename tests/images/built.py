@@ -27,7 +27,7 @@ EDU = "localhost/edu:1.0.0"
 EPOCH = "1700000000"  # seconds; the time of all files
 
 _LONG, _SHORT = patience(3600.0), patience(30.0)  # seconds
-_SOURCES = ("images", "nodeside", "cluster", "examples/edu")
+_SOURCES = ("images", "nodeside", "cluster", "charts", "deploy", "examples/edu")
 _NEEDS_MIB = 4096
 
 

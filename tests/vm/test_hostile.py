@@ -132,7 +132,7 @@ def standing(machine: Machine, warm: WarmDriver) -> Iterator[Pod]:
 
 
 @pytest.fixture
-def served_kinds(standing: Pod) -> Iterator[Pod]:
+def served(standing: Pod) -> Iterator[Pod]:
     """The same pod, on a node that has no driver."""
     standing.forget()
     yield standing

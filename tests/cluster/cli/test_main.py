@@ -92,7 +92,7 @@ from importlib import metadata
 from cluster.cli import extra, main
 sys.modules |= dict.fromkeys(extra.PACKAGES)
 {more}
-sys.argv = ["nodeside-cluster", "manifests", "--image", "x"]
+sys.argv = ["nodeside-cluster", "status"]
 main.main()
 """
 
@@ -108,7 +108,7 @@ def test_in_a_checkout_without_the_extra_it_says_how_to_install_it() -> None:
 
     assert done.exit_code == ExitCode.SYSTEM
     assert done.errors == (
-        "error: nodeside-cluster needs Python packages that are not installed, such as jinja2\n"
+        "error: nodeside-cluster needs Python packages that are not installed, such as urllib3\n"
         f"hint: install them: {sys.executable} -m pip install --editable '{TOP}[cluster]'\n"
     )
 

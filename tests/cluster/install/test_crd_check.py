@@ -19,7 +19,7 @@ from tests.cluster.fakes.scripted import Said, ScriptedServer
 PATH = f"/openapi/v3/apis/{API_VERSION}"
 
 
-def served_kinds() -> dict[str, Any]:
+def served() -> dict[str, Any]:
     """What an API server publishes of our definitions."""
     return {
         crd["spec"]["names"]["kind"]: copy.deepcopy(

@@ -44,7 +44,7 @@ SLOW = settings(max_examples=tries(150), suppress_health_check=list(HealthCheck)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def served_kinds(control_plane: ControlPlane) -> None:
+def served(control_plane: ControlPlane) -> None:
     install_crds(control_plane)
 
 

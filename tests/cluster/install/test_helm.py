@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -16,16 +16,13 @@ import jsonschema
 import pytest
 import yaml
 
-from cluster.install.helm import LATER, chart
-from cluster.install.helm_templates import Later, go_template
+from cluster.install import helm
+from cluster.install.helm import chart
 from cluster.install.kustomize import KUSTOMIZATION, NAMES, base
 from cluster.install.manifests import (
     InstallSettings,
     NotInstallable,
-    TemplateBroken,
-    constants,
     manifests,
-    values_of,
 )
 from nodeside import __version__
 from nodeside.spec.image_names import DIGEST, PLAIN, TAG
@@ -154,12 +151,23 @@ def test_a_wrong_value_is_refused_by_the_schema(wrong: Mapping[str, Any]) -> Non
         jsonschema.validate({**chosen(), **wrong}, schema())
 
 
-def test_every_field_of_an_installation_is_a_question_of_the_chart() -> None:
-    assert {*LATER} == {*values_of(InstallSettings())} - {*constants()}
+def test_every_field_of_an_installation_is_a_value_of_the_chart() -> None:
+    """The namespace is the release's; that it may be part of it is the chart's own."""
+    assert len(helm.values(CHOSEN)) == len(fields(CHOSEN)) - 1
+    assert {*helm.values(CHOSEN)} == {*chosen()} - {"namespace"}
+    assert helm.values(CHOSEN).items() <= chosen().items()
+
+
+def test_a_value_takes_the_place_of_the_default_and_of_nothing_else() -> None:
+    usual, other = usual_chart()["values.yaml"], chart(CHOSEN)["values.yaml"]
+    comments = [line for line in usual.splitlines() if line.startswith("#")]
+    assert [line for line in other.splitlines() if line.startswith("#")] == comments
+    assert [*yaml.safe_load(other)] == [*yaml.safe_load(usual)]
+    assert chart(CHOSEN) | {"values.yaml": ""} == dict(usual_chart()) | {"values.yaml": ""}
 
 
 @pytest.mark.slow
-def test_every_question_is_asked_with_a_value_that_exists() -> None:
+def test_templates_read_values_that_exist() -> None:
     files = usual_chart()
     text = "".join(files[name] for name in files if name.startswith("templates/"))
     for path in re.findall(r"\.Values\.([A-Za-z.]+)", text):
@@ -167,75 +175,6 @@ def test_every_question_is_asked_with_a_value_that_exists() -> None:
         for key in path.split("."):
             assert key in found, path
             found = found[key]
-
-
-# --- Jinja in Helm's words --------------------------------------------------------------------
-
-
-def translated(text: str) -> str:
-    later = {
-        "name": Later("$.Values.name"),
-        "flag": Later("$.Values.flag"),
-        "items": Later("$.Values.items", each="$item.name"),
-        "pairs": Later("$.Values.pairs"),
-    }
-    return go_template(text, {"fixed": "a", "listed": ["x", "y"]}, later)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a: {{ name | tojson }}", "a: {{ $.Values.name | toJson }}\n"),
-        ("a: {{ fixed | tojson }}", 'a: "a"\n'),
-        (
-            'a: {{ ("100%-" ~ name ~ "-" ~ fixed) | tojson }}',
-            'a: {{ printf "100%%-%s-a" $.Values.name | toJson }}\n',
-        ),
-        ("a\n{%- if flag %}\nb\n{%- endif %}", "a\n{{- if $.Values.flag }}\nb\n{{- end }}\n"),
-        (
-            "a\n{%- if not flag and name %}\nb\n{%- else %}\nc\n{%- endif %}",
-            "a\n{{- if (and (not $.Values.flag) $.Values.name) }}\nb\n{{- else }}\nc\n{{- end }}\n",
-        ),
-        (
-            "a\n{%- for item in items %}\n{{ item | tojson }}\n{%- endfor %}",
-            "a\n{{- range $item := $.Values.items }}\n{{ $item.name | toJson }}\n{{- end }}\n",
-        ),
-        (
-            'a\n{%- for key, value in pairs %}\n{{ (key ~ "=" ~ value) | tojson }}\n{%- endfor %}',
-            (
-                "a\n{{- range $key, $value := $.Values.pairs }}"
-                '\n{{ printf "%s=%s" $key $value | toJson }}\n{{- end }}\n'
-            ),
-        ),
-        ("{% for each in listed %}{{ each }}{% endfor %}", "xy\n"),
-        (
-            "{% macro m(x) %}{{ x | tojson }}{% endmacro %}{{ m(name) }}",
-            "{{ $.Values.name | toJson }}\n",
-        ),
-    ],
-)
-def test_a_template_is_put_into_helms_words(text: str, words: str) -> None:
-    assert translated(text) == words
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: {{ name }}", r"a value without `\| tojson`: \$\.Values\.name"),
-        ("{% if name == 'x' %}b{% endif %}", "this question has no translation"),
-        ("{% if fixed %}a{% elif flag %}b{% endif %}", "elif has no translation"),
-        ("{% if flag %}a{% elif fixed %}b{% endif %}", "elif has no translation"),
-        ("{% for i in items | list %}{% endfor %}", "this loop has no translation"),
-        ("{{ 'a' if flag else 'b' }}", "is not known yet"),
-        ("{{ items | join(',') }}", "is not known yet"),
-        ("{{ name == 'x' }}", "is not known yet"),
-        ("a: '{{ '{{' }}'", "two braces in its text"),
-        ("{{ nothing }}", "'nothing' is undefined"),
-    ],
-)
-def test_what_cannot_be_put_into_helms_words_is_an_error(text: str, message: str) -> None:
-    with pytest.raises(TemplateBroken, match=message):
-        translated(text)
 
 
 # --- the base ---------------------------------------------------------------------------------
@@ -263,7 +202,7 @@ def test_what_is_in_other_namespaces_finds_back_from_an_overlay() -> None:
         "no-namespace",
     ], "an overlay has to put right what is new here"
     target = found[2]["replacements"][0]["targets"][0]
-    assert target["fieldPaths"] == ["subjects.[namespace=drivers].namespace"]
+    assert target["fieldPaths"] == ["subjects.*.namespace"]
     assert re.fullmatch(found[3]["target"]["kind"], "ValidatingAdmissionPolicyBinding")
     assert not re.fullmatch(found[3]["target"]["kind"], "Namespace")
 

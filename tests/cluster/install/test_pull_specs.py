@@ -71,9 +71,8 @@ def test_the_controller_is_told_the_agents_image_in_every_form(
     assert bool(chosen["repository"]) is bool(said)
     template = (tmp_path / "chart" / "templates" / "controller.yaml").read_text()
     assert (
-        '{{- if (include "nodeside.pullSpec" $.Values.agentImage) }}\n'
-        '            - {{ printf "--agent-image=%s" (include "nodeside.pullSpec" '
-        "$.Values.agentImage) | toJson }}\n"
+        '{{- with include "nodeside.pullSpec" .Values.agentImage }}\n'
+        '            - {{ printf "--agent-image=%s" . | quote }}\n'
     ) in template
 
 

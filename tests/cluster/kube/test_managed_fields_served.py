@@ -62,7 +62,7 @@ def overwrite(control_plane: ControlPlane, document: dict[str, Any]) -> None:
     apply(control_plane, document)
 
 
-def served_kinds(control_plane: ControlPlane, document: dict[str, Any]) -> DaemonSetObject:
+def served(control_plane: ControlPlane, document: dict[str, Any]) -> DaemonSetObject:
     return daemonset_from(control_plane.do("GET", path(document)))
 
 

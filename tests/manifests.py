@@ -1,0 +1,46 @@
+"""The files of charts/ and deploy/ that are written from others.
+
+    .venv/bin/python -m tests.manifests
+
+The definitions come from the schema in the code. Templates of the chart in which nothing is set but
+the namespace come from the files of deploy/, which are written by hand, as all the rest is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from cluster.install.crds import crds
+from cluster.install.manifests import to_yaml
+from tests import TOP
+
+CHART, DEPLOY = TOP / "charts" / "nodeside", TOP / "deploy"
+NAMESPACE = "{{ .Release.Namespace | quote }}"
+PLAIN = ("accounts", "admission", "people")
+
+
+@cache
+def texts() -> Mapping[Path, str]:
+    """Each file with its text."""
+    made = {}
+    for crd in crds():
+        for directory in (CHART, DEPLOY):
+            made[directory / "crds" / f"{crd['metadata']['name']}.yaml"] = to_yaml([crd])
+    for name in PLAIN:
+        made[CHART / "templates" / f"{name}.yaml"] = _template(f"base/{name}.yaml")
+    constraints = _template("openshift/openshift.yaml")
+    wrapped = f"{{{{- if .Values.openshift }}}}\n{constraints}{{{{- end }}}}\n"
+    return made | {CHART / "templates" / "openshift.yaml": wrapped}
+
+
+def _template(name: str) -> str:
+    text = (DEPLOY / name).read_text()
+    return re.sub(r"^( +namespace:) nodeside$", rf"\1 {NAMESPACE}", text, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    for path, text in texts().items():
+        path.write_text(text)
