@@ -21,7 +21,7 @@ def chart(defaults: InstallSettings) -> dict[str, str]:
     """Return the files of the chart by their paths in its directory."""
     check(defaults)
     paths = (path for path in sorted(_CHART.rglob("*")) if path.is_file())
-    files = {str(path.relative_to(_CHART)): path.read_text() for path in paths}
+    files = {str(path.relative_to(_CHART)): path.read_text(encoding="utf-8") for path in paths}
     for name, value in values(defaults).items():
         files[_VALUES] = _replace_value(files[_VALUES], name, value)
     return files

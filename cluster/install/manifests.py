@@ -105,7 +105,7 @@ def manifests_by_file(installation: InstallSettings) -> dict[str, list[Document]
 
 def text_of(path: str) -> str:
     """Return the text of a file of deploy/."""
-    return (_DEPLOY / path).read_text()
+    return (_DEPLOY / path).read_text(encoding="utf-8")
 
 
 def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:

@@ -40,6 +40,18 @@ def test_the_context_has_what_the_images_copy_and_nothing_else() -> None:
     assert set(admitted) == {source for image in OURS for source, _ in copies(image)}
 
 
+def test_the_controllers_image_has_the_files_that_links_of_the_package_lead_to() -> None:
+    """The links stay out of the context: an engine would copy them as they are."""
+    ignored = (TOP / ".dockerignore").read_text().splitlines()
+    copied = dict(copies(CONTROLLER))
+    links = [path for path in (TOP / "cluster").rglob("*") if path.is_symlink()]
+    assert {path.name for path in links} == {"charts", "deploy"}
+    for link in links:
+        name = str(link.relative_to(TOP))
+        assert name in ignored
+        assert copied[str(link.resolve().relative_to(TOP))].endswith(f"/{name}")
+
+
 # What starts in a container of each image, and what is packed there for the toolkit container.
 STARTS = {
     DRIVER: ["driver.cli", "spec.cli", "completion", "__main__", "toolkit_sidecar.cli"],
