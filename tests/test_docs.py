@@ -56,7 +56,7 @@ FOREIGN = {
         "--force-conflicts",
         "--include-crds",
         "--server-side",
-        "--set",
+        "--values",
     ),
     *("--strict", "--import", "--rm", "--docker-server"),
     *("--take-ownership", "--clusterrole", "--role", "--serviceaccount", "--user"),
