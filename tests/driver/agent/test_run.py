@@ -35,6 +35,7 @@ from nodeside.protocol.ready_file import read_ready, ready_path
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import check_node_driver
 from nodeside.system import process
+from nodeside.system.child import run_in_child
 from nodeside.system.clock import Clock
 from nodeside.system.uevents import Uevent
 from tests import console
@@ -723,6 +724,7 @@ def test_what_a_build_delivered_and_cannot_be_read_is_not_built_again_at_every_p
         assert os.getpid() != parent, "the file of a vendor is read in a child"
         os.kill(os.getpid(), signal.SIGKILL)
 
+    monkeypatch.setattr("nodeside.driver.module.modulefile.run_in_child", run_in_child)
     monkeypatch.setattr("nodeside.driver.module.modulefile.parse_module", fatal)
     stop = threading.Event()
     sidecar = threading.Thread(target=answer, args=(stop,))
