@@ -14,6 +14,9 @@ UNIT := not (vm or toolkit or cluster or registry or slow)
 # page tables. Pages of 2 MB make it 2 ms. glibc's malloc asks for them, Python's own does not.
 LARGE_PAGES := PYTHONMALLOC=malloc GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
+# Temporary files are in memory then (tests/conftest.py), so that only those of failures are kept.
+KEEP_FEW := --override-ini tmp_path_retention_policy=failed
+
 # What else `make test` does only in part.
 IN_FULL := --every-chapter -m 'long and not vm' tests/driver tests/cluster
 PACKAGES := --every-chapter tests/vm/test_dkms_packages.py
@@ -46,7 +49,7 @@ test:
 # What Python compiles is kept, whatever the environment says: a third of the time, if it is not.
 unit:
 	@scripts/setup test
-	@PYTHONDONTWRITEBYTECODE= $(LARGE_PAGES) .venv/bin/python -m pytest -m '$(UNIT)' --hypothesis-profile quick $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(LARGE_PAGES) .venv/bin/python -m pytest -m '$(UNIT)' --hypothesis-profile quick $(KEEP_FEW) $(ARGS)
 
 images:
 	@images/build all $(ARGS)

@@ -262,8 +262,10 @@ def pytest_configure(config: pytest.Config) -> None:
     measured()  # before the processes start that run the tests: it is in their environment
     required = config.getoption("--all-tiers") and not config.getoption("collectonly")
     config.pluginmanager.register(Tiers(config, required=required), "tiers")
-    from tests.room import Room  # late: what it imports is to be rewritten
+    from tests.room import Room, place_in_memory  # late: what it imports is to be rewritten
 
+    if config.getoption("--hypothesis-profile") == "quick" and (place := place_in_memory()):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))  # of pytest's tmp_path
     config.pluginmanager.register(Room(config), "room")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from nodeside.system import process
 from tests import TOP
 from tests.console import LONG
-from tests.room import NEEDS, Machine, Room, free_memory, lacking, selected
+from tests.room import NEEDS, Machine, Room, free_memory, lacking, place_in_memory, selected
 
 GIB = 1024  # MiB
 FILLED = ("archive", "roots", "fresh", "kernels", "nodes", "kubelets", "labs", "images")
@@ -35,6 +36,23 @@ def machine(place: Path, *, memory: int = 64 * GIB, disk: int = 64 * GIB) -> Mac
         memory=lambda: memory,
         disk=lambda _: disk,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "blocks", "taken"),
+    [(0, 1 << 20, True), (os.ST_NOEXEC, 1 << 20, False), (0, 1 << 14, False)],
+)
+def test_a_place_in_memory_is_taken_if_programs_run_there_and_it_is_large_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: int, blocks: int, taken: bool
+) -> None:
+    there = SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_flag=options)
+    monkeypatch.setattr(os, "statvfs", lambda _: there)
+    monkeypatch.setattr("tests.room.free_memory", lambda: 64 * GIB)
+    assert place_in_memory(tmp_path) == (tmp_path if taken else None)
+
+
+def test_where_there_is_no_place_in_memory_none_is_taken(tmp_path: Path) -> None:
+    assert place_in_memory(tmp_path / "shm") is None
 
 
 def test_a_large_machine_lacks_nothing(tmp_path: Path) -> None:
