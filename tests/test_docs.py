@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 
 import cluster
 import nodeside
@@ -25,6 +24,7 @@ from nodeside.errors import ExitCode
 from nodeside.protocol.build_records import FailureKind
 from nodeside.spec.document import parse as parse_driver
 from nodeside.toolkit_sidecar import cli as sidecar
+from tests import yaml_in_c as yaml
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text()

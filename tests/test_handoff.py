@@ -19,11 +19,11 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from nodeside.errors import ExitCode
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
+from tests import yaml_in_c as yaml
 from tests.driver.fakes.node import module_bytes
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit, SidecarProcess, until
 

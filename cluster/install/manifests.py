@@ -112,10 +112,11 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
     """Return the documents as one text; keys keep their order."""
     import yaml
 
-    return "".join(
-        "---\n" + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
-        for document in documents
-    )
+    def text_of(document: Mapping[str, Any]) -> str:
+        writer = yaml.CSafeDumper  # in C: the same text, at a fifth of the cost
+        return yaml.dump(document, Dumper=writer, sort_keys=False, allow_unicode=True, width=100)
+
+    return "".join(f"---\n{text_of(document)}" for document in documents)
 
 
 def check(installation: InstallSettings) -> None:
@@ -152,7 +153,7 @@ def _read(path: str, installation: InstallSettings) -> Iterator[Document]:
     """Yield the documents of a file of deploy/, as `installation` has them."""
     import yaml
 
-    for document in yaml.safe_load_all(text_of(path)):
+    for document in yaml.load_all(text_of(path), Loader=yaml.CSafeLoader):
         _set_namespace(document, installation.namespace)
         if document["kind"] == "Deployment":
             _set_controller(document["spec"], installation)

@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 import nodeside
 from cluster.model.snapshot import Settings
@@ -18,6 +17,7 @@ from nodeside.device_agent.allocation import Given, given
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
 from nodeside.spec import Driver, load
+from tests import yaml_in_c as yaml
 from tests.images.containerfile import copies
 
 FPGA = Path(__file__).parents[2] / "examples" / "fpga"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.render.templates import documents
 from nodeside.spec.document import load
 from nodeside.spec.fleet import DEVICES_STAGE
+from tests import yaml_in_c as yaml
 
 STACK = Path("examples/edu/stack")
 KUSTOMIZATION = yaml.safe_load((STACK / "kustomization.yaml").read_text())

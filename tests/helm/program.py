@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nodeside.system import process
+from tests import yaml_in_c as yaml
 from tests.controlplane.binaries import (
     Say,
     Tool,

@@ -15,12 +15,12 @@ from typing import Any
 
 import psutil
 import requests
-import yaml
 
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.snapshot import Settings
 from cluster.options.devices.agent_manifests import device_agent
 from nodeside.system import process
+from tests import yaml_in_c as yaml
 from tests.device_agent.agent_process import EDU
 from tests.device_agent.node import driver
 from tests.monitoring.rules import SCRAPE, program, write_rules

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests import TOP
+from tests import yaml_in_c as yaml
 
 DIRECTORY = TOP / "examples" / "monitoring"
 RULE = yaml.safe_load((DIRECTORY / "prometheusrule.yaml").read_text())

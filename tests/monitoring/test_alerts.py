@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from nodeside.system import process
+from tests import yaml_in_c as yaml
 from tests.monitoring.rules import ALERTS, program, write_rules
 from tests.patience import patience
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.manager.metrics import HISTOGRAMS
 from cluster.model.names import NAMESPACE
+from tests import yaml_in_c as yaml
 from tests.monitoring.dashboards import console, grafana
 from tests.monitoring.dashboards.files import CONSOLE, DASHBOARDS, GRAFANA, asked, files, read
 from tests.monitoring.dashboards.model import COLUMNS, Kind, Panel, ref

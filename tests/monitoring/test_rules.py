@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cluster.cli.main import root
 from cluster.manager.metrics import FAMILIES
@@ -16,6 +15,7 @@ from cluster.options.devices.agent_manifests import METRICS_PORT
 from nodeside.spec.fleet import DEVICES_STAGE
 from nodeside.system import process
 from tests import TOP
+from tests import yaml_in_c as yaml
 from tests.monitoring.exposed import exposed, known
 from tests.monitoring.rules import ALERTS, DIRECTORY, RULE, SCRAPE, program, write_rules
 from tests.patience import patience

@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-import yaml
 
 from nodeside.driver.handoff.source import source_digest
 from nodeside.driver.handoff.source_tree import NotSource
@@ -21,6 +20,7 @@ from nodeside.trial import scaffold
 from nodeside.trial.owned_place import owned_place
 from nodeside.trial.target.draft import Draft
 from nodeside.trial.target.side_file import Extras, read_side_file
+from tests import yaml_in_c as yaml
 
 EDU = "pci:v00001234d000011E8sv*sd*bc*sc*i*"
 CHIP = "pci:v00001D0Fd0000F000sv*sd*bc*sc*i*"

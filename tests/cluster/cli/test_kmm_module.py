@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.cli.kmm_module import convert
 from cluster.render.templates import documents
 from nodeside.errors import ExitCode, SpecError
 from nodeside.spec.document import read_text
+from tests import yaml_in_c as yaml
 
 Place = tuple[Any, ...]
 

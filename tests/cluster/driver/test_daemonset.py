@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 import pytest
-import yaml
 
 from cluster.driver.daemonset import daemonset, differs
 from cluster.driver.node_policy import policy_map
@@ -43,6 +42,7 @@ from nodeside.spec.document import parse
 from nodeside.system.host import Host
 from nodeside.trial.machine import containers
 from tests import TOP
+from tests import yaml_in_c as yaml
 from tests.cluster.fakes.daemonsets import CASES, COREOS, OPENSHIFT, POOL, wanted
 from tests.cluster.fakes.model import EDU, document
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from cluster.cache.drain_pods import list_consumers
@@ -23,6 +22,7 @@ from cluster.model.names import DEVICE_AGENT
 from cluster.options.drain.pods import demand_of, evicts
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse
+from tests import yaml_in_c as yaml
 from tests.cluster.fakes.driverpods import identity, make_pod
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes

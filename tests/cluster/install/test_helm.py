@@ -14,7 +14,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from cluster.install import helm
 from cluster.install.helm import chart
@@ -26,6 +25,7 @@ from cluster.install.manifests import (
 )
 from nodeside import __version__
 from nodeside.spec.image_names import DIGEST, PLAIN, TAG
+from tests import yaml_in_c as yaml
 
 IMAGE = "registry.example.com:5000/nodeside-cluster:1.0"
 CHOSEN = InstallSettings(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.install.directory import write_directory
 from cluster.install.helm import chart
@@ -17,6 +16,7 @@ from cluster.install.manifests import InstallSettings, manifests, to_yaml
 from cluster.kube.client import Api, connect
 from cluster.kube.resources import DRIVERS, resource_of
 from cluster.model.names import CONTROLLER
+from tests import yaml_in_c as yaml
 from tests.cluster.fakes.installed import install_all
 from tests.cluster.fakes.same import different
 from tests.cluster.fakes.settings import IMAGE, SETTINGS

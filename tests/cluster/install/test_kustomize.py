@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.install.directory import write_directory
 from cluster.install.kustomize import KUSTOMIZATION, base
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.names import CONTROLLER
 from nodeside.system.process import Completed
+from tests import yaml_in_c as yaml
 from tests.cluster.fakes.same import different
 from tests.cluster.fakes.settings import IMAGE, SETTINGS
 from tests.controlplane.controlplane import ControlPlane

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.cli.main import root
 from cluster.install.manifests import (
@@ -36,6 +35,7 @@ from cluster.model.names import (
 from cluster.model.snapshot import Settings
 from nodeside.driver.announce.api import CALLER
 from tests import TOP
+from tests import yaml_in_c as yaml
 
 GOLDEN = TOP / "tests" / "cluster" / "golden" / "manifests"
 KINDS = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from cluster.cli.main import root
 from cluster.install.kustomize import KUSTOMIZATION
 from cluster.install.pull_specs import beside
+from tests import yaml_in_c as yaml
 
 DIGEST = "sha256:" + "a" * 64
 CONTROLLER = "registry.example.com/nodeside-cluster:1.0"

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cluster.driver.daemonset import daemonset
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.parse import driver_from
@@ -23,6 +21,7 @@ from cluster.options.unload.pod import unload_pod
 from cluster.render.templates import documents
 from nodeside.spec import Driver
 from tests import TOP
+from tests import yaml_in_c as yaml
 from tests.cluster.fakes.daemonsets import COREOS, wanted
 from tests.cluster.fakes.model import document
 

@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.install.manifests import InstallSettings
 from cluster.model.names import NAMESPACE, OURS, TELLING
@@ -26,6 +25,7 @@ from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import Driver
 from nodeside.toolkit_sidecar.cli import _parser as sidecar_parser
 from tests import TOP
+from tests import yaml_in_c as yaml
 from tests.cluster.fakes.model import document
 from tests.controlplane.controlplane import ControlPlane
 from tests.images.containerfile import settings as image_settings

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from nodeside.driver.bundle.archive import pack, unpack
 from nodeside.driver.bundle.bundle import SIGNATURE
@@ -20,6 +19,7 @@ from nodeside.errors import ExitCode
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
 from nodeside.system import process
 from nodeside.system.host import Kernel
+from tests import yaml_in_c as yaml
 from tests.driver.fakes.keys import make_pair
 from tests.driver.fakes.node import module_bytes
 from tests.driver.fakes.pages import compare

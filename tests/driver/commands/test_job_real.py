@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from nodeside.driver.handoff.provide import command, provide
 from nodeside.driver.module.modulefile import read_module
@@ -21,6 +20,7 @@ from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
+from tests import yaml_in_c as yaml
 from tests.driver.fakes.registry import registry
 from tests.patience import patience
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from nodeside.driver.agent import run as agent_run
 from nodeside.driver.bringup.attempt import Attempt
@@ -35,6 +34,7 @@ from nodeside.protocol.build_records import Toolchain
 from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system.host import Host, Kernel
+from tests import yaml_in_c as yaml
 from tests.console import Done, nodeside
 from tests.driver.fakes.kernel import (
     RELEASE,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from nodeside.driver.ladder import variants
 from nodeside.driver.ladder.variants import build_for, fits
@@ -18,6 +17,7 @@ from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec.model import Build, Kernels, Variant
 from nodeside.system.host import Kernel
 from nodeside.trial.workshop import Workshop
+from tests import yaml_in_c as yaml
 from tests.driver.fakes.node import FakeNode
 from tests.vm.hostbuilds import HostBuilds
 
