@@ -6,7 +6,6 @@ Stdlib only.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 API_GROUP = "nodeside.io"
 API_VERSION = f"{API_GROUP}/v1alpha1"
@@ -21,24 +20,9 @@ FEATURE_LIMIT = 258
 ADMITTED_VARIABLE = "NODESIDE_ADMITTED"
 
 
-class NamePattern(NamedTuple):
-    """What a name that is made of a driver's has before and after it."""
-
-    before: str
-    after: str
-
-    def of(self, driver: str) -> str:
-        return f"{self.before}{driver}{self.after}"
-
-
-STATE_LABEL = NamePattern(f"{API_GROUP}/", ".state")
-FEATURE_PREFIX = NamePattern(f"feature.{API_GROUP}/", ".")
-DRA_DRIVER = NamePattern("", f".{API_GROUP}")
-
-
 def state_label(driver: str) -> str:
     """Return the key of the node label that holds a `State`."""
-    return STATE_LABEL.of(driver)
+    return f"{API_GROUP}/{driver}.state"
 
 
 def assigned_label(driver: str) -> str:
@@ -51,7 +35,7 @@ def feature_prefix(driver: str) -> str:
 
     A driver's name has no dot, so none of them is a label of another driver.
     """
-    return FEATURE_PREFIX.of(driver)
+    return f"feature.{API_GROUP}/{driver}."
 
 
 def driver_of_feature(key: str) -> str:
@@ -65,7 +49,7 @@ def dra_driver(driver: str) -> str:
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
     """
-    return DRA_DRIVER.of(driver)
+    return f"{driver}.{API_GROUP}"
 
 
 def node_driver_name(driver: str, node: str) -> str:
