@@ -55,8 +55,7 @@ class Resolved:
 def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
     """Run the chain of toolkit_image.py with the settings of a Driver, or with the defaults.
 
-    Evidence from nodes about an image is left out, since the question is not about a node. Raises
-    NoSuchObject, and KernelNeeded if the image depends on the kernel and none is given.
+    Raises NoSuchObject, and KernelNeeded if the image depends on the kernel and none is given.
     """
     chain = _read_chain(api, driver) if driver else Toolkit()
     if not pool.kernel and _KERNEL in chain.image_template:

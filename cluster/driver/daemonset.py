@@ -14,7 +14,6 @@ from cluster.driver.pod import DaemonSetInput, Document, pod
 from cluster.driver.revisions import owner
 from cluster.kube.comparison import holds
 from cluster.kube.managed_fields import ExistingObject, has_additions, over
-from cluster.model.annotations import encode_refusals
 from cluster.model.names import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
@@ -25,7 +24,6 @@ from cluster.model.names import (
     KERNEL_NOTE,
     LINK_NOTE,
     OS_VERSION_NOTE,
-    REFUSED_NOTE,
     TOOLKIT_NOTE,
     object_labels,
 )
@@ -72,7 +70,7 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObje
 
 def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
     """Return the values stored in its labels and annotations."""
-    notes = found.applied, found.toolkit, found.link, found.refused
+    notes = found.applied, found.toolkit, found.link
     return found.pool, found.driver, found.revision, *notes
 
 
@@ -99,7 +97,6 @@ def _object_metadata(wanted: DaemonSetInput) -> Document:
             TOOLKIT_NOTE: wanted.toolkit,
             LINK_NOTE: wanted.link,
             **({FELL_BACK_NOTE: wanted.fell_back} if wanted.fell_back else {}),
-            **({REFUSED_NOTE: encode_refusals(wanted.refused)} if wanted.refused else {}),
         },
         "ownerReferences": owner(wanted.owner),
     }

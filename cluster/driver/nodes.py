@@ -29,6 +29,7 @@ from cluster.model.snapshot import (
 )
 from cluster.model.states import Boot, Health, Place
 from cluster.model.waiting import Waiting, waiting_message
+from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from nodeside.spec import Driver
@@ -36,6 +37,7 @@ from nodeside.spec.model import Upgrade
 from nodeside.spec.pci import PciId
 
 _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
+_OF_THE_TOOLKIT = frozenset(kind.reason for kind in FailureKind if kind.of_the_toolkit)
 
 
 class Observations(NamedTuple):
@@ -91,6 +93,17 @@ class DriverNode:
         """Returns why its pod cannot pull the driver image, "" if it can."""
         why = cannot_pull(self.pod) if self.pod else None
         return str(why) if why else ""
+
+    @property
+    def refused_toolkit(self) -> str:
+        """Returns the toolkit image of its pod that is not for its kernel, "" if there is none.
+
+        That is the node's word about itself: it changes no image, and nothing on other nodes.
+        """
+        word = self.word
+        if word is None or word.state != _FAILED or word.reason not in _OF_THE_TOOLKIT:
+            return ""
+        return word.toolkit if word.kernel == self.node.kernel else ""
 
     def rests_on(self, observations: Observations) -> bool:
         """Return whether the member was built from exactly these values."""

@@ -12,7 +12,7 @@ restarting the container does not help a failed driver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from cluster.model.names import (
     daemonset_name,
     policy_name,
 )
-from cluster.model.snapshot import EMPTY, DriverObject, Pool, Settings, assignment
+from cluster.model.snapshot import DriverObject, Pool, Settings, assignment
 from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.services import Hooks
@@ -80,7 +80,7 @@ class DaemonSetInput:
     """A driver on one pool: `driver` as of this revision; `toolkit` is "" for no sidecar.
 
     `image` is a driver image for this kernel, "" for the image of all kernels. `fell_back` is a
-    note of kernel_images.py. `refused` maps toolkit images for another kernel to the reason.
+    note of kernel_images.py.
     """
 
     owner: DriverObject
@@ -92,7 +92,6 @@ class DaemonSetInput:
     settings: Settings
     image: str = ""
     fell_back: str = ""
-    refused: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
     @property
     def assignment(self) -> str:

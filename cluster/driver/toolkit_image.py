@@ -2,39 +2,26 @@
 
 Pure. The order is that of `nodeside.spec.fleet.Toolkit`: the image set for this exact kernel; then
 the image stream tag of the OS version, or else a tag whose image labels name the kernel; then the
-template. If none of them serves: the image that the pool has now, else one that has built for the
-same kernel elsewhere. An image from an image stream stays while image streams cannot be read.
+template. If none of them serves: the image that the pool has now. An image from an image stream
+stays while image streams cannot be read.
 
 An image that is for another kernel according to toolkit_evidence.py is skipped. If it is in use and
 nothing else serves, it stays: existing modules need no toolkit.
+
+Nodes do not vote on images: one that reports that its image is not for its kernel has failed
+(`DriverNode.refused`), and its status says what to add to toolkit.images.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 
-from cluster.driver.toolkit_evidence import NO_EVIDENCE, Evidence, has_built
+from cluster.driver.toolkit_evidence import NO_EVIDENCE, Evidence
 from cluster.model.coreos import coreos, rhel_of, tag_order
-from cluster.model.snapshot import (
-    DaemonSetObject,
-    ImageStream,
-    ImageStreams,
-    NodeReport,
-    NotListed,
-    Pool,
-    Snapshot,
-    Tag,
-)
-from nodeside.protocol.labels import assigned_label
+from cluster.model.snapshot import ImageStream, ImageStreams, NotListed, Pool, Tag
 from nodeside.spec.fleet import Toolkit
-
-# Images that have compiled a module, by kernel release and architecture.
-Proven = Mapping[tuple[str, str], tuple[str, ...]]
-NO_PROOF: Proven = MappingProxyType({})
 
 _READ = 50  # newest tags of an image stream whose labels are read
 
@@ -47,7 +34,6 @@ class Link(Enum):
     LABELS = "image-labels"
     TEMPLATE = "template"
     KEPT = "kept"
-    PROVEN = "proven"
     NONE = "none"
 
     @property
@@ -72,8 +58,7 @@ class Resolution:
 
     `image` is empty exactly if `link` is NONE; then `remedy` says what to do. `why` says which link
     served and why the configured links before it did not. `tags_seen` are the tags of the image
-    stream, the oldest first. `in_doubt` means that an image for another kernel was skipped, or is
-    kept because nothing else serves.
+    stream, the oldest first.
     """
 
     image: str
@@ -81,7 +66,6 @@ class Resolution:
     why: str
     tags_seen: tuple[str, ...] = ()
     remedy: str = ""
-    in_doubt: bool = False
 
 
 NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not reported the kernel yet")
@@ -93,37 +77,32 @@ def resolve(
     streams: ImageStreams,
     evidence: Evidence = NO_EVIDENCE,
     current: CurrentImage = NOTHING_KEPT,
-    *,
-    lost: bool = False,
 ) -> Resolution:
     """Return the toolkit image of a pool.
 
-    `current` is the image that the pool has now: a tag that vanishes does not change it. `lost`
-    means that the pool had an image but its record was deleted. If nothing serves then, an image
-    that a node refused counts as the one used before.
+    `current` is the image that the pool has now: a tag that vanishes does not change it.
     """
     passed: list[str] = []
-    doubted: dict[str, None] = {}
+    doubted: set[str] = set()
     stream = stream_of(toolkit, streams)
     tags = tuple(sorted(stream.tags, key=tag_order)) if stream else ()
     for link, image, why in _try_links(pool, toolkit, streams, evidence, current):
         doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
             words = "; ".join([why, *passed])
-            return Resolution(image, link, words, tags, in_doubt=bool(doubted))
+            return Resolution(image, link, words, tags)
         if doubt and image not in doubted:
-            doubted[image] = None
+            doubted.add(image)
             passed.append(f"{why}, but {doubt}")
         elif why and not image and link in (Link.MAP, Link.STREAM):
             passed.append(why)
-    refused = (image for image in doubted if lost and image in evidence.refused)
-    if used := current.image or next(refused, ""):
+    if current.image:
         why = "; ".join(["the image used before, since nothing else serves", *passed])
-        return Resolution(used, Link.KEPT, why, tags, in_doubt=True)
+        return Resolution(current.image, Link.KEPT, why, tags)
     if stream is not None and not pool.os_version and not doubted:
         passed.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
     remedy = _remedy_message(pool, stream, streams, doubted)
-    return Resolution("", Link.NONE, "; ".join(passed), tags, remedy, bool(doubted))
+    return Resolution("", Link.NONE, "; ".join(passed), tags, remedy)
 
 
 def tags_to_read(
@@ -156,31 +135,6 @@ def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
     return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
 
 
-def proven(snapshot: Snapshot) -> Proven:
-    """Return the toolkit images that have built a module, by kernel release and architecture.
-
-    A node's report counts only for this boot and for the image that one of our DaemonSets gives it
-    now. An image that is named only by a node is therefore never run elsewhere.
-    """
-    daemonsets = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
-    images: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for report in snapshot.node_drivers.values():
-        node = snapshot.nodes.get(report.node)
-        if node is None or report.boot_id != node.boot_id or not has_built(node, report):
-            continue
-        assigned = node.labels.get(assigned_label(report.driver), "")
-        daemonset = daemonsets.get((report.driver, assigned))
-        if daemonset is not None and _is_about(report, daemonset):
-            images[node.kernel, node.architecture].add(daemonset.toolkit)
-    return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
-
-
-def _is_about(report: NodeReport, daemonset: DaemonSetObject) -> bool:
-    """Return whether a node's report can be about what a DaemonSet gives it."""
-    reported = (report.toolkit, report.revision, report.kernel)
-    return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
-
-
 def _try_links(
     pool: Pool,
     toolkit: Toolkit,
@@ -199,10 +153,7 @@ def _try_links(
     yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, current)
     filled = fill(toolkit.image_template, pool)
     yield Link.TEMPLATE, filled, "toolkit.imageTemplate, filled in"
-    link = Link.PROVEN if current.link == Link.PROVEN.value else Link.KEPT
-    yield link, current.image, "the image used before"
-    for built in evidence.proven:
-        yield Link.PROVEN, built, f"this image has built for {pool.kernel} before"
+    yield Link.KEPT, current.image, "the image used before"
 
 
 def _remedy_message(

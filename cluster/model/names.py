@@ -49,9 +49,6 @@ LINK_NOTE: Final = f"{API_GROUP}/toolkit-from"
 FELL_BACK_NOTE: Final = f"{API_GROUP}/fell-back"
 
 
-REFUSED_NOTE: Final = f"{API_GROUP}/refused-toolkits"
-
-
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 

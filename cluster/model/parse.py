@@ -13,7 +13,6 @@ from sys import intern
 
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
 from cluster.kube.quantity import amount
-from cluster.model.annotations import decode_refusals
 from cluster.model.json_fields import condition, part, report_text, seconds, text, uname
 from cluster.model.labelmap import labels_of
 from cluster.model.names import (
@@ -30,7 +29,6 @@ from cluster.model.names import (
     OS_VERSION_NOTE,
     OUTCOME_NOTE,
     POLICY_KEY,
-    REFUSED_NOTE,
     REVISION_LABEL,
     RUN_MARK_NOTE,
     STAGE_LABEL,
@@ -150,7 +148,6 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         toolkit=text(notes, TOOLKIT_NOTE),
         link=text(notes, LINK_NOTE),
         fell_back=text(notes, FELL_BACK_NOTE),
-        refused=decode_refusals(str(notes.get(REFUSED_NOTE) or "")),
         deleting="deletionTimestamp" in metadata,
         touched=_last_changed(metadata),
         spec=part(data, "spec"),

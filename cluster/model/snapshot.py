@@ -94,7 +94,6 @@ class DaemonSetObject:
     sidecar; `link` is the rule that found the image. `touched` is the time of the last change by
     anyone, usually by the DaemonSet controller, which counts pods in the status. `fell_back` is a
     note by kernel_images.py: the pods build because the image for their kernel could not be pulled.
-    `refused` is a note by toolkit_evidence.py: for each refused image, the reason.
     """
 
     name: str
@@ -107,7 +106,6 @@ class DaemonSetObject:
     toolkit: str = ""
     link: str = ""
     fell_back: str = ""
-    refused: Mapping[str, str] = field(default_factory=_empty_mapping)
     deleting: bool = False
     touched: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_empty_mapping)

@@ -57,7 +57,7 @@ from cluster.options.stages.stage_plan import StagePlan
 from cluster.options.stages.status import with_stages
 from cluster.options.unload.deletion import again_in, delete, remove_from_nodes
 from cluster.options.unload.nodes import DriverUnload
-from cluster.plan.announce import fallback_events, refusal_events
+from cluster.plan.announce import fallback_events
 from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.context.context import Contexts, DriverContext
 from cluster.plan.context.supply import publishes
@@ -189,12 +189,9 @@ def _builds_are_known(context: DriverContext) -> bool:
 def _reads_all(context: DriverContext) -> bool:
     """Return whether the plan depends on more than the Driver's group, see plan_cache.py.
 
-    A pool may take its image from what other Drivers built (toolkit_image.py). A node that waits
-    for its pod looks at all DaemonSets (deadlines.py), and a Driver without nodes at the labels of
-    all nodes (status_parts.py).
+    A node that waits for its pod looks at all DaemonSets (deadlines.py), and a Driver without nodes
+    at the labels of all nodes (status_parts.py).
     """
-    if context.toolkits.asks_others:
-        return True
     name = context.driver.name
     pods = {(p.node, p.daemonset) for p in context.snapshot.pods_of(name) if p.unloader is None}
     if any(
@@ -260,7 +257,6 @@ def _apply_policy(context: DriverContext) -> Iterator[Action]:
 
 def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
     desired, unchanged = context.rollout.desired_daemonsets, context.memory.daemonsets
-    applied: list[DaemonSetInput] = []
     for key in unchanged.keys() - desired.keys():
         del unchanged[key]
     for key in sorted(desired):
@@ -275,11 +271,8 @@ def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
         edited = differs(document, existing) if existing else None
         if existing is None or edited:
             yield Apply(context.driver.name, document, edited)
-            applied.append(spec)
         else:
             unchanged[key] = spec, existing
-    if context.toolkits.refusals:
-        yield from refusal_events(applied, context.revisions.daemonsets)
 
 
 def _daemonset_input(
@@ -304,7 +297,6 @@ def _daemonset_input(
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
         image=image, fell_back=fallback.annotation if fallback else "",
-        refused=context.toolkits.refused(at.pool),
     )  # fmt: skip
 
 

@@ -14,16 +14,18 @@ from typing import Any, Final
 
 from cluster.driver.failed_nodes import limit_rows
 from cluster.driver.hardware import devices
-from cluster.driver.nodes import failure_message
+from cluster.driver.nodes import DriverNode, failure_message
 from cluster.driver.status.inputs import StatusInputs, counts
 from cluster.driver.status.messages import (
     and_more,
     cut,
+    failures,
     few_of,
     kernel_unknown,
     nodes,
     refused_builds_message,
     toolkit_message,
+    toolkit_refused,
 )
 from cluster.driver.status.part import NOTHING, StatusPart
 from cluster.driver.status.pools import pool_order, pool_rows
@@ -259,9 +261,16 @@ def _progressing_condition(options: StatusPart, motion: RolloutProgress | None) 
     return Condition("Progressing", False, "Complete", "there is nothing to change")
 
 
+def _refused(report: StatusInputs) -> str:
+    return toolkit_refused(_broken(report), report.resolutions)
+
+
 def _failed_message(report: StatusInputs) -> str:
-    broken = [member for member in report.lacking if member.health is Health.BROKEN]
-    return f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
+    return failures(_broken(report))
+
+
+def _broken(report: StatusInputs) -> list[DriverNode]:
+    return [member for member in report.lacking if member.health is Health.BROKEN]
 
 
 def _unserved_message(report: StatusInputs) -> str:
@@ -297,6 +306,7 @@ COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "ModuleConflict": None,
     "RolloutStopped": stopped_message,
     "BuildFailed": lambda report: refused_builds_message(report.builds, report.decisions),
+    "ToolkitRefused": _refused,
     "NodesFailed": _failed_message,
     "ToolkitMissing": _unserved_message,
     "StagesStuck": None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cluster.driver.nodes import DriverNode
+from cluster.driver.nodes import DriverNode, failure_message
 from cluster.driver.status.part import PoolBuild
 from cluster.driver.toolkit_image import Resolution
 from cluster.driver.update import NodeDecision
@@ -22,6 +22,34 @@ def toolkit_message(resolution: Resolution) -> str:
     tags = few_of(reversed(resolution.tags_seen), of="tags")
     seen = f"; tags seen: {tags}" if tags else ""
     return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
+
+
+def failures(broken: Sequence[DriverNode]) -> str:
+    """Return failed nodes, and why the first of them failed; "" if there are none."""
+    return f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
+
+
+def toolkit_refused(broken: Sequence[DriverNode], resolutions: Mapping[Pool, Resolution]) -> str:
+    """Return failed nodes whose toolkit image is not for their kernel, what to add to the Driver,
+    and the other failed nodes; "" if none of them refuses the image of its pool."""
+    refusing = [
+        member
+        for member in broken
+        if member.refused_toolkit and not member.trouble
+        if member.refused_toolkit == resolutions[member.pool].image
+    ]
+    if not refusing:
+        return ""
+    first, kernel = refusing[0], refusing[0].node.kernel
+    these = {member.node.name: None for member in refusing if member.pool == first.pool}
+    words = (
+        f"{few_of(these)}: toolkit image {first.refused_toolkit} is not for kernel "
+        f"{kernel}; put the image of this kernel in the Driver, "
+        f'spec.toolkit.images: {{"{kernel}": IMAGE}}'
+    )
+    said = first.word.message.partition("\n")[0] if first.word else ""
+    rest = [member for member in broken if member.node.name not in these]
+    return "; ".join(filter(None, (words, f"{first.node.name} reports: {said}", failures(rest))))
 
 
 def kernel_unknown(members: Iterable[DriverNode]) -> str:

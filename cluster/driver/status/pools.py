@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cluster.driver.nodes import failure_message
+from cluster.driver.nodes import DriverNode
 from cluster.driver.status.inputs import StatusInputs, counts
 from cluster.driver.status.messages import (
     cut,
+    failures,
     few_of,
     kernel_unknown,
     node_activities,
     pool_reason,
     toolkit_message,
+    toolkit_refused,
 )
 from cluster.driver.toolkit_image import Link
 from cluster.driver.update import NodeDecision
@@ -69,10 +71,7 @@ def _pool_reasons(
     members = (decision.member for decision in decisions)
     lacking = [member for member in members if member.health is not Health.WORKING]
     if broken := [member for member in lacking if member.health is Health.BROKEN]:
-        yield (
-            "NodesFailed",
-            f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}",
-        )
+        yield _failure(report, broken)
     if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
         yield "NodesNotReady", f"{few_of(down)}: the node is not ready"
     fell_back = report.fell_back.get(pool, "")
@@ -86,3 +85,9 @@ def _pool_reasons(
     if report.resolutions[pool].link is Link.NONE and report.driver.spec.modules:
         yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"
     yield "Ready", ""
+
+
+def _failure(report: StatusInputs, broken: Sequence[DriverNode]) -> tuple[str, str]:
+    if refused := toolkit_refused(broken, report.resolutions):
+        return "ToolkitRefused", refused
+    return "NodesFailed", failures(broken)

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from cluster.driver.nodes import DriverNode
 from cluster.driver.revisions import Revisions, at_of
-from cluster.driver.toolkit_evidence import most
 from cluster.driver.toolkit_image import Resolution
 from cluster.model.annotations import ImageFallback
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
@@ -342,7 +341,7 @@ class ModuleSupply:
         """Return whether most nodes report that their build is missing or does not fit."""
         up = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
         without = [m for m in up if _lacks_build(m)]
-        return most(len(without), len(up)) if without else False
+        return 2 * len(without) > len(up)
 
 
 def publishes(driver: Driver) -> bool:

@@ -1,4 +1,4 @@
-"""A toolkit image that is for another kernel: found out by a node, and not tried again."""
+"""A toolkit image that is for another kernel: labels tell, or a node finds out for itself alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cluster.model.snapshot import DriverPod, ImageStream, NotListed, ToolkitLabels
+from cluster.model.actions import Apply, LabelNode
+from cluster.model.snapshot import DriverPod, ImageStream, ToolkitLabels
 from cluster.model.waiting import Waiting
-from cluster.plan.planner import Planner
-from nodeside.protocol.labels import assigned_label, node_driver_name
+from nodeside.protocol.labels import node_driver_name
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import KERNEL, Model
 
@@ -19,9 +19,13 @@ OS, NEXT_OS = "418.94.202501221327-0", "418.94.202502020000-0"
 WRONG, RIGHT = "quay.io/dtk:wrong", "quay.io/dtk:right"
 RHCOS = "Red Hat Enterprise Linux CoreOS"
 SAYS = {"reason": "NoHeaders", "message": "toolkit has headers for 6.1.0-49-amd64"}
-WHY = f"2 nodes refuse it, n0 among them: {SAYS['message']}"
+LINE = f'spec.toolkit.images: {{"{KERNEL}": IMAGE}}'
+WORDS = (
+    f"toolkit image {WRONG} is not for kernel {KERNEL}; put the image of this kernel in the "
+    f"Driver, {LINE}; n0 reports: {SAYS['message']}"
+)
 TEMPLATE = {"imageTemplate": "example.com/toolkit:{kernel}"}
-FILLED = f"example.com/toolkit:{KERNEL}"
+ADDED = {"images": {KERNEL: RIGHT}}
 
 
 def cluster(count: int = 2) -> Model:
@@ -42,191 +46,121 @@ def toolkits(model: Model) -> list[str]:
     return [found.toolkit for found in model.daemonsets.values()]
 
 
-def events(model: Model, reason: str = "ToolkitRefused") -> list[str]:
-    return [said.note for said in model.said if said.reason == reason]
+def row(model: Model) -> dict[str, Any]:
+    [found] = model.drivers["edu"].status["pools"]
+    return dict(found)
 
 
-def test_the_next_link_serves_and_the_node_is_on_its_way_meanwhile() -> None:
-    model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
-    refused(model)
-    assert toolkits(model) == [WRONG]
-
-    model.settle()
-
-    assert toolkits(model) == [FILLED]
-    assert model.condition("Ready")["reason"] == "NodesBusy"
-    assert model.condition("Degraded")["status"] == "False"
-    assert events(model) == [
-        f"toolkit image {WRONG} is not for kernel {KERNEL}: {WHY}; {FILLED} instead"
-    ]
-
-
-def test_one_node_of_several_moves_no_other_to_another_toolkit() -> None:
+def test_a_node_that_refuses_its_toolkit_is_told_what_to_add_and_no_other_is_touched() -> None:
     model = cluster(3)
     model.apply_driver(toolkit=TEMPLATE)
     model.settle_ready()
-    for key, said in model.node_drivers.items():  # their pods were restarted since
-        model.node_drivers[key] = replace(said, source="loaded")
+    model.report("n0", State.FAILED, **SAYS)
 
-    for image in (WRONG, "x" * 32_000):
-        said = replace(model.node_drivers["edu.n0"], state="failed", reason="NoHeaders")
-        model.node_drivers["edu.n0"] = replace(said, toolkit=image)
-        model.settle()
+    actions = model.settle()
 
-        assert toolkits(model) == [WRONG]
-        assert [dict(found.refused) for found in model.daemonsets.values()] == [{}]
-
-
-def test_a_refusal_outlives_the_daemonset_that_gave_the_image() -> None:
-    model = cluster(1)
-    model.apply_driver(toolkit={})
-    model.settle_ready()
-    refused(model)
-    model.settle()
-
-    model.daemonsets.clear()  # by hand
-    model.settle()
-
-    [found] = model.daemonsets.values()
-    assert (found.toolkit, [*found.refused]) == (WRONG, [WRONG]), "nothing else serves"
-
-
-def test_what_the_first_node_of_a_kernel_refused_is_tried_again_where_nothing_else_serves() -> None:
-    model = cluster(1)
-    model.apply_driver(toolkit=TEMPLATE)
-    refused(model)
-    model.settle()
-    assert toolkits(model) == [FILLED]
-
-    model.add(["n1", "n2"], os_image=f"{RHCOS} {OS}")
-    refused(model)  # now the other image, and by all
-    model.settle()
+    assert not any(isinstance(each, (Apply, LabelNode)) for each in actions)
     assert toolkits(model) == [WRONG]
-    for node in ("n1", "n2"):
-        model.report(node)
-    model.settle()
+    for condition in ("Degraded", "Ready"):
+        assert model.condition(condition)["reason"] == "ToolkitRefused"
+        assert model.condition(condition)["message"] == f"n0: {WORDS}"
+    assert (row(model)["reason"], row(model)["message"]) == ("ToolkitRefused", f"n0: {WORDS}")
+    assert model.drivers["edu"].status["nodes"]["ready"] == 2
+    [event] = [said for said in model.said if said.reason == "ToolkitRefused"]
+    assert (event.warning, event.note) == (True, f"n0: {WORDS}")
 
-    assert toolkits(model) == [WRONG]
 
-
-def test_it_is_remembered_when_the_node_says_otherwise_and_by_another_controller() -> None:
+def test_though_all_refuse_it_the_image_stays_until_somebody_adds_the_line() -> None:
     model = cluster()
     model.apply_driver(toolkit=TEMPLATE)
     refused(model)
     model.settle()
-    model.planner = Planner()
 
-    for state in (State.BUILDING, State.READY):
-        model.report_all(state)
-        model.settle()
-        assert toolkits(model) == [FILLED]
-    model.add(["n2"], os_image=f"{RHCOS} {OS}")
-    model.settle_ready()
+    assert toolkits(model) == [WRONG]
+    assert model.condition("Degraded")["message"] == f"n0, n1: {WORDS}"
+    assert model.plan().actions == ()
 
-    assert toolkits(model) == [FILLED]
-    assert len(events(model)) == 1
-
-
-def test_the_next_revision_does_not_try_it_again() -> None:
-    model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
-    refused(model)
-    model.settle_ready()
-
-    model.apply_driver(version="2.0.0", toolkit=TEMPLATE)
-    model.settle_ready()
-
-    assert toolkits(model) == [FILLED]
-    assert [dict(found.refused) for found in model.daemonsets.values()] == [{WRONG: WHY}]
+    model.apply_driver(toolkit=TEMPLATE | ADDED)
+    model.settle()
+    assert toolkits(model) == [RIGHT]
+    assert model.condition("Degraded")["status"] == "False"
+    assert model.condition("Ready")["reason"] == "NodesBusy", "their next pods have the right one"
+    model.report_all()
+    model.settle()
+    assert model.condition("Ready")["status"] == "True"
 
 
-def test_a_rollout_goes_on_after_its_canary_has_shown_that_the_toolkit_is_wrong() -> None:
+@pytest.mark.parametrize("image", [WRONG, RIGHT, "example.com/of-nobody:1", "x" * 32_000])
+def test_what_nodes_lie_about_images_changes_the_image_of_no_node(image: str) -> None:
     model = cluster(3)
     model.image_streams = {STREAM: ImageStream(STREAM, {OS: RIGHT})}
     model.apply_driver(toolkit=TEMPLATE)
     model.settle_ready()
-    model.image_streams = {STREAM: ImageStream(STREAM, {OS: WRONG})}
+
+    for liar in ("n0", "n1"):
+        said = replace(model.node_drivers[f"edu.{liar}"], state="failed", reason="NoHeaders")
+        model.node_drivers[f"edu.{liar}"] = replace(said, toolkit=image)
+        model.settle()
+        model.add([f"late-of-{liar}"], os_image=f"{RHCOS} {OS}")
+        model.settle()
+
+        assert toolkits(model) == [RIGHT]
+    assert model.drivers["edu"].status["nodes"]["failed"] <= 2
+    assert "of-nobody" not in str(model.drivers["edu"].status), "nobody gave it that image"
+
+
+def test_who_refuses_the_toolkit_hides_no_other_failure() -> None:
+    model = cluster(3)
+    model.apply_driver(toolkit={})
+    model.settle()
+    model.report("n0", State.FAILED, **SAYS)
+    model.report("n1", State.FAILED, reason="Compile", message="edu.c:42: error")
     model.settle()
 
-    model.apply_driver(version="2.0.0", toolkit=TEMPLATE)
+    for message in (model.condition("Degraded")["message"], row(model)["message"]):
+        assert message == f"n0: {WORDS}; n1: Compile: edu.c:42: error"
+
+
+def test_a_canary_that_refuses_its_toolkit_stops_the_rollout_and_the_line_resumes_it() -> None:
+    model = cluster(3)
+    model.image_streams = {STREAM: ImageStream(STREAM, {OS: RIGHT})}
+    model.apply_driver(toolkit={})
+    model.settle_ready()
+    model.image_streams = {STREAM: ImageStream(STREAM, {OS: WRONG})}
+    model.settle()
+    model.apply_driver(version="2.0.0", toolkit={})
     model.settle()
     canary = next(n for n in model.nodes if model.revision(n) != model.revision("n2"))
     model.report(canary, State.FAILED, **SAYS)
+    model.settle()
+    assert model.condition("Degraded")["reason"] == "RolloutStopped"
+    assert LINE in row(model)["message"]
+
+    model.apply_driver(version="2.0.0", toolkit=ADDED)
     model.settle_ready()
 
-    assert toolkits(model) == [FILLED]
+    assert toolkits(model) == [RIGHT]
+    assert model.condition("Progressing")["reason"] == "Complete"
+
+
+def test_a_node_that_builds_with_it_after_all_refuses_it_no_more() -> None:
+    model = cluster()
+    model.apply_driver(toolkit={})
+    refused(model)
+    model.settle()
+
+    model.report_all()
+    model.settle()
+
     assert model.condition("Ready")["status"] == "True"
-
-
-def test_with_nothing_else_it_stays_and_the_nodes_own_words_are_told() -> None:
-    model = cluster()
-    model.apply_driver(toolkit={})
-    refused(model)
-    model.settle()
-
-    assert toolkits(model) == [WRONG]
-    assert model.condition("Ready")["reason"] == "NodesFailed"
-    assert SAYS["message"] in model.condition("Ready")["message"]
-    assert model.plan().actions == ()
-
-
-def test_with_nothing_else_it_stays_though_somebody_deletes_the_daemonset() -> None:
-    model = cluster()
-    model.apply_driver(toolkit={})
-    refused(model)
-    model.settle()
-
-    model.daemonsets.clear()
-    model.carry_out(model.plan().actions)  # a node's refusal counts once it is given the image
-    model.settle()
-
-    assert toolkits(model) == [WRONG]
-    model.report_all()  # the node was at fault: with the same image it builds after all
-    model.add(["late"], os_image=f"{RHCOS} {OS}")
-    model.settle_ready()
-    assert [dict(found.refused) for found in model.daemonsets.values()] == [{}]
-    assert model.condition("Ready")["status"] == "True"
-    assert assigned_label("edu") in model.nodes["late"].labels
-
-
-def test_a_new_pool_of_that_kernel_waits_for_one_that_serves() -> None:
-    model = cluster()
-    model.image_streams = {STREAM: ImageStream(STREAM, {OS: WRONG, NEXT_OS: WRONG})}
-    model.apply_driver(toolkit={})
-    refused(model)
-    model.settle()
-
-    model.add(["late"], os_image=f"{RHCOS} {NEXT_OS}")
-    model.settle()
-    assert model.condition("Ready")["reason"] == "NodesFailed"
-    assert assigned_label("edu") not in model.nodes["late"].labels
-
-    model.image_streams = {STREAM: ImageStream(STREAM, {OS: RIGHT, NEXT_OS: RIGHT})}
-    model.settle_ready()
-    assert set(toolkits(model)) == {RIGHT}
-    assert model.condition("Ready")["status"] == "True"
-
-
-def test_an_image_that_was_mended_under_its_name_is_believed_again() -> None:
-    model = cluster()
-    model.apply_driver(toolkit={})
-    refused(model)
-    model.settle()
-    assert [dict(found.refused) for found in model.daemonsets.values()] == [{WRONG: WHY}]
-
-    model.report("n0")
-    model.settle()
-
-    assert [dict(found.refused) for found in model.daemonsets.values()] == [{}]
+    assert row(model)["reason"] == "Ready"
 
 
 LABELLED = "5.14.0-427.50.1.el9_4.x86_64"
 SECOND = "quay.io/dtk:second"
 
 
-def labelled(**spec: Any) -> Model:
-    """The tag of the OS version is for another kernel, and two others are for that of the nodes."""
+def test_an_image_whose_labels_say_yes_stays_though_nodes_say_no() -> None:
     model = cluster()
     tags = {OS: WRONG, NEXT_OS: RIGHT, "418.94.202503030000-0": SECOND}
     model.image_streams = {STREAM: ImageStream(STREAM, tags)}
@@ -237,59 +171,29 @@ def labelled(**spec: Any) -> Model:
         RIGHT: ToolkitLabels(LABELLED),
         SECOND: ToolkitLabels(LABELLED),
     }
-    model.apply_driver(toolkit={}, **spec)
-    return model
-
-
-def test_images_whose_labels_say_yes_and_nodes_say_no_are_each_tried_once() -> None:
-    model = labelled()
-    tried = []
-    for _ in range(6):
-        model.settle()
-        tried += toolkits(model)
-        model.report_all(State.BUILDING)
-        model.settle()
-        assert toolkits(model) == tried[-1:]
-        for name in model.nodes:
-            model.report(name, State.FAILED, **SAYS)
-
-    assert tried[:2] == [SECOND, RIGHT]
-    assert set(tried[2:]) == {RIGHT}, "in use, and nothing else serves"
-    assert len(events(model)) == 2
-    model.settle()
-    assert model.condition("Ready")["reason"] == "NodesFailed"
-
-
-def test_it_is_remembered_while_the_image_streams_are_not_known() -> None:
-    model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
+    model.apply_driver(toolkit={})
     refused(model)
-    model.settle_ready()
-    streams = model.image_streams
-
-    model.image_streams = NotListed("503")
-    model.settle()
-    model.image_streams = streams
     model.settle()
 
-    assert toolkits(model) == [FILLED]
-    assert len(events(model)) == 1
+    assert toolkits(model) == [SECOND]
+    assert model.condition("Degraded")["reason"] == "ToolkitRefused"
 
 
 @pytest.mark.parametrize("canary", [True, False])
 def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: bool) -> None:
     model = cluster()
     model.image_streams = {STREAM: ImageStream(STREAM, {OS: RIGHT})}
-    model.apply_driver(toolkit=TEMPLATE)
+    model.apply_driver(toolkit={})
     if canary:
         model.settle_ready()
     model.image_streams = {STREAM: ImageStream(STREAM, {OS: WRONG})}
-    model.apply_driver(version="2.0.0", toolkit=TEMPLATE)
+    model.apply_driver(version="2.0.0", toolkit={})
     model.settle()
     for node in ["n0"] if canary else ["n0", "n1"]:
         model.report(node, State.FAILED, **SAYS)
         key = node_driver_name("edu", node)
         model.node_drivers[key] = replace(model.node_drivers[key], time=1000.0)
+    model.image_streams = {STREAM: ImageStream(STREAM, {OS: RIGHT})}
     model.carry_out(model.plan(now=1001.0).actions)
 
     made = model.plan(now=1100.0)
@@ -297,16 +201,18 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
     assert made.again_in is not None
     model.carry_out(model.plan(now=1100.0 + made.again_in + 1).actions)
 
-    assert toolkits(model)[-1] == FILLED
+    assert toolkits(model)[-1] == RIGHT
     assert model.condition("Degraded")["status"] == "True"
     assert "with another toolkit image, has not reported" in model.condition("Degraded")["message"]
 
 
 def test_what_a_node_said_before_its_reboot_excuses_nothing() -> None:
     model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
+    model.apply_driver(toolkit={})
     refused(model)
+    model.apply_driver(toolkit=ADDED)
     model.settle()
+    model.report("n1")
     model.reboot("n0")
     model.settle()
     [found] = model.daemonsets.values()
@@ -320,72 +226,30 @@ def test_what_a_node_said_before_its_reboot_excuses_nothing() -> None:
     assert "its pod cannot start" in model.condition("Ready")["message"]
 
 
-def test_each_driver_believes_its_own_nodes() -> None:
+def test_a_report_of_another_kernel_refuses_nothing() -> None:
     model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
-    model.apply_driver("other", toolkit=TEMPLATE, modules=[{"name": "other"}])
-    model.settle()
-    for node in model.nodes:
-        model.report(node, State.FAILED, driver="other", **SAYS)
-    model.report("n0", State.READY)
-    model.settle()
-
-    found = {each.driver: each.toolkit for each in model.daemonsets.values()}
-    assert found == {"edu": WRONG, "other": FILLED}
-    assert len(events(model)) == 1
-
-
-def test_an_annotation_that_is_taken_away_while_a_node_refuses_comes_back() -> None:
-    model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
-    refused(model)
-    model.settle()
-    [found] = model.daemonsets.values()
-    model.daemonsets[found.name] = replace(found, refused={})
-    model.settle()
-
-    model.report_all(State.BUILDING)
-    model.settle()
-    assert toolkits(model) == [FILLED]
-
-
-def test_a_report_of_another_kernel_proves_nothing_for_the_pool_of_today() -> None:
-    model = cluster(1)
     model.apply_driver(toolkit={})
     model.settle_ready()
-    model.image_streams = {STREAM: ImageStream(STREAM, {NEXT_OS: RIGHT})}
-    model.reboot("n0", kernel="6.1.0-51-amd64", os_image=f"{RHCOS} {NEXT_OS}")
-    model.settle()
-    model.add(["late"], kernel="6.1.0-51-amd64", os_image=f"{RHCOS} 419.96.202507011200-0")
-    model.settle()
-
-    assert assigned_label("edu") not in model.nodes["late"].labels
-
-
-def test_a_node_refuses_for_its_own_kernel_alone() -> None:
-    model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
-    model.settle()
     model.report("n0", State.FAILED, **SAYS)
-    [said] = model.node_drivers.values()
-    model.node_drivers[said.name] = replace(said, kernel="6.1.0-51-amd64")
+    said = model.node_drivers["edu.n0"]
+    model.node_drivers["edu.n0"] = replace(said, kernel="6.1.0-51-amd64")
     model.settle()
 
-    assert toolkits(model) == [WRONG]
+    assert model.condition("Degraded")["reason"] == "NodesFailed"
 
 
-def test_one_node_remembers_through_a_rollout_of_its_own() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [{"reason": "Compile"}, {"reason": "KernelChanged"}, {"toolkit": ""}, {"state": "building"}],
+)
+def test_other_failures_are_not_the_toolkits(said: dict[str, Any]) -> None:
     model = cluster(1)
-    model.apply_driver(toolkit=TEMPLATE)
+    model.apply_driver(toolkit={})
     refused(model)
-    model.settle_ready()
+    model.node_drivers["edu.n0"] = replace(model.node_drivers["edu.n0"], **said)
+    model.settle()
 
-    for version in ("2.0.0", "3.0.0", "4.0.0"):
-        model.apply_driver(version=version, toolkit=TEMPLATE)
-        model.settle_ready()
-        assert toolkits(model) == [FILLED]
-
-    assert len(events(model)) == 1
+    assert model.condition("Degraded")["reason"] in ("NodesFailed", "AsExpected")
 
 
 def test_labels_are_asked_for_and_spare_the_nodes_a_wrong_image() -> None:

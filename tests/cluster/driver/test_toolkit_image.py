@@ -51,14 +51,6 @@ def test_a_tag_that_vanishes_changes_nothing_where_it_is_used() -> None:
     assert (found.image, found.link) == ("quay.io/dtk@sha256:94", Link.KEPT)
 
 
-def test_an_image_that_built_for_the_same_kernel_serves_another_os_version() -> None:
-    other = Pool("x86_64", "418.94.202502020000-0", KERNEL)
-
-    found = resolve(other, Toolkit(), STREAMS, Evidence(proven=("quay.io/dtk@sha256:94",)))
-
-    assert (found.image, found.link) == ("quay.io/dtk@sha256:94", Link.PROVEN)
-
-
 def test_with_nothing_it_says_what_was_looked_at_and_which_tags_there_are() -> None:
     other = Pool("aarch64", "418.94.202502020000-0", KERNEL)
 
@@ -155,24 +147,12 @@ def test_what_took_the_place_of_a_wrong_image_stays_while_its_labels_may_still_b
     assert resolve(POOL, toolkit, STREAMS, current=filled).link is Link.STREAM, "nobody reads them"
 
 
-def test_an_image_that_has_built_is_believed_before_its_labels() -> None:
-    built = Evidence({EXACT: ToolkitLabels(OTHER)}, proven=(EXACT,))
-
-    assert resolve(POOL, Toolkit(), STREAMS, built).link is Link.STREAM
-
-
 def test_while_the_image_streams_are_not_known_what_labels_chose_stays_theirs() -> None:
     found = resolve(
         POOL, Toolkit(), NotListed("503"), current=CurrentImage(THIRD, Link.LABELS.value)
     )
 
     assert (found.image, found.link) == (THIRD, Link.LABELS)
-
-
-def test_any_image_that_has_built_serves_and_a_refused_one_is_passed_over() -> None:
-    known = Evidence(refused={EXACT: "no"}, proven=(EXACT, THIRD))
-
-    assert resolve(POOL, Toolkit(), {}, known).image == THIRD
 
 
 def test_latest_is_no_version() -> None:
@@ -190,31 +170,31 @@ def test_where_every_image_is_for_another_kernel_it_says_so_and_what_to_do() -> 
     assert found.remedy == "name the image of this kernel in spec.toolkit.images"
 
 
-def test_one_that_a_node_refused_is_passed_over_for_the_template() -> None:
+def test_one_for_another_kernel_is_passed_over_for_the_template() -> None:
     toolkit = Toolkit(image_template="example.com/toolkit:{kernel}")
 
-    found = resolve(POOL, toolkit, STREAMS, Evidence(refused={EXACT: "node n0 refuses it: no"}))
+    found = resolve(POOL, toolkit, STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
 
     assert found.link is Link.TEMPLATE
-    assert found.why.endswith(f"has tag {TAG}, but node n0 refuses it: no")
+    assert found.why.endswith(f"has tag {TAG}, but its image is for kernel {OTHER}")
 
 
 def test_one_that_is_in_use_stays_if_nothing_else_serves() -> None:
-    refused = Evidence(refused={EXACT: "node n0 refuses it: no"})
+    wrong = Evidence({EXACT: ToolkitLabels(OTHER)})
 
-    found = resolve(POOL, Toolkit(), STREAMS, refused, CurrentImage(EXACT, Link.STREAM.value))
+    found = resolve(POOL, Toolkit(), STREAMS, wrong, CurrentImage(EXACT, Link.STREAM.value))
 
-    assert (found.image, found.link, found.in_doubt) == (EXACT, Link.KEPT, True)
+    assert (found.image, found.link) == (EXACT, Link.KEPT)
     assert found.why == (
         "the image used before, since nothing else serves; "
-        f"image stream {NAME} has tag {TAG}, but node n0 refuses it: no"
+        f"image stream {NAME} has tag {TAG}, but its image is for kernel {OTHER}"
     )
 
 
 def test_what_somebody_wrote_for_this_kernel_is_not_questioned() -> None:
     toolkit = Toolkit(images={KERNEL: EXACT})
 
-    found = resolve(POOL, toolkit, STREAMS, Evidence(refused={EXACT: "node n0 refuses it: no"}))
+    found = resolve(POOL, toolkit, STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
 
     assert (found.image, found.link) == (EXACT, Link.MAP)
 

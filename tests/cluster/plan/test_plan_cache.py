@@ -176,14 +176,6 @@ def test_drivers_that_read_one_another_are_planned_together(
     assert planned(model) == {"one", "two"}
 
 
-def test_a_driver_without_an_image_is_planned_each_time_since_another_may_prove_one(
-    planned: Any,
-) -> None:
-    model = at_rest(toolkit={})
-
-    assert planned(model) == set(NAMES)
-
-
 def test_a_driver_that_waits_is_planned_when_its_time_has_come_with_those_that_read_it(
     planned: Any,
 ) -> None:
@@ -370,26 +362,6 @@ def test_an_object_that_was_in_the_way_of_a_stage_may_be_another_drivers() -> No
     planner = looked_at(model)
 
     for _ in range(4):
-        assert not differs(planner, model)
-        model.carry_out(model.plan().actions)
-
-
-@pytest.mark.parametrize(
-    "spec", [{"rollout": {"paused": True}}, {"prebuilt": {"sources": [STORE]}}], ids=str
-)
-def test_an_image_that_another_driver_proved_is_lost_with_its_nodes(spec: dict[str, Any]) -> None:
-    model = Model()
-    model.add(["n0", "n1"])
-    model.apply_driver("one", modules=[{"name": "one"}])
-    settle(model)
-    model.apply_driver("two", modules=[{"name": "two"}], toolkit={}, **spec)
-    settle(model)
-    planner = looked_at(model)
-
-    for node in model.nodes:
-        model.report(node, State.FAILED, "one")
-
-    for _ in range(3):
         assert not differs(planner, model)
         model.carry_out(model.plan().actions)
 
