@@ -101,8 +101,9 @@ class NodeDeadlines:
             )
         return self._without_a_pod(node, daemonset)
 
-    def correction_deadline(self, assigned: str, report: NodeReport) -> NodeDeadline:
-        """Return the deadline for the next pod, which will not repeat the failure in `report`."""
+    def correction_deadline(self, assigned: str, report: NodeReport, image: str) -> NodeDeadline:
+        """Return the deadline for the next pod, which will not repeat the failure in `report`: it
+        has the toolkit `image`."""
         name = daemonset_name(self.driver.name, assigned)
         daemonset = self.snapshot.daemonsets.get(name)
         reported = self._plausible_time(report.time)
@@ -110,8 +111,8 @@ class NodeDeadlines:
             max(reported, min(daemonset.touched, reported + _OTHERS)) if daemonset else reported,
             NO_REPORT,
             lambda: (
-                f"it failed at {rfc3339(report.time)}, and its next pod, with another toolkit "
-                "image, has not reported: "
+                f"it failed at {rfc3339(report.time)}, and its next pod, with toolkit "
+                f"image {image}, has not reported: "
                 f"see {self._describe} daemonset {name if daemonset else ''}"
             ),
         )

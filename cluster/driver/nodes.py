@@ -31,7 +31,7 @@ from cluster.model.states import Boot, Health, Place
 from cluster.model.waiting import Waiting, waiting_message
 from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.labels import assigned_label
-from nodeside.protocol.node_status import State
+from nodeside.protocol.node_status import NOTHING_SERVED, State
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 from nodeside.spec.pci import PciId
@@ -299,6 +299,14 @@ def failure_message(member: DriverNode) -> str:
         return member.trouble or "no report"
     words = ": ".join(part for part in (report.reason, report.message) if part)
     return words or report.state
+
+
+def found_nothing(member: DriverNode) -> bool:
+    """Return whether the node reports that its pod, without a toolkit, found no modules for it."""
+    word = member.word
+    if word is None or word.state != _FAILED:
+        return False
+    return word.reason == NOTHING_SERVED and not word.toolkit
 
 
 # The kubelet's reasons for an image that it cannot pull.

@@ -93,7 +93,7 @@ class DaemonSetObject:
     `applied` is the hash of the document applied last. `toolkit` is the sidecar image, "" without a
     sidecar; `link` is the rule that found the image. `touched` is the time of the last change by
     anyone, usually by the DaemonSet controller, which counts pods in the status. `fell_back` is a
-    note by kernel_images.py: the pods build because the image for their kernel could not be pulled.
+    note by kernel_images.py: why the pods build although their pool need not.
     """
 
     name: str
@@ -444,8 +444,7 @@ def _homeless_reports(
 class Assignment:
     """The meaning of an assignment.
 
-    `builds`: the pods build because the image that the spec has for their kernel could not be
-    pulled.
+    `builds`: the pods build although those of their pool need not, see kernel_images.py.
     """
 
     pool: Pool
@@ -457,7 +456,7 @@ class Assignment:
 def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
     """Return the value of the node label `assigned`: 12 hex digits for a driver, pool and revision.
 
-    `builds`: the pods build because an image could not be pulled (kernel_images.py).
+    `builds`: the pods build although those of their pool need not (kernel_images.py).
     """
     words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
     text = "\n".join((*words, "builds") if builds else words)

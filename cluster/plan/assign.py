@@ -12,7 +12,6 @@ from cluster.model.names import before_label
 from cluster.model.states import Place
 from cluster.options.drain import drain
 from cluster.options.drain.table import DrainStep
-from cluster.options.kernel_images import NO_IMAGE
 from cluster.plan.context.context import DriverContext
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
@@ -37,17 +36,16 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
     for decision in rollout.decisions:
         member = decision.member
         step = drains.step(decision) if drains is not None else DrainStep.GO
-        if decision.revision is None and step is DrainStep.GO and member.is_untouched:
+        moves = decision.revision is not None
+        fallback = "" if moves else context.fallbacks.reason(member)
+        if step is DrainStep.GO and member.is_untouched and not moves and not fallback:
             continue  # the usual case
         labels: dict[str, str | None] = {}
         why = ""
         if drains is not None:
             labels, why = drain.hold_labels(drains, decision, newest, now), drains.why(decision)
-        falls_back = decision.revision is None and context.fallbacks.applies_to(member)
-        if (decision.revision is not None or falls_back) and (
-            moves := _changed_labels(context, decision)
-        ):
-            labels, why = {**labels, **moves}, NO_IMAGE if falls_back else decision.row.why
+        if (moves or fallback) and (moved := _changed_labels(context, decision)):
+            labels, why = {**labels, **moved}, fallback or decision.row.why
         if labels:
             yield LabelNode(driver, member.node.name, labels, why)
     for member in nodes_to_forgive(rollout.decisions, rollout.state):

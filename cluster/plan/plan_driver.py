@@ -223,8 +223,6 @@ def _again_in(context: DriverContext, leaving: DriverUnload | None) -> float | N
         due = min(due, again_in(leaving) or math.inf)
     if rollout.drains is not None:
         due = min(due, drain.again_in(rollout.drains, newest, now))
-    for fallback in context.fallbacks.by_assignment.values():
-        due = min(due, fallback.until - now) if fallback.holds(now) else due
     if any(daemonsets[key].deleting for key in rollout.desired_daemonsets if key in daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None
@@ -288,7 +286,7 @@ def _daemonset_input(
         return None
     resolution = context.toolkits.resolutions.get(at.pool)
     toolkit, link = (existing.toolkit, existing.link) if existing else ("", "")
-    image, fallback = context.fallbacks.image(at), context.fallbacks.by_assignment.get(at)
+    image, fell_back = context.fallbacks.image(at), context.fallbacks.by_assignment.get(at, "")
     if image:
         toolkit, link = "", LINK
     elif resolution is not None and (resolution.image or not context.toolkits.unseen):
@@ -296,7 +294,7 @@ def _daemonset_input(
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
-        image=image, fell_back=fallback.annotation if fallback else "",
+        image=image, fell_back=fell_back,
     )  # fmt: skip
 
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from cluster.driver.hardware import near_label
 from cluster.driver.status.inputs import StatusInputs
+from cluster.driver.status.messages import few_of
 from cluster.driver.status.part import PoolBuild, StatusPart
+from cluster.model.snapshot import Assignment, Pool
 from cluster.options import conflicts
 from cluster.options.after import dependency_problem
 from cluster.options.devices import status as devices
@@ -46,11 +48,7 @@ def report_of(context: DriverContext) -> StatusInputs:
         decisions=context.rollout.announced_decisions,
         resolutions=context.toolkits.resolutions,
         served=context.supply.served_pools,
-        fell_back={
-            at.pool: context.fallbacks.by_assignment[at].why
-            for at in context.rollout.desired_daemonsets.values()
-            if at.builds
-        },
+        fell_back=_nodes_that_fell_back(context),
         versions={each: driver.spec.version for each, driver in context.revisions.drivers.items()},
         builds={
             pool: PoolBuild(state.build.driver.spec.version, state.progress, state.words)
@@ -59,6 +57,16 @@ def report_of(context: DriverContext) -> StatusInputs:
         casualties=context.rollout.casualties,
         near="" if context.rollout.announced_decisions else _similar_label(context),
     )
+
+
+def _nodes_that_fell_back(context: DriverContext) -> dict[Pool, str]:
+    """Return by pool which nodes build although it need not, and why."""
+    reasons, nodes = context.fallbacks.by_assignment, dict[Assignment, list[str]]()
+    for decision in context.rollout.decisions if reasons else ():
+        at = context.rollout.target(decision)
+        if at is not None and at.builds:
+            nodes.setdefault(at, []).append(decision.member.node.name)
+    return {at.pool: f"{few_of(names)}: {reasons[at]}" for at, names in nodes.items()}
 
 
 def _similar_label(context: DriverContext) -> str:

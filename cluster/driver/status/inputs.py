@@ -25,10 +25,10 @@ from nodeside.spec import Driver
 class StatusInputs:
     """The inputs of conditions and pool rows.
 
-    `versions` maps known revisions to versions. `fell_back` says why a pool builds instead of using
-    its image. `builds` are the newest revision's builds that run once for all nodes of a pool.
-    `casualties` are the nodes that the newest revision has broken or taken down. `near` is a label
-    that nodes have, where no node has one of the Driver's.
+    `versions` maps known revisions to versions. `fell_back` says which nodes of a pool build
+    although it need not, and why. `builds` are the newest revision's builds that run once for all
+    nodes of a pool. `casualties` are the nodes that the newest revision has broken or taken down.
+    `near` is a label that nodes have, where no node has one of the Driver's.
     """
 
     found: DriverObject

@@ -70,7 +70,7 @@ class DriverContext:
 
     @cached_property
     def fallbacks(self) -> Fallbacks:
-        return Fallbacks(self.revisions, self.nodes.observed_nodes, self.toolkits.resolutions)
+        return Fallbacks(self.revisions, self.nodes.observed_nodes, self.supply)
 
     @cached_property
     def members(self) -> Sequence[DriverNode]:
@@ -83,7 +83,7 @@ class DriverContext:
             self.driver,
             self.revisions,
             self.toolkits,
-            self.members,
+            self.nodes.observed_nodes,
             before=lambda: [each.supply for each in self.before],
             after=lambda: [each.supply for each in self.after],
         )

@@ -107,7 +107,8 @@ def with_alternatives(
 ) -> Sequence[DriverNode]:
     """Return the members as observed, except that a failed one with an alternative counts as busy.
 
-    Either it cannot pull its image but can build, or it gets another toolkit image.
+    Either it cannot pull its image or use its bundle but can build, or it gets another toolkit
+    image.
     """
     taken = frozenset().union(*nodes.taken_nodes.values())
     if not taken and not any(m.health is Health.BROKEN for m in nodes.observed_nodes):
@@ -119,7 +120,7 @@ def with_alternatives(
 def _excuse_node(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -> DriverNode:
     if member.health is not Health.BROKEN:
         return member
-    if fallbacks.applies_to(member):
+    if fallbacks.reason(member):
         return replace(member, health=Health.BUSY, trouble="")
     deadline = toolkits.correction(member)
     if deadline is None:

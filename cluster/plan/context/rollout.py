@@ -173,7 +173,7 @@ class RolloutPlan:
 
     def _announce_decision(self, decision: NodeDecision, revision: str) -> NodeDecision:
         member, word = decision.member, decision.member.word
-        at = self.fallbacks.of_new_nodes(Assignment(member.pool, revision))
+        at = Assignment(member.pool, revision)
         has_it = member.at == at or (word is not None and word.revision == revision)
         if has_it or member.health is Health.DOWN:
             return decision
@@ -194,11 +194,11 @@ class RolloutPlan:
         """Return the assignment of a member after this plan; None if it has none."""
         member = decision.member
         if decision.revision is None:
-            falls_back = member.at and self.fallbacks.applies_to(member)
+            falls_back = member.at and self.fallbacks.reason(member)
             return replace(member.at, builds=True) if member.at and falls_back else member.at
         if not decision.revision:
             return None
-        return self.fallbacks.of_new_nodes(Assignment(member.pool, decision.revision))
+        return Assignment(member.pool, decision.revision)
 
 
 def _is_changing(member: DriverNode) -> bool:

@@ -2,86 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cluster.driver.nodes import DriverNode
+from cluster.driver.nodes import DriverNode, found_nothing
 from cluster.driver.revisions import Revisions, at_of
-from cluster.driver.toolkit_image import Resolution
-from cluster.model.annotations import ImageFallback
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
 from cluster.model.states import BuildProgress, Health, Supply
 from cluster.options.build_once.builds import BuildState, build_of, build_state, builds_for_new_tags
 from cluster.options.build_once.job_manifest import SharedBuild, publish_target, stores
 from cluster.options.build_once.symbols import Find, with_symbols
-from cluster.options.kernel_images import LOST, falls, image_for, without_image
+from cluster.options.kernel_images import LOST, image_for
 from cluster.options.preflight import PreflightAnswer, preflight_results
 from cluster.plan.context.toolkits import Toolkits
-from nodeside.protocol.node_status import NOTHING_SERVED
 from nodeside.spec import Driver
-
-
-@dataclass(frozen=True)
-class Fallbacks:
-    """`members` are the nodes as observed."""
-
-    revisions: Revisions
-    members: Sequence[DriverNode]
-    resolutions: Mapping[Pool, Resolution]
-
-    def image(self, at: Assignment) -> str:
-        """Return the kernel-specific driver image of the pods there; "" if they use the image for
-        all kernels."""
-        driver = self.revisions.drivers.get(at.revision)
-        if driver is None or at.builds or not _has_images(driver):
-            return ""
-        return image_for(driver, at.pool)
-
-    def applies_to(self, member: DriverNode) -> bool:
-        """Return whether the node should build because the image for its kernel cannot be pulled.
-
-        If the driver works there, a restarted pod can wait until the registry is back.
-        """
-        at = member.at
-        if member.health is Health.WORKING:
-            return False
-        if not member.pull_failure or at is None or at.pool != member.pool or not self.image(at):
-            return False
-        has_source = self.revisions.driver.spec.prebuilt.sources
-        return bool(self.resolutions[at.pool].image or has_source)
-
-    @cached_property
-    def by_assignment(self) -> Mapping[Assignment, ImageFallback]:
-        """Assignments whose pods build although there should be an image, with the reason."""
-        failing = [
-            (m.at, self.image(m.at), m.pull_failure)
-            for m in self.members
-            if m.at and self.applies_to(m)
-        ]
-        now = self.revisions.snapshot.now
-        lost = {m.at: ImageFallback(now, LOST) for m in self.members if m.at and m.at.builds}
-        if failing or any(each.fell_back for each in self.revisions.daemonsets):
-            return {**lost, **falls(self.revisions.daemonsets, failing, now)}
-        return lost
-
-    def of_new_nodes(self, at: Assignment) -> Assignment:
-        """Return the assignment of a node that is new in `at`."""
-        building = replace(at, builds=True)
-        return building if building in self._without_image else at
-
-    @cached_property
-    def _without_image(self) -> frozenset[Assignment]:
-        """Assignments where new nodes build at once although the spec names an image."""
-        fallbacks = self.by_assignment.items()
-        named = {at: why for at, why in fallbacks if self.image(replace(at, builds=False))}
-        if not named:
-            return frozenset()
-        lacking = Counter(m.at for m in self.members if m.at and (m.at.builds or m.pull_failure))
-        having = Counter(m.at for m in self.members if m.at and m.word and not m.pull_failure)
-        return without_image(named, lacking, having, self.revisions.snapshot.now)
-
 
 Others = Callable[[], Sequence["ModuleSupply"]]
 
@@ -90,7 +25,8 @@ Others = Callable[[], Sequence["ModuleSupply"]]
 class ModuleSupply:
     """The supply of modules for each pool of the `toolkits`.
 
-    `before` are those of the Drivers in `spec.after`, `after` those of the Drivers after this one.
+    `members` are the nodes as observed. `before` are the supplies of the Drivers in `spec.after`,
+    `after` those of the Drivers after this one.
     """
 
     snapshot: Snapshot
@@ -318,30 +254,86 @@ class ModuleSupply:
     def builds_on_nodes(self, at: Assignment, existing: DaemonSetObject | None) -> bool:
         """Return whether pods get a build sidecar.
 
-        An existing DaemonSet keeps its choice unless nodes cannot fetch. A node that comes to a
-        kernel for which the good revision is not built yet does not wait.
+        An existing DaemonSet keeps its choice. A node that comes to a kernel for which the good
+        revision is not built yet does not wait.
         """
         if not self._has_modules(at.revision):
             return False
-        build = self.builds.get(at)
-        if existing is not None and existing.toolkit:
+        if at.builds or (existing is not None and existing.toolkit):
             return True
+        build = self.builds.get(at)
         if build is None:
-            may_come = bool(self.driver.spec.after) and existing is not None
-            return not may_come or self._cannot_fetch(at)
+            return existing is None or not self.driver.spec.after
         match build.progress:
             case BuildProgress.BROKEN:
                 return True
             case BuildProgress.DONE:
-                return existing is not None and self._cannot_fetch(at)
+                return False
             case _:
                 return existing is None
 
-    def _cannot_fetch(self, at: Assignment) -> bool:
-        """Return whether most nodes report that their build is missing or does not fit."""
-        up = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
-        without = [m for m in up if _lacks_build(m)]
-        return 2 * len(without) > len(up)
+    def has_bundle(self, at: Assignment) -> bool:
+        """Return whether pods without a toolkit container are to fetch a bundle built for all."""
+        build = self.builds.get(at)
+        if build is None:
+            return bool(self.driver.spec.after)
+        return build.progress is BuildProgress.DONE
+
+
+@dataclass(frozen=True)
+class Fallbacks:
+    """Nodes that build although their pool need not, each by its own word (kernel_images.py).
+
+    `members` are the nodes as observed.
+    """
+
+    revisions: Revisions
+    members: Sequence[DriverNode]
+    supply: ModuleSupply
+
+    def image(self, at: Assignment) -> str:
+        """Return the kernel-specific driver image of the pods there; "" if they use the image for
+        all kernels."""
+        driver = self.revisions.drivers.get(at.revision)
+        if driver is None or at.builds or not _has_images(driver):
+            return ""
+        return image_for(driver, at.pool)
+
+    def reason(self, member: DriverNode) -> str:
+        """Return why the node should build from now on, "" if it should not.
+
+        If the driver works there, a restarted pod can wait until the registry is back.
+        """
+        at = member.at
+        if member.health is Health.WORKING or at is None or at.builds or at.pool != member.pool:
+            return ""
+        toolkit = self.supply.toolkits.resolutions[at.pool].image
+        if image := self.image(at):
+            can_build = toolkit or self.revisions.driver.spec.prebuilt.sources
+            unpulled = member.pull_failure if can_build else ""
+            return f"image {image} cannot be pulled ({unpulled})" if unpulled else ""
+        fetches = toolkit and found_nothing(member) and at in self._fetching
+        return _cannot_use_bundle(member) if fetches else ""
+
+    @cached_property
+    def _fetching(self) -> frozenset[Assignment]:
+        """Assignments whose pods have no toolkit container, since a bundle was built for all."""
+        ats = (at_of(each) for each in self.revisions.daemonsets if not each.toolkit)
+        return frozenset(at for at in ats if self.supply.has_bundle(at))
+
+    @cached_property
+    def by_assignment(self) -> Mapping[Assignment, str]:
+        """Assignments whose pods build although their pool need not, with the reason."""
+        found = {m.at: LOST for m in self.members if m.at and m.at.builds}
+        for member in reversed(self.members):
+            if member.at and (reason := self.reason(member)):
+                found[replace(member.at, builds=True)] = f"{reason}; building instead"
+        return found | {at_of(d): d.fell_back for d in self.revisions.daemonsets if d.fell_back}
+
+
+def _cannot_use_bundle(member: DriverNode) -> str:
+    message = member.word.message.partition("\n")[0] if member.word else ""
+    return f"the bundle built for all nodes cannot be used ({member.node.name}: {message})"
 
 
 def publishes(driver: Driver) -> bool:
@@ -355,8 +347,3 @@ def _target_of(build: SharedBuild) -> tuple[str, str, str, str | None]:
 
 def _has_images(driver: Driver) -> bool:
     return bool(driver.spec.prebuilt.image)
-
-
-def _lacks_build(member: DriverNode) -> bool:
-    word = member.word
-    return member.health is Health.BROKEN and word is not None and word.reason == NOTHING_SERVED

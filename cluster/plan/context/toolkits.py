@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 from cluster.driver.deadlines import NodeDeadline, NodeDeadlines
-from cluster.driver.nodes import DriverNode
+from cluster.driver.nodes import DriverNode, found_nothing
 from cluster.driver.toolkit_evidence import Evidence
 from cluster.driver.toolkit_image import (
     NOT_TOLD,
@@ -73,12 +73,13 @@ class Toolkits:
         return found.union(tags(self.driver, spec.preflight, self.snapshot, architectures))
 
     def correction(self, member: DriverNode) -> NodeDeadline | None:
-        """Return the deadline of a node whose next pod gets another toolkit image than the refused
-        one; None if that is not the case."""
-        image = self.resolutions[member.pool].image
-        if member.pod is not None or member.word is None or member.refused_toolkit in ("", image):
+        """Return the deadline of a node that failed and whose next pod has a toolkit image that its
+        last one had not; None if that is not the case."""
+        word, image = member.word, self.resolutions[member.pool].image
+        if word is None or member.pod is not None or not image:
             return None
-        if not image:
+        builds = member.at is not None and member.at.builds and found_nothing(member)
+        if member.refused_toolkit in ("", image) and not builds:
             return None
         deadlines = NodeDeadlines(self.snapshot, self.driver)
-        return deadlines.correction_deadline(member.assigned, member.word)
+        return deadlines.correction_deadline(member.assigned, word, image)

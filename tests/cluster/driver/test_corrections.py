@@ -203,7 +203,7 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
 
     assert toolkits(model)[-1] == RIGHT
     assert model.condition("Degraded")["status"] == "True"
-    assert "with another toolkit image, has not reported" in model.condition("Degraded")["message"]
+    assert f"with toolkit image {RIGHT}, has not reported" in model.condition("Degraded")["message"]
 
 
 def test_what_a_node_said_before_its_reboot_excuses_nothing() -> None:

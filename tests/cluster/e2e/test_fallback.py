@@ -72,6 +72,11 @@ def test_a_node_that_cannot_pull_its_image_builds_and_another_controller_knows_i
     first.terminate()
     replicas.start("controller-1")
     scene.node("late")
+    until_images(scene, "late", [IMAGE])
+    scene.control_plane.wait_for(
+        lambda: scene.pods("late")[0]["status"].get("phase") == "Running", "the pod on late to run"
+    )
+    cannot_pull(scene, "late")
     until_images(scene, "late", builds)
 
     assert images(scene, "has-it") == [IMAGE]
@@ -80,7 +85,8 @@ def test_a_node_that_cannot_pull_its_image_builds_and_another_controller_knows_i
         scene.until_ready(4)
     words = f"image {IMAGE} cannot be pulled (ErrImagePull: {_MESSAGE}); building instead"
     [row] = scene.status()["pools"]
-    assert (row["reason"], row["message"]) == ("FellBack", words)
-    assert scene.condition("Ready")["message"] == f"works on 4 nodes; fell back: {words}"
+    named = f"lacks-it, lacks-it-too, late: {words}"
+    assert (row["reason"], row["message"]) == ("FellBack", named)
+    assert scene.condition("Ready")["message"] == f"works on 4 nodes; fell back: {named}"
     told = [event["note"] for event in scene.items(_EVENTS) if event["reason"] == "FellBack"]
     assert words in told

@@ -225,20 +225,112 @@ def test_a_toolkit_with_another_kernel_than_the_nodes_have_them_build(model: Mod
     assert "has kernel 6.1.0-49-amd64, not 6.1.0-50-amd64" in row(model)["message"]
 
 
-def test_a_bundle_that_nodes_cannot_use_has_them_build(model: Model) -> None:
+USELESS: dict[str, Any] = {"reason": NOTHING_SERVED, "message": "no bundle of this kernel"}
+
+
+def without_bundle(model: Model, *names: str) -> None:
+    """Nodes report that their pods, which have no toolkit container, found no modules."""
+    for name in names:
+        model.report(name, State.FAILED, **USELESS)
+
+
+def test_a_node_that_cannot_use_the_bundle_builds_and_the_others_stay(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    kept = model.serving("n2")
+    assert kept is not None
+    without_bundle(model, "n1")
+    model.settle()
+
+    built = model.serving("n1")
+    assert built is not None
+    assert built.toolkit
+    assert built.revision == kept.revision
+    assert [model.serving(name) for name in ("n2", "n3")] == [kept, kept]
+    assert model.condition("Degraded")["status"] == "False", "its next pod can build"
+    model.report("n1")
+    model.settle_ready()
+    assert row(model)["reason"] == "FellBack"
+    assert row(model)["message"] == (
+        "n1: the bundle built for all nodes cannot be used (n1: no bundle of this kernel); "
+        "building instead"
+    )
+    assert [say.reason for say in model.said if say.warning] == ["FellBack"]
+
+
+def test_though_no_node_can_use_the_bundle_a_new_one_tries_it_first(model: Model) -> None:
     model.settle()
     model.end_build()
     model.settle()
-    assert only(model).toolkit == ""
-    model.report("n1", State.FAILED, reason=NOTHING_SERVED, message="no bundle of this kernel")
+    without_bundle(model, "n1", "n2", "n3")
     model.settle()
-    assert only(model).toolkit == "", "one of two speaks for itself"
-    model.report("n2", State.FAILED, reason=NOTHING_SERVED, message="no bundle of this kernel")
+    model.report_all()
     model.settle()
-    assert only(model).toolkit
+    model.add(["late"])
+    model.settle()
+
+    found = [model.serving(name) for name in ("n1", "n2", "n3", "late")]
+    assert [each is not None and bool(each.toolkit) for each in found] == [True, True, True, False]
+    without_bundle(model, "late")
+    model.settle()
+    model.report("late")
+    model.settle_ready()
+    assert model.serving("late") == model.serving("n1")
+    assert only(model).toolkit, "nobody needs the other any more"
+
+
+def test_where_a_node_cannot_build_either_it_fails(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle()
+    without_bundle(model, "n1")
+    model.settle()
+    image = model.serving("n1")
+    assert image is not None
+    model.report("n1", State.FAILED, reason="Compile", message="edu.c:42: error")
+    model.settle()
+
+    assert model.condition("Degraded")["reason"] == "NodesFailed"
+    assert row(model)["message"] == "n1: Compile: edu.c:42: error"
+
+
+def test_a_canary_that_cannot_use_the_bundle_is_no_failure_of_the_rollout(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    model.apply_driver(version="2.0.0", prebuilt=PREBUILT)
+    model.settle()
+    model.end_build()
+    model.settle()
+    [canary] = {name for name in model.nodes if model.revision(name) != model.revision("n3")}
+    without_bundle(model, canary)
+    model.settle()
+    assert model.condition("Progressing")["reason"] == "Canary"
+    model.settle_ready()
     model.report_all()
     model.settle_ready()
-    assert only(model).toolkit
+
+    assert model.condition("Progressing")["reason"] == "Complete"
+    assert [name for name in model.nodes if model.serving(name).toolkit] == [canary]  # type: ignore[union-attr]
+
+
+def test_a_daemonset_that_builds_is_made_again_if_somebody_deletes_it(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle()
+    without_bundle(model, "n1")
+    model.settle()
+    model.report_all()
+    model.settle()
+    found = model.serving("n1")
+    assert found is not None
+    del model.daemonsets[found.name]
+    model.settle_ready()
+
+    again = model.serving("n1")
+    assert again is not None
+    assert (again.name, again.toolkit) == (found.name, found.toolkit)
 
 
 def test_an_outcome_outlives_the_pod_that_said_it(model: Model) -> None:

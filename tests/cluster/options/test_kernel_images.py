@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from cluster.driver.nodes import cannot_pull
 from cluster.model.actions import LabelNode
-from cluster.model.annotations import FALLBACK_LASTS, ImageFallback, decode_fallback
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod, Pool
 from cluster.model.waiting import Waiting
@@ -83,9 +80,10 @@ def test_the_row_the_event_and_ready_say_that_it_fell_back() -> None:
 
     words = f"image {IMAGE} cannot be pulled ({MISSING}); building instead"
     [row] = model.drivers["edu"].status["pools"]
-    assert (row["reason"], row["message"]) == ("FellBack", words)
+    assert (row["reason"], row["message"]) == ("FellBack", f"n1: {words}")
     ready = model.condition("Ready")
-    assert (ready["status"], ready["message"]) == ("True", f"works on 3 nodes; fell back: {words}")
+    assert ready["status"] == "True"
+    assert ready["message"] == f"works on 3 nodes; fell back: n1: {words}"
     assert model.condition("Degraded")["status"] == "False"
     assert [(say.reason, say.note) for say in model.said if say.warning] == [("FellBack", words)]
 
@@ -130,44 +128,27 @@ def test_one_node_that_cannot_have_it_sends_no_other_node_to_build() -> None:
     assert [containers(model, node) for node in others] == [{"driver": IMAGE_OF_2}] * 5
 
 
-def test_the_memory_of_it_is_the_daemonset_so_a_new_node_builds_at_once() -> None:
+def test_a_new_node_tries_the_image_though_no_other_could_pull_it() -> None:
     model = prebuilt()
-    cannot_have_it(model, "n1")
-    cannot_have_it(model, "n2")
+    for node in ("n0", "n1", "n2"):
+        cannot_have_it(model, node)
     model.settle()
     model.pods.clear()
-
-    model.add(["late"])
+    model.add(["late", "later"])
     model.settle()  # by any controller: nothing but the API server's objects was carried over
-
-    assert containers(model, "late") == BUILDS
-
-
-def test_after_six_hours_a_new_node_tries_the_image_again_and_running_ones_do_not() -> None:
-    model = prebuilt(now=1000.0)
-    cannot_have_it(model, "n1")
-    cannot_have_it(model, "n2")
-    model.carry_out(model.plan(1000.0).actions)
-    model.pods.clear()
-    model.report_all()
-
-    model.add(["early"])
-    model.carry_out(model.plan(1000.0 + FALLBACK_LASTS - 1).actions)
-    model.add(["late"])
-    model.carry_out(model.plan(1000.0 + FALLBACK_LASTS).actions)
-
-    assert containers(model, "early") == BUILDS
     assert containers(model, "late") == {"driver": IMAGE}
-    assert containers(model, "n1") == BUILDS
 
-    cannot_have_it(model, "late")
-    model.carry_out(model.plan(2000.0 + FALLBACK_LASTS).actions)
+    cannot_have_it(model, "late", Waiting("ErrImagePull", "503"))
+    model.settle()
     model.pods.clear()
-    model.add(["later"])
-    model.carry_out(model.plan(3000.0 + FALLBACK_LASTS).actions)
+    model.settle_ready()
 
     assert containers(model, "late") == BUILDS
-    assert containers(model, "later") == BUILDS
+    assert containers(model, "later") == {"driver": IMAGE}
+    assert len(model.daemonsets) == 2
+    [row] = model.drivers["edu"].status["pools"]
+    assert row["message"].startswith("n0, n1, n2 and 1 more node: image ")
+    assert len([say for say in model.said if say.reason == "FellBack"]) == 1
 
 
 def test_it_ends_with_the_next_revision() -> None:
@@ -269,35 +250,3 @@ def test_every_placeholder_is_filled_in_and_a_tag_holds_no_plus() -> None:
 def test_an_image_that_is_not_named_by_kernel_is_refused() -> None:
     with pytest.raises(SpecError, match=r"prebuilt\.image: expected \{kernel\} in the pull spec"):
         parse(document(prebuilt={"image": "example.com/edu:1"}), where="test")
-
-
-UNREADABLE = (
-    *("something", "", "7", "null", "[]", "{}", '{"since": 1, "why": "x"}', "[" * 100_000),
-    *('{"since": "2027-01-15T08:00:00Z"}', "2027-01-15T08:00:00Z image x cannot be pulled"),
-)
-
-
-def test_a_note_is_read_as_it_was_written() -> None:
-    fall = ImageFallback(1_800_000_000.0, "image x cannot be pulled (y); building instead")
-
-    assert decode_fallback(fall.annotation) == fall
-
-
-@pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: text[:20])
-def test_an_edited_note_is_old(text: str) -> None:
-    assert decode_fallback(text) == ImageFallback(0.0, text)
-
-
-def test_a_note_that_cannot_be_read_moves_no_node() -> None:
-    model = prebuilt(1)
-    cannot_have_it(model, "n0")
-    model.settle_ready()
-    model.pods.clear()
-    [(name, found)] = model.daemonsets.items()
-    model.daemonsets[name] = replace(found, fell_back=UNREADABLE[-1])
-
-    model.settle_ready()
-
-    assert list(model.daemonsets) == [name]
-    assert decode_fallback(model.daemonsets[name].fell_back).why == UNREADABLE[-1]
-    assert containers(model, "n0") == BUILDS

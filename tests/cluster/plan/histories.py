@@ -24,7 +24,7 @@ from cluster.model.actions import Action, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import before_label
 from cluster.model.snapshot import Node, NodeReport, Snapshot
 from nodeside.protocol.labels import assigned_label
-from nodeside.protocol.node_status import State
+from nodeside.protocol.node_status import NOTHING_SERVED, State
 from tests.cluster.fakes.model import EDU, PCI, Model, serving
 from tests.tries import tries
 
@@ -303,7 +303,7 @@ class OnReboot(History):
 
 LIARS = NODES[:3]
 _IMAGES = ["", "evil.example.com/toolkit:1", "registry.example.com/toolkits:6.1.0-51-amd64"]
-_TEXTS = ["", "NothingServed", "WrongKernel", "a" * 300, "\0\x1b[2J", "\ud800"]
+_TEXTS = ["", NOTHING_SERVED, "WrongKernel", "a" * 300, "\0\x1b[2J", "\ud800"]
 
 
 class Liars(History):

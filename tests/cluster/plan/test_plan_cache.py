@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cluster.driver.deadlines import NO_REPORT
-from cluster.model.annotations import FALLBACK_LASTS
 from cluster.model.labelmap import labels_of
 from cluster.model.names import CORDONED, stage_label
 from cluster.model.snapshot import DriverPod, ToolkitLabels
@@ -20,7 +19,6 @@ from cluster.plan import planner as module
 from cluster.plan.plan_driver import plan_driver
 from cluster.plan.planner import Planner, plan
 from nodeside.protocol.node_status import State
-from tests.cluster.fakes.images import cannot_have_it, prebuilt
 from tests.cluster.fakes.model import PCI, Model
 
 NAMES = ("one", "two", "three")
@@ -280,18 +278,6 @@ def test_in_any_history_of_many_drivers_a_plan_is_the_one_without_a_memory(seed:
             name = chance.choice(list(model.nodes))
             model.report(name, chance.choice(list(State)), chance.choice(list(model.drivers)))
         model.carry_out(model.plan(now=60.0 * step).actions)
-
-
-def test_a_fall_back_to_building_ends_by_the_clock(planned: Any) -> None:
-    model = prebuilt()
-    cannot_have_it(model, "n1")
-    model.carry_out(model.plan().actions)
-    model.pods.clear()
-    settle(model)
-
-    model.planner(model.snapshot, FALLBACK_LASTS - 1)
-    assert planned(model, FALLBACK_LASTS - 0.5) == set()
-    assert planned(model, FALLBACK_LASTS) == {"edu"}
 
 
 # --- what another Driver can change, though it is in no group with this one ----------------------
