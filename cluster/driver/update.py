@@ -110,9 +110,9 @@ def decide_updates(
     granted, queued = _choose_nodes(changing, rollout, rooms, later) if changing else ((), {})
     return tuple(
         _apply_row(each.member, each.place, each.row, rollout, turn=True)
-        if id(each.member) in granted
-        else replace(each, queued=queued[id(each.member)])
-        if id(each.member) in queued
+        if each.member.node.name in granted
+        else replace(each, queued=queued[each.member.node.name])
+        if each.member.node.name in queued
         else each
         for each in decisions
     )
@@ -160,10 +160,10 @@ def _choose_nodes(
     rollout: RolloutState,
     rooms: Sequence[DependentBudget],
     later: Mapping[Pool, str],
-) -> tuple[Collection[int], Mapping[int, str]]:
-    """Select the members that change now, as ids: first those that lose nothing, then by name.
+) -> tuple[Collection[str], Mapping[str, str]]:
+    """Select the nodes that change now: first those that lose nothing, then by name.
 
-    The second result says why members do not, for whom another driver has no room.
+    The second result says why nodes do not, for which another driver has no room.
 
     A canary must be a node where the driver worked before; others prove nothing. A node whose drain
     has begun keeps its turn, which is already counted. A node that was given up on comes last in
@@ -176,21 +176,21 @@ def _choose_nodes(
         if _is_queued(m, rollout) and (rollout.slots is None or worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
-    budget, slots, queued = rollout.budget, rollout.slots, dict[int, str]()
+    budget, slots, queued = rollout.budget, rollout.slots, dict[str, str]()
     held = [each.member for each in changing if each.member.drain.since]
     held.sort(key=lambda member: (member.drain.since, member.node.name))
-    granted = {id(member) for member in held[: rollout.allowed]}  # it may have been lowered
+    granted = {member.node.name for member in held[: rollout.allowed]}  # it may have been lowered
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break
         whys = (later.get(member.pool, ""), *(room.why_not(member.node.name) for room in rooms))
         why = next(filter(None, whys), "")
         if why:
-            queued[id(member)] = why
+            queued[member.node.name] = why
             continue
         for room in rooms:
             room.take(member.node.name)
-        granted.add(id(member))
+        granted.add(member.node.name)
         budget -= costs
         slots = None if slots is None else slots - 1
     return granted, queued
