@@ -19,7 +19,7 @@ from bench.__main__ import bench
 from cluster.cli.main import root as cluster_root
 from nodeside.cli import root
 from nodeside.driver.cli import driver
-from nodeside.driver.handoff.provide import command as sidecar_command
+from nodeside.driver.handoff.provide import sidecar_command
 from nodeside.errors import ExitCode
 from nodeside.protocol.build_records import FailureKind
 from nodeside.spec.document import parse as parse_driver

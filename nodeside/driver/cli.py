@@ -36,9 +36,9 @@ def driver() -> None:
 def plan(config: Config, kernel: Kernel | None, output: str) -> None:
     """Show which rung would serve and why; change nothing."""
     from nodeside.driver.commands.dry_run import preview
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
-    _print(preview(resolve(config, kernel)), output)
+    _print_outcome(preview(resolve_task(config, kernel)), output)
 
 
 @driver.command()
@@ -48,13 +48,13 @@ def plan(config: Config, kernel: Kernel | None, output: str) -> None:
 @output_option
 def fetch(config: Config, kernel: Kernel | None, dry_run: bool, output: str) -> None:
     """Fetch the prebuilt modules into the node's cache."""
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
     if dry_run:
         from nodeside.driver.commands.dry_run import fetch as step
     else:
         from nodeside.driver.commands.bundles import fetch as step
-    _print(step(resolve(config, kernel)), output)
+    _print_outcome(step(resolve_task(config, kernel)), output)
 
 
 @driver.command()
@@ -75,13 +75,13 @@ def build(
 
     The toolkit sidecar of --shared builds them, or one that is started here (--local).
     """
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
     if dry_run:
         from nodeside.driver.commands.dry_run import build as step
     else:
         from nodeside.driver.commands.bundles import build as step
-    _print(step(resolve(config, kernel), local=local, again=again), output)
+    _print_outcome(step(resolve_task(config, kernel), local=local, again=again), output)
 
 
 @driver.command()
@@ -93,13 +93,13 @@ def load(config: Config, dry_run: bool, output: str) -> None:
 
     If the right modules are loaded already, nothing is touched.
     """
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
     if dry_run:
         from nodeside.driver.commands.dry_run import load as step
     else:
         from nodeside.driver.commands.load import load as step
-    _print(step(resolve(config)), output)
+    _print_outcome(step(resolve_task(config)), output)
 
 
 @driver.command()
@@ -111,13 +111,13 @@ def validate(config: Config, dry_run: bool, output: str) -> None:
 
     They work if they do what `validate` in driver.yaml declares.
     """
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
     if dry_run:
         from nodeside.driver.commands.dry_run import validate as step
     else:
         from nodeside.driver.commands.load import validate as step
-    _print(step(resolve(config)), output)
+    _print_outcome(step(resolve_task(config)), output)
 
 
 @driver.command()
@@ -130,18 +130,18 @@ def unload(*, config: Config, wait: bool, dry_run: bool, output: str) -> None:
 
     Never by force.
     """
-    from nodeside.driver.ladder.task import resolve, resolve_loaded
+    from nodeside.driver.ladder.task import resolve_loaded, resolve_task
 
     if dry_run:
         from nodeside.driver.commands.dry_run import unload as preview
 
-        _print(preview(resolve(config)), output)
+        _print_outcome(preview(resolve_task(config)), output)
         return
     if wait:
         from nodeside.driver.commands.unload import unload_when_idle as step
     else:
         from nodeside.driver.commands.unload import unload as step
-    _print(step(resolve_loaded(config)), output)
+    _print_outcome(step(resolve_loaded(config)), output)
 
 
 @driver.command()
@@ -154,9 +154,9 @@ def status(config: Config, output: str, quiet: bool) -> None:
     Also shows whether the cache has the bundle. Exits with 0 only if the driver is ready.
     """
     from nodeside.driver.commands.status import read_status
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
-    outcome = read_status(resolve(config))
+    outcome = read_status(resolve_task(config))
     if not quiet:
         click.echo(outcome.render(output))
     raise SystemExit(outcome.exit_code)
@@ -169,7 +169,7 @@ def devices(config: Config, output: str) -> None:
     """Show the devices that `devices` in driver.yaml declares, and whether each works."""
     from nodeside.driver.commands.devices import find_devices
 
-    _print(find_devices(config), output)
+    _print_outcome(find_devices(config), output)
 
 
 @driver.command()
@@ -182,7 +182,7 @@ def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
 
     `nodeside driver run` starts them, and starts them again after --stop.
     """
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
     if not stop:
         from nodeside.driver.commands.services import show as step
@@ -190,7 +190,7 @@ def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
         from nodeside.driver.commands.dry_run import stop_services as step
     else:
         from nodeside.driver.commands.services import stop as step
-    _print(step(resolve(config)), output)
+    _print_outcome(step(resolve_task(config)), output)
 
 
 @driver.command()
@@ -199,9 +199,10 @@ def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
 @format_option("shell")
 def env(config: Config, kernel: Kernel | None, output: str) -> None:
     """Print the facts, for a shell or a bug report."""
-    from nodeside.driver.commands.env import describe
 
-    _print(describe(config, kernel), output)
+    from nodeside.driver.commands.env import describe_environment
+
+    _print_outcome(describe_environment(config, kernel), output)
 
 
 @driver.command()
@@ -213,9 +214,10 @@ def doctor(config: Config, kernel: Kernel | None, output: str) -> None:
 
     Each finding says what to do about it.
     """
-    from nodeside.driver.commands.doctor import examine
 
-    _print(examine(config, kernel), output)
+    from nodeside.driver.commands.doctor import examine_node
+
+    _print_outcome(examine_node(config, kernel), output)
 
 
 @driver.command()
@@ -239,13 +241,13 @@ def publish(
     output: str,
 ) -> None:
     """Publish the cached bundle, for nodes to fetch."""
-    from nodeside.driver.ladder.task import resolve
+    from nodeside.driver.ladder.task import resolve_task
 
     if dry_run:
         from nodeside.driver.commands.dry_run import publish as step
     else:
         from nodeside.driver.commands.bundles import publish as step
-    _print(step(resolve(config, kernel), to, overwrite=overwrite), output)
+    _print_outcome(step(resolve_task(config, kernel), to, overwrite=overwrite), output)
 
 
 @driver.command()
@@ -291,20 +293,20 @@ def run(
         raise click.UsageError("--with-services goes with --once; without both, services run too")
     if dry_run:
         from nodeside.driver.commands.dry_run import preview
-        from nodeside.driver.ladder.task import resolve
+        from nodeside.driver.ladder.task import resolve_task
 
-        _print(preview(resolve(config)), output)
+        _print_outcome(preview(resolve_task(config)), output)
         return
     from nodeside.driver.commands import run as container
-    from nodeside.driver.commands.console import listener
+    from nodeside.driver.commands.console import make_listener
 
-    console = listener(sidecar_timeout)
+    console = make_listener(sidecar_timeout)
     if once and with_services:
         container.run_once_with_services(
-            config, expected_kernel, console, lambda outcome: _print(outcome, output)
+            config, expected_kernel, console, lambda outcome: _print_outcome(outcome, output)
         )
     elif once:
-        _print(container.run_once(config, expected_kernel, console), output)
+        _print_outcome(container.run_once(config, expected_kernel, console), output)
     else:
         container.run_for_ever(config, expected_kernel, console)
 
@@ -382,9 +384,9 @@ def order(
     from nodeside.driver.commands import job
 
     options = job.OrderOptions(kernel, kernel_variant, not no_publish, to)
-    with job.recording(outcome_file, kernel):
+    with job.record_outcome(outcome_file, kernel):
         outcome = job.order(config, options, dry_run=dry_run)
-    _print(outcome, output)
+    _print_outcome(outcome, output)
 
 
 @driver.command()
@@ -400,12 +402,12 @@ def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str
     from nodeside.driver.commands import job
 
     if dry_run:
-        _print(job.would_finish(config), output)
+        _print_outcome(job.would_finish(config), output)
         return
-    with job.recording(outcome_file, job.ordered_kernel(config)) as outcomes:
+    with job.record_outcome(outcome_file, job.ordered_kernel(config)) as outcomes:
         outcome, result = job.finish(config)
         outcomes.append(result)
-    _print(outcome, output)
+    _print_outcome(outcome, output)
 
 
 @driver.command(hidden=True)
@@ -415,7 +417,7 @@ def provide(shared: Path | None) -> None:
 
     This is what the init container does.
     """
-    from nodeside.driver.handoff.provide import provide as provide_shared
+    from nodeside.driver.handoff.provide import provide_toolkit as provide_shared
     from nodeside.protocol.shared_directory import SharedDir
 
     if shared is None:
@@ -424,7 +426,7 @@ def provide(shared: Path | None) -> None:
     provide_shared(SharedDir(shared), packed if packed.is_dir() else None)
 
 
-def _print(outcome: CommandOutput, output: str) -> None:
+def _print_outcome(outcome: CommandOutput, output: str) -> None:
     """Print an outcome, and exit with its code if it is a failure."""
     click.echo(outcome.render(output))
     if outcome.exit_code:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nodeside.driver.handoff.provide import command as sidecar_command
+from nodeside.driver.handoff.provide import sidecar_command
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.spec import check_labels, check_node_driver
 from nodeside.system.files import disk_errors

@@ -180,7 +180,7 @@ def test_the_sidecars_python_runs_by_itself_and_shares_files_with_debians(driver
 def test_the_sidecars_program_is_packed_and_need_not_be_compiled(driver: Path) -> None:
     code = (
         "from pathlib import Path; from nodeside.driver.handoff import zipapp; "
-        "zipapp.compiled = None; zipapp.build_zipapp(Path('/usr/lib/nodeside/toolkit.pyz'))"
+        "zipapp.compile_pyc = None; zipapp.build_zipapp(Path('/usr/lib/nodeside/toolkit.pyz'))"
     )
     found = run(driver, "python3", "-c", code)
 

@@ -15,7 +15,7 @@ import pytest
 
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.module.modulefile import read_module
-from nodeside.driver.module.symvers import compare, parse_symvers
+from nodeside.driver.module.symvers import compare_symbols, parse_symvers
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
@@ -83,7 +83,7 @@ def kernels(workshop: Workshop, host_builds: HostBuilds, newest: KernelDisk) -> 
     for candidate in earlier_kernels(workshop, newest):
         disk = workshop.kernel(candidate)
         symbols = parse_symvers((headers_of(disk) / "Module.symvers").read_text())
-        if compare([module], symbols):
+        if compare_symbols([module], symbols):
             different = different or disk
         else:
             equal = equal or disk

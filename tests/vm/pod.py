@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle
-from nodeside.driver.handoff.provide import command
+from nodeside.driver.handoff.provide import sidecar_command
 from nodeside.system.process import Completed
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine.containers import TOOLKIT, ContainerSpec
@@ -167,7 +167,7 @@ class Pod:
         """The init container, then the toolkit container."""
         provided = self.driver("provide")
         assert provided.exit_code == 0, provided.errors
-        self.sidecar = self.machine.start(command(_SHARED), where)
+        self.sidecar = self.machine.start(sidecar_command(_SHARED), where)
         self._started.append(self.sidecar)
         return self.sidecar
 

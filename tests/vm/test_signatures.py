@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.module.signing import SigningError, verify
+from nodeside.driver.module.signing import SigningError, verify_module
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
@@ -72,11 +72,11 @@ def test_what_the_sidecar_built_is_signed_before_it_is_cached_and_loaded(
     (cached,) = pod.node("sh", "-c", f"ls {CACHE}/tiny/*/modules/tiny.ko").splitlines()
     module = tmp_path / "tiny.ko"
     module.write_bytes(pod.machine.get(cached))
-    verify(module, drivers.directory / "key" / "certificate.pem")
+    verify_module(module, drivers.directory / "key" / "certificate.pem")
     from_sidecar = tmp_path / "unsigned.ko"
     from_sidecar.write_bytes((drivers.directory / "built" / "src" / "module.bin").read_bytes())
     with pytest.raises(SigningError, match="not signed; expected a signature by"):
-        verify(from_sidecar, drivers.directory / "key" / "certificate.pem")
+        verify_module(from_sidecar, drivers.directory / "key" / "certificate.pem")
 
 
 def test_with_a_key_configured_nothing_else_is_loaded_from_the_cache(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nodeside import log
-from nodeside.driver.ladder.task import Config, Task, resolve
+from nodeside.driver.ladder.task import Config, Task, resolve_task
 from nodeside.errors import Bug, NodesideError
 from nodeside.protocol.node_status import NodeDriverStatus, State
 from nodeside.spec import peek_driver_name
@@ -40,7 +40,7 @@ def resolve_or_tell(
     for another kernel announces nothing: the pod for the running kernel does.
     """
     try:
-        task = resolve(config)
+        task = resolve_task(config)
     except Exception as exc:
         error = exc if isinstance(exc, NodesideError) else Bug(exc)
         if error is not exc:
@@ -67,7 +67,7 @@ def _announce_failure(
         )
         return
     try:
-        status = _failure(config, about, error)
+        status = _failure_status(config, about, error)
     except NodesideError as problem:
         log.warning(
             "failure not announced: the node cannot be read", driver=about.name, problem=problem
@@ -77,7 +77,7 @@ def _announce_failure(
         tell(status)
 
 
-def _failure(config: Config, about: LastRead, error: NodesideError) -> NodeDriverStatus:
+def _failure_status(config: Config, about: LastRead, error: NodesideError) -> NodeDriverStatus:
     return NodeDriverStatus(
         driver=about.name,
         node=config.node,

@@ -130,8 +130,10 @@ class DriverLoop:
         try:
             self._check_kernel(task)
             if self.pod_lock is not None:
-                self.pod_lock.take(task, self._clock())
-            with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
+                self.pod_lock.take(task, self._stoppable_clock())
+            with hold_lock(
+                task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._stoppable_clock()
+            ):
                 try:
                     return journal, _bring_up(attempt)
                 except NodesideError as error:  # the next holder of the lock may make it ready
@@ -149,14 +151,14 @@ class DriverLoop:
     def _loop(self, services: Services) -> None:
         from nodeside.driver.agent.watch import Wakeups, Why
 
-        def ended() -> bool:
+        def reap_and_find_ends() -> bool:
             if os.getpid() == 1:
                 process.reap_orphans(services.pids)
             return services.find_ends()
 
         retry, repeat_failed = _FIRST_RETRY, True
         with (
-            Wakeups(*self._inputs_to_watch(), ended=ended) as watch,
+            Wakeups(*self._inputs_to_watch(), ended=reap_and_find_ends) as watch,
             stopped_at_the_end(services, self.config.host),
         ):
             self.listener = replace(self.listener, stopping=lambda: watch.stopping is not None)
@@ -188,7 +190,7 @@ class DriverLoop:
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
 
-    def _clock(self) -> Clock:
+    def _stoppable_clock(self) -> Clock:
         """Return a clock for the wait for the lock, which must not outlive a SIGTERM."""
 
         def sleep(seconds: float) -> None:

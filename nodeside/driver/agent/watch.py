@@ -90,7 +90,7 @@ class Wakeups:
     ) -> None:
         self._modules = frozenset(kernel_name(name) for name in modules)
         often = tuple(often)
-        self._inputs = {path: _identity(path) for path in (*inputs, *often)}
+        self._inputs = {path: _file_identity(path) for path in (*inputs, *often)}
         self._every = OFTEN if often else INPUTS
         self._poll = poll
         self._open_uevents = uevents or partial(open_uevents, "module", "pci")
@@ -132,12 +132,12 @@ class Wakeups:
         often = tuple(often)
         self._modules = frozenset(kernel_name(name) for name in modules)
         known = self._inputs
-        self._inputs = {path: known.get(path, _identity(path)) for path in (*inputs, *often)}
+        self._inputs = {path: known.get(path, _file_identity(path)) for path in (*inputs, *often)}
         self._every = OFTEN if often else INPUTS
 
     def drain(self) -> None:
         """Discard the events so far. Call it right before a look, which sees their effects."""
-        for _ in self._events():
+        for _ in self._read_uevents():
             pass
 
     def wait(
@@ -153,15 +153,15 @@ class Wakeups:
         until = None if timeout is None else started + timeout
         was_ready = ready is not None and ready.exists()
         while True:
-            reason = self._reason(started + calm, until)
+            reason = self._find_reason(started + calm, until)
             if reason is None and was_ready and ready is not None and not ready.exists():
                 reason = Reason(Why.NOT_READY)
             if reason is not None:
                 self._looked_at = self._clock.now()
                 return reason
-            self._sleep(started + calm, until)
+            self._await_events(started + calm, until)
 
-    def _reason(self, calm_until: float, until: float | None) -> Reason | None:
+    def _find_reason(self, calm_until: float, until: float | None) -> Reason | None:
         if self.stopping is not None:
             return Reason(Why.STOP, self.stopping.name)
         changed = self._changed_input()
@@ -172,14 +172,16 @@ class Wakeups:
         now = self._clock.now()
         patient = until is None or now < until
         if patient and now >= calm_until:  # a look after the timeout does more than one for uevents
-            events = [str(event) for event in self._events() if concerns(event, self._modules)]
+            events = [
+                str(event) for event in self._read_uevents() if concerns(event, self._modules)
+            ]
             if events:
                 return Reason(Why.UEVENT, shortlist(events, 3))
         if now >= self._looked_at + self._poll:
             return Reason(Why.POLL)
         return None if patient else Reason(Why.PATIENCE)
 
-    def _sleep(self, calm_until: float, until: float | None) -> None:
+    def _await_events(self, calm_until: float, until: float | None) -> None:
         now = self._clock.now()
         ends = [self._looked_at + self._poll]
         if until is not None:
@@ -196,12 +198,12 @@ class Wakeups:
             with suppress(BlockingIOError):
                 os.read(self._wakeup[0], 4096)
 
-    def _events(self) -> Iterator[Uevent]:
+    def _read_uevents(self) -> Iterator[Uevent]:
         return iter(()) if self._uevents is None else self._uevents.read()
 
     def _changed_input(self) -> Path | None:
         for path, before in self._inputs.items():
-            now = _identity(path)
+            now = _file_identity(path)
             if now != before:
                 self._inputs[path] = now
                 return path
@@ -215,7 +217,7 @@ class Wakeups:
         self._on_signal(self.stopping)
 
 
-def _identity(path: Path) -> tuple[int, ...] | None:
+def _file_identity(path: Path) -> tuple[int, ...] | None:
     """Return what changes when a file is rewritten or replaced, or a ConfigMap's `..data` swapped.
 
     None if the file does not exist.

@@ -100,7 +100,7 @@ class Announcer:
                 self._at_rest = False
                 self._changed.notify_all()
         if self._thread is None:  # also if an earlier state found the node out of processes
-            self._thread = _start(self._work)
+            self._thread = _start_thread(self._send_updates)
 
     def flush(self, timeout: float) -> bool:
         """Send pending updates now; return whether that finished within `timeout` seconds.
@@ -149,9 +149,9 @@ class Announcer:
         except NodesideError as error:
             log.warning(f"the ready file is not up to date: {error}", hint=error.hint)
             return
-        self._mark(status)
+        self._write_marker(status)
 
-    def _mark(self, status: NodeDriverStatus) -> None:
+    def _write_marker(self, status: NodeDriverStatus) -> None:
         """Write the marker once per transition to ready, on its own line in every log format."""
         if status.state is not State.READY:
             self._marked = ""
@@ -164,11 +164,11 @@ class Announcer:
             to.write(f"{ready_marker(status)}\n")
             to.flush()
 
-    def _work(self) -> None:
-        while self._rest():
+    def _send_updates(self) -> None:
+        while self._await_news():
             self._delivery.step()
 
-    def _rest(self) -> bool:
+    def _await_news(self) -> bool:
         """Wait until there is something to send; return False on close."""
         with self._changed:
             while not self._closing:
@@ -185,7 +185,7 @@ class Announcer:
         return False
 
 
-def announcing(host: Host) -> Announcer:
+def make_announcer(host: Host) -> Announcer:
     """Return an Announcer for the node, and for the cluster if there is one."""
     return Announcer(host, Delivery(connect(os.environ)))
 
@@ -204,7 +204,7 @@ def _ready_record(status: NodeDriverStatus) -> ReadyRecord:
     )
 
 
-def _start(work: Callable[[], None]) -> threading.Thread | None:
+def _start_thread(work: Callable[[], None]) -> threading.Thread | None:
     """Start a daemon thread that inherits a signal mask with all signals blocked.
 
     Returns None if the process may start no thread now.

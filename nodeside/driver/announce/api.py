@@ -47,11 +47,11 @@ class StatusClient:
         self._status_apart = False  # learned from responses
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
-        return _uid(self._client.send(label_node(node, labels)))
+        return _object_uid(self._client.send(label_node(node, labels)))
 
     def get_node(self, name: str) -> str:
         """Return the uid of a node."""
-        return _uid(self._client.send(read_node(name)))
+        return _object_uid(self._client.send(read_node(name)))
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
         """Apply a NodeDriver in one request; two if it is new and has a status subresource.
@@ -97,22 +97,22 @@ class RecordingClient:
         self.would_write: list[ApiCall] = []
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
-        self._record(label_node(node, labels))
+        self._record_call(label_node(node, labels))
         return ""
 
     def get_node(self, name: str) -> str:  # noqa: ARG002 - nothing is written, so nothing is kept
         return ""
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
-        self._record(node_driver_call(document))
+        self._record_call(node_driver_call(document))
 
     def create_event(self, event: Mapping[str, Any]) -> None:
-        self._record(event_call(event))
+        self._record_call(event_call(event))
 
     def close(self) -> None:
         """Do nothing: no connection is open."""
 
-    def _record(self, call: ApiCall) -> None:
+    def _record_call(self, call: ApiCall) -> None:
         self.would_write = [*self.would_write[1 - _RECORDED :], call]
 
 
@@ -122,7 +122,7 @@ def connect(environ: Mapping[str, str]) -> StatusClient | RecordingClient:
     return RecordingClient() if access is None else StatusClient(access)
 
 
-def _meaning(call: ApiCall, status: int) -> tuple[str, str] | None:
+def _explain_node_driver_status(call: ApiCall, status: int) -> tuple[str, str] | None:
     """Return the beginning of the message, and the hint, for what only a NodeDriver meets."""
     if not call.resource.startswith("nodedrivers"):
         return None
@@ -138,7 +138,7 @@ def _meaning(call: ApiCall, status: int) -> tuple[str, str] | None:
             return None
 
 
-def _uid(document: Mapping[str, Any]) -> str:
+def _object_uid(document: Mapping[str, Any]) -> str:
     return str(document.get("metadata", {}).get("uid", ""))
 
 
@@ -151,5 +151,5 @@ CALLER = Caller(
         "nodedrivers/status": (API_GROUP, ("patch",)),
         "events": ("events.k8s.io", ("create",)),
     },
-    _meaning,
+    _explain_node_driver_status,
 )

@@ -117,7 +117,7 @@ class Delivery:
             return
         status = self._desired
         try:
-            self._send(part, status)
+            self._send_part(part, status)
         except KubernetesError as error:
             self._put_off(part, error)
             return
@@ -131,7 +131,7 @@ class Delivery:
         if part is AnnouncementPart.LABEL and status.state not in documents.NOTABLE:
             self._sent.pop(AnnouncementPart.EVENT, None)  # the next notable state needs a new Event
         if not self._open_parts():
-            self._complete(status)
+            self._note_completion(status)
 
     def _open_parts(self) -> list[AnnouncementPart]:
         return [part for part in AnnouncementPart if self._is_open(part)]
@@ -168,7 +168,7 @@ class Delivery:
             return 0.0
         return (self._news_since or 0.0) + self.pace.settle
 
-    def _send(self, part: AnnouncementPart, status: NodeDriverStatus) -> None:
+    def _send_part(self, part: AnnouncementPart, status: NodeDriverStatus) -> None:
         match part:
             case AnnouncementPart.LABEL:
                 labels = documents.labels(status)
@@ -212,6 +212,6 @@ class Delivery:
         self._complaint = str(error)
         write(f"not announced: {error}", hint=error.hint, again_in=f"{wait:.1f}s")
 
-    def _complete(self, status: NodeDriverStatus) -> None:
+    def _note_completion(self, status: NodeDriverStatus) -> None:
         self._news_since, self._complaint = None, ""
         log.fact("announced", driver=status.driver, node=status.node, state=status.state.value)

@@ -69,7 +69,7 @@ def node_driver(status: NodeDriverStatus, *, node_uid: str = "") -> dict[str, An
         "apiVersion": API_VERSION,
         "kind": "NodeDriver",
         "metadata": metadata,
-        "status": _status(status),
+        "status": _status_document(status),
     }
 
 
@@ -102,25 +102,25 @@ def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, A
         "type": "Normal" if status.state is State.READY else "Warning",
         "regarding": {**node, "uid": node_uid} if node_uid else node,
         "related": {"apiVersion": API_VERSION, "kind": "NodeDriver", "name": name},
-        "note": _cut_bytes(encodable(_note(status)), _NOTE_LIMIT),
+        "note": _cut_bytes(encodable(_event_message(status)), _NOTE_LIMIT),
     }
 
 
-def _status(status: NodeDriverStatus) -> dict[str, Any]:
+def _status_document(status: NodeDriverStatus) -> dict[str, Any]:
     """Return the status in camelCase, without empty fields, within the API server's limits."""
-    record = {camel_case(key): _clipped(value) for key, value in encode(status).items()}
+    record = {camel_case(key): _clip_value(value) for key, value in encode(status).items()}
     return {key: value for key, value in record.items() if value not in ("", None, [], {})}
 
 
-def _clipped(value: object) -> object:
+def _clip_value(value: object) -> object:
     if isinstance(value, str):
         value, cut = encodable(value), " [cut]"
         fits = len(value) <= REPORT_TEXT
         return value if fits else value[: REPORT_TEXT - len(cut)] + cut
     if isinstance(value, Mapping):
-        return {key: _clipped(each) for key, each in islice(value.items(), REPORT_ITEMS)}
+        return {key: _clip_value(each) for key, each in islice(value.items(), REPORT_ITEMS)}
     if isinstance(value, Sequence):
-        return [_clipped(each) for each in value[:REPORT_ITEMS]]
+        return [_clip_value(each) for each in value[:REPORT_ITEMS]]
     return value
 
 
@@ -130,7 +130,7 @@ def _event_reason(status: NodeDriverStatus) -> str:
     return status.reason[:128] or f"Driver{word}"
 
 
-def _note(status: NodeDriverStatus) -> str:
+def _event_message(status: NodeDriverStatus) -> str:
     about = f"driver {status.driver} {status.version}, kernel {status.kernel}"
     if status.state is State.READY:
         source = f" ({status.source.value})" if status.source else ""

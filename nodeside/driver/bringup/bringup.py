@@ -38,7 +38,7 @@ from nodeside.driver.bundle import retention
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.handoff.result import StoppedWaiting
-from nodeside.driver.kernel.unload import leaving
+from nodeside.driver.kernel.unload import modules_to_unload
 from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.exported_symbols import clear_symbols, write_symbols
 from nodeside.driver.ladder.task import Task
@@ -102,11 +102,11 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
         case _:
             assert_never(decision.action)
     _start_services(attempt)
-    _prove(attempt, loaded, record, mark=mark)
+    _prove_loaded(attempt, loaded, record, mark=mark)
     if files is not None:
         files.make_current()
     report = journal.ready()
-    _collect(task)
+    _collect_bundles(task)
     _collect_files(task)
     return report
 
@@ -123,7 +123,7 @@ def _unload_for_predecessor(attempt: Attempt) -> None:
         log.warning(f"{names} is to leave, but only a reboot removes {task.name}")
         return
     begin = partial(attempt.journal.state, State.UNLOADING, f"leaves before {names} does")
-    unload_driver(attempt, leaving((), record, ours), record, begin=begin)
+    unload_driver(attempt, modules_to_unload((), record, ours), record, begin=begin)
     clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)
     require_predecessors(task)
@@ -140,7 +140,7 @@ def report_if_loaded(attempt: Attempt) -> Report | None:
     if proof is None:
         return None
     journal.source = Rung.LOADED
-    _prove(attempt, wanted_modules(task, proof), observed.record)
+    _prove_loaded(attempt, wanted_modules(task, proof), observed.record)
     return journal.ready()
 
 
@@ -189,7 +189,7 @@ def climb_ladder(
         if rung is Rung.BUILT:
             journal.state(State.BUILDING)
         with journal.stage(_STAGES[rung]):
-            observed = observed.with_finding(rung, rungs.look(task, rung, attempt.listener))
+            observed = observed.with_finding(rung, rungs.look_at_rung(task, rung, attempt.listener))
 
 
 _STAGES = {
@@ -200,7 +200,7 @@ _STAGES = {
 }
 
 
-def _prove(
+def _prove_loaded(
     attempt: Attempt,
     loaded: Sequence[LoadedModule],
     record: LoadedRecord | None,
@@ -366,7 +366,7 @@ def _no_rung_error(task: Task, decision: plan.Decision, closed: Collection[Rung]
     )
 
 
-def _collect(task: Task) -> None:
+def _collect_bundles(task: Task) -> None:
     """Delete the cached bundles that no version or kernel is likely to return to."""
     record = read_loaded(task.host, task.name, task.boot_id)
     manifests = task.cache.manifests(task.name)

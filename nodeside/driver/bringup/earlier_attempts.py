@@ -38,7 +38,7 @@ class EarlierAttempts:
         cause = error.cause.with_traceback(None)  # its frames hold all that was read of the modules
         cause.__cause__ = cause.__context__ = None
         self._replacement, self._failure = replacement, (cause, rolled)
-        return _final(cause, rolled)
+        return _final_error(cause, rolled)
 
     def forget_failure(self) -> None:
         """Forget the failure: a replacement may succeed now."""
@@ -48,10 +48,10 @@ class EarlierAttempts:
         """Raise the SequenceFailed of the same replacement, if it failed."""
         if self._failure is not None and self._replacement == replacement:
             log.detail("the same replacement failed earlier; the loaded modules stay")
-            raise _final(*self._failure)
+            raise _final_error(*self._failure)
 
 
-def _final(cause: NodesideError, rolled: RollBack) -> SequenceFailed:
+def _final_error(cause: NodesideError, rolled: RollBack) -> SequenceFailed:
     """Return a failure that says when the replacement is tried again."""
     failed = SequenceFailed(cause, rolled)
     failed.hint = "; ".join(words for words in (cause.hint, _AGAIN) if words)

@@ -25,10 +25,10 @@ def run_hooks(moment: str, hooks: Sequence[Hook]) -> None:
     for number, hook in enumerate(hooks):
         name = f"hooks.{moment}[{number}]"
         with log.step(name):
-            _run(name, hook)
+            _run_hook(name, hook)
 
 
-def _run(name: str, hook: Hook) -> None:
+def _run_hook(name: str, hook: Hook) -> None:
     output = Output(hook=name)
     try:
         done = process.run(

@@ -86,7 +86,7 @@ def check_bundle(task: Task, bundle: Bundle) -> CheckedModules:
     """
     given = read_modules([bundle.module_path(name) for name in task.wanted.names])
     files = in_load_order(given)
-    task = replace(task, command_line=task.command_line.fitting(files))
+    task = replace(task, command_line=task.command_line.for_modules(files))
     certificate = None
     if task.signing is not None:
         from nodeside.driver.module.signing import read_certificate
@@ -97,7 +97,9 @@ def check_bundle(task: Task, bundle: Bundle) -> CheckedModules:
     symbols = symbols_of(task.host, task.kernel.release, task.config.shared)
     exported = parse_symvers(task.symbols.text)
     doubtful = doubtful_symbols(files, facts, symbols, exported)
-    running = read_exports(task.host, doubtful, _leaving(task)) if doubtful else NOTHING_READ
+    running = (
+        read_exports(task.host, doubtful, _names_to_unload(task)) if doubtful else NOTHING_READ
+    )
     refusals = check_before_load(
         files,
         task.driver.spec.modules,
@@ -112,7 +114,7 @@ def check_bundle(task: Task, bundle: Bundle) -> CheckedModules:
     return CheckedModules(task, files, (*refusals, *check_build_ids(files)), needs)
 
 
-def _leaving(task: Task) -> frozenset[str]:
+def _names_to_unload(task: Task) -> frozenset[str]:
     """Return the modules that are unloaded before the load, so that their symbols do not count."""
     record = read_loaded(task.host, task.name, task.boot_id)
     loaded = [module.name for module in record.modules] if record else []
@@ -183,12 +185,12 @@ class Installation:
         with self.journal.stage("check"):
             checked = check_bundle(self.task, self.bundle)
             if checked.refusals:
-                raise _refused(checked.refusals)
+                raise _refused_error(checked.refusals)
             spec, line = self.task.driver.spec, checked.task.command_line
             for note in boot_notes(spec.modules, line, checked.files):
                 self.journal.note(note)
-            insertions = self._insertions(checked)
-            record = self._record(checked.task)
+            insertions = self._make_insertions(checked)
+            record = self._make_record(checked.task)
             self._check_firmware()
         decision = _may_replace(self.task, self.known)
         devices = tuple(item.address for item in pci_devices(self.task.host))
@@ -202,10 +204,10 @@ class Installation:
             record = replace(record, mark=None if mark.unreadable else mark.lines)
             previous: tuple[Insertion, ...] = ()
             if decision is plan.Replacement.REPLACE:
-                previous = self._previous()
-                self._unload(previous)
+                previous = self._previous_insertions()
+                self._unload_previous(previous)
             try:
-                self._load(insertions, previous, record)
+                self._load_modules(insertions, previous, record)
             except SequenceFailed as error:
                 raise self.attempt.earlier.remember_failure(replacement, error) from error.cause
             self.attempt.earlier.forget_failure()
@@ -217,7 +219,7 @@ class Installation:
         write_loaded(self.task.host, record)
         return record, mark
 
-    def _record(self, task: Task) -> LoadedRecord:
+    def _make_record(self, task: Task) -> LoadedRecord:
         """Return the record of the modules about to be loaded, as later processes must judge them.
 
         The kernel reports some splats only once per boot, so an earlier splat of these builds
@@ -234,7 +236,7 @@ class Installation:
         if firmware is not None:
             FirmwareDirectory(self.task.host).check(self.task.path(firmware.path), self.task.name)
 
-    def _unload(self, previous: Sequence[Insertion]) -> None:
+    def _unload_previous(self, previous: Sequence[Insertion]) -> None:
         """Unload all loaded modules of this driver, or none of them.
 
         If one of them turns out to be held after others were unloaded, these are loaded again from
@@ -243,7 +245,7 @@ class Installation:
         self.journal.state(State.UNLOADING, "replacing the loaded version")
         known = self.known
         try:
-            leaving = self._leaving()
+            leaving = self._modules_to_unload()
             unload_driver(self.attempt, leaving, known.record)
             self.journal.state(State.LOADING)
         except Exception as error:
@@ -251,17 +253,17 @@ class Installation:
             gone = [name for name in names if self.loader.modules.state(name) is None]
             if not gone:
                 raise
-            rolled = self._reload(gone, previous)
+            rolled = self._reload_previous(gone, previous)
             self._start_services_again(rolled)
             if isinstance(error, NodesideError):
                 raise SequenceFailed(error, rolled) from error
             raise
 
-    def _leaving(self) -> unload.Leaving:
+    def _modules_to_unload(self) -> unload.Leaving:
         known = self.known
-        return unload.leaving(self.task.wanted.names, known.record, known.in_kernel)
+        return unload.modules_to_unload(self.task.wanted.names, known.record, known.in_kernel)
 
-    def _reload(self, gone: Sequence[str], previous: Sequence[Insertion]) -> RollBack:
+    def _reload_previous(self, gone: Sequence[str], previous: Sequence[Insertion]) -> RollBack:
         """Load the modules `gone` again. A module that has no file in `previous` is a problem."""
         rolled = roll_back((), [item for item in previous if item.name in gone], self.loader)
         files = {item.name for item in previous}
@@ -271,7 +273,7 @@ class Installation:
             rolled = replace(rolled, problems=(*rolled.problems, problem))
         return rolled
 
-    def _load(
+    def _load_modules(
         self, wanted: Sequence[Insertion], previous: Sequence[Insertion], record: LoadedRecord
     ) -> None:
         """Install firmware, clear conflicts and load the modules; on failure, restore the node."""
@@ -281,7 +283,9 @@ class Installation:
             if spec.firmware is not None:
                 source = self.task.path(spec.firmware.path)
                 FirmwareDirectory(self.task.host).install(source, self.task.name)
-            cleared = conflicts.clear(spec.conflicts, self.loader, ours=self.task.wanted.names)
+            cleared = conflicts.clear_conflicts(
+                spec.conflicts, self.loader, ours=self.task.wanted.names
+            )
             for words in cleared.words:
                 self.journal.note(words)
             # Before the load: if this process is killed during it, the next one needs the
@@ -324,28 +328,28 @@ class Installation:
     def _restore_conflicts(self, rolled: RollBack, cleared: Cleared) -> None:
         if rolled.problems or not cleared.words:
             return
-        problems = conflicts.restore(cleared, self.loader)
+        problems = conflicts.restore_cleared(cleared, self.loader)
         names = ", ".join((*cleared.removed, *(device.address for device in cleared.unbound)))
         for problem in problems:
             self.journal.note(f"could not be put back: {problem}")
         if not problems:
             self.journal.note(f"put back after the failed load: {names}")
 
-    def _previous(self) -> tuple[Insertion, ...]:
+    def _previous_insertions(self) -> tuple[Insertion, ...]:
         """Return the loaded modules that are loaded again if the new ones fail, in load order.
 
         These are ours, and those of the kernel's own tree: a network may depend on them.
         """
-        again = {item.name: item for item in self._ours()}
-        if plan.occupant(self.known) is not plan.Occupant.FOREIGN:
+        again = {item.name: item for item in self._own_insertions()}
+        if plan.find_occupant(self.known) is not plan.Occupant.FOREIGN:
             return tuple(again.values())
         for state in self.known.in_kernel.values():
             if state.in_tree:
                 again.setdefault(state.name, Insertion(None, state.name))
-        leaf_first = unload.plan_unload(self._leaving(), self.loader.modules.rows()).order
+        leaf_first = unload.plan_unload(self._modules_to_unload(), self.loader.modules.rows()).order
         return tuple(again[name] for name in reversed(leaf_first) if name in again)
 
-    def _ours(self) -> Sequence[Insertion]:
+    def _own_insertions(self) -> Sequence[Insertion]:
         """Return our loaded modules as verified files.
 
         The current trust is not applied: these modules ran until now, and a trust that pins only
@@ -359,7 +363,7 @@ class Installation:
         ]
         if record is None or not modules:
             return ()
-        for bundle in self._bundles(record.key):
+        for bundle in self._cached_bundles(record.key):
             try:
                 return [
                     Insertion(bundle.module_path(module.name), module.name, module.parameters)
@@ -370,7 +374,7 @@ class Installation:
         log.warning("no bundle of the loaded version in the cache: no roll-back", key=record.key)
         return ()
 
-    def _bundles(self, key: str) -> Iterator[Bundle]:
+    def _cached_bundles(self, key: str) -> Iterator[Bundle]:
         """Yield the intact bundles with this key in the cache."""
         cache, driver = self.task.cache, self.task.name
         for tag in [cached.tag for cached in cache.manifests(driver) if cached.manifest.key == key]:
@@ -382,7 +386,7 @@ class Installation:
                 if bundle is not None:
                     yield bundle
 
-    def _insertions(self, checked: CheckedModules) -> tuple[Insertion, ...]:
+    def _make_insertions(self, checked: CheckedModules) -> tuple[Insertion, ...]:
         parameters = checked.task.parameters
         return tuple(
             Insertion(
@@ -401,8 +405,8 @@ def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
     Raises RebootRequired, RefusedBeforeLoad.
     """
     wanted = task.wanted
-    who = plan.occupant(known)
-    decision, why = plan.replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
+    who = plan.find_occupant(known)
+    decision, why = plan.decide_replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
     match decision:
         case plan.Replacement.LOAD | plan.Replacement.REPLACE:
             return decision
@@ -420,6 +424,6 @@ def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
     assert_never(decision)
 
 
-def _refused(refusals: Sequence[Refusal]) -> RefusedBeforeLoad:
+def _refused_error(refusals: Sequence[Refusal]) -> RefusedBeforeLoad:
     text = "\n".join(f"{refusal.module}: {refusal.message}" for refusal in refusals)
     return RefusedBeforeLoad(text, hint=next((r.hint for r in refusals if r.hint), ""))

@@ -79,17 +79,17 @@ class Journal:
 
     def state(self, state: State, message: str = "", *, reason: str = "") -> None:
         """Announce a new state."""
-        self._announce(self.report(state, reason=reason, message=message))
+        self._announce_report(self.report(state, reason=reason, message=message))
 
     def waits(self, error: NodesideError) -> None:
         """Announce that the unload waits for this obstacle to pass; this is not a failure."""
-        self._announce(
+        self._announce_report(
             self.report(State.UNLOADING, reason=error.reason, message=str(error), hint=error.hint)
         )
 
     def ready(self) -> Report:
         report = self.report(State.READY)
-        self._announce(report)
+        self._announce_report(report)
         return report
 
     def failed(self, error: NodesideError, *, announce: bool = True) -> Report:
@@ -111,7 +111,7 @@ class Journal:
             retryable=error.retryable,
         )
         if announce:
-            self._announce(report)
+            self._announce_report(report)
         return report
 
     def report(
@@ -145,7 +145,7 @@ class Journal:
             retryable=retryable,
         )
 
-    def _announce(self, report: Report) -> None:
+    def _announce_report(self, report: Report) -> None:
         self.told = self.status(report)
         self.tell(self.told)
 

@@ -141,17 +141,17 @@ def followers_gone(attempt: Attempt, what: Leaving) -> Iterator[None]:
             raise
         log.warning("drivers that come after it are not warned", problem=error)
     try:
-        _wait(attempt)
+        _await_followers(attempt)
         yield
     finally:
         remove_record(leaving_path(host, task.name))
 
 
-def _wait(attempt: Attempt) -> None:
+def _await_followers(attempt: Attempt) -> None:
     task, clock = attempt.task, attempt.loader.clock
     until, told = clock.now() + _PATIENCE, False
     seen = clock.now()  # when all of them had a pod
-    while names := _present(task, attempt.loader):
+    while names := _present_followers(task, attempt.loader):
         words = ", ".join(names)
         if not told:
             log.fact("waiting until the drivers that come after it have left", drivers=words)
@@ -170,7 +170,7 @@ def _wait(attempt: Attempt) -> None:
         clock.sleep(_PAUSE)
 
 
-def _present(task: Task, loader: Loader) -> list[str]:
+def _present_followers(task: Task, loader: Loader) -> list[str]:
     """Return the followers that are loaded, or are being loaded."""
     rows = loader.modules.rows()
     return [

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 
-from nodeside.driver.node.kernel_log import KernelLog, Mark, frame_in, splats
+from nodeside.driver.node.kernel_log import KernelLog, Mark, find_splats, frame_in
 from nodeside.driver.node.loaded_record import LoadedModule
 from nodeside.driver.node.modules import KernelModules
 from nodeside.errors import ExitCode, NodesideError, SpecError, SystemRefused
@@ -76,11 +76,11 @@ class ValidationFailed(NodesideError):
             f"{item.name}: expected {item.expected}, found {item.found}"
             for item in validation.failures
         ]
-        super().__init__("\n".join(rows), hint=_hint(validation))
+        super().__init__("\n".join(rows), hint=_failure_hint(validation))
         self.validation = validation
 
 
-def _hint(validation: Validation) -> str:
+def _failure_hint(validation: Validation) -> str:
     bound = [row.found for row in validation.failures if row.name.startswith(_PCI)]
     hints = ["see what the driver says in the kernel log: dmesg | tail"]
     if validation.splat:
@@ -127,9 +127,9 @@ def check_all(
     spec: Validate, modules: Sequence[LoadedModule], scene: ValidationInputs
 ) -> Validation:
     """Run all checks; repeat failing ones until they pass or `spec.timeout_seconds` have passed."""
-    looks = _looks(spec, modules, scene.host)
+    looks = _repeatable_checks(spec, modules, scene.host)
     started = scene.clock.now()
-    rows = [_timed(look, scene, started) for look in looks]
+    rows = [_run_check(look, scene, started) for look in looks]
     pause = _FIRST_PAUSE
     while not all(row.ok for row in rows):
         left = started + spec.timeout_seconds - scene.clock.now()
@@ -138,18 +138,18 @@ def check_all(
         scene.clock.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE)
         rows = [
-            row if row.ok else _timed(look, scene, started)
+            row if row.ok else _run_check(look, scene, started)
             for row, look in zip(rows, looks, strict=True)
         ]
     return Validation((*rows, *_check_kernel_log(scene, started, [each.name for each in modules])))
 
 
-def _timed(look: Look, scene: ValidationInputs, started: float) -> CheckResult:
+def _run_check(look: Look, scene: ValidationInputs, started: float) -> CheckResult:
     result = look()
     return replace(result, seconds=round(scene.clock.now() - started, 3))
 
 
-def _looks(spec: Validate, modules: Sequence[LoadedModule], host: Host) -> list[Look]:
+def _repeatable_checks(spec: Validate, modules: Sequence[LoadedModule], host: Host) -> list[Look]:
     """Return the checks that can be repeated, cheapest first."""
     for check in spec.sysfs:
         _refuse_invalid(host, check)
@@ -210,7 +210,7 @@ def devices_are_bound(check: BoundCheck, host: Host) -> CheckResult:
 def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
     """Check that every attribute the path matches has the value, after writing `write` to it."""
     name = f"/sys/{check.path.removeprefix('/sys/')}"
-    expected = _expected(check)
+    expected = _expected_in_words(check)
     try:
         paths = sysfs.expand(host, check.path)
     except SpecError as exc:  # the load made more paths than there were before
@@ -224,7 +224,7 @@ def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
                 sysfs.write(path, check.write)
             (content,) = sysfs.ask(path)
             contents.append("not readable" if content is None else content[:_TEXT])
-            if content is None or not _fits(check, content):
+            if content is None or not _fits_check(check, content):
                 return CheckResult(name, False, expected, contents[-1])
         except SystemRefused as exc:
             return CheckResult(name, False, expected, str(exc))
@@ -254,7 +254,7 @@ def _check_kernel_log(
     if scene.mark is None:
         return ()
     excerpt = scene.kernel_log.since(scene.mark)
-    heads = splats(excerpt.lines)
+    heads = find_splats(excerpt.lines)
     words = "; ".join(heads)[:_TEXT] or excerpt.note or "none"
     if heads and (frame := frame_in(excerpt.lines, modules)):
         words += f"; in {frame}"
@@ -262,13 +262,13 @@ def _check_kernel_log(
     return (CheckResult(_LOG, not heads, _NO_SPLAT, words, seconds),)
 
 
-def _expected(check: SysfsCheck) -> str:
+def _expected_in_words(check: SysfsCheck) -> str:
     if check.matches:
         return f"a match of {check.matches}"
     return check.value.strip() or "readable"
 
 
-def _fits(check: SysfsCheck, content: str) -> bool:
+def _fits_check(check: SysfsCheck, content: str) -> bool:
     if check.matches:
         return search(check.matches, content) == (True,)
     return not check.value.strip() or content == check.value.strip()

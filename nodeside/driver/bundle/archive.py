@@ -24,7 +24,7 @@ from nodeside.driver.bundle.bundle import (
     MANIFEST,
     SIGNATURE,
     Bundle,
-    appearing,
+    create_atomically,
     sync_files,
     write_file,
 )
@@ -36,7 +36,7 @@ from nodeside.driver.bundle.manifest import (
     BundleFile,
     BundleManifest,
     Described,
-    parse,
+    parse_manifest,
 )
 from nodeside.system.files import disk_errors
 from nodeside.values import frozen
@@ -80,7 +80,7 @@ def pack(bundle: Bundle, to: Path) -> None:
             tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
         ):
             for name in files:
-                _add(tar, bundle.directory / name, name)
+                _add_file(tar, bundle.directory / name, name)
         raw.flush()
         os.fsync(raw.fileno())
 
@@ -101,23 +101,23 @@ def unpack(
     slow to sync. Raises BundleError, NoSpace, SystemRefused.
     """
     name = what or str(archive)
-    with open_archive(archive, size_limit, name) as raw, appearing(to) as temporary:
+    with open_archive(archive, size_limit, name) as raw, create_atomically(to) as temporary:
         stream = _Unzipped(raw, size_limit, name)
         documents: dict[str, bytes] = {}  # the manifest and its signature
         modules: dict[str, BundleFile] = {}
-        for entry in _entries(stream):
+        for entry in _read_entries(stream):
             if entry.name in modules or entry.name in documents:
-                raise stream.error(f"{entry.name} appears twice")
+                raise stream.bundle_error(f"{entry.name} appears twice")
             if entry.name in _LIMITS:
-                documents[entry.name] = _small(stream, entry)
+                documents[entry.name] = _read_document(stream, entry)
                 write_file(temporary / entry.name, [documents[entry.name]], sync=False)
                 continue
             modules[entry.name] = _extract_module(stream, entry, temporary)
         stream.finish()
-        described = _described(stream, documents)
+        described = _parse_documents(stream, documents)
         if accept is not None:
             accept(described)
-        _compare(described.manifest, modules, name)
+        _compare_files(described.manifest, modules, name)
         sync_files(temporary)
     return Bundle(to, described.manifest, described.digest)
 
@@ -129,19 +129,19 @@ def peek_manifest(stream: Readable, size_limit: int, what: str) -> Described:
     """
     unzipped = _Unzipped(stream, size_limit, what)
     documents: dict[str, bytes] = {}
-    for entry in _entries(unzipped):
+    for entry in _read_entries(unzipped):
         if entry.name in documents:
-            raise unzipped.error(f"{entry.name} appears twice")
+            raise unzipped.bundle_error(f"{entry.name} appears twice")
         if entry.name in _LIMITS:
-            documents[entry.name] = _small(unzipped, entry)
+            documents[entry.name] = _read_document(unzipped, entry)
         elif MANIFEST in documents:
             break
         else:
-            for _ in unzipped.chunks(entry.size):
+            for _ in unzipped.read_chunks(entry.size):
                 pass
         if len(documents) == len(_LIMITS):
             break
-    return _described(unzipped, documents)
+    return _parse_documents(unzipped, documents)
 
 
 def open_archive(archive: Path, size_limit: int, what: str) -> BufferedReader:
@@ -179,58 +179,58 @@ class _Unzipped:
         self._read = 0
         self.what = what
 
-    def error(self, problem: str) -> BundleError:
+    def bundle_error(self, problem: str) -> BundleError:
         return BundleError(f"{self.what}: {problem}")
 
-    def exactly(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         """Return `count` bytes. Raises BundleError if the archive ends early."""
-        data = b"".join(self.chunks(count))
+        data = b"".join(self.read_chunks(count))
         if len(data) < count:
-            raise self.error("the archive is truncated")
+            raise self.bundle_error("the archive is truncated")
         return data
 
-    def chunks(self, count: int) -> Iterator[bytes]:
+    def read_chunks(self, count: int) -> Iterator[bytes]:
         """Yield `count` bytes in pieces, then skip the padding to a whole block."""
         left, padding = count, -count % _BLOCK
         while left:
-            piece = self._some(min(left, CHUNK))
+            piece = self._read_some(min(left, CHUNK))
             left -= len(piece)
             yield piece
         while padding:
-            padding -= len(self._some(padding))
+            padding -= len(self._read_some(padding))
 
     def finish(self) -> None:
         """Read to the end of the file. Only zeros may follow the last entry."""
-        while piece := self._some(CHUNK, may_end=True):
+        while piece := self._read_some(CHUNK, may_end=True):
             if piece.strip(b"\0"):
-                raise self.error("data follows the end of the archive")
+                raise self.bundle_error("data follows the end of the archive")
         if self._inflate.unused_data or self._packed.read(1):
-            raise self.error("data follows the end of the compressed data")
+            raise self.bundle_error("data follows the end of the compressed data")
 
-    def _some(self, count: int, *, may_end: bool = False) -> bytes:
+    def _read_some(self, count: int, *, may_end: bool = False) -> bytes:
         """Return 1 to `count` bytes; none only if the stream has ended and `may_end` is set."""
         while not self._inflate.eof:
-            data = self._inflate.unconsumed_tail or self._more()
+            data = self._inflate.unconsumed_tail or self._read_packed()
             try:
                 piece = self._inflate.decompress(data, count)
             except zlib.error as exc:
-                raise self.error(f"not a gzip file, or damaged: {exc}") from exc
+                raise self.bundle_error(f"not a gzip file, or damaged: {exc}") from exc
             if piece:
-                return self._count(piece)
+                return self._count_bytes(piece)
             if not data:
-                raise self.error("the archive is truncated")
+                raise self.bundle_error("the archive is truncated")
         if may_end:
             return b""
-        raise self.error("the archive is truncated")
+        raise self.bundle_error("the archive is truncated")
 
-    def _more(self) -> bytes:
+    def _read_packed(self) -> bytes:
         """Read packed bytes. A read error here must not be blamed on the disk being written to."""
         try:
             return self._packed.read(_PACKED_CHUNK)
         except OSError as exc:
-            raise self.error(f"cannot be read: {exc.strerror}") from exc
+            raise self.bundle_error(f"cannot be read: {exc.strerror}") from exc
 
-    def _count(self, piece: bytes) -> bytes:
+    def _count_bytes(self, piece: bytes) -> bytes:
         self._read += len(piece)
         if self._read > self._limit:
             raise BundleError(
@@ -240,63 +240,63 @@ class _Unzipped:
         return piece
 
 
-def _entries(stream: _Unzipped) -> Iterator[_Entry]:
+def _read_entries(stream: _Unzipped) -> Iterator[_Entry]:
     """Yield the files of an archive. The caller must read each file before the next one."""
     for _ in range(_ENTRY_LIMIT):
-        info = _header(stream)
+        info = _read_header(stream)
         if info is None:
             return
         if info.isdir() and info.name == "modules":
             continue
-        yield _checked(info, stream)
-    raise stream.error(f"it has more than {_ENTRY_LIMIT} entries")
+        yield _check_entry(info, stream)
+    raise stream.bundle_error(f"it has more than {_ENTRY_LIMIT} entries")
 
 
-def _header(stream: _Unzipped) -> tarfile.TarInfo | None:
+def _read_header(stream: _Unzipped) -> tarfile.TarInfo | None:
     """Return the next header, or None at the end of the archive."""
-    block = stream.exactly(_BLOCK)
+    block = stream.read_exactly(_BLOCK)
     if not block.strip(b"\0"):
         return None
     try:
         return tarfile.TarInfo.frombuf(block, "utf-8", "strict")
     except (tarfile.TarError, ValueError) as exc:
-        raise stream.error(f"not a tar archive, or damaged: {exc}") from exc
+        raise stream.bundle_error(f"not a tar archive, or damaged: {exc}") from exc
 
 
-def _checked(info: tarfile.TarInfo, stream: _Unzipped) -> _Entry:
+def _check_entry(info: tarfile.TarInfo, stream: _Unzipped) -> _Entry:
     if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         kind = _KINDS.get(info.type, "a directory" if info.isdir() else f"of type {info.type!r}")
-        raise stream.error(f"{info.name!r:.120} is {kind}; {_ALLOWED}")
+        raise stream.bundle_error(f"{info.name!r:.120} is {kind}; {_ALLOWED}")
     if info.name not in _LIMITS and not MODULE_FILE.fullmatch(info.name):
-        raise stream.error(f"unexpected entry {info.name!r:.120}; {_ALLOWED}")
+        raise stream.bundle_error(f"unexpected entry {info.name!r:.120}; {_ALLOWED}")
     if info.size < 0:
-        raise stream.error(f"{info.name} has a negative size")
+        raise stream.bundle_error(f"{info.name} has a negative size")
     return _Entry(info.name, info.size)
 
 
 def _extract_module(stream: _Unzipped, entry: _Entry, to: Path) -> BundleFile:
-    sha256, size = write_file(to / entry.name, stream.chunks(entry.size), sync=False)
+    sha256, size = write_file(to / entry.name, stream.read_chunks(entry.size), sync=False)
     return BundleFile(entry.name, sha256, size)
 
 
-def _small(stream: _Unzipped, entry: _Entry) -> bytes:
+def _read_document(stream: _Unzipped, entry: _Entry) -> bytes:
     """Return the contents of the manifest or of its signature."""
     limit = _LIMITS[entry.name]
     if entry.size > limit:
         what = "the manifest" if entry.name == MANIFEST else "the signature"
         words = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
-        raise stream.error(f"{what} has more than {words}")
-    return b"".join(stream.chunks(entry.size))
+        raise stream.bundle_error(f"{what} has more than {words}")
+    return b"".join(stream.read_chunks(entry.size))
 
 
-def _described(stream: _Unzipped, documents: Mapping[str, bytes]) -> Described:
+def _parse_documents(stream: _Unzipped, documents: Mapping[str, bytes]) -> Described:
     data = documents.get(MANIFEST)
     if data is None:
-        raise stream.error("it has no manifest.json")
-    return Described(parse(data, stream.what), data, documents.get(SIGNATURE, b""))
+        raise stream.bundle_error("it has no manifest.json")
+    return Described(parse_manifest(data, stream.what), data, documents.get(SIGNATURE, b""))
 
 
-def _compare(manifest: BundleManifest, files: dict[str, BundleFile], what: str) -> None:
+def _compare_files(manifest: BundleManifest, files: dict[str, BundleFile], what: str) -> None:
     """Raise BundleError unless the files are exactly those that the manifest describes."""
     listed = {file.file: file for file in manifest.files()}
     for name in sorted(listed.keys() - files.keys()):
@@ -311,7 +311,7 @@ def _compare(manifest: BundleManifest, files: dict[str, BundleFile], what: str) 
             )
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+def _add_file(tar: tarfile.TarFile, path: Path, name: str) -> None:
     info = tarfile.TarInfo(name)
     info.mode = 0o644
     with open(path, "rb") as file:

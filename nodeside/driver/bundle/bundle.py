@@ -30,10 +30,10 @@ from nodeside.driver.bundle.manifest import (
     BundleFile,
     BundleManifest,
     Described,
-    canonical,
-    check,
-    digest,
-    parse,
+    bundle_digest,
+    canonical_bytes,
+    check_manifest,
+    parse_manifest,
 )
 from nodeside.errors import SystemRefused
 from nodeside.protocol.module_names import kernel_name
@@ -84,17 +84,17 @@ def write_bundle(
     `modules` maps the module names in the manifest to files. `signature` covers the canonical form
     of the manifest. Raises BundleError if a file does not match the manifest.
     """
-    check(manifest, str(directory))
-    with appearing(directory) as temporary:
+    check_manifest(manifest, str(directory))
+    with create_atomically(directory) as temporary:
         for module in manifest.modules:
             source = modules.get(module.name)
             if source is None:
                 raise BundleError(f"{directory}: no file was given for the module {module.name}")
-            _copy(source, temporary, BundleFile(module.file, module.sha256, module.size))
-        write_file(temporary / MANIFEST, [canonical(manifest)])
+            _copy_file(source, temporary, BundleFile(module.file, module.sha256, module.size))
+        write_file(temporary / MANIFEST, [canonical_bytes(manifest)])
         if signature:
             write_file(temporary / SIGNATURE, [signature])
-    return Bundle(directory, manifest, digest(manifest))
+    return Bundle(directory, manifest, bundle_digest(manifest))
 
 
 def read_bundle(directory: Path) -> Bundle:
@@ -110,14 +110,14 @@ def read_bundle(directory: Path) -> Bundle:
 
 def read_manifest(directory: Path) -> Described:
     """Return the manifest of the bundle at `directory`, without looking at the modules."""
-    data = _read(directory / MANIFEST, MANIFEST_LIMIT)
+    data = _read_limited(directory / MANIFEST, MANIFEST_LIMIT)
     if data is None:
         raise BundleError(f"{directory} has no manifest.json, so it is not a bundle")
-    signature = _read(directory / SIGNATURE, SIGNATURE_LIMIT) or b""
-    return Described(parse(data, str(directory / MANIFEST)), data, signature)
+    signature = _read_limited(directory / SIGNATURE, SIGNATURE_LIMIT) or b""
+    return Described(parse_manifest(data, str(directory / MANIFEST)), data, signature)
 
 
-def _read(path: Path, limit: int) -> bytes | None:
+def _read_limited(path: Path, limit: int) -> bytes | None:
     try:
         with open_untrusted(path, limit=limit) as file:
             return file.read(limit + 1)
@@ -150,7 +150,7 @@ def files_below(directory: Path) -> tuple[str, ...]:
     pending = [directory]
     while pending:
         here = pending.pop()
-        for entry in _entries(here):
+        for entry in _list_entries(here):
             if entry.is_dir(follow_symlinks=False):
                 pending.append(Path(entry.path))
             elif entry.is_file(follow_symlinks=False):
@@ -161,7 +161,7 @@ def files_below(directory: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def appearing(directory: Path) -> Iterator[Path]:
+def create_atomically(directory: Path) -> Iterator[Path]:
     """Yield a temporary directory that is renamed to `directory` if the block succeeds.
 
     The block must sync the files it writes (`write_file` does; `sync_files` syncs all). Raises
@@ -174,7 +174,7 @@ def appearing(directory: Path) -> Iterator[Path]:
             for path in (temporary, *(p for p in temporary.rglob("*") if p.is_dir())):
                 path.chmod(0o755)
                 sync_directory(path)
-            _rename(temporary, directory)
+            _move_into_place(temporary, directory)
             sync_directory(directory.parent)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -204,8 +204,8 @@ def write_file(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> tup
     return hashed.hexdigest(), size
 
 
-def _copy(source: Path, to: Path, expected: BundleFile) -> None:
-    with _opened(source) as file:
+def _copy_file(source: Path, to: Path, expected: BundleFile) -> None:
+    with _open_regular(source) as file:
         sha256, size = write_file(to / expected.file, iter(lambda: file.read(CHUNK), b""))
     if (sha256, size) != (expected.sha256, expected.size):
         raise BundleError(
@@ -215,16 +215,16 @@ def _copy(source: Path, to: Path, expected: BundleFile) -> None:
 
 
 def _verify_file(path: Path, expected: BundleFile) -> None:
-    with _opened(path) as file:
+    with _open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected.size:
             raise BundleError(f"{path} has {size} bytes, expected {expected.size}")
-        sha256 = _hash(file, path)
+        sha256 = _hash_file(file, path)
     if sha256 != expected.sha256:
         raise BundleError(f"{path} has sha256 {sha256}, expected {expected.sha256}")
 
 
-def _hash(file: BufferedReader, path: Path) -> str:
+def _hash_file(file: BufferedReader, path: Path) -> str:
     """Return the sha256 of a file. Takes 0.6 to 3 ms per MiB, depending on the processor."""
     try:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -232,7 +232,7 @@ def _hash(file: BufferedReader, path: Path) -> str:
         raise SystemRefused(f"cannot read {path}: {exc.strerror}") from exc
 
 
-def _opened(path: Path) -> BufferedReader:
+def _open_regular(path: Path) -> BufferedReader:
     """Open a regular file. The last component of its path must not be a link."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
@@ -244,7 +244,7 @@ def _opened(path: Path) -> BufferedReader:
     return file
 
 
-def _entries(directory: Path) -> list[os.DirEntry[str]]:
+def _list_entries(directory: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(directory) as entries:
             return list(entries)
@@ -252,7 +252,7 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         raise BundleError(f"cannot list {directory}: {exc.strerror}") from exc
 
 
-def _rename(temporary: Path, directory: Path) -> None:
+def _move_into_place(temporary: Path, directory: Path) -> None:
     try:
         temporary.rename(directory)
     except OSError as exc:

@@ -66,9 +66,9 @@ class Cache:
         A bundle of another version also matches: equal keys mean equal source, settings and kernel.
         A damaged one is set aside and logged.
         """
-        for directory in self._places(tag, driver):
-            with self._locked(directory.parent, shared=True):
-                bundle, problem = _examine(directory)
+        for directory in self._candidate_directories(tag, driver):
+            with self._hold_lock(directory.parent, shared=True):
+                bundle, problem = _examine_directory(directory)
             if problem:
                 self._set_aside(directory)
             elif bundle is not None and _is_wanted(bundle, key, driver):
@@ -81,9 +81,9 @@ class Cache:
         A damaged bundle stays in place. Raises BundleError for it if no other one matches.
         """
         problems = []
-        for directory in self._places(tag, driver):
-            with self._locked(directory.parent, shared=True):
-                bundle, problem = _examine(directory)
+        for directory in self._candidate_directories(tag, driver):
+            with self._hold_lock(directory.parent, shared=True):
+                bundle, problem = _examine_directory(directory)
             if problem:
                 problems.append(problem)
             elif bundle is not None and _is_wanted(bundle, key, driver):
@@ -94,18 +94,21 @@ class Cache:
 
     def described(self, tag: str, driver: str) -> Described | None:
         """Return manifest and signature, unverified, to compare with the loaded modules."""
-        for directory in self._places(tag, driver):
-            with suppress(BundleError, SystemRefused), self._locked(directory.parent, shared=True):
+        for directory in self._candidate_directories(tag, driver):
+            with (
+                suppress(BundleError, SystemRefused),
+                self._hold_lock(directory.parent, shared=True),
+            ):
                 return read_manifest(directory)
         return None
 
     def built_here(self, driver: str, digest: str) -> bool:
         """Return whether the bundle with this digest was built on this node."""
-        return _mark(self.root / driver, digest).exists()
+        return _built_mark(self.root / driver, digest).exists()
 
     def manifests(self, driver: str) -> Iterator[CachedManifest]:
         """Yield the manifests of a driver's bundles, newest first; `peek` or `lookup` verifies."""
-        for directory in sorted(self._tags(driver), key=_modified, reverse=True):
+        for directory in sorted(self._bundle_directories(driver), key=_modified_at, reverse=True):
             try:
                 manifest = read_manifest(directory).manifest
             except (BundleError, SystemRefused) as exc:  # includes disk read errors
@@ -146,10 +149,10 @@ class Cache:
             place.parent.mkdir(parents=True, exist_ok=True)
             sync_directory(self.root)
             _sync_tree(directory)
-            with self._locked(place.parent):
+            with self._hold_lock(place.parent):
                 if built_here:
-                    publish_bytes(_mark(place.parent, bundle.digest), b"")
-                return self._replace(place, bundle)
+                    publish_bytes(_built_mark(place.parent, bundle.digest), b"")
+                return self._replace_bundle(place, bundle)
 
     def collect(self, driver: str, keep: set[str]) -> tuple[str, ...]:
         """Remove the driver's bundles except those tagged in `keep`. Returns the removed tags.
@@ -158,10 +161,10 @@ class Cache:
         """
         removed = []
         try:
-            with self._locked(self.root / driver):
-                for directory in self._tags(driver):
+            with self._hold_lock(self.root / driver):
+                for directory in self._bundle_directories(driver):
                     if directory.name not in keep:
-                        self._remove(directory)
+                        self._remove_directory(directory)
                         removed.append(directory.name)
                 self._remove_leftovers(self.root / driver)
                 self._remove_marks(driver)
@@ -172,21 +175,21 @@ class Cache:
 
     # --- places and locks ---------------------------------------------------------------------
 
-    def _places(self, tag: str, driver: str) -> Iterator[Path]:
+    def _candidate_directories(self, tag: str, driver: str) -> Iterator[Path]:
         """Yield the directory of this tag, then those of other tags that end with the same key."""
         if not tag or "/" in tag or tag.startswith("."):
             raise BundleError(f"{tag!r} is not the tag of a bundle")
         key, parent = tag.rpartition("-")[2], self.root / driver
         if parent.is_dir():
             yield parent / tag
-            others = (path for path in _directories(parent) if path.name != tag)
+            others = (path for path in _list_directories(parent) if path.name != tag)
             yield from (path for path in others if path.name.rpartition("-")[2] == key)
 
-    def _tags(self, driver: str) -> list[Path]:
-        return _directories(self.root / driver)
+    def _bundle_directories(self, driver: str) -> list[Path]:
+        return _list_directories(self.root / driver)
 
     @contextmanager
-    def _locked(self, directory: Path, *, shared: bool = False) -> Iterator[None]:
+    def _hold_lock(self, directory: Path, *, shared: bool = False) -> Iterator[None]:
         """Hold the driver's lock. Readers need none on a read-only file system: nobody writes."""
         path = directory / _LOCK
         try:
@@ -222,8 +225,8 @@ class Cache:
 
     # --- changes, all made by rename ----------------------------------------------------------
 
-    def _replace(self, place: Path, bundle: Bundle) -> Bundle:
-        existing, problem = _examine(place)
+    def _replace_bundle(self, place: Path, bundle: Bundle) -> Bundle:
+        existing, problem = _examine_directory(place)
         if (
             existing is not None
             and existing.digest == bundle.digest
@@ -234,7 +237,7 @@ class Cache:
             _rename_damaged(place)
         elif existing is not None:
             log.fact("replaced a bundle with the same key", tag=place.name, was=existing.digest)
-            self._remove(place)
+            self._remove_directory(place)
         bundle.directory.rename(place)
         sync_directory(place.parent)
         return Bundle(place, bundle.manifest, bundle.digest)
@@ -242,15 +245,15 @@ class Cache:
     def _set_aside(self, directory: Path) -> None:
         """Rename a damaged bundle, unless another process has replaced it in the meantime."""
         try:
-            with self._locked(directory.parent):
-                _, problem = _examine(directory)
+            with self._hold_lock(directory.parent):
+                _, problem = _examine_directory(directory)
                 if problem:
                     aside = _rename_damaged(directory)
                     log.warning("a damaged bundle was set aside", to=aside, problem=problem)
         except (OSError, NodesideError) as exc:
             log.warning("a damaged bundle is not used", path=directory, problem=exc)
 
-    def _remove(self, directory: Path) -> None:
+    def _remove_directory(self, directory: Path) -> None:
         """Remove a directory without ever exposing it half removed."""
         doomed = directory
         if not directory.is_dir() or directory.is_symlink():
@@ -262,27 +265,27 @@ class Cache:
         shutil.rmtree(doomed, ignore_errors=True)
 
     def _remove_leftovers(self, directory: Path) -> None:
-        for path in _entries(directory):
+        for path in _list_entries(directory):
             if path.name.startswith(_DAMAGED_PREFIX):
                 log.detail("removed a leftover", path=path)
-                self._remove(path)
+                self._remove_directory(path)
             elif path.name.startswith(TEMPORARY_PREFIX):
-                with _unused(path) as unused:
+                with _lock_unused(path) as unused:
                     if unused:
                         log.detail("removed a leftover", path=path)
-                        self._remove(path)
+                        self._remove_directory(path)
 
     def _remove_marks(self, driver: str) -> None:
         """Remove the `.built-*` markers of bundles that are gone."""
         parent = self.root / driver
-        manifests = (directory / MANIFEST for directory in self._tags(driver))
-        marks = {_mark(parent, sha256_of(path)) for path in manifests if path.is_file()}
-        for path in _entries(parent):
+        manifests = (directory / MANIFEST for directory in self._bundle_directories(driver))
+        marks = {_built_mark(parent, sha256_of(path)) for path in manifests if path.is_file()}
+        for path in _list_entries(parent):
             if path.name.startswith(_BUILT_PREFIX) and path not in marks:
-                self._remove(path)
+                self._remove_directory(path)
 
 
-def _mark(parent: Path, digest: str) -> Path:
+def _built_mark(parent: Path, digest: str) -> Path:
     return parent / f"{_BUILT_PREFIX}{digest.removeprefix('sha256:')}"
 
 
@@ -291,7 +294,7 @@ def _has_same_signature(place: Path, bundle: Bundle) -> bool:
     return read_manifest(place).signature == read_manifest(bundle.directory).signature
 
 
-def _examine(directory: Path) -> tuple[Bundle | None, str]:
+def _examine_directory(directory: Path) -> tuple[Bundle | None, str]:
     """Return the verified bundle at `directory`, or None and the problem ("": nothing there)."""
     if not directory.is_dir():
         return None, ""
@@ -319,7 +322,7 @@ def _rename_damaged(directory: Path) -> Path:
 
 
 @contextmanager
-def _unused(staging: Path) -> Iterator[bool]:
+def _lock_unused(staging: Path) -> Iterator[bool]:
     """Yield whether no process has locked this staging directory; hold its lock meanwhile."""
     try:
         fd = os.open(staging, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -332,19 +335,21 @@ def _unused(staging: Path) -> Iterator[bool]:
         os.close(fd)
 
 
-def _directories(parent: Path) -> list[Path]:
+def _list_directories(parent: Path) -> list[Path]:
     """Return the driver or bundle directories in `parent`, without temporary and damaged ones."""
-    return [path for path in _entries(parent) if not path.name.startswith(".") and path.is_dir()]
+    return [
+        path for path in _list_entries(parent) if not path.name.startswith(".") and path.is_dir()
+    ]
 
 
-def _entries(parent: Path) -> list[Path]:
+def _list_entries(parent: Path) -> list[Path]:
     try:
         return sorted(parent.iterdir())
     except OSError:
         return []
 
 
-def _modified(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

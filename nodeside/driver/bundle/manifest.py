@@ -124,7 +124,7 @@ class Described:
         return digest_of(self.data)
 
 
-def describe(module: ModuleFile, file: str) -> BundleModule:
+def describe_module(module: ModuleFile, file: str) -> BundleModule:
     """Return the manifest entry of a module; `file` is its future path in the bundle."""
     return BundleModule(
         name=kernel_name(module.name),
@@ -135,23 +135,23 @@ def describe(module: ModuleFile, file: str) -> BundleModule:
         srcversion=module.srcversion,
         vermagic=module.vermagic,
         depends=tuple(module.depends),
-        imports={symbol: _hex(crc) for symbol, crc in module.imports.items()},
-        exports={symbol: _hex(crc) for symbol, crc in module.exports.items()},
-        weak_imports={symbol: _hex(crc) for symbol, crc in module.weak_imports.items()},
+        imports={symbol: _crc_in_hex(crc) for symbol, crc in module.imports.items()},
+        exports={symbol: _crc_in_hex(crc) for symbol, crc in module.exports.items()},
+        weak_imports={symbol: _crc_in_hex(crc) for symbol, crc in module.weak_imports.items()},
         license=module.license,
         import_namespaces=tuple(module.import_namespaces),
         signer=(module.signature.signer or "unnamed") if module.signature else "",
     )
 
 
-def canonical(manifest: BundleManifest) -> bytes:
+def canonical_bytes(manifest: BundleManifest) -> bytes:
     """Return the bytes of `manifest.json`: equal for equal manifests."""
     return (json.dumps(encode(manifest), sort_keys=True, indent=1) + "\n").encode()
 
 
-def digest(manifest: BundleManifest) -> str:
+def bundle_digest(manifest: BundleManifest) -> str:
     """Return the digest of the bundle that this manifest describes."""
-    return digest_of(canonical(manifest))
+    return digest_of(canonical_bytes(manifest))
 
 
 def digest_of(data: bytes) -> str:
@@ -164,7 +164,7 @@ def same_modules(one: BundleManifest, other: BundleManifest) -> bool:
     return one.key == other.key and set(one.files()) == set(other.files())
 
 
-def parse(data: bytes, where: str) -> BundleManifest:
+def parse_manifest(data: bytes, where: str) -> BundleManifest:
     """Parse a manifest from untrusted bytes. Raises BundleError.
 
     `where` names the file or the archive in error messages.
@@ -187,17 +187,17 @@ def parse(data: bytes, where: str) -> BundleManifest:
         manifest = decode(BundleManifest, record, where="manifest")
     except MalformedRecord as exc:
         raise BundleError(f"{where}: {exc}") from exc
-    check(manifest, where)
+    check_manifest(manifest, where)
     return manifest
 
 
-def check(manifest: BundleManifest, where: str) -> None:
+def check_manifest(manifest: BundleManifest, where: str) -> None:
     """Raise BundleError if names or digests in the manifest are unsafe or malformed."""
-    for what, problem in _problems(manifest):
+    for what, problem in _find_problems(manifest):
         raise BundleError(f"{where}: the manifest's {what} {problem}")
 
 
-def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
+def _find_problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     if not _DRIVER.fullmatch(manifest.driver):
         yield "driver", f"is not a valid driver name: {manifest.driver!r:.80}"
     if not _HEX64.fullmatch(manifest.key):
@@ -212,7 +212,7 @@ def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     yield from _file_problems(manifest.files())
     yield from _duplicate_names("file", files)
     yield from _duplicate_names("module", [module.name for module in manifest.modules])
-    yield from _unprintable(manifest)
+    yield from _unprintable_problems(manifest)
     if not _VERSION.fullmatch(manifest.version):
         yield "version", f"is not a valid driver version: {manifest.version!r:.80}"
 
@@ -245,7 +245,7 @@ def _duplicate_names(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
         seen.add(name)
 
 
-def _unprintable(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
+def _unprintable_problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     """Yield problems with displayed text, which must not move the cursor of a terminal."""
     kernel, toolchain = manifest.kernel, manifest.toolchain
     words = [manifest.version, manifest.source_digest, manifest.certificate, manifest.created]
@@ -261,5 +261,5 @@ def _unprintable(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
             yield "text", f"has a value of {len(word)} characters: {word!r:.80}"
 
 
-def _hex(crc: int | None) -> str:
+def _crc_in_hex(crc: int | None) -> str:
     return "" if crc is None else f"0x{crc:08x}"

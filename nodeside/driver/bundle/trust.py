@@ -36,7 +36,7 @@ def check_trust(described: Described, trust: Trust) -> None:
         verify_manifest(described.data, described.signature, Path(trust.certificate))
 
 
-def distrust(trust: Trust, cache: Cache, driver: str, described: Described) -> str:
+def distrust_reason(trust: Trust, cache: Cache, driver: str, described: Described) -> str:
     """Return why a cached bundle of a driver may not be used, as a clause; "" if it may."""
     if trust == Trust() or cache.built_here(driver, described.digest):
         return ""

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
-from nodeside.driver.commands.outcome import CommandOutput, as_document, identity
+from nodeside.driver.commands.console import SIDECAR_TIMEOUT, make_listener
+from nodeside.driver.commands.outcome import CommandOutput, as_document, identity_fields
 from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import OWN_BUNDLES, Config, Task
@@ -48,27 +48,29 @@ def fetch(task: Task) -> CommandOutput:
             "driver.yaml names no prebuilt sources", hint="add spec.prebuilt.sources, or build"
         )
     cached = rungs.look_in_cache(task)
-    finding = cached if cached.bundle is not None else rungs.fetch(task)
+    finding = cached if cached.bundle is not None else rungs.fetch_bundle(task)
     if finding.bundle is None:
         raise NothingFetched(
             f"no source delivered {task.tag}: {finding.why}",
             hint=f"build it: nodeside driver build -f {task.config.driver_file}",
         )
-    return _bundle(task, finding.bundle, finding)
+    return _bundle_outcome(task, finding.bundle, finding)
 
 
 def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOutput:
     """Build the bundle into the cache, unless it is there. `local`: start a sidecar here."""
     finding = RungFinding("") if again else rungs.look_in_cache(task)
     if finding.bundle is None:
-        with _toolkit(task.config, local=local) as config:
-            finding = rungs.build(replace(task, config=config), listener(SIDECAR_TIMEOUT))
+        with _toolkit_config(task.config, local=local) as config:
+            finding = rungs.build_bundle(
+                replace(task, config=config), make_listener(SIDECAR_TIMEOUT)
+            )
     assert finding.bundle is not None  # a build raises or returns a bundle
-    return _bundle(task, finding.bundle, finding)
+    return _bundle_outcome(task, finding.bundle, finding)
 
 
 @contextmanager
-def _toolkit(config: Config, *, local: bool) -> Iterator[Config]:
+def _toolkit_config(config: Config, *, local: bool) -> Iterator[Config]:
     """Yield the config with the shared directory of a sidecar. Raises UsageError."""
     if local:
         from nodeside.driver.handoff.local_sidecar import local_sidecar
@@ -93,13 +95,13 @@ def publish(task: Task, to: str | None, *, overwrite: bool) -> CommandOutput:
     """Publish the cached bundle for this kernel."""
     from nodeside.driver.store.publish import publish as publish_bundle
 
-    source = target(task, to)
-    bundle = cached(task, rungs.look_in_cache(task))
+    source = publish_target(task, to)
+    bundle = require_cached(task, rungs.look_in_cache(task))
     published = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
     return CommandOutput(as_document(published), [("published", str(published))])
 
 
-def cached(task: Task, finding: RungFinding) -> Bundle:
+def require_cached(task: Task, finding: RungFinding) -> Bundle:
     """Return the bundle that was found in the cache. Raises NothingCached."""
     if finding.bundle is None:
         raise NothingCached(
@@ -109,7 +111,7 @@ def cached(task: Task, finding: RungFinding) -> Bundle:
     return finding.bundle
 
 
-def target(task: Task, to: str | None) -> PrebuiltSource:
+def publish_target(task: Task, to: str | None) -> PrebuiltSource:
     """Return where to publish: `to` from the command line, else a source of driver.yaml.
 
     That is the source with `publish`, else the first one. Raises UsageError if there is none.
@@ -151,14 +153,14 @@ def _looks_like_host(name: str) -> bool:
     return name == "localhost" or ":" in name or "." in name.strip(".")
 
 
-def _bundle(task: Task, bundle: Bundle, finding: RungFinding) -> CommandOutput:
+def _bundle_outcome(task: Task, bundle: Bundle, finding: RungFinding) -> CommandOutput:
     manifest = bundle.manifest
     modules = [
         {"name": m.name, "buildId": m.build_id, "sha256": m.sha256, "size": m.size}
         for m in manifest.modules
     ]
     document = {
-        **identity(task),
+        **identity_fields(task),
         "digest": bundle.digest,
         "path": str(bundle.directory),
         "how": finding.why,

@@ -10,7 +10,7 @@ from nodeside.driver.handoff.listener import Listener, Patience
 SIDECAR_TIMEOUT = 60.0  # seconds for a sidecar to appear; a person waits less than a pod
 
 
-def listener(sidecar_timeout: float) -> Listener:
+def make_listener(sidecar_timeout: float) -> Listener:
     """Return a listener that shows build output: prefixed lines in a text log, facts in JSON."""
     return Listener(
         patience=Patience(appear=sidecar_timeout),

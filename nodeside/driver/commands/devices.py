@@ -23,33 +23,33 @@ def find_devices(config: Config) -> CommandOutput:
     document = {
         "driver": driver.name,
         "ready": ready is not None,
-        "resources": [_document(each) for each in found],
+        "resources": [_resource_document(each) for each in found],
     }
-    rows = [_row(each.resource, device) for each in found for device in each.devices]
-    notes = [f"{each.resource}: {_word(note)}" for each in found for note in each.notes]
+    rows = [_device_row(each.resource, device) for each in found for device in each.devices]
+    notes = [f"{each.resource}: {_single_line(note)}" for each in found for note in each.notes]
     if not driver.spec.devices:
         notes = [f"driver {driver.name} declares no devices: see `devices` in driver.yaml"]
     parts = [table(rows, header=COLUMNS) if rows else "", "\n".join(notes)]
     return CommandOutput(document, text="\n\n".join(filter(None, parts)))
 
 
-def _document(found: FoundDevices) -> dict[str, Any]:
+def _resource_document(found: FoundDevices) -> dict[str, Any]:
     devices = [as_document(each) | {"healthy": each.healthy} for each in found.devices]
     return {"resource": found.resource, "devices": devices, "notes": list(found.notes)}
 
 
-def _row(resource: str, device: FoundDevice) -> tuple[str, ...]:
+def _device_row(resource: str, device: FoundDevice) -> tuple[str, ...]:
     return (
         resource,
         device.id,
         device.address,
         "" if device.numa_node < 0 else str(device.numa_node),
-        _word(" ".join(device.nodes)),
-        _word(" ".join(f"{name}={value}" for name, value in device.attributes.items())),
-        _word(device.why) or "healthy",
+        _single_line(" ".join(device.nodes)),
+        _single_line(" ".join(f"{name}={value}" for name, value in device.attributes.items())),
+        _single_line(device.why) or "healthy",
     )
 
 
-def _word(text: str) -> str:
+def _single_line(text: str) -> str:
     """Return a text of the driver's as one line, which cannot look like another row."""
     return escaped(text, keep="")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import nodeside
 from nodeside.driver.commands.outcome import CommandOutput, as_document
-from nodeside.driver.kernel.boot_parameters import asked
+from nodeside.driver.kernel.boot_parameters import asked_parameters
 from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
-from nodeside.driver.ladder.task import Config, Task, resolve
-from nodeside.driver.node.capabilities import Capability, effective
+from nodeside.driver.ladder.task import Config, Task, resolve_task
+from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
 from nodeside.driver.node.syscalls import KernelSyscalls
@@ -57,7 +57,7 @@ class DoctorRow:
     todo: str = ""
 
 
-def examine(config: Config, kernel: Kernel | None) -> CommandOutput:
+def examine_node(config: Config, kernel: Kernel | None) -> CommandOutput:
     """Answer all questions. The exit code is 0 if no row is bad."""
     rows = [row for question in _QUESTIONS for row in question(config, kernel)]
     document = {"checks": as_document(rows)}
@@ -70,9 +70,9 @@ def examine(config: Config, kernel: Kernel | None) -> CommandOutput:
     return CommandOutput(document, text=table(lines, header=("CHECK", "", "FOUND")), exit_code=code)
 
 
-def _driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
+def _check_driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     try:
-        task = resolve(config, kernel)
+        task = resolve_task(config, kernel)
     except NodesideError as error:
         yield DoctorRow("driver.yaml", Level.BAD, str(error), error.hint)
         return
@@ -85,7 +85,7 @@ def _driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
 
 def _said_at_boot(task: Task) -> Iterator[DoctorRow]:
     """Show the parameters of the modules, and what the kernel's command line says of them."""
-    rows = asked(task.driver.spec.modules, task.command_line)
+    rows = asked_parameters(task.driver.spec.modules, task.command_line)
     overruled = any(row.overruled for row in rows)
     todo = "leave out one of the two: driver.yaml wins" if overruled else ""
     if rows:
@@ -96,7 +96,7 @@ def _said_at_boot(task: Task) -> Iterator[DoctorRow]:
         yield DoctorRow("module_blacklist", Level.BAD, found, NOT_BLACKLISTED)
 
 
-def _kernel(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
+def _check_kernel(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     running = config.host.kernel
     words = f"{running.release} {running.architecture}, {running.version}"
     yield DoctorRow("kernel", Level.OK, words)
@@ -119,10 +119,10 @@ def _kernel(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
             f"no {tree / 'modules.dep'}: in-tree dependencies cannot be loaded",
             "in a pod, mount the host's /lib/modules at /host/lib/modules",
         )
-    yield from _trust(config, read_facts(config.host))
+    yield from _check_trust(config, read_facts(config.host))
 
 
-def _trust(config: Config, facts: KernelFacts) -> Iterator[DoctorRow]:
+def _check_trust(config: Config, facts: KernelFacts) -> Iterator[DoctorRow]:
     if facts.modules_disabled:
         yield DoctorRow("loading", Level.BAD, "kernel.modules_disabled is 1", LOADING_DISABLED)
     enforced = facts.signatures_enforced or facts.lockdown in ("integrity", "confidentiality")
@@ -139,8 +139,8 @@ def _trust(config: Config, facts: KernelFacts) -> Iterator[DoctorRow]:
     yield DoctorRow("secure boot", Level.OK, state)
 
 
-def _rights(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
-    present = effective(config.host)
+def _check_rights(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
+    present = effective_capabilities(config.host)
     needs = {
         Capability.SYS_MODULE: (Level.BAD, "no module can be loaded or unloaded"),
         Capability.SYSLOG: (Level.WARN, "failure messages lack the kernel log lines"),
@@ -158,14 +158,14 @@ def _rights(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     yield DoctorRow("kernel log", Level.WARN if why else Level.OK, why or "readable")
 
 
-def _disks(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
-    yield _disk("cache", config.cache.root)
-    yield _disk("run", config.host.run)
+def _check_disks(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
+    yield _check_disk("cache", config.cache.root)
+    yield _check_disk("run", config.host.run)
     if config.shared is not None:
-        yield _disk("shared directory", config.shared.root, programs=True)
+        yield _check_disk("shared directory", config.shared.root, programs=True)
 
 
-def _disk(question: str, path: Path, *, programs: bool = False) -> DoctorRow:
+def _check_disk(question: str, path: Path, *, programs: bool = False) -> DoctorRow:
     """Check space and permissions; `programs`: whether programs must be able to run there."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     flags = os.statvfs(existing).f_flag
@@ -186,7 +186,7 @@ def _disk(question: str, path: Path, *, programs: bool = False) -> DoctorRow:
     return DoctorRow(question, Level.OK, words)
 
 
-def _mounts(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
+def _check_mounts(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     """Check the mounts. In a pod each one is separate, and each is sometimes forgotten."""
     host = config.host
     for path, consequence in (
@@ -204,7 +204,7 @@ def _mounts(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
             yield DoctorRow(f"mount {mount}", Level.WARN, f"no {path}: {consequence}", todo)
 
 
-def _limits(_place: Config, _: Kernel | None) -> Iterator[DoctorRow]:
+def _show_limits(_place: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     """Show the limits of this container; the toolkit container has its own."""
     group = Path("/sys/fs/cgroup")
     limits = []
@@ -216,9 +216,9 @@ def _limits(_place: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     yield DoctorRow("cgroup limits here", Level.OK, ", ".join(limits) or "none visible")
 
 
-def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
+def _check_toolkit(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     if config.shared is not None:
-        yield _sidecar(config)
+        yield _check_sidecar(config)
         return
     argv = [sys.executable, "-P", "-m", "nodeside.toolkit_sidecar", "check", "--output", "json"]
     if kernel is not None:
@@ -251,7 +251,7 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
         )
 
 
-def _sidecar(config: Config) -> DoctorRow:
+def _check_sidecar(config: Config) -> DoctorRow:
     assert config.shared is not None  # the caller has checked
     try:
         lives = config.shared.sidecar_lives()
@@ -284,11 +284,11 @@ def _sidecar(config: Config) -> DoctorRow:
 Question = Callable[[Config, Kernel | None], Iterator[DoctorRow]]
 
 _QUESTIONS: tuple[Question, ...] = (
-    _driver,
-    _kernel,
-    _rights,
-    _mounts,
-    _disks,
-    _limits,
-    _toolkit,
+    _check_driver,
+    _check_kernel,
+    _check_rights,
+    _check_mounts,
+    _check_disks,
+    _show_limits,
+    _check_toolkit,
 )

@@ -16,14 +16,14 @@ from nodeside.driver.commands import bundles, services
 from nodeside.driver.commands.outcome import (
     CommandOutput,
     as_document,
-    identity,
+    dry_run_outcome,
+    identity_fields,
     parameter_rows,
-    would,
 )
 from nodeside.driver.kernel import conflicts
-from nodeside.driver.kernel.boot_parameters import asked
+from nodeside.driver.kernel.boot_parameters import asked_parameters
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import Obstacle, leaving, plan_unload
+from nodeside.driver.kernel.unload import Obstacle, modules_to_unload, plan_unload
 from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.plan import RungFinding
@@ -38,11 +38,11 @@ from nodeside.text.table import table
 
 def preview(task: Task) -> CommandOutput:
     """Return the verdict on each rung, and what a run would do."""
-    known = _observe(task)
-    steps, verdicts = _climb(task, known)
+    known = _observe_node(task)
+    steps, verdicts = _preview_climb(task, known)
     document = {
-        **identity(task),
-        "parameters": as_document(asked(task.driver.spec.modules, task.command_line)),
+        **identity_fields(task),
+        "parameters": as_document(asked_parameters(task.driver.spec.modules, task.command_line)),
         "rungs": as_document(verdicts),
         "would": steps,
     }
@@ -62,12 +62,12 @@ def _runs_here(task: Task) -> bool:
     return task.kernel == task.host.kernel
 
 
-def _observe(task: Task) -> plan.Observed:
+def _observe_node(task: Task) -> plan.Observed:
     """Return the observed state; empty for a kernel that does not run here."""
     return observe(task, Loader(task.host)) if _runs_here(task) else plan.Observed({})
 
 
-def _climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[plan.Verdict, ...]]:
+def _preview_climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[plan.Verdict, ...]]:
     while True:
         decided = plan.climb(task.wanted, known)
         verdicts = decided.verdicts
@@ -76,15 +76,15 @@ def _climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[plan.Verd
             verdicts = (plan.Verdict(Rung.LOADED, False, elsewhere), *verdicts[1:])
         match decided.action:
             case plan.Keep():
-                return [_KEEP, *_services(task), "validate"], verdicts
+                return [_KEEP, *_service_steps(task), "validate"], verdicts
             case plan.GiveUp():
                 return ["fail: no rung is left"], verdicts
             case plan.Use(rung, _):
-                return [f"use the bundle ({rung.value})", *_loading(task, known)], verdicts
+                return [f"use the bundle ({rung.value})", *_loading_steps(task, known)], verdicts
             case plan.Look(rung):
-                finding = _peek(task, rung)
+                finding = _peek_at_rung(task, rung)
                 if finding is None:
-                    return [_MAKE[rung], *_loading(task, known)], verdicts
+                    return [_MAKE[rung], *_loading_steps(task, known)], verdicts
                 known = known.with_finding(rung, finding)
             case _:
                 assert_never(decided.action)
@@ -94,7 +94,7 @@ _KEEP = "touch nothing: the right modules are loaded"
 _MAKE = {Rung.FETCHED: "fetch the bundle", Rung.BUILT: "ask the toolkit to build"}
 
 
-def _peek(task: Task, rung: Rung) -> RungFinding | None:
+def _peek_at_rung(task: Task, rung: Rung) -> RungFinding | None:
     """Return what a look at this rung would find; None if it would fetch or build."""
     match rung:
         case Rung.LOADED | Rung.CACHED:
@@ -112,13 +112,13 @@ def _peek(task: Task, rung: Rung) -> RungFinding | None:
     assert_never(rung)
 
 
-def _loading(task: Task, known: plan.Observed) -> list[str]:
+def _loading_steps(task: Task, known: plan.Observed) -> list[str]:
     """Return the steps that would follow once there is a bundle."""
     if not _runs_here(task):
         return []
     wanted = task.wanted
-    who = plan.occupant(known)
-    decision, why = plan.replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
+    who = plan.find_occupant(known)
+    decision, why = plan.decide_replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
     rows = Loader(task.host).modules.rows()
     cleared = conflicts.plan_clear(
         task.driver.spec.conflicts,
@@ -127,14 +127,16 @@ def _loading(task: Task, known: plan.Observed) -> list[str]:
         wanted.names,
     )
     hooks = task.driver.spec.hooks
-    loads = [*cleared.words, f"load {', '.join(wanted.names)}", *_run(hooks.after_load)]
-    loads += [*_services(task), "validate"]
+    loads = [*cleared.words, f"load {', '.join(wanted.names)}", *_hook_steps(hooks.after_load)]
+    loads += [*_service_steps(task), "validate"]
     match decision:
         case plan.Replacement.LOAD:
             return loads
         case plan.Replacement.REPLACE:
-            going = plan_unload(leaving(wanted.names, known.record, known.in_kernel), rows).order
-            unloads = [f"unload {', '.join(going)} ({who.value})", *_run(hooks.after_unload)]
+            going = plan_unload(
+                modules_to_unload(wanted.names, known.record, known.in_kernel), rows
+            ).order
+            unloads = [f"unload {', '.join(going)} ({who.value})", *_hook_steps(hooks.after_unload)]
             return [*_before_unload(task), *unloads, *loads]
         case plan.Replacement.AFTER_REBOOT:
             return [f"wait for a reboot: {why}"]
@@ -143,11 +145,11 @@ def _loading(task: Task, known: plan.Observed) -> list[str]:
     assert_never(decision)
 
 
-def _run(hooks: Iterable[Hook]) -> list[str]:
+def _hook_steps(hooks: Iterable[Hook]) -> list[str]:
     return [f"run {shlex.join(hook.command)}" for hook in hooks]
 
 
-def _services(task: Task) -> list[str]:
+def _service_steps(task: Task) -> list[str]:
     """Return what `run` would do; other commands start no service."""
     names = ", ".join(service.name for service in task.driver.spec.services)
     return [f"start {names} unless they run (run only)"] if names else []
@@ -156,42 +158,46 @@ def _services(task: Task) -> list[str]:
 def _before_unload(task: Task) -> list[str]:
     spec = task.driver.spec
     names = ", ".join(service.name for service in reversed(spec.services))
-    return [*_run(spec.hooks.before_unload), *([f"stop {names}"] if names else [])]
+    return [*_hook_steps(spec.hooks.before_unload), *([f"stop {names}"] if names else [])]
 
 
 def fetch(task: Task) -> CommandOutput:
     """Return whether a source has the bundle."""
     if rungs.peek_in_cache(task).bundle is not None:
-        return would(task, "fetch nothing: the cache has it")
+        return dry_run_outcome(task, "fetch nothing: the cache has it")
     if not task.sources:
-        return would(task, "fail: driver.yaml names no prebuilt sources")
+        return dry_run_outcome(task, "fail: driver.yaml names no prebuilt sources")
     said = rungs.ask_sources(task)
     if said.manifest is None:
-        return would(task, f"fail: {'; '.join(str(line) for line in said.results)}")
-    return would(task, f"fetch it: {said.results[-1]}")
+        return dry_run_outcome(task, f"fail: {'; '.join(str(line) for line in said.results)}")
+    return dry_run_outcome(task, f"fetch it: {said.results[-1]}")
 
 
 def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOutput:
     """Return whether and where the bundle would be built."""
     if not again and rungs.peek_in_cache(task).bundle is not None:
-        return would(task, "build nothing: the cache has it")
+        return dry_run_outcome(task, "build nothing: the cache has it")
     if not local and task.config.shared is None:
-        return would(task, "fail: no toolkit to build with (--shared or --local)")
+        return dry_run_outcome(task, "fail: no toolkit to build with (--shared or --local)")
     where = "with this machine's compiler" if local else "in the toolkit sidecar"
-    return would(task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}")
+    return dry_run_outcome(
+        task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}"
+    )
 
 
 def load(task: Task) -> CommandOutput:
     """Return what would be loaded, or every reason to refuse it."""
-    known = _observe(task)
+    known = _observe_node(task)
     if plan.prove_loaded(task.wanted, known)[0] is not None:
-        return would(task, _KEEP, "validate")
+        return dry_run_outcome(task, _KEEP, "validate")
     finding = rungs.peek_in_cache(task)
     if finding.bundle is None and task.wanted.reuse is Reuse.CRC:
         finding = look_for_compatible(task, None)
-    checked = installation.check_bundle(task, bundles.cached(task, finding))
-    steps = [f"refuse: {refusal.message}" for refusal in checked.refusals] or _loading(task, known)
-    return would(task, *steps)
+    checked = installation.check_bundle(task, bundles.require_cached(task, finding))
+    steps = [f"refuse: {refusal.message}" for refusal in checked.refusals] or _loading_steps(
+        task, known
+    )
+    return dry_run_outcome(task, *steps)
 
 
 def validate(task: Task) -> CommandOutput:
@@ -208,7 +214,7 @@ def validate(task: Task) -> CommandOutput:
             f"write {check.write!r} to {path} and check it" if check.write else f"check {path}"
         )
     lines += [f"run {' '.join(item.command)}" for item in spec.commands]
-    return would(task, *lines)
+    return dry_run_outcome(task, *lines)
 
 
 def unload(task: Task) -> CommandOutput:
@@ -216,28 +222,30 @@ def unload(task: Task) -> CommandOutput:
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     loader = Loader(task.host)
     ours = loaded_by_nodeside(task, record, loader)
-    decided = plan_unload(leaving((), record, ours), loader.modules.rows())
+    decided = plan_unload(modules_to_unload((), record, ours), loader.modules.rows())
     steps = [f"unload {name}" for name in decided.order]
     if steps:
-        after = _run(task.driver.spec.hooks.after_unload)
+        after = _hook_steps(task.driver.spec.hooks.after_unload)
         steps = [*_before_unload(task), *steps, *after]
     only_held = all(item.obstacle is Obstacle.HELD for item in decided.blocked)
     if decided.blocked and not (only_held and task.driver.spec.services):
         steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
-    return would(task, *(steps or ["unload nothing: nodeside has loaded none of its modules"]))
+    return dry_run_outcome(
+        task, *(steps or ["unload nothing: nodeside has loaded none of its modules"])
+    )
 
 
 def stop_services(task: Task) -> CommandOutput:
     """Return which services would be stopped."""
-    running = [row["name"] for row in services.rows(task, None) if row["pids"]]
+    running = [row["name"] for row in services.service_rows(task, None) if row["pids"]]
     steps = [f"stop {name}" for name in reversed(running)]
-    return would(task, *(steps or ["stop nothing: none of its services runs here"]))
+    return dry_run_outcome(task, *(steps or ["stop nothing: none of its services runs here"]))
 
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> CommandOutput:
     """Return where the bundle would be published."""
-    source = bundles.target(task, to)
-    bundle = bundles.cached(task, rungs.peek_in_cache(task))
+    source = bundles.publish_target(task, to)
+    bundle = bundles.require_cached(task, rungs.peek_in_cache(task))
     where = source.oci or source.directory or source.http
     replacing = ", replacing another one of that tag" if overwrite else ""
-    return would(task, f"publish {task.tag} ({bundle.digest}) to {where}{replacing}")
+    return dry_run_outcome(task, f"publish {task.tag} ({bundle.digest}) to {where}{replacing}")

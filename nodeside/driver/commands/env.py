@@ -12,20 +12,20 @@ from collections.abc import Iterator
 
 from nodeside import __version__
 from nodeside.driver.commands.outcome import CommandOutput
-from nodeside.driver.ladder.task import Config, resolve
+from nodeside.driver.ladder.task import Config, resolve_task
 from nodeside.system.host import Kernel
 
 
-def describe(config: Config, kernel: Kernel | None) -> CommandOutput:
+def describe_environment(config: Config, kernel: Kernel | None) -> CommandOutput:
     """Return one `NAME='value'` a line, for `eval "$(nodeside driver env)"`. Raises SpecError."""
-    facts = dict(_facts(config, kernel))
+    facts = dict(_environment_facts(config, kernel))
     return CommandOutput(
         facts, text="\n".join(f"{n}={shlex.quote(value)}" for n, value in facts.items())
     )
 
 
-def _facts(config: Config, kernel: Kernel | None) -> Iterator[tuple[str, str]]:
-    task = resolve(config, kernel)
+def _environment_facts(config: Config, kernel: Kernel | None) -> Iterator[tuple[str, str]]:
+    task = resolve_task(config, kernel)
     yield "NODESIDE_VERSION", __version__
     yield "NODESIDE_PYTHON", platform.python_version()
     yield "NODESIDE_DRIVER", str(config.driver_file.absolute())

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.commands.bundles import target
-from nodeside.driver.commands.outcome import CommandOutput, as_document, would
+from nodeside.driver.commands.bundles import publish_target
+from nodeside.driver.commands.outcome import CommandOutput, as_document, dry_run_outcome
 from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
     answer_to,
@@ -24,7 +24,7 @@ from nodeside.driver.handoff.request import (
     sole_builder,
 )
 from nodeside.driver.ladder import rungs
-from nodeside.driver.ladder.task import Config, Task, read_driver, resolve
+from nodeside.driver.ladder.task import Config, Task, read_driver, resolve_task
 from nodeside.driver.module.signing import HASHES, BadSignature
 from nodeside.errors import NodesideError, UsageError
 from nodeside.protocol.build_job import (
@@ -62,7 +62,7 @@ class OrderOptions:
 def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> CommandOutput:
     """Write source and build request to the shared directory, unless the store has the bundle."""
     read_driver(config)  # first: report mistakes in it before anything else
-    shared = _shared(config)
+    shared = _require_shared(config)
     boot_id = config.host.boot_id
     kernels = shared.kernels(boot_id)
     if kernels is None:
@@ -72,7 +72,7 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Co
         )
     chosen = choose_kernel(kernels, release=options.release, variant=options.variant)
     kernel = Kernel(chosen.release, chosen.version, config.host.kernel.architecture)
-    task = resolve(config, kernel)
+    task = resolve_task(config, kernel)
     to = options.to or _own_store(task) if options.publish else ""
     ordered = BuildOrder(
         *(boot_id, kernel, task.key, task.tag, to),
@@ -80,7 +80,9 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Co
         signature_hash=chosen.signature_hash,
     )
     if dry_run:
-        return would(task, "do nothing" if ordered.digest else f"ask the toolkit for {task.tag}")
+        return dry_run_outcome(
+            task, "do nothing" if ordered.digest else f"ask the toolkit for {task.tag}"
+        )
     if not ordered.digest:
         with sole_builder(shared):
             rungs.provide_inputs(task, shared)
@@ -93,9 +95,11 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Co
 
 def finish(config: Config) -> tuple[CommandOutput, BuildOutcome]:
     """Check, sign and publish the toolkit's result. Raises ToolkitBuildFailed and others."""
-    task, ordered = _ordered(config)
+    task, ordered = _read_order(config)
     outcome = (
-        _publish(task, _shared(config), ordered) if ordered.request else _published_outcome(ordered)
+        _publish_result(task, _require_shared(config), ordered)
+        if ordered.request
+        else _published_outcome(ordered)
     )
     rows = [("bundle", outcome.tag), ("verdict", outcome.verdict.value), ("how", outcome.message)]
     rows.append(("digest", outcome.digest))
@@ -104,18 +108,18 @@ def finish(config: Config) -> tuple[CommandOutput, BuildOutcome]:
 
 def would_finish(config: Config) -> CommandOutput:
     """Return what `finish` would do, in words."""
-    task, ordered = _ordered(config)
+    task, ordered = _read_order(config)
     if not ordered.request:
-        return would(task, "do nothing: the store has it")
-    return would(
+        return dry_run_outcome(task, "do nothing: the store has it")
+    return dry_run_outcome(
         task, "check, sign", f"publish to {ordered.to}" if ordered.to else "publish nothing"
     )
 
 
-def _ordered(config: Config) -> tuple[Task, BuildOrder]:
+def _read_order(config: Config) -> tuple[Task, BuildOrder]:
     """Return the task and its order. Raises StepMissing if the task changed since the order."""
     read_driver(config)
-    shared = _shared(config)
+    shared = _require_shared(config)
     ordered = shared.order(config.host.boot_id)
     if ordered is None:
         raise StepMissing(
@@ -123,7 +127,7 @@ def _ordered(config: Config) -> tuple[Task, BuildOrder]:
         )
     if ordered.signature_hash in HASHES:
         config = replace(config, signature_hash=ordered.signature_hash)
-    task = resolve(config, ordered.kernel)
+    task = resolve_task(config, ordered.kernel)
     if task.key != ordered.key:
         raise StepMissing(
             f"{ordered.tag} was ordered, but driver.yaml and its source now give {task.tag}",
@@ -133,13 +137,13 @@ def _ordered(config: Config) -> tuple[Task, BuildOrder]:
 
 
 @contextmanager
-def recording(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
+def record_outcome(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
     """Write the outcome that the block appends, or the failure that it raises, to `path`."""
     started, outcomes = time.monotonic(), list[BuildOutcome]()
     try:
         yield outcomes
     except NodesideError as error:
-        outcomes.append(_failure(error, kernel))
+        outcomes.append(_failure_outcome(error, kernel))
         raise
     finally:
         if path is not None and outcomes:
@@ -157,7 +161,7 @@ def ordered_kernel(config: Config) -> str:
     return ordered.kernel.release if ordered else ""
 
 
-def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
+def _publish_result(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
     from nodeside.driver.ladder.assemble import assemble_bundle
     from nodeside.driver.store.publish import publish
 
@@ -172,7 +176,7 @@ def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome
     bundle = assemble_bundle(task, shared, result)
     verdict, text = BuildVerdict.BUILT, f"built into {bundle.directory}"
     if ordered.to:
-        published = publish(bundle, target(task, ordered.to), rungs.fetch_options(task))
+        published = publish(bundle, publish_target(task, ordered.to), rungs.fetch_options(task))
         verdict, text = BuildVerdict.PUBLISHED, str(published)
         if published.already:
             verdict = BuildVerdict.PRESENT
@@ -185,7 +189,7 @@ def _published_outcome(ordered: BuildOrder) -> BuildOutcome:
     return BuildOutcome(BuildVerdict.PRESENT, kernel, ordered.tag, ordered.digest, message=text)
 
 
-def _failure(error: NodesideError, kernel: str) -> BuildOutcome:
+def _failure_outcome(error: NodesideError, kernel: str) -> BuildOutcome:
     first, refused = "", False
     if isinstance(error, ToolkitBuildFailed):
         kind = error.result.failure
@@ -202,7 +206,7 @@ def _failure(error: NodesideError, kernel: str) -> BuildOutcome:
 
 def _own_store(task: Task) -> str:
     """Return the store to which bundles are published according to driver.yaml."""
-    source = target(task, None)
+    source = publish_target(task, None)
     if source.oci:
         return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
     return source.directory or source.http
@@ -214,22 +218,22 @@ def _in_store(task: Task, to: str) -> str:
     "" if it is not there or not signed as driver.yaml requires. Raises FetchError, BundleError.
     """
     from nodeside.driver.store.base import WantedBundle
-    from nodeside.driver.store.sources import acceptance, open_source
+    from nodeside.driver.store.sources import make_acceptance, open_source
 
     desired = WantedBundle(task.name, task.version, task.kernel, task.key)
-    with open_source(target(task, to), rungs.fetch_options(task)) as store:
+    with open_source(publish_target(task, to), rungs.fetch_options(task)) as store:
         described = store.describe(task.tag)
     if described is None:
         return ""
     try:
-        acceptance(desired, task.trust)(described)
+        make_acceptance(desired, task.trust)(described)
     except BadSignature as problem:  # no node would accept it; `publish` decides what is replaced
         log.warning(str(problem), store=to, tag=task.tag)
         return ""
     return described.digest
 
 
-def _shared(config: Config) -> SharedDir:
+def _require_shared(config: Config) -> SharedDir:
     if config.shared is None:
         raise UsageError(
             "no shared directory to build in",

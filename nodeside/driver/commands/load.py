@@ -6,14 +6,14 @@ printed. For unload, see unload.py.
 
 from __future__ import annotations
 
-from nodeside.driver.announce.announcer import announcing
+from nodeside.driver.announce.announcer import make_announcer
 from nodeside.driver.bringup import bringup
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.observe import loaded_now, observe
-from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
+from nodeside.driver.commands.console import SIDECAR_TIMEOUT, make_listener
 from nodeside.driver.commands.outcome import CommandOutput
-from nodeside.driver.commands.report import announcement, as_outcome
+from nodeside.driver.commands.report import announcement_document, as_outcome
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
@@ -33,13 +33,13 @@ class NotProven(NodesideError):
 
 def load(task: Task) -> CommandOutput:
     """Load from the cache without fetching or building, under the lock; validate; announce."""
-    console = listener(SIDECAR_TIMEOUT)
+    console = make_listener(SIDECAR_TIMEOUT)
     closed = (Rung.FETCHED, Rung.BUILT)
-    with announcing(task.host) as announcer:
+    with make_announcer(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             report = _bring_up(Attempt(task, journal, Loader(task.host), console), closed)
-    return as_outcome(report, announcement(journal))
+    return as_outcome(report, announcement_document(journal))
 
 
 def _bring_up(attempt: Attempt, closed: tuple[Rung, ...]) -> Report:

@@ -160,7 +160,7 @@ def in_place(verb: Verb) -> Verb:
             ca_file=ca_file,
             credentials_file=credentials,
             after=bundles,
-            bare=_bare(file) if file.name == "driver.yaml" and not revision else None,
+            bare=_bare_driver(file) if file.name == "driver.yaml" and not revision else None,
         )
         return verb(config=config, **rest)
 
@@ -169,7 +169,7 @@ def in_place(verb: Verb) -> Verb:
     return with_place
 
 
-def _bare(driver_file: Path) -> Driver | None:
+def _bare_driver(driver_file: Path) -> Driver | None:
     """Return the driver of a source whose driver.yaml is missing; None if it is not, or no source.
 
     It is looked for once. A driver.yaml that is missing for a moment, while a long command runs,
@@ -216,7 +216,9 @@ def for_kernel(verb: Verb) -> Verb:
         for name, value in (("version", kernel_version), ("arch", kernel_arch)):
             if value and not kernel:
                 raise click.UsageError(f"--kernel-{name} requires --kernel")
-        chosen = _kernel(config.host, kernel, kernel_version, kernel_arch) if kernel else None
+        chosen = (
+            _kernel_of_release(config.host, kernel, kernel_version, kernel_arch) if kernel else None
+        )
         return verb(config=config, kernel=chosen, **rest)
 
     for option in reversed(_KERNEL):
@@ -224,7 +226,9 @@ def for_kernel(verb: Verb) -> Verb:
     return with_kernel
 
 
-def _kernel(host: Host, release: str, version: str | None, architecture: str | None) -> Kernel:
+def _kernel_of_release(
+    host: Host, release: str, version: str | None, architecture: str | None
+) -> Kernel:
     """Return a kernel by its release; without `version`, that is read from its headers."""
     running = host.kernel
     architecture = architecture or running.architecture

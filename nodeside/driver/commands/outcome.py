@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nodeside.driver.kernel.boot_parameters import asked
+from nodeside.driver.kernel.boot_parameters import asked_parameters
 from nodeside.errors import ExitCode
 from nodeside.spec.schema import camel_case
 from nodeside.text.table import table
@@ -37,7 +37,7 @@ class CommandOutput:
         return self.text or table(self.rows)
 
 
-def identity(task: Task) -> dict[str, Any]:
+def identity_fields(task: Task) -> dict[str, Any]:
     """Return the first fields of a document about one driver and one kernel."""
     return {
         "driver": task.name,
@@ -50,11 +50,11 @@ def identity(task: Task) -> dict[str, Any]:
 
 def parameter_rows(task: Task) -> list[tuple[str, str]]:
     """Return the rows of a table with the parameters of the modules, if they have any."""
-    rows = [each.words for each in asked(task.driver.spec.modules, task.command_line)]
+    rows = [each.words for each in asked_parameters(task.driver.spec.modules, task.command_line)]
     return [("parameters", "\n".join(rows))] if rows else []
 
 
-def would(task: Task, *lines: str) -> CommandOutput:
+def dry_run_outcome(task: Task, *lines: str) -> CommandOutput:
     """Return the result of a dry run."""
     document = {"driver": task.name, "tag": task.tag, "would": list(lines)}
     return CommandOutput(document, text="\n".join(f"would {line}" for line in lines))

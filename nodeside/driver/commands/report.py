@@ -23,13 +23,13 @@ def as_outcome(report: Report, announced: Mapping[str, Any] | None = None) -> Co
 def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
     """Return the run as text: the outcome, each rung, each check, the duration of each stage."""
     labels = announced["labels"] if announced else {}
-    head = [*_head(report), *(("label", f"{key}={value}") for key, value in labels.items())]
+    head = [*_head_rows(report), *(("label", f"{key}={value}") for key, value in labels.items())]
     parts = [table(head)]
     if report.rungs:
         rows = [(v.rung.value, "served" if v.served else "-", v.why) for v in report.rungs]
         parts.append(table(rows, header=("RUNG", "", "WHY")))
     if report.checks:
-        rows = [_check(check) for check in report.checks]
+        rows = [_check_row(check) for check in report.checks]
         parts.append(table(rows, header=("CHECK", "", "FOUND")))
     if report.services:
         services = [
@@ -42,7 +42,7 @@ def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def announcement(journal: Journal) -> dict[str, Any] | None:
+def announcement_document(journal: Journal) -> dict[str, Any] | None:
     """Return the last documents for the cluster, and the node's ready file and marker.
 
     None if nothing was announced.
@@ -59,7 +59,7 @@ def announcement(journal: Journal) -> dict[str, Any] | None:
     }
 
 
-def _head(report: Report) -> list[tuple[str, str]]:
+def _head_rows(report: Report) -> list[tuple[str, str]]:
     rows = [
         ("driver", f"{report.driver} {report.version}"),
         ("kernel", report.kernel),
@@ -77,7 +77,7 @@ def _head(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def _check(check: Mapping[str, object]) -> tuple[str, str, str]:
+def _check_row(check: Mapping[str, object]) -> tuple[str, str, str]:
     found = str(check.get("found", ""))
     expected = str(check.get("expected", ""))
     good = bool(check.get("ok"))

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from nodeside.driver.agent.run import DriverLoop, PodLock, stopped_at_the_end
 from nodeside.driver.agent.watch import Wakeups, Why
-from nodeside.driver.announce.announcer import announcing
+from nodeside.driver.announce.announcer import make_announcer
 from nodeside.driver.commands.outcome import CommandOutput
-from nodeside.driver.commands.report import announcement, as_outcome
+from nodeside.driver.commands.report import announcement_document, as_outcome
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.ladder.task import Config
 from nodeside.driver.services.services import ServiceFailed, Services
@@ -22,10 +22,10 @@ from nodeside.driver.services.services import ServiceFailed, Services
 
 def run_once(config: Config, expected_kernel: str, listener: Listener) -> CommandOutput:
     """Bring the driver up, announce the result, and return it."""
-    with announcing(config.host) as announcer:
+    with make_announcer(config.host) as announcer:
         run = DriverLoop(config, listener, announcer.state, expected_kernel)
         journal, report = run.once()
-    return as_outcome(report, announcement(journal))
+    return as_outcome(report, announcement_document(journal))
 
 
 def run_once_with_services(
@@ -40,7 +40,7 @@ def run_once_with_services(
     with (
         ExitStack() as stack,
         Wakeups((), uevents=lambda: None, ended=services.find_ends) as watch,
-        announcing(config.host) as announcer,
+        make_announcer(config.host) as announcer,
         stopped_at_the_end(services, config.host),
     ):
         listener = replace(listener, stopping=lambda: watch.stopping is not None)
@@ -49,7 +49,7 @@ def run_once_with_services(
             pod_lock=PodLock(stack), services=services,
         )  # fmt: skip
         journal, report = run.once()
-        show(as_outcome(report, announcement(journal)))
+        show(as_outcome(report, announcement_document(journal)))
         while (reason := watch.wait().why) is not Why.STOP:
             if reason is Why.SERVICE:
                 raise ServiceFailed("; ".join(_not_ready(services)))
@@ -61,5 +61,5 @@ def _not_ready(services: Services) -> Iterator[str]:
 
 def run_for_ever(config: Config, expected_kernel: str, listener: Listener) -> None:
     """Keep the driver up until SIGTERM or SIGINT."""
-    with announcing(config.host) as announcer:
+    with make_announcer(config.host) as announcer:
         DriverLoop(config, listener, announcer.state, expected_kernel).for_ever()

@@ -6,8 +6,13 @@ from typing import Any
 
 from nodeside.driver.bringup.observe import observe
 from nodeside.driver.commands import services
-from nodeside.driver.commands.outcome import CommandOutput, as_document, identity, parameter_rows
-from nodeside.driver.kernel.boot_parameters import asked
+from nodeside.driver.commands.outcome import (
+    CommandOutput,
+    as_document,
+    identity_fields,
+    parameter_rows,
+)
+from nodeside.driver.kernel.boot_parameters import asked_parameters
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
@@ -27,26 +32,26 @@ def read_status(task: Task) -> CommandOutput:
     observed = observe(task, Loader(task.host), ask=False)
     proof, why = plan.prove_loaded(task.wanted, observed)
     ready = read_ready(task.host, task.name, task.boot_id)
-    modules = [_module(task, name, observed) for name in task.wanted.names]
+    modules = [_module_document(task, name, observed) for name in task.wanted.names]
     bundles = [cached.tag for cached in task.cache.manifests(task.name)]
     good = proof is not None and ready is not None and ready.version == task.version
     document = {
-        **identity(task),
+        **identity_fields(task),
         "ready": good,
         "readyFile": as_document(ready) if ready else None,
         "loaded": {"proven": proof is not None, "why": why},
-        "record": _record(observed.record) if observed.record else None,
+        "record": _record_document(observed.record) if observed.record else None,
         "modules": modules,
-        "parameters": as_document(asked(task.driver.spec.modules, task.command_line)),
+        "parameters": as_document(asked_parameters(task.driver.spec.modules, task.command_line)),
         "cache": bundles,
-        "userspace": _files(task),
-        "services": services.rows(task, ready) if task.driver.spec.services else [],
+        "userspace": _userspace_version(task),
+        "services": services.service_rows(task, ready) if task.driver.spec.services else [],
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
-    return CommandOutput(document, text=_text(task, document), exit_code=code)
+    return CommandOutput(document, text=_status_text(task, document), exit_code=code)
 
 
-def _files(task: Task) -> str | None:
+def _userspace_version(task: Task) -> str | None:
     """Return the version of the files that containers get, None if there is none."""
     if task.driver.spec.userspace is None:
         return None
@@ -55,13 +60,13 @@ def _files(task: Task) -> str | None:
     return Versions(task.host, task.name).current or None
 
 
-def _record(record: LoadedRecord) -> dict[str, Any]:
+def _record_document(record: LoadedRecord) -> dict[str, Any]:
     """Return loaded.json without its kernel log lines, which are for our own next look."""
     document = as_document(record)
     return {name: value for name, value in document.items() if name != "mark"}
 
 
-def _module(task: Task, name: str, observed: plan.Observed) -> dict[str, Any]:
+def _module_document(task: Task, name: str, observed: plan.Observed) -> dict[str, Any]:
     state = observed.in_kernel.get(name) or LoadedState(name, initstate="not loaded")
     devices = frozenset(observed.record.devices if observed.record else ())
     return {
@@ -74,7 +79,7 @@ def _module(task: Task, name: str, observed: plan.Observed) -> dict[str, Any]:
     }
 
 
-def _text(task: Task, document: dict[str, Any]) -> str:
+def _status_text(task: Task, document: dict[str, Any]) -> str:
     head = [
         ("driver", f"{task.name} {task.version}"),
         ("kernel", task.kernel.release),
@@ -96,5 +101,9 @@ def _text(task: Task, document: dict[str, Any]) -> str:
         for module in document["modules"]
     ]
     columns = ("MODULE", "STATE", "REFCNT", "BUILD-ID", "HELD BY")
-    parts = [table(head), table(rows, header=columns), services.text(document["services"])]
+    parts = [
+        table(head),
+        table(rows, header=columns),
+        services.services_table(document["services"]),
+    ]
     return "\n\n".join(part for part in parts if part)

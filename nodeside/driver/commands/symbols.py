@@ -21,10 +21,12 @@ def manifests_at(
     `oci:REPOSITORY:TAG` and `https://…/TAG` are in a store; `@sha256:…` behind it is the digest
     that the bundle must have. Raises UsageError, FetchError and BundleError.
     """
-    return tuple(_manifest(place, ca_file, credentials_file) for place in places)
+    return tuple(_find_manifest(place, ca_file, credentials_file) for place in places)
 
 
-def _manifest(place: str, ca_file: Path | None, credentials_file: Path | None) -> BundleManifest:
+def _find_manifest(
+    place: str, ca_file: Path | None, credentials_file: Path | None
+) -> BundleManifest:
     if Path(place).is_dir():
         return read_manifest(Path(place)).manifest
     from nodeside.driver.store.base import FetchOptions

@@ -17,7 +17,7 @@ from functools import partial
 
 from nodeside import log
 from nodeside.driver.agent.watch import Wakeups, Why
-from nodeside.driver.announce.announcer import Announcer, announcing
+from nodeside.driver.announce.announcer import Announcer, make_announcer
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.observe import loaded_by_nodeside
@@ -26,7 +26,7 @@ from nodeside.driver.commands.outcome import CommandOutput
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import leaving
+from nodeside.driver.kernel.unload import modules_to_unload
 from nodeside.driver.ladder.exported_symbols import clear_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
@@ -56,19 +56,19 @@ def unload(task: Task) -> CommandOutput:
     From the start of the unload the driver counts as not ready, whatever the result, and this is
     announced to the cluster.
     """
-    with announcing(task.host) as announcer:
+    with make_announcer(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             # Told before the next lock holder, who may load it again at once, tells its own.
             try:
-                removed = _unload(Attempt(task, journal, Loader(task.host)))
+                removed = _unload_modules(Attempt(task, journal, Loader(task.host)))
                 journal.state(State.WAITING, "unloaded", reason=UNLOADED)
             except NodesideError as error:
                 journal.failed(error, announce=journal.told is not None)
                 raise
             finally:
                 announcer.flush(_TELL)
-    return _outcome(task, removed)
+    return _unload_outcome(task, removed)
 
 
 def unload_when_idle(task: Task) -> CommandOutput:
@@ -76,7 +76,7 @@ def unload_when_idle(task: Task) -> CommandOutput:
 
     Raises RebootRequired if waiting cannot help, UnloadStopped after SIGTERM or SIGINT.
     """
-    with Wakeups((), uevents=lambda: None) as watch, announcing(task.host) as announcer:
+    with Wakeups((), uevents=lambda: None) as watch, make_announcer(task.host) as announcer:
         journal = Journal(task, announcer.state)
         return _Patience(task, journal, announcer, watch).unload()
 
@@ -92,7 +92,7 @@ class _Patience:
 
     def unload(self) -> CommandOutput:
         """Unload, and report the result before the next lock holder can report newer state."""
-        with self._lock():
+        with self._hold_lock():
             try:
                 removed = self._until_idle()
                 self.journal.state(State.WAITING, "unloaded", reason=UNLOADED)
@@ -103,15 +103,15 @@ class _Patience:
                 raise
             finally:
                 self.announcer.flush(_TELL)
-        return _outcome(self.task, removed)
+        return _unload_outcome(self.task, removed)
 
     @contextmanager
-    def _lock(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """Hold the driver's lock, once its current holder has released it.
 
         Until then nothing is announced: the current holder reports the driver's state.
         """
-        task, clock = self.task, Clock(sleep=self._sleep)
+        task, clock = self.task, Clock(sleep=self._sleep_unless_stopped)
         with ExitStack() as stack:
             while True:
                 lock = run_directory.hold_lock(
@@ -132,7 +132,7 @@ class _Patience:
         self.journal.state(State.UNLOADING)
         while True:
             try:
-                return removed + _unload(attempt)
+                return removed + _unload_modules(attempt)
             except NodesideError as error:
                 if not error.retryable:
                     raise
@@ -140,7 +140,7 @@ class _Patience:
                     removed += error.removed
                 self._report_obstacle(error)
             if self.watch.wait(pause).why is Why.STOP:
-                raise self._stopped()
+                raise self._stopped_error()
             pause = min(pause * 2, _LONGEST_LOOK)
 
     def _report_obstacle(self, error: NodesideError) -> None:
@@ -149,22 +149,22 @@ class _Patience:
             log.warning(str(error), driver=self.task.name, reason=error.reason, hint=error.hint)
             self.journal.waits(error)
 
-    def _sleep(self, seconds: float) -> None:
+    def _sleep_unless_stopped(self, seconds: float) -> None:
         if self.watch.stopping is not None:
-            raise self._stopped()
+            raise self._stopped_error()
         time.sleep(seconds)
 
-    def _stopped(self) -> UnloadStopped:
+    def _stopped_error(self) -> UnloadStopped:
         name = self.watch.stopping.name if self.watch.stopping else "a signal"
         told = self.journal.told
         why = f"; until then: {told.message}" if told and told.message else ""
         return UnloadStopped(f"{name} came before driver {self.task.name} was unloaded{why}")
 
 
-def _unload(attempt: Attempt) -> tuple[str, ...]:
+def _unload_modules(attempt: Attempt) -> tuple[str, ...]:
     task, loader = attempt.task, attempt.loader
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
-    what = leaving((), record, loaded_by_nodeside(task, record, loader))
+    what = modules_to_unload((), record, loaded_by_nodeside(task, record, loader))
     begin = partial(attempt.journal.state, State.UNLOADING)
     removed = unload_driver(attempt, what, record, begin=begin)
     run_directory.clear_loaded(task.host, task.name)
@@ -183,6 +183,6 @@ def _unload(attempt: Attempt) -> tuple[str, ...]:
     return removed
 
 
-def _outcome(task: Task, removed: tuple[str, ...]) -> CommandOutput:
+def _unload_outcome(task: Task, removed: tuple[str, ...]) -> CommandOutput:
     words = ", ".join(removed) or "nothing: none of its modules was loaded by nodeside"
     return CommandOutput({"driver": task.name, "removed": list(removed)}, [("unloaded", words)])

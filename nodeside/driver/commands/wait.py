@@ -38,7 +38,7 @@ def await_ready(
             log.fact("waiting for the driver", driver=driver, file=ready_path(host, driver))
         waited = True
         if clock.now() >= ends:
-            raise _late(host, driver, timeout)
+            raise _deadline_error(host, driver, timeout)
         clock.sleep(_LOOK)
     log.fact("the driver is ready", driver=driver, version=record.version, kernel=record.kernel)
     return record
@@ -53,7 +53,7 @@ def await_admission(
     """
     clock = clock or Clock()
     ends, waited = clock.now() + timeout, False
-    while _text(file) != boot_id:
+    while _read_text(file) != boot_id:
         if not waited:
             log.fact("waiting for the stage before to be ready in this boot")
         waited = True
@@ -69,7 +69,7 @@ def await_admission(
     return True
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         with file.open("rb") as stream:
             return stream.read(_LONGEST).decode(errors="replace").strip()
@@ -77,7 +77,7 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _late(host: Host, driver: str, timeout: float) -> DeadlinePassed:
+def _deadline_error(host: Host, driver: str, timeout: float) -> DeadlinePassed:
     path = ready_path(host, driver)
     state = "is from another boot" if path.exists() else "does not exist"
     return DeadlinePassed(

@@ -44,12 +44,12 @@ def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, 
             )
         target = to / f"{module.name}.ko"
         with disk_errors(target):
-            left -= _take(shared.out_dir(result.request), module, target, left)
+            left -= _take_module(shared.out_dir(result.request), module, target, left)
         copies[module.name] = target
     return copies
 
 
-def _take(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
+def _take_module(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
     """Copy one module, hashing the copy. Returns its size in bytes.
 
     The size is capped while reading, since the file may grow. A rejected copy is removed together

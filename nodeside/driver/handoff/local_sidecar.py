@@ -43,10 +43,10 @@ def local_sidecar() -> Iterator[SharedDir]:
         try:
             yield shared
         finally:
-            _end(child)
+            _end_sidecar(child)
 
 
-def _end(child: process.Child) -> None:
+def _end_sidecar(child: process.Child) -> None:
     """Let the sidecar end its build, then kill what is left of it, even on a Ctrl-C here."""
     try:
         process.kill_group(child.pid, signal.SIGTERM)

@@ -42,12 +42,12 @@ class LogFollower:
         with suppress(OSError):
             fd = os.open(self.path, _READ_ONLY)
             try:
-                return self._read(fd, to_end)
+                return self._read_new(fd, to_end)
             finally:
                 os.close(fd)
         return False
 
-    def _read(self, fd: int, to_end: bool) -> bool:
+    def _read_new(self, fd: int, to_end: bool) -> bool:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or self.left < 0:
             return False

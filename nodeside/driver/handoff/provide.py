@@ -31,7 +31,9 @@ def pack(to: Path, *, link: bool = False) -> None:
     publish_bytes(to / PROGRAM, build_zipapp())
 
 
-def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None = None) -> None:
+def provide_toolkit(
+    shared: SharedDir, python: Path | None = None, *, host: Host | None = None
+) -> None:
     """Prepare the shared directory for a sidecar.
 
     `python` is a Python that `pack` packed when the image was built, with the program beside it.
@@ -40,13 +42,13 @@ def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None 
     boot_id = (host or Host()).boot_id
     shared.create()
     data = build_zipapp(python.with_name(PROGRAM) if python else None)
-    if not _holds(shared.program, data):
+    if not _has_content(shared.program, data):
         publish_bytes(shared.program, data)
     with log.step("provide Python", at=shared.python):
         _provide_python(shared, python, boot_id)
 
 
-def command(root: Path, verb: str = "run") -> tuple[str, ...]:
+def sidecar_command(root: Path, verb: str = "run") -> tuple[str, ...]:
     """Return the argv that starts the sidecar on the shared directory `root`, on any architecture.
 
     Another `verb` runs one step of a build in steps (nodeside/protocol/build_job.py).
@@ -74,7 +76,7 @@ def _provide_python(shared: SharedDir, python: Path | None, boot_id: str) -> Non
         current = stamp.read_text()
         if current == desired or (desired is None and current.endswith(mark)):
             return
-    with disk_errors(shared.python), _aside(shared.python) as new:
+    with disk_errors(shared.python), _write_aside(shared.python) as new:
         if python:
             shutil.copytree(python, new, symlinks=True)
         else:
@@ -84,7 +86,7 @@ def _provide_python(shared: SharedDir, python: Path | None, boot_id: str) -> Non
 
 
 @contextmanager
-def _aside(path: Path) -> Iterator[Path]:
+def _write_aside(path: Path) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` if the block succeeds."""
     new = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     old = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-old-{path.name}")
@@ -100,7 +102,7 @@ def _aside(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _has_content(path: Path, data: bytes) -> bool:
     try:
         return path.read_bytes() == data
     except OSError:

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from nodeside.driver.handoff.zipapp import compiled
+from nodeside.driver.handoff.zipapp import compile_pyc
 from nodeside.errors import SystemRefused
 from nodeside.system import process
 from nodeside.system.files import disk_errors
@@ -140,8 +140,8 @@ def pack_python(to: Path, interpreter: Path | None = None, *, link: bool = False
     With `link`, programs and libraries are hard links instead of copies, as in a driver image.
     Raises SystemRefused if it is not an ELF program with a loader, such as a static musl build.
     """
-    place = _link if link else _copy
-    facts = ask(interpreter or Path(sys.executable))
+    place = _link_file if link else _copy_executable
+    facts = ask_interpreter(interpreter or Path(sys.executable))
     loader = elf_loader(facts.executable)
     with disk_errors(to):
         (to / "bin").mkdir(parents=True)
@@ -155,10 +155,10 @@ def pack_python(to: Path, interpreter: Path | None = None, *, link: bool = False
             if path.name != loader.name:
                 place(path, to / "libs" / path.name)
         (to / "loader").symlink_to(f"libs/{loader.name}")
-        (to / "STAMP").write_text(f"{facts.full_version}\n{_digest(to)}\n")
+        (to / "STAMP").write_text(f"{facts.full_version}\n{_tree_digest(to)}\n")
 
 
-def ask(interpreter: Path) -> Interpreter:
+def ask_interpreter(interpreter: Path) -> Interpreter:
     """Return where an interpreter keeps its parts; for a virtual environment, those of its base."""
     output = process.run([interpreter, "-I", "-S", "-c", _FACTS], timeout=_TIMEOUT).output
     executable, library_name, version, stdlib, extensions, full_version = json.loads(output)
@@ -219,7 +219,7 @@ def _pack_library(source: Path, target: Path) -> None:
         for name in sorted(files):
             path = here / name
             if path.suffix == ".py" and _is_wanted(path.with_suffix("")):
-                _compile(source / path, target / path.with_suffix(".pyc"))
+                _compile_source(source / path, target / path.with_suffix(".pyc"))
 
 
 def _is_wanted(module: Path) -> bool:
@@ -229,10 +229,10 @@ def _is_wanted(module: Path) -> bool:
     return not names & _LEFT_OUT and not module.name.startswith(("config-", "_sysconfigdata"))
 
 
-def _compile(source: Path, target: Path) -> None:
+def _compile_source(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(
-        compiled(source.read_bytes(), f"python/{target.name[:-1]}", optimize=_NO_DOCSTRINGS)
+        compile_pyc(source.read_bytes(), f"python/{target.name[:-1]}", optimize=_NO_DOCSTRINGS)
     )
 
 
@@ -246,16 +246,16 @@ def _pack_extensions(
             yield path
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy_executable(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
     target.chmod(0o755)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link_file(source: Path, target: Path) -> None:
     os.link(os.path.realpath(source), target)
 
 
-def _digest(root: Path) -> str:
+def _tree_digest(root: Path) -> str:
     """Return the sha256 over the names and contents of all files below `root`."""
     digest = hashlib.sha256()
     for path in sorted(item for item in root.rglob("*") if item.is_file()):

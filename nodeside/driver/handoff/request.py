@@ -59,7 +59,7 @@ def request_build(shared: SharedDir, request: BuildRequest) -> BuildRequest:
     attempt stays until the next one begins.
     """
     _forget_refusals(shared)
-    for earlier in _attempts(shared, request):
+    for earlier in _list_attempts(shared, request):
         result = answer_to(shared, earlier.id, request.boot_id)
         if result is None or result.succeeded:
             log.fact("joining the build requested earlier", request=earlier.id)
@@ -93,7 +93,7 @@ def refuse_repetition(shared: SharedDir, request: BuildRequest) -> None:
         refused = BundleError(str(note.get("message")), hint=str(note.get("hint")))
         refused.reason = str(note.get("reason"))
         raise refused
-    for earlier in _attempts(shared, request):
+    for earlier in _list_attempts(shared, request):
         result = answer_to(shared, earlier.id, request.boot_id)
         if result is not None and not result.succeeded:
             failed = ToolkitBuildFailed(result)
@@ -111,7 +111,7 @@ def sole_builder(shared: SharedDir) -> Iterator[None]:
     """
     shared.create()
     path = shared.root / _LOCK
-    with disk_errors(path), open(path, "a", opener=_private) as file:
+    with disk_errors(path), open(path, "a", opener=_open_private) as file:
         if not take_lock(file.fileno()):
             raise Locked(
                 f"another process is already running a build in {shared.root}",
@@ -120,7 +120,7 @@ def sole_builder(shared: SharedDir) -> Iterator[None]:
         yield
 
 
-def withdraw(shared: SharedDir, id: str) -> None:
+def withdraw_request(shared: SharedDir, id: str) -> None:
     """Withdraw a request. The sidecar then stops the build and removes its own files."""
     path = shared.request_path(id)
     with disk_errors(path):
@@ -148,7 +148,7 @@ def answer_to(shared: SharedDir, id: str, boot_id: str) -> BuildResult | None:
         )
 
 
-def _attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRequest]:
+def _list_attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRequest]:
     """Yield the requests of this boot for the same bundle, oldest attempt first."""
     key = request.id.partition("-")[0]
     for name in shared.request_ids():
@@ -174,7 +174,9 @@ def _next_id(shared: SharedDir, request: BuildRequest) -> str:
     numbers = [0]
     with disk_errors(shared.root):
         for directory in (shared.requests, shared.results, shared.out):
-            matches = (REQUEST_ID.match(name.removesuffix(".json")) for name in _names(directory))
+            matches = (
+                REQUEST_ID.match(name.removesuffix(".json")) for name in _list_names(directory)
+            )
             numbers += [int(match["attempt"]) for match in matches if match and match["key"] == key]
     following = request_id(key, max(numbers) + 1)
     if REQUEST_ID.match(following):
@@ -183,7 +185,7 @@ def _next_id(shared: SharedDir, request: BuildRequest) -> str:
     return request_id(key, next(number for number in count(1) if number not in taken))
 
 
-def _names(directory: Path) -> Iterator[str]:
+def _list_names(directory: Path) -> Iterator[str]:
     """Yield the names of a directory in which a build can create any number of entries."""
     with os.scandir(directory) as entries:
         for number, entry in enumerate(entries):
@@ -199,7 +201,7 @@ def _names(directory: Path) -> Iterator[str]:
 def _withdraw_others(shared: SharedDir, keep: str) -> None:
     for name in shared.request_ids():
         if name != keep:
-            withdraw(shared, name)
+            withdraw_request(shared, name)
 
 
 def _forget_refusals(shared: SharedDir) -> None:
@@ -208,7 +210,7 @@ def _forget_refusals(shared: SharedDir) -> None:
             path.unlink(missing_ok=True)
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     """Open with mode 0600, since any process that can open the lock file can hold the lock."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 

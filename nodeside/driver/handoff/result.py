@@ -18,7 +18,7 @@ from nodeside.driver.handoff.request import (
     RequestWithdrawn,
     ToolkitBuildFailed,
     answer_to,
-    withdraw,
+    withdraw_request,
 )
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.protocol.build_records import BuildRequest, BuildResult, FailureKind
@@ -154,7 +154,7 @@ class _Waiting:
             if self.lost_since is not None:
                 log.fact("the toolkit sidecar is back", request=self.request.id)
             self.appeared, self.lost_since = True, None
-            self._miss("")
+            self._report_missing("")
             self.elsewhere.check(now)
             self._check_result_path(now)
             self._check_deadline(now)
@@ -163,7 +163,7 @@ class _Waiting:
             self.lost_since = now
             self._count_loss()
             log.warning("the toolkit sidecar was lost during a build")
-            self._miss("the toolkit sidecar is gone; waiting for it to come back")
+            self._report_missing("the toolkit sidecar is gone; waiting for it to come back")
         if self.lost_since is not None and now - self.lost_since > self.patience.come_back:
             raise SidecarMissing(
                 f"the toolkit sidecar was lost during build {self.request.id} and did not come "
@@ -173,7 +173,9 @@ class _Waiting:
         if not self.appeared and now - self.started > self.patience.appear:
             raise _never_appeared(self.shared, self.patience)
         if not self.appeared and now - self.started > _LATE and not self.reported_missing:
-            self._miss("waiting for the toolkit container; its image may not be pulled yet")
+            self._report_missing(
+                "waiting for the toolkit container; its image may not be pulled yet"
+            )
 
     def _count_loss(self) -> None:
         """Count a loss. Raises ToolkitBuildFailed if the build keeps ending its sidecar.
@@ -183,7 +185,7 @@ class _Waiting:
         self.losses += 1
         if self.losses < _LOSSES:
             return
-        withdraw(self.shared, self.request.id)
+        withdraw_request(self.shared, self.request.id)
         raise ToolkitBuildFailed(
             BuildResult(
                 self.request.id,
@@ -197,7 +199,7 @@ class _Waiting:
             )
         )
 
-    def _miss(self, words: str) -> None:
+    def _report_missing(self, words: str) -> None:
         """Report once that there is no sidecar, or, with empty `words`, that there is one again."""
         if self.reported_missing != bool(words):
             self.reported_missing = bool(words)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.handoff.source_tree import NotSource, source_files, unreadable
+from nodeside.driver.handoff.source_tree import NotSource, source_files, unreadable_error
 from nodeside.errors import NodesideError, SpecError, SystemRefused
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.protocol.module_names import kernel_name
@@ -36,7 +36,7 @@ def source_digest(tree: Path, not_source: NotSource = EVERYTHING) -> str:
         )
     total = hashlib.sha256()
     for relative, path in source_files(tree, not_source):
-        kind, content = _describe(tree, path)
+        kind, content = _describe_file(tree, path)
         total.update(f"{kind} {relative.as_posix()}\0{content}\n".encode(errors="surrogateescape"))
     return total.hexdigest()
 
@@ -78,7 +78,7 @@ def provide_source(
     with disk_errors(target):
         shutil.rmtree(temporary, ignore_errors=True)
         try:
-            _copy(tree, temporary, not_source)
+            _copy_source(tree, temporary, not_source)
             temporary.rename(target)
             sync_directory(shared.sources)
         except FileExistsError:
@@ -94,7 +94,7 @@ def _is_whole(copy: Path, digest: str, not_source: NotSource) -> bool:
         return False
 
 
-def _describe(tree: Path, path: Path) -> tuple[str, str]:
+def _describe_file(tree: Path, path: Path) -> tuple[str, str]:
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "link", os.fspath(path.readlink())
@@ -104,10 +104,10 @@ def _describe(tree: Path, path: Path) -> tuple[str, str]:
     try:
         return kind, sha256_of(path)
     except SystemRefused as exc:
-        raise unreadable(str(exc)) from exc
+        raise unreadable_error(str(exc)) from exc
 
 
-def _copy(tree: Path, to: Path, not_source: NotSource) -> None:
+def _copy_source(tree: Path, to: Path, not_source: NotSource) -> None:
     to.mkdir(mode=0o755)
     for relative, path in source_files(tree, not_source):
         target = to / relative

@@ -64,10 +64,13 @@ def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path
     sources = []
     caches = {os.path.realpath(path) for path in not_source.caches}
     shared = os.path.realpath(not_source.shared) if not_source.shared else ""
-    hidden = {same for path in not_source.ours if (same := _file(path)) is not None}
+    hidden = {same for path in not_source.ours if (same := _file_id(path)) is not None}
     for directory, names, files in os.walk(tree, onerror=_cannot_list):
         here = Path(directory)
-        excluded = {*_ours(here, {*names, *files}, caches), *_products(tree, here, set(files))}
+        excluded = {
+            *_own_files(here, {*names, *files}, caches),
+            *_kbuild_products(tree, here, set(files)),
+        }
         if here == tree:
             excluded |= _NOT_SOURCE
         excluded |= {
@@ -78,12 +81,12 @@ def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path
             names[:] = [name for name in names if os.path.realpath(here / name) != shared]
         links = [name for name in names if (here / name).is_symlink()]
         paths = [here / name for name in (*files, *links) if name not in excluded]
-        sources += [path for path in paths if not hidden or _file(path) not in hidden]
+        sources += [path for path in paths if not hidden or _file_id(path) not in hidden]
     relative = ((path.relative_to(tree), path) for path in sources)
     yield from sorted(relative, key=lambda pair: os.fsencode(pair[0].as_posix()))
 
 
-def _file(path: Path) -> tuple[int, int] | None:
+def _file_id(path: Path) -> tuple[int, int] | None:
     """Return device and inode, which identify a file under any name or link; None if missing."""
     try:
         status = path.stat()
@@ -95,11 +98,11 @@ def _file(path: Path) -> tuple[int, int] | None:
 def _is_excluded(relative: Path, not_source: NotSource) -> bool:
     name = relative.name
     return any(fnmatchcase(name, pattern) for pattern in _BACKUPS) or any(
-        _matches(relative, pattern) for pattern in not_source.patterns
+        _matches_pattern(relative, pattern) for pattern in not_source.patterns
     )
 
 
-def _matches(relative: Path, pattern: str) -> bool:
+def _matches_pattern(relative: Path, pattern: str) -> bool:
     """Return whether a pattern matches the name, or all parts of the path if it has a `/`.
 
     `fnmatch` needs at most length times length steps, for any pattern.
@@ -110,7 +113,7 @@ def _matches(relative: Path, pattern: str) -> bool:
     return len(words) == len(relative.parts) and all(map(fnmatchcase, relative.parts, words))
 
 
-def _ours(directory: Path, names: set[str], caches: set[str]) -> set[str]:
+def _own_files(directory: Path, names: set[str], caches: set[str]) -> set[str]:
     """Return nodeside's own files: bundles anywhere, and files next to them or in a cache."""
     bundles = {name for name in names if _BUNDLE.fullmatch(name)}
     if not bundles and os.path.realpath(directory) not in caches:
@@ -118,7 +121,7 @@ def _ours(directory: Path, names: set[str], caches: set[str]) -> set[str]:
     return bundles | {n for n in names if any(fnmatchcase(n, each) for each in _BESIDE_BUNDLES)}
 
 
-def _products(tree: Path, directory: Path, files: set[str]) -> set[str]:
+def _kbuild_products(tree: Path, directory: Path, files: set[str]) -> set[str]:
     """Return kbuild's products here and their command files: `.NAME.cmd` belongs to `NAME`."""
     products: set[str] = set()
     for name in files:
@@ -136,24 +139,24 @@ def _is_product(tree: Path, directory: Path, name: str) -> bool:
     An object whose source or parts are missing is a blob that came with its maker's .cmd file. An
     empty .cmd file belongs to a blob too: it keeps kbuild from complaining about one.
     """
-    text = _text(directory / f".{name}.cmd")
+    text = _read_text(directory / f".{name}.cmd")
     match = _CMD.match(text)
     if match is None:
         return False
     if name.startswith(".") or not name.endswith((".o", ".a")):
         return True
     source = _CMD_SOURCE.search(text)
-    parts = [source[1]] if source else _parts(directory, match["command"], match["target"])
+    parts = [source[1]] if source else _linked_objects(directory, match["command"], match["target"])
     base = posixpath.dirname(match["target"])
     return bool(parts) and all(_is_in(tree, directory, part, base) for part in parts)
 
 
-def _parts(directory: Path, command: str, target: str) -> list[str]:
+def _linked_objects(directory: Path, command: str, target: str) -> list[str]:
     """Return the objects that are linked or archived; those of a module are listed in a file."""
     words = []
     for word in command.split():
         if word.startswith("@"):
-            words += _text(directory / posixpath.basename(word)).split()
+            words += _read_text(directory / posixpath.basename(word)).split()
         else:
             words.append(word)
     return [word for word in words if word.endswith((".o", ".o_shipped")) and word != target]
@@ -167,7 +170,7 @@ def _is_in(tree: Path, directory: Path, part: str, base: str) -> bool:
     return False
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the text of a regular file; "" if there is none or it exceeds `_CMD_LIMIT`."""
     with suppress(OSError):
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= _CMD_LIMIT:
@@ -177,10 +180,10 @@ def _text(path: Path) -> str:
 
 def _cannot_list(exc: OSError) -> NoReturn:
     """Raise SpecError. Skipping an unreadable directory would give another source's digest."""
-    raise unreadable(f"cannot read {exc.filename}: {exc.strerror}") from exc
+    raise unreadable_error(f"cannot read {exc.filename}: {exc.strerror}") from exc
 
 
-def unreadable(problem: str) -> SpecError:
+def unreadable_error(problem: str) -> SpecError:
     """Return the error for a source that cannot be read completely."""
     return SpecError(
         f"the source cannot be read: {problem}",

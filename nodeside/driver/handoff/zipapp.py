@@ -59,8 +59,8 @@ def build_zipapp(packed: Path | None = None) -> bytes:
     To compile takes a tenth of a second. `packed` is where a program may be that was made before;
     it is taken if it was made of these sources by this Python.
     """
-    sources = tuple(_sources())
-    mark = _mark(sources)
+    sources = tuple(_program_sources())
+    mark = _program_digest(sources)
     if packed is not None:
         with suppress(OSError):
             made = packed.read_bytes()
@@ -70,12 +70,12 @@ def build_zipapp(packed: Path | None = None) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = mark  # these are the last bytes of the file
         for name, source in sources:
-            _add(archive, name, source)
-            _add(archive, f"{name}c", compiled(source, f"toolkit.pyz/{name}"))
+            _add_entry(archive, name, source)
+            _add_entry(archive, f"{name}c", compile_pyc(source, f"toolkit.pyz/{name}"))
     return buffer.getvalue()
 
 
-def _mark(sources: Sequence[tuple[str, bytes]]) -> bytes:
+def _program_digest(sources: Sequence[tuple[str, bytes]]) -> bytes:
     """Return a digest of all that a program is made of."""
     digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     for name, source in sources:
@@ -83,14 +83,14 @@ def _mark(sources: Sequence[tuple[str, bytes]]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def compiled(source: bytes, filename: str, *, optimize: int = 0) -> bytes:
+def compile_pyc(source: bytes, filename: str, *, optimize: int = 0) -> bytes:
     """Return a .pyc that is never checked against its source; equal for equal sources."""
     code = compile(source, filename, "exec", dont_inherit=True, optimize=optimize)
     header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
-    return header + marshalled(code)
+    return header + marshal_code(code)
 
 
-def marshalled(code: CodeType) -> bytes:
+def marshal_code(code: CodeType) -> bytes:
     """Return the code as `marshal.loads` reads it; equal for equal code.
 
     Since Python 3.14 the constants of code may be slices. The format without references is older
@@ -113,7 +113,7 @@ def _with_marked_slices(constant: Any) -> Any:
     return constant
 
 
-def _sources() -> Iterator[tuple[str, bytes]]:
+def _program_sources() -> Iterator[tuple[str, bytes]]:
     package = Path(nodeside.__file__).parent
     yield "__main__.py", _MAIN
     for stem in SHARED:
@@ -122,7 +122,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
         yield f"nodeside/toolkit_sidecar/{path.name}", path.read_bytes()
 
 
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+def _add_entry(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     entry = zipfile.ZipInfo(name, _EPOCH)
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, data)

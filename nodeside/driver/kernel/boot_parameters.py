@@ -40,21 +40,21 @@ class Asked:
         return f"{text} (the kernel's command line)" if self.source == COMMAND_LINE else text
 
 
-def asked(modules: Iterable[Module], line: CommandLine) -> tuple[Asked, ...]:
+def asked_parameters(modules: Iterable[Module], line: CommandLine) -> tuple[Asked, ...]:
     """Return all parameters of these modules, those of the command line first."""
-    return tuple(each for module in modules for each in _asked(module, line))
+    return tuple(each for module in modules for each in _parameters_of(module, line))
 
 
-def _asked(module: Module, line: CommandLine) -> Iterator[Asked]:
+def _parameters_of(module: Module, line: CommandLine) -> Iterator[Asked]:
     name, boot = kernel_name(module.name), line.of(module.name)
-    for key, value in added(module, line).items():
+    for key, value in added_parameters(module, line).items():
         yield Asked(name, key, value, COMMAND_LINE)
     for key, value in module.parameters.items():
         other = boot.get(kernel_name(key), value)
         yield Asked(name, key, value, DRIVER_YAML, other if other != value else "")
 
 
-def added(module: Module, line: CommandLine) -> dict[str, str]:
+def added_parameters(module: Module, line: CommandLine) -> dict[str, str]:
     """Return the parameters that only the kernel's command line sets."""
     own = {kernel_name(key) for key in module.parameters}
     return {key: value for key, value in line.of(module.name).items() if key not in own}
@@ -74,10 +74,12 @@ def boot_notes(
     modules: Sequence[Module], line: CommandLine, files: Iterable[ModuleFile]
 ) -> tuple[str, ...]:
     """Return what a person should know of the command line when these modules are loaded."""
-    notes = [each.words for each in asked(modules, line) if each.source == COMMAND_LINE]
-    notes += [each.words for each in asked(modules, line) if each.overruled]
+    notes = [each.words for each in asked_parameters(modules, line) if each.source == COMMAND_LINE]
+    notes += [each.words for each in asked_parameters(modules, line) if each.overruled]
     notes += [note for module in modules for note in _left_out(module, line)]
-    boot: Mapping[str, Mapping[str, str]] = {kernel_name(m.name): added(m, line) for m in modules}
+    boot: Mapping[str, Mapping[str, str]] = {
+        kernel_name(m.name): added_parameters(m, line) for m in modules
+    }
     for file in files:
         for message, hint in unknown_parameters(file, boot.get(file.name, {})).values():
             known = f"; {hint}" if file.parameters else ""

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import replace
 from types import MappingProxyType
 
-from nodeside.driver.kernel.dependencies import absent, is_certain, unprovided
+from nodeside.driver.kernel.dependencies import absent_dependencies, is_certain, unprovided_symbols
 from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.module.elf import MACHINES
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import wrong_parameters, wrong_values
 from nodeside.driver.module.signature import Certificate
-from nodeside.driver.module.symvers import KernelSymbol, compare
+from nodeside.driver.module.symvers import KernelSymbol, compare_symbols
 from nodeside.driver.node.exports import NOTHING_READ, RunningExports
 from nodeside.driver.node.facts import KernelFacts
 from nodeside.protocol.module_names import kernel_name, name_of_file
@@ -70,7 +70,7 @@ def check_before_load(
     refusals = [*_check_allowed(modules, facts), *_check_names(modules, specs)]
     refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
     lacking = {
-        m.name: unprovided(m, modules, facts, running, symbols=symbols, exported=exported)
+        m.name: unprovided_symbols(m, modules, facts, running, symbols=symbols, exported=exported)
         for m in modules
     }
     refusals += _check_dependencies(modules, facts, lacking)
@@ -202,7 +202,7 @@ def _check_signature(
     module: ModuleFile, facts: KernelFacts, certificate: Certificate | None
 ) -> Iterator[Refusal]:
     """Mirror module_sig_check() in kernel/module/signing.c, as far as the facts are known."""
-    why = _enforcement(facts)
+    why = _enforcement_in_words(facts)
     if not why:
         return
     if module.signature is None:
@@ -224,7 +224,7 @@ def _check_signature(
         )
 
 
-def _enforcement(facts: KernelFacts) -> str:
+def _enforcement_in_words(facts: KernelFacts) -> str:
     if facts.signatures_enforced:
         return "this kernel enforces module signatures (module.sig_enforce)"
     if facts.lockdown in _LOCKED_DOWN:
@@ -243,7 +243,7 @@ def _not_enrolled(module: ModuleFile, facts: KernelFacts, certificate: Certifica
         return False
     if not facts.enrolled:
         return True
-    if certificate is not None and certificate.signed(signature):
+    if certificate is not None and certificate.has_made(signature):
         return certificate.keyring_id not in facts.enrolled
     return signature.by_key_id and signature.key_id not in facts.enrolled
 
@@ -259,7 +259,7 @@ def _check_dependencies(
     siblings = {module.name for module in modules}
     for module in modules:
         late = [name for name in module.depends if name not in before and name in siblings]
-        missing = absent(module, facts, siblings)
+        missing = absent_dependencies(module, facts, siblings)
         before.add(module.name)
         if late:
             message = f"{module.name} needs {', '.join(late)}, which driver.yaml loads after it"
@@ -287,7 +287,7 @@ def _check_symbols(
     ours = {symbol for module in modules for symbol in module.exports}
     mismatches = [
         mismatch
-        for mismatch in compare(modules, symbols)
+        for mismatch in compare_symbols(modules, symbols)
         if mismatch.symbol in ours or certain(mismatch.symbol)
     ]
     for name in dict.fromkeys(mismatch.module for mismatch in mismatches):

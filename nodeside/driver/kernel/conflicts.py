@@ -1,8 +1,9 @@
 """Clears the way for a load: unbinds devices and removes modules that driver.yaml names.
 
-`plan_clear` is pure, `clear` carries out its plan and returns what it did, and `restore` undoes
-that after a failed load. A second `clear` does nothing. Only declared in-tree modules are removed:
-other modules that use one of them are reported and left alone.
+`plan_clear` is pure, `clear_conflicts` carries out its plan and returns what it did, and
+`restore_cleared` undoes that after a failed load. A second `clear_conflicts` does nothing. Only
+declared in-tree modules are removed: other modules that use one of them are reported and left
+alone.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def plan_clear(
     )
 
 
-def clear(
+def clear_conflicts(
     conflicts: Conflicts,
     loader: Loader,
     *,
@@ -103,17 +104,17 @@ def clear(
     unbound: list[PciDevice] = []
     try:
         for device in plan.unbind:
-            _unbind(device, loader, write)
+            _unbind_device(device, loader, write)
             unbound.append(device)
         removed = _remove_modules(conflicts, loader)
     except Exception as exc:  # also after a bug, devices must have their drivers back
         gone = getattr(exc, "removed", ())
-        restore(Cleared(tuple(unbound), gone), loader, write=write)
+        restore_cleared(Cleared(tuple(unbound), gone), loader, write=write)
         raise
     return Cleared(tuple(unbound), removed)
 
 
-def restore(
+def restore_cleared(
     cleared: Cleared, loader: Loader, *, write: sysfs.Write = sysfs.write
 ) -> tuple[str, ...]:
     """Reload removed modules and reprobe unbound devices. Returns a message for each failure."""
@@ -169,7 +170,7 @@ def _conflict_error(item: Blocked, loader: Loader) -> InUse | RebootRequired:
     )
 
 
-def _unbind(device: PciDevice, loader: Loader, write: sysfs.Write) -> None:
+def _unbind_device(device: PciDevice, loader: Loader, write: sysfs.Write) -> None:
     """Unbind a device from its driver. Blocks until the driver has released it."""
     path = loader.host.sys / "bus" / "pci" / "devices" / device.address / "driver"
     write(path / "unbind", device.address)

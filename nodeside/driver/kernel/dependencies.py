@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.driver.module.symvers import KernelSymbol, compare
+from nodeside.driver.module.symvers import KernelSymbol, compare_symbols
 from nodeside.driver.node.exports import RunningExports
 from nodeside.driver.node.facts import KernelFacts
 from nodeside.protocol.module_names import name_of_file
@@ -20,7 +20,9 @@ Symbols = Mapping[str, KernelSymbol]
 _IMAGE = "vmlinux"
 
 
-def absent(module: ModuleFile, facts: KernelFacts, siblings: Container[str]) -> tuple[str, ...]:
+def absent_dependencies(
+    module: ModuleFile, facts: KernelFacts, siblings: Container[str]
+) -> tuple[str, ...]:
     """Return the entries of `depends` that are nowhere on this node under their name."""
     here = facts.loaded | facts.available | facts.builtin
     return tuple(name for name in module.depends if name not in here and name not in siblings)
@@ -35,12 +37,12 @@ def doubtful_symbols(
     doubtful = {
         symbol
         for module in modules
-        if absent(module, facts, siblings)
+        if absent_dependencies(module, facts, siblings)
         for symbol in module.imports
         if symbol not in ours and symbol not in exported
     }
     if symbols is not None:
-        doubtful |= {each.symbol for each in compare(modules, {**symbols, **exported})}
+        doubtful |= {each.symbol for each in compare_symbols(modules, {**symbols, **exported})}
     return frozenset(doubtful)
 
 
@@ -63,7 +65,7 @@ def is_certain(symbol: str, symbols: Symbols, running: RunningExports) -> bool:
     return running.complete or not running.out_of_tree
 
 
-def unprovided(
+def unprovided_symbols(
     module: ModuleFile,
     modules: Sequence[ModuleFile],
     facts: KernelFacts,
@@ -103,7 +105,7 @@ def in_tree_needs(
     The tree may have the symbols of one of `depends` in a module of another name.
     """
     siblings = {each.name for each in modules}
-    missing = absent(module, facts, siblings)
+    missing = absent_dependencies(module, facts, siblings)
     named = [name for name in module.depends if name not in siblings and name not in missing]
     instead = [
         running.in_tree[symbol]

@@ -1,7 +1,8 @@
 """The errors of a load or an unload, explained in actionable words.
 
-The kernel returns one errno and writes the rest to its log; `explain` combines the two by a table.
-Sources of the log lines: kernel/module/main.c and version.c, kernel/params.c, security/lockdown.
+The kernel returns one errno and writes the rest to its log; `explain_refusal` combines the two by a
+table. Sources of the log lines: kernel/module/main.c and version.c, kernel/params.c,
+security/lockdown.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from nodeside.driver.node.kernel_log import Excerpt, splats
+from nodeside.driver.node.kernel_log import Excerpt, find_splats
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
@@ -261,7 +262,7 @@ _RULES = (
 _LOADED_HINT = "see what is loaded: nodeside driver status"
 
 
-def explain(
+def explain_refusal(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
 ) -> KernelExplanation:
     """Turn the errno of a refused load and the kernel's lines into reason, meaning and hint."""
@@ -287,7 +288,7 @@ def errno_name(error: int) -> str:
 
 def _relevant_lines(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines worth showing: a splat from its first line on, otherwise the last lines."""
-    heads = splats(lines)
+    heads = find_splats(lines)
     for number, line in enumerate(lines):
         if heads and line.endswith(heads[0]):
             return lines[number : number + _LINES]
@@ -326,7 +327,7 @@ def _by_circumstances(
             "see the kernel log: dmesg | tail",
         )
     if error == errno.EEXIST:
-        return _exists(module, circumstances)
+        return _explain_exists(module, circumstances)
     if error in (errno.EBUSY, errno.EAGAIN):
         return KernelExplanation(
             "DeviceRefused",
@@ -366,7 +367,7 @@ def _not_permitted(circumstances: Circumstances) -> KernelExplanation:
     )
 
 
-def _exists(module: str, circumstances: Circumstances) -> KernelExplanation:
+def _explain_exists(module: str, circumstances: Circumstances) -> KernelExplanation:
     if circumstances.loaded:
         return KernelExplanation(
             "Exists", f"a module named {module} is loaded already", _LOADED_HINT

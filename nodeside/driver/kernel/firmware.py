@@ -85,10 +85,10 @@ class FirmwareDirectory:
 
         Raises FirmwareRefused.
         """
-        sources = _tree(directory)
+        sources = _map_files(directory)
         self._refuse_foreign_path()
-        if set(self._drivers()) - {driver}:
-            digests = {name: _digest(path) for name, path in sources.items()}
+        if set(self._list_drivers()) - {driver}:
+            digests = {name: _file_digest(path) for name, path in sources.items()}
             self._refuse_other_content(driver, digests)
 
     def install(self, directory: Path, driver: str) -> tuple[str, ...]:
@@ -96,16 +96,16 @@ class FirmwareDirectory:
 
         Raises FirmwareRefused, SystemRefused, NoSpace, Locked.
         """
-        sources = _tree(directory)
-        with self._locked():
+        sources = _map_files(directory)
+        with self._hold_lock():
             self._refuse_foreign_path()
-            digests = {name: _digest(path) for name, path in sources.items()}
+            digests = {name: _file_digest(path) for name, path in sources.items()}
             self._refuse_other_content(driver, digests)
             previous = self._needed_by(driver)
             publish(self.owners / f"{driver}.json", {"files": digests})
             for name, path in sources.items():
-                self._place(path, self.files / name, digests[name])
-            self._drop(set(previous) - set(digests))
+                self._place_file(path, self.files / name, digests[name])
+            self._drop_files(set(previous) - set(digests))
             if self._current_path() == "":
                 self.write(self.search_path, self.as_kernel_sees_it)
         log.fact("firmware installed", driver=driver, files=len(digests))
@@ -115,12 +115,12 @@ class FirmwareDirectory:
         """Remove files that only this driver needs. The last driver clears the search path."""
         if not self.owners.is_dir():
             return
-        with self._locked():
+        with self._hold_lock():
             previous = self._needed_by(driver)
             with suppress(FileNotFoundError), disk_errors(self.owners):
                 (self.owners / f"{driver}.json").unlink(missing_ok=True)
-            self._drop(set(previous))
-            if not self._drivers() and self._current_path() == self.as_kernel_sees_it:
+            self._drop_files(set(previous))
+            if not self._list_drivers() and self._current_path() == self.as_kernel_sees_it:
                 self.write(self.search_path, _EMPTY)
         log.fact("firmware removed", driver=driver)
 
@@ -146,7 +146,7 @@ class FirmwareDirectory:
 
     def _refuse_other_content(self, driver: str, digests: Mapping[str, str]) -> None:
         """Raise FirmwareRefused if another driver uses one of the names for different content."""
-        for other in self._drivers():
+        for other in self._list_drivers():
             if other == driver:
                 continue
             theirs = self._needed_by(other)
@@ -158,7 +158,7 @@ class FirmwareDirectory:
                         f"driver.yaml of {other}",
                     )
 
-    def _drivers(self) -> tuple[str, ...]:
+    def _list_drivers(self) -> tuple[str, ...]:
         names = sysfs.names(self.owners)
         return tuple(
             name.removesuffix(".json") for name in names if not name.startswith(TEMPORARY_PREFIX)
@@ -171,17 +171,17 @@ class FirmwareDirectory:
             return {}
         return {name: digest for name, digest in files.items() if _is_below(name)}
 
-    def _place(self, source: Path, target: Path, digest: str) -> None:
-        if _installed(target) == digest:
+    def _place_file(self, source: Path, target: Path, digest: str) -> None:
+        if _installed_digest(target) == digest:
             return
         with disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             data = source.read_bytes()
         publish_bytes(target, data)
 
-    def _drop(self, names: set[str]) -> None:
+    def _drop_files(self, names: set[str]) -> None:
         """Remove files that no driver needs any more, and directories that become empty."""
-        needed = {name for driver in self._drivers() for name in self._needed_by(driver)}
+        needed = {name for driver in self._list_drivers() for name in self._needed_by(driver)}
         for name in sorted(names - needed):
             path = self.files / name
             with disk_errors(path):
@@ -193,7 +193,7 @@ class FirmwareDirectory:
                     parent.rmdir()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """Hold the firmware lock. A driver's own lock does not exclude other drivers."""
         with disk_errors(self.host.run):
             self.owners.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ class FirmwareDirectory:
             yield
 
 
-def _tree(directory: Path) -> dict[str, Path]:
+def _map_files(directory: Path) -> dict[str, Path]:
     """Map the names the kernel will request to files below a directory. Links must stay inside.
 
     Raises FirmwareRefused.
@@ -211,14 +211,14 @@ def _tree(directory: Path) -> dict[str, Path]:
         raise FirmwareRefused(
             f"no firmware directory {directory}", hint="see firmware.path in driver.yaml"
         )
-    root = _real(directory)
+    root = _resolve_file(directory)
     files: dict[str, Path] = {}
     pending = [(directory, frozenset({root}))]
     for _ in range(_ENTRIES_LIMIT):
         if not pending:
             return dict(sorted(files.items()))
         path, above = pending.pop()
-        real = _real(path)
+        real = _resolve_file(path)
         if not real.is_relative_to(root):
             raise FirmwareRefused(f"{path} is a link that leads out of {directory}")
         if real.is_file():
@@ -226,18 +226,18 @@ def _tree(directory: Path) -> dict[str, Path]:
         elif not real.is_dir():
             raise FirmwareRefused(f"{path}: expected a regular file")
         elif path is directory or real not in above:  # else a link to where it is
-            pending += [(below, above | {real}) for below in _listed(path)]
+            pending += [(below, above | {real}) for below in _list_directory(path)]
     raise FirmwareRefused(f"{directory} has more than {_ENTRIES_LIMIT} entries, links followed")
 
 
-def _listed(directory: Path) -> list[Path]:
+def _list_directory(directory: Path) -> list[Path]:
     try:
         return list(directory.iterdir())
     except OSError as exc:
         raise FirmwareRefused(f"cannot read {directory}: {exc.strerror}") from exc
 
 
-def _real(path: Path) -> Path:
+def _resolve_file(path: Path) -> Path:
     """Return the path of the file that a path leads to. Raises FirmwareRefused."""
     try:
         return path.resolve(strict=True)
@@ -255,7 +255,7 @@ def _is_below(name: str) -> bool:
     return bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
 
 
-def _installed(path: Path) -> str:
+def _installed_digest(path: Path) -> str:
     """Return the digest of an installed file, "" if it has to be written.
 
     A consumer can hold a lease on it, which would delay each open by up to 45 s. The file that
@@ -271,7 +271,7 @@ def _installed(path: Path) -> str:
         return ""
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     try:
         if path.stat().st_size > _FILE_LIMIT:
             raise FirmwareRefused(f"{path} is larger than {_FILE_LIMIT} bytes")

@@ -25,12 +25,12 @@ from nodeside.driver.kernel.errors import (
     RebootRequired,
     UnloadFailed,
     errno_name,
-    explain,
+    explain_refusal,
 )
 from nodeside.driver.module.compression import decompress
 from nodeside.driver.module.modulefile import parse_module
 from nodeside.driver.module.parameters import unpassable
-from nodeside.driver.node.capabilities import Capability, effective
+from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.command_line import read_command_line
 from nodeside.driver.node.facts import lockdown_mode
 from nodeside.driver.node.holders import Holding, who_holds
@@ -93,8 +93,8 @@ class Loader:
         """
         module = kernel_name(name or path.name.removesuffix(".ko"))
         line = parameter_line(module, parameters or {})
-        with _opened(path) as fd:
-            self._insert(fd, module, line)
+        with _open_module(path) as fd:
+            self._insert_module(fd, module, line)
         log.fact("module loaded", module=module, parameters=line)
 
     def load_in_tree(self, name: str) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class Loader:
         """Return the parameters of the kernel's command line for a module of the tree."""
         line = read_command_line(self.host)
         if name in line.said:
-            line = line.fitting([parse_module(path)])
+            line = line.for_modules([parse_module(path)])
         for words, why in line.left_out_of(name).values():
             log.warning(
                 "a parameter of the kernel's command line is left out",
@@ -140,7 +140,7 @@ class Loader:
             )
         return line.of(name)
 
-    def _insert(self, fd: int, module: str, line: str) -> None:
+    def _insert_module(self, fd: int, module: str, line: str) -> None:
         """Call finit_module once no module of that name is coming or going."""
         until = self.clock.now() + self.deadlines.busy
         tries = 0
@@ -180,7 +180,7 @@ class Loader:
             if exc.errno != errno.EACCES:
                 raise
             log.detail("finit_module denied, trying init_module", module=module)
-            self.syscalls.init_module(_content(fd), line, self.deadlines.init)
+            self.syscalls.init_module(_read_content(fd), line, self.deadlines.init)
 
     def _worth_retrying(self, module: str, exc: OSError, tries: int) -> bool:
         """Return whether to retry. EBUSY means a module of that name in transition, or init()."""
@@ -194,16 +194,18 @@ class Loader:
         excerpt = self.kernel_log.since(mark)
         return LoadFailed(
             module,
-            explain(module, error, excerpt.lines, self._circumstances(module, excerpt)),
+            explain_refusal(
+                module, error, excerpt.lines, self._read_circumstances(module, excerpt)
+            ),
             errno_name=errno_name(error),
             excerpt=excerpt,
             retryable=error == errno.ENOMEM,
         )
 
-    def _circumstances(self, module: str, excerpt: Excerpt) -> Circumstances:
+    def _read_circumstances(self, module: str, excerpt: Excerpt) -> Circumstances:
         lockdown = sysfs.read(self.host.sys / "kernel" / "security" / "lockdown") or ""
         return Circumstances(
-            may_load=Capability.SYS_MODULE in effective(self.host),
+            may_load=Capability.SYS_MODULE in effective_capabilities(self.host),
             modules_disabled=self._modules_disabled(),
             lockdown=lockdown_mode(lockdown) or "none",
             loaded=module in self.modules.rows(),
@@ -228,12 +230,12 @@ class Loader:
             return False
         if state.permanent:
             raise stuck_error(module, state)
-        self._unload(module, devices)
+        self._delete_module(module, devices)
         self._verify_gone(module)
         log.fact("module unloaded", module=module)
         return True
 
-    def _unload(self, module: str, devices: frozenset[str]) -> None:
+    def _delete_module(self, module: str, devices: frozenset[str]) -> None:
         """Call delete_module. Retries briefly while something holds the module."""
         until = self.clock.now() + self.deadlines.idle
         while True:
@@ -329,7 +331,7 @@ def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_module(path: Path) -> Iterator[int]:
     """Open the module file. Raises SystemRefused if it is a link or not a regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -344,7 +346,7 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _content(fd: int) -> bytes:
+def _read_content(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
 

@@ -70,15 +70,15 @@ def load_sequence(
     inserted: list[str] = []
     for item in insertions:
         try:
-            insert(item, loader)
+            insert_module(item, loader)
         except NodesideError as exc:
-            rolled = _stuck(item.name, loader) or roll_back(inserted, previous, loader)
+            rolled = _stuck_result(item.name, loader) or roll_back(inserted, previous, loader)
             raise SequenceFailed(exc, rolled) from exc
         inserted.append(item.name)
     return tuple(inserted)
 
 
-def insert(item: Insertion, loader: Loader) -> None:
+def insert_module(item: Insertion, loader: Loader) -> None:
     """Load one module after the in-tree modules that it needs."""
     for name in item.needs:
         loader.load_in_tree(name)
@@ -99,26 +99,26 @@ def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Lo
             if loader.remove(name):
                 removed.append(name)
         except Exception as exc:
-            return _logged(RollBack(tuple(removed), problems=(_problem(exc),)))
+            return _log_result(RollBack(tuple(removed), problems=(_problem_in_words(exc),)))
     restored: list[str] = []
     for item in previous:
         try:
-            insert(item, loader)
+            insert_module(item, loader)
         except Exception as exc:
-            return _logged(RollBack(tuple(removed), tuple(restored), (_problem(exc),)))
+            return _log_result(RollBack(tuple(removed), tuple(restored), (_problem_in_words(exc),)))
         restored.append(item.name)
-    return _logged(RollBack(tuple(removed), tuple(restored)))
+    return _log_result(RollBack(tuple(removed), tuple(restored)))
 
 
-def _stuck(name: str, loader: Loader) -> RollBack | None:
+def _stuck_result(name: str, loader: Loader) -> RollBack | None:
     """Return why nothing can be rolled back if a module is neither live nor gone, else None."""
     state = loader.modules.state(name)
     if state is None or state.initstate == "live":
         return None
-    return _logged(RollBack(problems=(str(stuck_error(name, state)),)))
+    return _log_result(RollBack(problems=(str(stuck_error(name, state)),)))
 
 
-def _problem(exc: Exception) -> str:
+def _problem_in_words(exc: Exception) -> str:
     """Return an error as text. A bug is no reason to lose the error that led to the roll-back."""
     if isinstance(exc, NodesideError):
         return str(exc)
@@ -126,6 +126,6 @@ def _problem(exc: Exception) -> str:
     return str(Bug(exc))
 
 
-def _logged(result: RollBack) -> RollBack:
+def _log_result(result: RollBack) -> RollBack:
     log.fact(result.sentence())
     return result

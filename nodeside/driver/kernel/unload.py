@@ -60,7 +60,9 @@ class Leaving:
     devices: frozenset[str] = frozenset()
 
 
-def leaving(wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str]) -> Leaving:
+def modules_to_unload(
+    wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str]
+) -> Leaving:
     """Return what has to go: modules by name, and those that are loaded, last loaded first."""
     names = dict.fromkeys((*reversed(wanted), *reversed(tuple(loaded))))
     return Leaving(tuple(names), frozenset(record.devices if record else ()))
@@ -80,7 +82,7 @@ def plan_unload(what: Leaving, states: Mapping[str, LoadedState]) -> UnloadPlan:
     order: dict[str, None] = {}
     for name in what.names:
         _leaves_first(kernel_name(name), states, may_go, order)
-    blocked = [_blocked(states[name], frozenset(order)) for name in order]
+    blocked = [_find_obstacle(states[name], frozenset(order)) for name in order]
     return UnloadPlan(tuple(order), tuple(item for item in blocked if item is not None))
 
 
@@ -153,7 +155,7 @@ def _leaves_first(
     order[name] = None
 
 
-def _blocked(state: LoadedState, going: frozenset[str]) -> Blocked | None:
+def _find_obstacle(state: LoadedState, going: frozenset[str]) -> Blocked | None:
     if state.permanent:
         return Blocked(state.name, Obstacle.PERMANENT)
     if state.initstate != "live":

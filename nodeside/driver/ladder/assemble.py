@@ -11,10 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nodeside.driver.bundle.bundle import Bundle, write_bundle
-from nodeside.driver.bundle.manifest import BundleError, BundleManifest, canonical, describe
+from nodeside.driver.bundle.manifest import (
+    BundleError,
+    BundleManifest,
+    canonical_bytes,
+    describe_module,
+)
 from nodeside.driver.handoff.artifacts import copy_modules
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.ladder.usable import missing
+from nodeside.driver.ladder.usable import missing_modules
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
@@ -34,9 +39,9 @@ def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundl
             raw.mkdir()
             modules = _take_delivery(task, shared, result, raw)
             if task.signing is not None:
-                _sign(task, modules.values())
-            manifest = _manifest(task, result, modules)
-            signature = _signature(task, manifest)
+                _sign_modules(task, modules.values())
+            manifest = _make_manifest(task, result, modules)
+            signature = _sign_manifest(task, manifest)
             bundle = write_bundle(staging / "bundle", manifest, modules, signature=signature)
             return task.cache.adopt(bundle.directory, built_here=True)
     except (UntrustedFile, BundleError, NotAModule) as error:
@@ -53,46 +58,46 @@ def _take_delivery(
     Raises BundleError if a wanted module is missing.
     """
     copies = copy_modules(shared, result, raw)
-    if absent := missing(task, copies):
+    if absent := missing_modules(task, copies):
         raise BundleError(
             f"the toolkit delivered {', '.join(sorted(copies)) or 'nothing'}; {absent} is missing"
         )
     return copies
 
 
-def _sign(task: Task, modules: Iterable[Path]) -> None:
+def _sign_modules(task: Task, modules: Iterable[Path]) -> None:
     from nodeside.driver.module.signing import (  # late: most drivers do not sign
         kernel_hash,
-        sign,
-        verify,
+        sign_module,
+        verify_module,
     )
 
     assert task.signing is not None
     key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
     algorithm = task.config.signature_hash or kernel_hash(task.host, task.kernel.release)
     for module in modules:
-        sign(module, key, certificate, algorithm)
-        verify(module, certificate)
+        sign_module(module, key, certificate, algorithm)
+        verify_module(module, certificate)
 
 
-def _signature(task: Task, manifest: BundleManifest) -> bytes:
+def _sign_manifest(task: Task, manifest: BundleManifest) -> bytes:
     """Sign the manifest with the key of driver.yaml; b"" without a key."""
     if task.signing is None:
         return b""
     from nodeside.driver.module.signing import sign_manifest
 
     key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
-    return sign_manifest(canonical(manifest), key, certificate)
+    return sign_manifest(canonical_bytes(manifest), key, certificate)
 
 
-def _manifest(task: Task, result: BuildResult, modules: Mapping[str, Path]) -> BundleManifest:
-    files = _read(task, modules)
+def _make_manifest(task: Task, result: BuildResult, modules: Mapping[str, Path]) -> BundleManifest:
+    files = _read_modules(task, modules)
     return BundleManifest(
         driver=task.name,
         version=task.version,
         key=task.key,
         kernel=task.kernel,
-        modules=tuple(describe(f, f"modules/{f.name}.ko") for f in in_load_order(files)),
+        modules=tuple(describe_module(f, f"modules/{f.name}.ko") for f in in_load_order(files)),
         source_digest=task.source_digest,
         settings=task.settings,
         toolchain=result.toolchain,
@@ -101,7 +106,7 @@ def _manifest(task: Task, result: BuildResult, modules: Mapping[str, Path]) -> B
     )
 
 
-def _read(task: Task, modules: Mapping[str, Path]) -> list[ModuleFile]:
+def _read_modules(task: Task, modules: Mapping[str, Path]) -> list[ModuleFile]:
     """Read the wanted modules in the order of driver.yaml, then any others."""
     wanted = list(task.wanted.names)
     order = wanted + sorted(name for name in modules if name not in wanted)

@@ -15,10 +15,10 @@ from nodeside.driver.handoff.result import await_sidecar
 from nodeside.driver.kernel.checks import Refusal, check_before_load
 from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.ladder.usable import usable
+from nodeside.driver.ladder.usable import usable_finding
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers, symbols_of
+from nodeside.driver.module.symvers import KernelSymbol, compare_symbols, parse_symvers, symbols_of
 from nodeside.driver.node.facts import read_facts
 from nodeside.text.shortlist import shortlist
 
@@ -33,7 +33,7 @@ def look_for_compatible(task: Task, listener: Listener | None) -> RungFinding:
     candidates = [c for c in task.cache.manifests(task.name) if of_same_source(task, c.manifest)]
     if not candidates:
         return RungFinding("the cache holds no bundle of this source for another kernel")
-    symbols = _symbols(task, listener)
+    symbols = _read_symbols(task, listener)
     if symbols is None:
         return RungFinding(
             "neither the node nor a toolkit has the symbol list (Module.symvers) of this kernel"
@@ -41,7 +41,7 @@ def look_for_compatible(task: Task, listener: Listener | None) -> RungFinding:
     symbols = {**symbols, **parse_symvers(task.symbols.text)}
     reasons = []
     for candidate in candidates:
-        finding = _compared(task, candidate.tag, candidate.manifest, symbols)
+        finding = _compare_bundle(task, candidate.tag, candidate.manifest, symbols)
         if finding.bundle is not None:
             return finding
         reasons.append(f"the one for {candidate.manifest.kernel.release} {finding.why}")
@@ -59,7 +59,7 @@ def of_same_source(task: Task, manifest: BundleManifest) -> bool:
     )
 
 
-def _symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol] | None:
+def _read_symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol] | None:
     """Return this kernel's symbols, or None if there is no symbol list.
 
     Waits for the sidecar if the list can only come from a toolkit.
@@ -72,25 +72,27 @@ def _symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol
     return symbols
 
 
-def _compared(
+def _compare_bundle(
     task: Task, tag: str, manifest: BundleManifest, symbols: Mapping[str, KernelSymbol]
 ) -> RungFinding:
     """Return the verified bundle if this kernel would load its modules; else the reason why not."""
-    result = _read(task, tag, manifest.key)
+    result = _read_bundle(task, tag, manifest.key)
     if isinstance(result, RungFinding):
         return result
     bundle, modules = result
     if refusals := _refusals_besides_symbols(task, modules):
         return RungFinding(f"does not fit: {refusals[0].message}")
-    if mismatches := compare(modules, symbols):
+    if mismatches := compare_symbols(modules, symbols):
         return RungFinding(f"differs in {shortlist((each.symbol for each in mismatches), _LISTED)}")
     count = sum(len(module.imports) for module in modules)
     why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
-    finding = usable(task, bundle, f"{why}CRCs")
+    finding = usable_finding(task, bundle, f"{why}CRCs")
     return finding if finding.bundle is not None else RungFinding(f"cannot be used: {finding.why}")
 
 
-def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]] | RungFinding:
+def _read_bundle(
+    task: Task, tag: str, key: str
+) -> tuple[Bundle, Sequence[ModuleFile]] | RungFinding:
     """Return an intact, trusted bundle of the cache with its modules; else the problem."""
     try:
         bundle = task.cache.peek(tag, key, task.name)

@@ -50,7 +50,7 @@ def symvers_of(manifest: BundleManifest) -> str:
     )
 
 
-def together(lists: Iterable[tuple[str, str]]) -> ExportedSymbols:
+def join_exports(lists: Iterable[tuple[str, str]]) -> ExportedSymbols:
     """Return what several drivers export: for each its list, and the key of its bundle.
 
     A kernel without CONFIG_MODVERSIONS has no CRCs, so that nothing in a list tells one version of
@@ -73,8 +73,8 @@ def symbols_of_loaded(host: Host, drivers: Iterable[str], boot_id: str) -> Expor
     for driver in drivers:
         record = read_loaded(host, driver, boot_id)
         if record is not None and record.modules:
-            lists.append((_read(symvers_path(host, driver)), record.key))
-    return together(lists)
+            lists.append((_read_list(symvers_path(host, driver)), record.key))
+    return join_exports(lists)
 
 
 def symbols_of_bundles(
@@ -99,7 +99,7 @@ def symbols_of_bundles(
                 f"({kernel.architecture}), {kernel.version}"
             )
     given = [manifests[name] for name in driver.spec.after if name in manifests]
-    return together((symvers_of(manifest), manifest.key) for manifest in given)
+    return join_exports((symvers_of(manifest), manifest.key) for manifest in given)
 
 
 def symvers_path(host: Host, driver: str) -> Path:
@@ -109,7 +109,7 @@ def symvers_path(host: Host, driver: str) -> Path:
 def write_symbols(host: Host, manifest: BundleManifest) -> None:
     """Write the list of a loaded bundle, unless it is there."""
     path, text = symvers_path(host, manifest.driver), symvers_of(manifest)
-    if _read(path) != text:
+    if _read_list(path) != text:
         publish_bytes(path, text.encode())
 
 
@@ -118,7 +118,7 @@ def clear_symbols(host: Host, driver: str) -> None:
         symvers_path(host, driver).unlink(missing_ok=True)
 
 
-def _read(path: Path) -> str:
+def _read_list(path: Path) -> str:
     try:
         with open_untrusted(path, limit=_LIMIT) as file:
             return file.read(_LIMIT).decode(errors="replace")

@@ -2,8 +2,9 @@
 
 `climb` is called again after every look and every build. Each time it returns the next action and,
 for every rung from the cheapest to the most expensive, whether the rung served and why not. It has
-no side effects, so `--dry-run` and `nodeside driver plan` cost nothing. `replacement` decides, also
-purely, what to do about modules that are in the kernel already. Policy is decided only here.
+no side effects, so `--dry-run` and `nodeside driver plan` cost nothing. `decide_replacement`
+decides, also purely, what to do about modules that are in the kernel already. Policy is decided
+only here.
 """
 
 from __future__ import annotations
@@ -212,14 +213,14 @@ def prove_loaded(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None
         )
     mismatches = []
     for proof in proofs:
-        mismatch = _mismatch(wanted, observed, proof)
+        mismatch = _first_mismatch(wanted, observed, proof)
         if not mismatch:
             return proof, "build-ids and parameters match" if wanted.names else _NO_MODULES
         mismatches.append(mismatch)
     return None, mismatches[0]
 
 
-def _mismatch(wanted: WantedDriver, observed: Observed, proof: Proof) -> str:
+def _first_mismatch(wanted: WantedDriver, observed: Observed, proof: Proof) -> str:
     """Return the first mismatch of build-id, initstate or parameters; "" if there is none."""
     expected = {module.name: module.build_id for module in proof.modules}
     for module in wanted.modules:
@@ -247,10 +248,11 @@ def _parameter_mismatch(
     module that was given it once is not loaded again for what it made of it.
     """
     desired = {**boot, **_by_kernel_name(module.parameters)}
-    recorded = _recorded(kernel_name(module.name), state, record)
+    recorded = _recorded_parameters(kernel_name(module.name), state, record)
     given = None if recorded is None else {**boot, **recorded}
     if given is not None and given != desired:
-        return f"{state.name} loaded with parameters {_words(given)}, wanted {_words(desired)}"
+        loaded_with, wanted_are = _parameters_in_words(given), _parameters_in_words(desired)
+        return f"{state.name} loaded with parameters {loaded_with}, wanted {wanted_are}"
     for key, value in desired.items():
         actual = state.parameters.get(key)
         if key in boot and (actual is None or key in (recorded or {})):
@@ -262,7 +264,9 @@ def _parameter_mismatch(
     return ""
 
 
-def _recorded(name: str, state: LoadedState, record: LoadedRecord | None) -> dict[str, str] | None:
+def _recorded_parameters(
+    name: str, state: LoadedState, record: LoadedRecord | None
+) -> dict[str, str] | None:
     for module in record.modules if record else ():
         if module.name == name and module.build_id == state.build_id:
             return _by_kernel_name(module.parameters)
@@ -296,7 +300,7 @@ _BOOLEANS = {
 }
 
 
-def _words(parameters: Mapping[str, str]) -> str:
+def _parameters_in_words(parameters: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(parameters.items())) or "none"
 
 
@@ -320,7 +324,7 @@ class Occupant(Enum):
     FOREIGN = "foreign"
 
 
-def occupant(observed: Observed) -> Occupant:
+def find_occupant(observed: Observed) -> Occupant:
     """Return the owner of the modules in the way. One foreign module makes all of them foreign."""
     present = tuple(observed.in_kernel.values())
     if not present:
@@ -331,7 +335,7 @@ def occupant(observed: Observed) -> Occupant:
     return Occupant.OURS if ours else Occupant.FOREIGN
 
 
-def replacement(
+def decide_replacement(
     who: Occupant, upgrade: Upgrade, unload: UnloadPolicy, foreign: Foreign
 ) -> tuple[Replacement, str]:
     """Return the decision for a combination, and its reason as text."""

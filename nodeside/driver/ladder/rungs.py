@@ -1,8 +1,8 @@
 """Looks at one rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
 
-`plan.climb` decides which rung to look at; `look` does it and describes the result. Each successful
-look leaves a verified bundle in the node's cache. The steps after a build are in `assemble.py`, the
-comparison with another kernel's bundle is in `compatible.py`.
+`plan.climb` decides which rung to look at; `look_at_rung` does it and describes the result. Each
+successful look leaves a verified bundle in the node's cache. The steps after a build are in
+`assemble.py`, the comparison with another kernel's bundle is in `compatible.py`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nodeside.driver.handoff.request import (
     refuse_repetition,
     request_build,
     sole_builder,
-    withdraw,
+    withdraw_request,
 )
 from nodeside.driver.handoff.result import await_result
 from nodeside.driver.handoff.source import drop_sources, provide_source
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.ladder.usable import usable
+from nodeside.driver.ladder.usable import usable_finding
 from nodeside.protocol.build_records import BuildRequest
 from nodeside.protocol.node_status import Rung
 from nodeside.protocol.shared_directory import SharedDir, request_id
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from nodeside.driver.store.sources import ManifestOutcome
 
 
-def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
+def look_at_rung(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
     """Look at one rung. Raises the errors of a build; other rungs only report why they failed."""
     match rung:
         case Rung.CACHED:
             return look_in_cache(task)
         case Rung.FETCHED:
-            return fetch(task)
+            return fetch_bundle(task)
         case Rung.COMPATIBLE:
             from nodeside.driver.ladder.compatible import (
                 look_for_compatible,  # late: few drivers allow it
@@ -49,7 +49,7 @@ def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
 
             return look_for_compatible(task, listener)
         case Rung.BUILT:
-            return build(task, listener)
+            return build_bundle(task, listener)
         case Rung.LOADED:
             raise AssertionError("the loaded rung is decided from what is in the kernel")
     assert_never(rung)
@@ -57,7 +57,7 @@ def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
 
 def look_in_cache(task: Task) -> plan.RungFinding:
     """Look up the wanted bundle in the node's cache. A damaged one is set aside."""
-    return _cached(task, task.cache.lookup(task.tag, task.key, task.name))
+    return _cached_finding(task, task.cache.lookup(task.tag, task.key, task.name))
 
 
 def peek_in_cache(task: Task) -> plan.RungFinding:
@@ -66,18 +66,18 @@ def peek_in_cache(task: Task) -> plan.RungFinding:
         bundle = task.cache.peek(task.tag, task.key, task.name)
     except BundleError as problem:
         return plan.RungFinding(f"the bundle {task.tag} is damaged: {problem}")
-    return _cached(task, bundle)
+    return _cached_finding(task, bundle)
 
 
-def _cached(task: Task, bundle: Bundle | None) -> plan.RungFinding:
+def _cached_finding(task: Task, bundle: Bundle | None) -> plan.RungFinding:
     if bundle is None:
         return plan.RungFinding(f"no bundle {task.tag} in {task.cache.root}")
     if problem := task.distrust(read_manifest(bundle.directory)):
         return plan.RungFinding(f"the cache holds {bundle.directory.name}, which {problem}")
-    return usable(task, bundle, f"the cache holds {bundle.directory.name}")
+    return usable_finding(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
-def fetch(task: Task) -> plan.RungFinding:
+def fetch_bundle(task: Task) -> plan.RungFinding:
     """Try the prebuilt sources in order; verify the bundle and adopt it into the cache."""
     from nodeside.driver.store import sources  # late: imports requests
 
@@ -88,18 +88,18 @@ def fetch(task: Task) -> plan.RungFinding:
             task.trust,
             fetch_options(task),
             staging,
-            inspect=_readable,
+            inspect=_check_readable,
         )
         if outcome.bundle is None:
             return plan.RungFinding(outcome.why)
-        finding = usable(task, outcome.bundle, outcome.description)
+        finding = usable_finding(task, outcome.bundle, outcome.description)
         if finding.bundle is None:
             return finding
         bundle = task.cache.adopt(outcome.bundle.directory)
     return plan.RungFinding(outcome.description, bundle)
 
 
-def _readable(bundle: Bundle) -> None:
+def _check_readable(bundle: Bundle) -> None:
     """Raise NotAModule if a module of the bundle cannot be read.
 
     Otherwise the cache would keep a bundle that cannot be loaded.
@@ -136,7 +136,7 @@ def _wanted_bundle(task: Task) -> WantedBundle:
     return base.WantedBundle(task.name, task.version, task.kernel, task.key)
 
 
-def build(task: Task, listener: Listener) -> plan.RungFinding:
+def build_bundle(task: Task, listener: Listener) -> plan.RungFinding:
     """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
     assert shared is not None  # ensured by plan.why_closed
@@ -160,14 +160,14 @@ def build(task: Task, listener: Listener) -> plan.RungFinding:
             result = await_result(shared, request, listener)
             bundle = assemble_bundle(task, shared, result)
         except KeyboardInterrupt:  # a person gave up; after SIGTERM the next run joins the build
-            withdraw(shared, request.id)
+            withdraw_request(shared, request.id)
             raise
         except (BundleError, UntrustedFile) as error:
             # Otherwise every retry would join the same result, or repeat the same build.
-            withdraw(shared, request.id)
+            withdraw_request(shared, request.id)
             note_refusal(shared, request, error)
             raise
-        withdraw(shared, request.id)
+        withdraw_request(shared, request.id)
         drop_sources(shared, keep={task.source_digest, task.symbols.digest})
     compiler = result.toolchain.compiler if result.toolchain else "an unnamed compiler"
     return plan.RungFinding(f"the toolkit built it with {compiler}", bundle)

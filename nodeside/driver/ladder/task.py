@@ -12,10 +12,10 @@ from pathlib import Path
 
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.manifest import BundleManifest, Described
-from nodeside.driver.bundle.trust import distrust
+from nodeside.driver.bundle.trust import distrust_reason
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource
-from nodeside.driver.kernel.boot_parameters import added
+from nodeside.driver.kernel.boot_parameters import added_parameters
 from nodeside.driver.ladder.exported_symbols import (
     NOTHING,
     ExportedSymbols,
@@ -146,13 +146,13 @@ class Task:
 
     def distrust(self, described: Described) -> str:
         """Return why a bundle in the cache may not be used, as a clause; "" if it may."""
-        return distrust(self.trust, self.cache, self.name, described)
+        return distrust_reason(self.trust, self.cache, self.name, described)
 
     @property
     def parameters(self) -> Mapping[str, Mapping[str, str]]:
         """Return the parameters that each module gets, by the kernel's name for it."""
         modules, line = self.driver.spec.modules, self.command_line
-        return {kernel_name(m.name): {**added(m, line), **m.parameters} for m in modules}
+        return {kernel_name(m.name): {**added_parameters(m, line), **m.parameters} for m in modules}
 
     @property
     def wanted(self) -> WantedDriver:
@@ -163,7 +163,9 @@ class Task:
             key=self.key,
             tag=self.tag,
             modules=spec.modules,
-            boot={kernel_name(m.name): added(m, self.command_line) for m in spec.modules},
+            boot={
+                kernel_name(m.name): added_parameters(m, self.command_line) for m in spec.modules
+            },
             prebuilt=bool(self.sources),
             toolkit=self.config.shared is not None,
             reuse=spec.reuse,
@@ -173,7 +175,7 @@ class Task:
         )
 
 
-def resolve(config: Config, kernel: Kernel | None = None) -> Task:
+def resolve_task(config: Config, kernel: Kernel | None = None) -> Task:
     """Read driver.yaml and the source tree, and compute the key for `kernel`.
 
     Without `kernel`, the running kernel is used. Raises SpecError, SigningError, SystemRefused,
@@ -183,13 +185,13 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
     source = config.beside_driver(driver.spec.source.path)
     digest, settings, variant = "", BuildSettings(BuildKind.KBUILD, ()), ""
     target = kernel or config.host.kernel
-    symbols = _symbols(driver, config, target)
+    symbols = _exported_symbols(driver, config, target)
     if driver.spec.modules:
         digest = source_digest(source, not_source(driver, config))
         build, variant = build_for(driver.spec.build, target.release)
         settings = build_settings(replace(driver.spec, build=build), source)
         settings = replace(settings, symbols=symbols.digest)
-    certificate = _certificate(driver.spec.signing, config)
+    certificate = _certificate_digest(driver.spec.signing, config)
     key = bundle_key(digest, settings, target, certificate)
     return Task(
         config=config,
@@ -210,7 +212,7 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
     )
 
 
-def _symbols(driver: Driver, config: Config, kernel: Kernel) -> ExportedSymbols:
+def _exported_symbols(driver: Driver, config: Config, kernel: Kernel) -> ExportedSymbols:
     """Return what the drivers before this one export; nothing, if that is not known here."""
     after = driver.spec.after
     if config.after is not None:
@@ -269,7 +271,7 @@ def read_driver(config: Config) -> Driver:
     return node_policy(driver, config.policy_file) if config.policy_file else driver
 
 
-def _certificate(signing: Signing | None, config: Config) -> str:
+def _certificate_digest(signing: Signing | None, config: Config) -> str:
     if signing is None:
         return ""
     from nodeside.driver.module.signing import read_certificate  # late: most drivers do not sign

@@ -14,10 +14,10 @@ from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
 
 
-def usable(task: Task, bundle: Bundle, why: str) -> RungFinding:
+def usable_finding(task: Task, bundle: Bundle, why: str) -> RungFinding:
     """Return the bundle if every wanted module is in it, signed as required; else the reason."""
     name = bundle.directory.name
-    if absent := missing(task, (module.name for module in bundle.manifest.modules)):
+    if absent := missing_modules(task, (module.name for module in bundle.manifest.modules)):
         return RungFinding(f"the bundle {name} has no module {absent}")
     if task.signing is not None:
         from nodeside.driver.module.elf import NotAModule
@@ -32,7 +32,7 @@ def usable(task: Task, bundle: Bundle, why: str) -> RungFinding:
     return RungFinding(why, bundle)
 
 
-def missing(task: Task, present: Iterable[str]) -> str:
+def missing_modules(task: Task, present: Iterable[str]) -> str:
     """Return the wanted modules that are not in `present`, comma-separated; "" if none."""
     names = set(present)
     return ", ".join(name for name in task.wanted.names if name not in names)
@@ -45,4 +45,4 @@ def verify_signatures(task: Task, files: Iterable[Path]) -> None:
     assert task.signing is not None  # callers check it
     certificate = task.path(task.signing.certificate)
     for file in files:
-        signing.verify(file, certificate)
+        signing.verify_module(file, certificate)

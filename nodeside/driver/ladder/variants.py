@@ -20,34 +20,34 @@ def build_for(build: Build, release: str) -> tuple[Build, str]:
     for number, variant in enumerate(build.variants):
         name = f"build.variants[{number}]"
         try:
-            if fits(variant.when, release):
+            if fits_kernels(variant.when, release):
                 return merged(build, variant), name
         except SystemRefused as error:
             raise SystemRefused(f"{name}.when.kernel: {error}", retryable=True) from error
     return build, ""
 
 
-def fits(when: Kernels, release: str) -> bool:
+def fits_kernels(when: Kernels, release: str) -> bool:
     """Return whether a kernel is one of these. Raises SystemRefused."""
     if when.at_least and _is_older(release, when.at_least):
         return False
     if when.below and not _is_older(release, when.below):
         return False
-    return not when.kernel or _matches(when.kernel, release)
+    return not when.kernel or _matches_release(when.kernel, release)
 
 
 @cache
-def _matches(expression: str, release: str) -> bool:
+def _matches_release(expression: str, release: str) -> bool:
     """Return whether it matches; in a process it is asked once, since it takes another process."""
     return search(expression, release)[0]
 
 
 def _is_older(release: str, version: str) -> bool:
     """Return whether a release is of an older version: 6.8.0-45-generic is 6.8.0."""
-    pairs = zip_longest(_numbers(release), _numbers(version), fillvalue=0)
+    pairs = zip_longest(_version_numbers(release), _version_numbers(version), fillvalue=0)
     return next((one < other for one, other in pairs if one != other), False)
 
 
-def _numbers(text: str) -> list[int]:
+def _version_numbers(text: str) -> list[int]:
     found = re.match(r"\d+(\.\d+)*", text)
     return [int(each) for each in found[0].split(".")] if found else []

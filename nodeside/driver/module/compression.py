@@ -42,7 +42,7 @@ def decompress(path: Path, to: Path, *, limit: int = MODULE_LIMIT) -> Path:
     temporary = to.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{to.name}"
     with disk_errors(to):
         try:
-            with opened(path, limit=limit) as source, open(temporary, "wb") as target:
+            with open_module(path, limit=limit) as source, open(temporary, "wb") as target:
                 while chunk := source.read(_CHUNK):
                     target.write(chunk)
                 target.flush()
@@ -55,17 +55,17 @@ def decompress(path: Path, to: Path, *, limit: int = MODULE_LIMIT) -> Path:
 
 
 @contextmanager
-def opened(path: Path, *, limit: int = MODULE_LIMIT) -> Iterator[IO[bytes]]:
+def open_module(path: Path, *, limit: int = MODULE_LIMIT) -> Iterator[IO[bytes]]:
     """Open a module, compressed or not, as a seekable file of its uncompressed bytes."""
     with _open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > limit:
             raise _too_large(path, limit)
-        kind = _kind(file.read(8))
+        kind = _compression_of(file.read(8))
         file.seek(0)
         if not kind:
             yield file
             return
-        with _expanded(file, kind, path, limit) as plain:
+        with _decompress_into_memory(file, kind, path, limit) as plain:
             yield plain
 
 
@@ -81,19 +81,21 @@ def _open_regular(path: Path) -> IO[bytes]:
     return os.fdopen(fd, "rb", buffering=0)
 
 
-def _kind(head: bytes) -> str:
+def _compression_of(head: bytes) -> str:
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
 
 
 @contextmanager
-def _expanded(file: IO[bytes], kind: str, path: Path, limit: int) -> Iterator[IO[bytes]]:
+def _decompress_into_memory(
+    file: IO[bytes], kind: str, path: Path, limit: int
+) -> Iterator[IO[bytes]]:
     """Decompress into anonymous memory (memfd), so nothing is written to disk."""
     with os.fdopen(
         os.memfd_create(f"nodeside-{kind}", os.MFD_CLOEXEC), "w+b", buffering=0
     ) as plain:
         chunks = {"gz": _gunzip, "xz": _unxz, "zst": _unzstd}[kind](file, path, limit)
         try:
-            _fill(plain, chunks, path, limit)
+            _write_chunks(plain, chunks, path, limit)
         except (zlib.error, lzma.LZMAError, EOFError) as exc:
             raise NotAModule(
                 f"{path}: damaged {kind} file: {exc}", hint="copy or fetch it again"
@@ -102,7 +104,7 @@ def _expanded(file: IO[bytes], kind: str, path: Path, limit: int) -> Iterator[IO
         yield plain
 
 
-def _fill(plain: IO[bytes], chunks: Iterator[bytes], path: Path, limit: int) -> None:
+def _write_chunks(plain: IO[bytes], chunks: Iterator[bytes], path: Path, limit: int) -> None:
     size = 0
     for chunk in chunks:
         size += len(chunk)

@@ -116,7 +116,7 @@ class ElfObject:
     # --- header ------------------------------------------------------------------------------
 
     def _read_ident(self) -> None:
-        ident = self._read(0, min(_IDENT, self._size))
+        ident = self._read_bytes(0, min(_IDENT, self._size))
         if ident[:4] != b"\x7fELF":
             raise NotAModule(
                 f"{self.where}: not a kernel module: expected an ELF file, "
@@ -124,7 +124,7 @@ class ElfObject:
                 hint=f"file {self.where}",
             )
         if len(ident) < _IDENT or ident[4] not in (1, 2) or ident[5] not in (1, 2):
-            raise self._malformed("the identification bytes are invalid or truncated")
+            raise self._malformed_error("the identification bytes are invalid or truncated")
         self.elf_class = 32 * ident[4]
         self.little_endian = ident[5] == 1
         self.byte_order = "<" if self.little_endian else ">"
@@ -133,7 +133,7 @@ class ElfObject:
         form = struct.Struct(
             self.byte_order + ("HHIQQQIHHHHHH" if self.elf_class == 64 else "HHIIIIIHHHHHH")
         )
-        values = form.unpack(self._read(_IDENT, form.size))
+        values = form.unpack(self._read_bytes(_IDENT, form.size))
         kind, machine, table, row_size, rows, names = (
             values[0], values[1], values[5], values[10], values[11], values[12]
         )  # fmt: skip
@@ -142,9 +142,9 @@ class ElfObject:
                 f"{self.where}: not a kernel module: expected a relocatable object (ET_REL, 1), "
                 f"its type is {kind}"
             )
-        return self._machine(machine), self._read_sections(table, row_size, rows, names)
+        return self._machine_name(machine), self._read_sections(table, row_size, rows, names)
 
-    def _machine(self, number: int) -> str:
+    def _machine_name(self, number: int) -> str:
         for elf_class in (self.elf_class, None):
             for order in (self.little_endian, None):
                 if name := _MACHINES.get((number, elf_class, order)):
@@ -158,17 +158,22 @@ class ElfObject:
             self.byte_order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII")
         )
         if row_size != form.size or not 0 < names < rows:
-            raise self._malformed(
+            raise self._malformed_error(
                 f"{rows} section headers of {row_size} bytes, section names in section {names}"
             )
-        raw = list(form.iter_unpack(self._read(table, rows * form.size)))
-        strings = self._contents(ElfSection("section names", *self._placed(raw[names])))
-        return tuple(ElfSection(self._string(strings, row[0]), *self._placed(row)) for row in raw)
+        raw = list(form.iter_unpack(self._read_bytes(table, rows * form.size)))
+        strings = self._read_contents(
+            ElfSection("section names", *self._check_placement(raw[names]))
+        )
+        return tuple(
+            ElfSection(self._read_string(strings, row[0]), *self._check_placement(row))
+            for row in raw
+        )
 
-    def _placed(self, row: tuple[int, ...]) -> tuple[int, int, int, int, int]:
+    def _check_placement(self, row: tuple[int, ...]) -> tuple[int, int, int, int, int]:
         kind, offset, size, link, info = row[1], row[4], row[5], row[6], row[7]
         if kind not in (0, _SHT_NOBITS) and offset + size > self._size:
-            raise self._malformed(
+            raise self._malformed_error(
                 f"a section of {size} bytes at {offset} extends past the end of the file "
                 f"({self._size} bytes)",
                 hint="the file is truncated: copy or fetch it again",
@@ -191,37 +196,39 @@ class ElfObject:
         Raises MalformedElf if it is larger than TABLE_LIMIT.
         """
         section = self.section(name)
-        return b"" if section is None else self._contents(section, TABLE_LIMIT)
+        return b"" if section is None else self._read_contents(section, TABLE_LIMIT)
 
     def string_at(self, section: int, offset: int) -> str:
         """Return the C string at an offset in a section."""
-        row = self._section(section)
+        row = self._section_at(section)
         length = min(NAME_LIMIT, row.size - offset)
         if offset < 0 or length <= 0 or row.kind in (0, _SHT_NOBITS):
-            raise self._malformed(f"section {row.name!r} has no string at offset {offset}")
-        return self._string(self._read(row.offset + offset, length), 0)
+            raise self._malformed_error(f"section {row.name!r} has no string at offset {offset}")
+        return self._read_string(self._read_bytes(row.offset + offset, length), 0)
 
     def u32_at(self, section: int, offset: int) -> int:
         """Return the 32-bit number at an offset in a section."""
-        row = self._section(section)
+        row = self._section_at(section)
         if offset < 0 or offset + 4 > row.size or row.kind in (0, _SHT_NOBITS):
-            raise self._malformed(f"section {row.name!r} has no 32-bit number at offset {offset}")
-        data = self._read(row.offset + offset, 4)
+            raise self._malformed_error(
+                f"section {row.name!r} has no 32-bit number at offset {offset}"
+            )
+        data = self._read_bytes(row.offset + offset, 4)
         return int.from_bytes(data, "little" if self.little_endian else "big")
 
-    def _section(self, index: int) -> ElfSection:
+    def _section_at(self, index: int) -> ElfSection:
         if index >= len(self.sections):
-            raise self._malformed(f"no section {index}: there are only {len(self.sections)}")
+            raise self._malformed_error(f"no section {index}: there are only {len(self.sections)}")
         return self.sections[index]
 
-    def _contents(self, section: ElfSection, limit: int = SECTION_LIMIT) -> bytes:
+    def _read_contents(self, section: ElfSection, limit: int = SECTION_LIMIT) -> bytes:
         if section.kind in (0, _SHT_NOBITS):
             return b""
         if section.size > limit:
-            raise self._malformed(
+            raise self._malformed_error(
                 f"section {section.name!r} has {section.size} bytes, at most {limit} are read"
             )
-        return self._read(section.offset, section.size)
+        return self._read_bytes(section.offset, section.size)
 
     # --- symbols and relocations -------------------------------------------------------------
 
@@ -233,11 +240,13 @@ class ElfObject:
             if section == _SHN_UNDEF:
                 if name:
                     yield Symbol(
-                        self._string(names, name), value, None, True, info >> 4 == _STB_WEAK
+                        self._read_string(names, name), value, None, True, info >> 4 == _STB_WEAK
                     )
             elif names.startswith(encoded, name):
                 where = None if section == _SHN_ABS else section
-                yield Symbol(self._string(names, name), value, where, False, info >> 4 == _STB_WEAK)
+                yield Symbol(
+                    self._read_string(names, name), value, where, False, info >> 4 == _STB_WEAK
+                )
 
     def targets(self, name: str) -> Iterator[RelocationTarget]:
         """Yield the relocation targets of a section that lie within this object."""
@@ -248,7 +257,9 @@ class ElfObject:
             if index is not None and table.info == index and table.kind in (_SHT_REL, _SHT_RELA)
         ]
         if len(tables) > 1:  # no linker produces two
-            raise self._malformed(f"section {name!r} has {len(tables)} relocation tables, not one")
+            raise self._malformed_error(
+                f"section {name!r} has {len(tables)} relocation tables, not one"
+            )
         for table in tables:
             yield from self._table_targets(table, name)
 
@@ -256,7 +267,7 @@ class ElfObject:
         word = "Q" if self.elf_class == 64 else "I"
         addend = "" if table.kind == _SHT_REL else word.lower()
         form = struct.Struct(self.byte_order + word + word + addend)
-        data = self._contents(table, RELOCATION_LIMIT * form.size)
+        data = self._read_contents(table, RELOCATION_LIMIT * form.size)
         contents = self.contents(name) if table.kind == _SHT_REL else b""
         place = struct.Struct(self.byte_order + word)
         for row in form.iter_unpack(data[: len(data) // form.size * form.size]):
@@ -272,7 +283,9 @@ class ElfObject:
     def _symbol_place(self, index: int) -> tuple[int, int]:
         data, _ = self._symbol_table
         if not 0 <= index < len(data) // self._symbol_form.size:
-            raise self._malformed(f"a relocation against symbol {index}, which does not exist")
+            raise self._malformed_error(
+                f"a relocation against symbol {index}, which does not exist"
+            )
         row = self._symbol_form.unpack_from(data, index * self._symbol_form.size)
         return (row[3], row[4]) if self.elf_class == 64 else (row[5], row[1])
 
@@ -294,34 +307,38 @@ class ElfObject:
         table = next((row for row in self.sections if row.kind == _SHT_SYMTAB), None)
         if table is None:
             return b"", b""
-        data = self._contents(table, SYMBOL_LIMIT * self._symbol_form.size)
+        data = self._read_contents(table, SYMBOL_LIMIT * self._symbol_form.size)
         whole = len(data) // self._symbol_form.size * self._symbol_form.size
-        return data[:whole], self._contents(self._section(table.link))
+        return data[:whole], self._read_contents(self._section_at(table.link))
 
     # --- bytes -------------------------------------------------------------------------------
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def _read_bytes(self, offset: int, size: int) -> bytes:
         if offset + size > self._size:
-            raise self._malformed(
+            raise self._malformed_error(
                 f"{size} bytes at {offset} extend past the end of the file ({self._size} bytes)",
                 hint="the file is truncated: copy or fetch it again",
             )
         self._file.seek(offset)
         data = self._file.read(size)
         if len(data) != size:
-            raise self._malformed("the file was truncated while it was being read")
+            raise self._malformed_error("the file was truncated while it was being read")
         return data
 
-    def _string(self, strings: bytes, start: int) -> str:
+    def _read_string(self, strings: bytes, start: int) -> str:
         end = strings.find(b"\0", start, start + NAME_LIMIT)
         if end < 0:
-            raise self._malformed(f"a name is unterminated or has more than {NAME_LIMIT} bytes")
+            raise self._malformed_error(
+                f"a name is unterminated or has more than {NAME_LIMIT} bytes"
+            )
         self._names_left -= end - start + _NAME_COST
         if self._names_left < 0:
-            raise self._malformed(f"its names take more than {NAMES_LIMIT >> 20} MiB of memory")
+            raise self._malformed_error(
+                f"its names take more than {NAMES_LIMIT >> 20} MiB of memory"
+            )
         return strings[start:end].decode("utf-8", "replace")
 
-    def _malformed(self, what: str, *, hint: str = "") -> MalformedElf:
+    def _malformed_error(self, what: str, *, hint: str = "") -> MalformedElf:
         return MalformedElf(f"{self.where}: damaged ELF file: {what}", hint=hint)
 
 

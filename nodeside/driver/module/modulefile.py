@@ -24,9 +24,9 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.module.compression import opened
+from nodeside.driver.module.compression import open_module
 from nodeside.driver.module.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
-from nodeside.driver.module.signature import Signature, describe, find_appended
+from nodeside.driver.module.signature import Signature, describe_signature, find_appended
 from nodeside.errors import DeadlinePassed
 from nodeside.protocol.module_names import kernel_name, name_of_file
 from nodeside.protocol.records import MalformedRecord, decode, encode
@@ -113,38 +113,38 @@ def read_modules(paths: Sequence[Path]) -> list[ModuleFile]:
     SystemRefused.
     """
     try:
-        data = run_in_child(lambda: _packed(paths), _TIMEOUT, limits=_LIMITS)
+        data = run_in_child(lambda: _pack_modules(paths), _TIMEOUT, limits=_LIMITS)
         records = zip(paths, json.loads(data), strict=True)
         return [replace(decode(ModuleFile, row, where="it"), path=path) for path, row in records]
     except ChildRaised as exc:
         if exc.kind != "MemoryError":
-            log.warning("the module reader crashed", modules=_listed(paths), error=exc)
-        raise _unreadable(paths, exc.kind) from exc
+            log.warning("the module reader crashed", modules=_paths_in_words(paths), error=exc)
+        raise _unreadable_error(paths, exc.kind) from exc
     except (ChildDied, DeadlinePassed, MalformedRecord) as exc:
-        raise _unreadable(paths, str(exc)) from exc
+        raise _unreadable_error(paths, str(exc)) from exc
 
 
-def _packed(paths: Sequence[Path]) -> bytes:
+def _pack_modules(paths: Sequence[Path]) -> bytes:
     files = [replace(parse_module(path), path=Path()) for path in paths]
     return json.dumps([encode(file) for file in files]).encode()
 
 
-def _unreadable(paths: Sequence[Path], how: str) -> UnreadableModule:
+def _unreadable_error(paths: Sequence[Path], how: str) -> UnreadableModule:
     return UnreadableModule(
-        f"{_listed(paths)}: cannot be read (limits: {_LIMITS.memory >> 20} MiB of memory, "
+        f"{_paths_in_words(paths)}: cannot be read (limits: {_LIMITS.memory >> 20} MiB of memory, "
         f"{_LIMITS.processor} s of CPU time): {how}",
         hint=f"inspect it: readelf -S {paths[0]}",
     )
 
 
-def _listed(paths: Sequence[Path]) -> str:
+def _paths_in_words(paths: Sequence[Path]) -> str:
     more = f" or another of these {len(paths)} modules" if len(paths) > 1 else ""
     return f"{paths[0]}{more}"
 
 
 def parse_module(path: Path) -> ModuleFile:
     """Read a module in this process: in the child of `read_modules`, or if it is trusted."""
-    with opened(path) as file:
+    with open_module(path) as file:
         elf = ElfObject(file, str(path))
         info = _read_modinfo(elf.contents(".modinfo"))
         if elf.section(".modinfo") is None:
@@ -154,30 +154,32 @@ def parse_module(path: Path) -> ModuleFile:
             )
         symbols = list(elf.symbols((_CRC, _EXPORT, _PARAM)))
         versions = _read_versions(elf)
-        imports, weak = _imports(symbols, versions or {})
+        imports, weak = _read_imports(symbols, versions or {})
         sha256, size = sha256_and_size(path)
         return ModuleFile(
             path=path,
-            name=kernel_name(_first(info, "name")) or name_of_file(path.name),
+            name=kernel_name(_first_value(info, "name")) or name_of_file(path.name),
             sha256=sha256,
             size=size,
             elf_class=elf.elf_class,
             machine=elf.machine,
-            vermagic=_first(info, "vermagic"),
-            srcversion=_first(info, "srcversion"),
-            license=_first(info, "license"),
+            vermagic=_first_value(info, "vermagic"),
+            srcversion=_first_value(info, "srcversion"),
+            license=_first_value(info, "license"),
             build_id=parse_notes(
                 elf.contents(".note.gnu.build-id"), little_endian=elf.little_endian
             ),
             modversions=versions is not None,
-            depends=tuple(kernel_name(name) for name in _first(info, "depends").split(",") if name),
-            parameters=_parameters(elf, info, symbols),
+            depends=tuple(
+                kernel_name(name) for name in _first_value(info, "depends").split(",") if name
+            ),
+            parameters=_read_parameters(elf, info, symbols),
             imports=imports,
             weak_imports=weak,
-            exports=_exports(elf, symbols),
+            exports=_read_exports(elf, symbols),
             import_namespaces=tuple(info["import_ns"]),
-            signature=describe(find_appended(file, str(path))),
-            version=_first(info, "version"),
+            signature=describe_signature(find_appended(file, str(path))),
+            version=_first_value(info, "version"),
             aliases=tuple(info["alias"]),
             firmware=tuple(info["firmware"]),
         )
@@ -196,7 +198,7 @@ def _read_modinfo(data: bytes) -> dict[str, list[str]]:
     return info
 
 
-def _first(info: Mapping[str, list[str]], key: str) -> str:
+def _first_value(info: Mapping[str, list[str]], key: str) -> str:
     """Return the first value of a key, as the kernel's get_modinfo does; "" if there is none."""
     return next(iter(info[key]), "")
 
@@ -237,7 +239,7 @@ def _extended_versions(elf: ElfObject) -> dict[str, int]:
     return {name.decode("utf-8", "replace"): crc for name, crc in zip(names, numbers, strict=False)}
 
 
-def _imports(
+def _read_imports(
     symbols: list[Symbol], versions: Mapping[str, int]
 ) -> tuple[dict[str, int | None], dict[str, int | None]]:
     """Return the required and the weak imports: two maps from symbol to CRC."""
@@ -258,7 +260,7 @@ def _imports(
 # --- exports ----------------------------------------------------------------------------------
 
 
-def _exports(elf: ElfObject, symbols: list[Symbol]) -> dict[str, int | None]:
+def _read_exports(elf: ElfObject, symbols: list[Symbol]) -> dict[str, int | None]:
     """Return the CRC of every exported symbol, by name."""
     defined = [symbol for symbol in symbols if not symbol.undefined]
     names = [s.name.removeprefix(_EXPORT) for s in defined if s.name.startswith(_EXPORT)]
@@ -268,14 +270,14 @@ def _exports(elf: ElfObject, symbols: list[Symbol]) -> dict[str, int | None]:
         raise MalformedElf(f"{elf.where}: {len(names)} exports, at most {_EXPORT_LIMIT} are read")
     exported = set(names)
     crcs = {
-        symbol.name.removeprefix(_CRC): _crc(elf, symbol)
+        symbol.name.removeprefix(_CRC): _symbol_crc(elf, symbol)
         for symbol in defined
         if symbol.name.startswith(_CRC) and symbol.name.removeprefix(_CRC) in exported
     }
     return {name: crcs.get(name) for name in names}
 
 
-def _crc(elf: ElfObject, symbol: Symbol) -> int:
+def _symbol_crc(elf: ElfObject, symbol: Symbol) -> int:
     """Return the CRC: before 5.19 an absolute symbol's value, else the number it points at.
 
     The latter is in __kcrctab*, or in .rodata where 4.11 to 5.18 used relative CRCs.
@@ -294,7 +296,7 @@ def _export_strings(elf: ElfObject) -> list[str]:
 # --- parameters -------------------------------------------------------------------------------
 
 
-def _parameters(
+def _read_parameters(
     elf: ElfObject, info: Mapping[str, list[str]], symbols: list[Symbol]
 ) -> dict[str, Parameter]:
     """Return every parameter the kernel would accept, with its type and description in modinfo.
@@ -302,8 +304,8 @@ def _parameters(
     The kernel matches the names in __param. modinfo alone is not enough: it omits a
     module_param_cb parameter without a description.
     """
-    descriptions = dict(_named(info["parm"]))
-    types = dict(_named(info["parmtype"]))
+    descriptions = dict(_split_entries(info["parm"]))
+    types = dict(_split_entries(info["parmtype"]))
     declared = [*_param_names(elf), *_param_strings(elf, symbols), *types, *descriptions]
     names = dict.fromkeys(declared)
     _limit_parameters(elf, len(names))
@@ -312,7 +314,7 @@ def _parameters(
     }
 
 
-def _named(values: list[str]) -> Iterator[tuple[str, str]]:
+def _split_entries(values: list[str]) -> Iterator[tuple[str, str]]:
     """Split `name:text` entries."""
     for value in values:
         name, _, text = value.partition(":")

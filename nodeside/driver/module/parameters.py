@@ -76,7 +76,7 @@ def wrong_parameters(module: ModuleFile, desired: Mapping[str, str]) -> Problems
 def unknown_parameters(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
     """Return the desired parameters that the module does not have."""
     return {
-        name: (f"{module.name} has no parameter {name!r}", _hint(module, name))
+        name: (f"{module.name} has no parameter {name!r}", _unknown_name_hint(module, name))
         for name in desired
         if name not in ALWAYS_ALLOWED and find_parameter(module, name) is None
     }
@@ -97,7 +97,7 @@ def wrong_values(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
     return wrong
 
 
-def _hint(module: ModuleFile, name: str) -> str:
+def _unknown_name_hint(module: ModuleFile, name: str) -> str:
     """Return the hint for an unknown name: the closest match, and all known parameters."""
     if not module.parameters:
         return f"{module.name} takes no parameters: remove it from driver.yaml"
@@ -130,11 +130,11 @@ def _wrong_one(type: str, value: str, elf_class: int) -> str:
 
 def _wrong_integer(value: str, bits: int, *, signed: bool) -> str:
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    number = _number(value)
+    number = _parse_number(value)
     return "" if number is not None and low <= number <= high else f"an integer {low} to {high}"
 
 
-def _number(value: str) -> int | None:
+def _parse_number(value: str) -> int | None:
     """Parse a value like kstrtoll(…, 0): 0x… is hexadecimal, 0… octal, anything else decimal."""
     match = _INTEGER.match(value)
     if not match or len(value) > 64:

@@ -82,7 +82,7 @@ class Certificate:
         """
         return self.subject_key_id or self.serial
 
-    def signed(self, signature: Signature) -> bool:
+    def has_made(self, signature: Signature) -> bool:
         """Return whether the signature claims to be made with this certificate."""
         if signature.by_key_id:
             return signature.key_id == self.subject_key_id
@@ -123,7 +123,7 @@ def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> App
     return Appended(content, id_type, file.read(size))
 
 
-def describe(appended: Appended | None) -> Signature | None:
+def describe_signature(appended: Appended | None) -> Signature | None:
     """Return the claims of an appended signature; None if there is no signature."""
     return describe_message(appended.message) if appended is not None else None
 
@@ -168,18 +168,18 @@ class _NotDerError(Exception):
     """The bytes are not the structure they were read as."""
 
 
-def _items(data: bytes) -> list[tuple[int, bytes]]:
+def _read_items(data: bytes) -> list[tuple[int, bytes]]:
     """Return the consecutive (tag, content) pairs in `data`."""
     items = []
     at = 0
     while at < len(data):
-        tag, start, stop = _header(data, at)
+        tag, start, stop = _read_header(data, at)
         items.append((tag, data[start:stop]))
         at = stop
     return items
 
 
-def _header(data: bytes, at: int) -> tuple[int, int, int]:
+def _read_header(data: bytes, at: int) -> tuple[int, int, int]:
     """Return the tag of the item at `at`, and the start and end of its content."""
     if at + 2 > len(data):
         raise _NotDerError
@@ -195,18 +195,18 @@ def _header(data: bytes, at: int) -> tuple[int, int, int]:
     return tag, start, start + length
 
 
-def _inside(item: tuple[int, bytes], tag: int) -> list[tuple[int, bytes]]:
+def _items_inside(item: tuple[int, bytes], tag: int) -> list[tuple[int, bytes]]:
     """Return the items inside a constructed item, which must have the given tag."""
-    return _items(_content(item, tag))
+    return _read_items(_content_of(item, tag))
 
 
-def _content(item: tuple[int, bytes], tag: int) -> bytes:
+def _content_of(item: tuple[int, bytes], tag: int) -> bytes:
     if item[0] != tag:
         raise _NotDerError
     return item[1]
 
 
-def _at(items: list[tuple[int, bytes]], index: int) -> tuple[int, bytes]:
+def _item_at(items: list[tuple[int, bytes]], index: int) -> tuple[int, bytes]:
     if not 0 <= index < len(items):
         raise _NotDerError
     return items[index]
@@ -214,52 +214,57 @@ def _at(items: list[tuple[int, bytes]], index: int) -> tuple[int, bytes]:
 
 def _read_pkcs7(message: bytes) -> Signature:
     """Read ContentInfo → SignedData → the first SignerInfo (RFC 5652, sections 3 and 5)."""
-    content_info = _inside(_at(_items(message), 0), _SEQUENCE)
-    signed_data = _inside(_at(_inside(_at(content_info, 1), _CONTEXT_0), 0), _SEQUENCE)
-    signer_infos = _inside(_at(signed_data, len(signed_data) - 1), _SET)
-    info = _inside(_at(signer_infos, 0), _SEQUENCE)
-    oid = _content(_at(_inside(_at(info, 2), _SEQUENCE), 0), _OID)
+    content_info = _items_inside(_item_at(_read_items(message), 0), _SEQUENCE)
+    signed_data = _items_inside(
+        _item_at(_items_inside(_item_at(content_info, 1), _CONTEXT_0), 0), _SEQUENCE
+    )
+    signer_infos = _items_inside(_item_at(signed_data, len(signed_data) - 1), _SET)
+    info = _items_inside(_item_at(signer_infos, 0), _SEQUENCE)
+    oid = _content_of(_item_at(_items_inside(_item_at(info, 2), _SEQUENCE), 0), _OID)
     digest = _HASHES.get(oid.hex(), oid.hex())
-    signer = _at(info, 1)
+    signer = _item_at(info, 1)
     if signer[0] == _KEY_ID:
         return Signature("", signer[1].hex(), digest, by_key_id=True)
-    name, serial = _at(_inside(signer, _SEQUENCE), 0), _at(_inside(signer, _SEQUENCE), 1)
+    name, serial = (
+        _item_at(_items_inside(signer, _SEQUENCE), 0),
+        _item_at(_items_inside(signer, _SEQUENCE), 1),
+    )
     return Signature(_read_name(name), _read_integer(serial), digest)
 
 
 def _read_x509(der: bytes) -> Certificate:
     """Read the fields that identify a certificate (RFC 5280, section 4.1)."""
-    whole = _at(_items(der), 0)
-    body = _inside(_at(_inside(whole, _SEQUENCE), 0), _SEQUENCE)
-    if _at(body, 0)[0] == _CONTEXT_0:  # the version, absent in version 1
+    whole = _item_at(_read_items(der), 0)
+    body = _items_inside(_item_at(_items_inside(whole, _SEQUENCE), 0), _SEQUENCE)
+    if _item_at(body, 0)[0] == _CONTEXT_0:  # the version, absent in version 1
         body = body[1:]
     extensions = next((item for item in body if item[0] == _CONTEXT_3), None)
     return Certificate(
-        der=der[: _header(der, 0)[2]],
-        serial=_read_integer(_at(body, 0)),
-        issuer=_read_name(_at(body, 2)),
-        subject=_read_name(_at(body, 4)),
+        der=der[: _read_header(der, 0)[2]],
+        serial=_read_integer(_item_at(body, 0)),
+        issuer=_read_name(_item_at(body, 2)),
+        subject=_read_name(_item_at(body, 4)),
         subject_key_id="" if extensions is None else _read_key_id(extensions),
     )
 
 
 def _read_key_id(extensions: tuple[int, bytes]) -> str:
-    for extension in _inside(_at(_items(extensions[1]), 0), _SEQUENCE):
-        parts = _inside(extension, _SEQUENCE)
-        if _content(_at(parts, 0), _OID) == _SUBJECT_KEY_ID:
-            value = _content(_at(parts, len(parts) - 1), _OCTETS)
-            return _content(_at(_items(value), 0), _OCTETS).hex()
+    for extension in _items_inside(_item_at(_read_items(extensions[1]), 0), _SEQUENCE):
+        parts = _items_inside(extension, _SEQUENCE)
+        if _content_of(_item_at(parts, 0), _OID) == _SUBJECT_KEY_ID:
+            value = _content_of(_item_at(parts, len(parts) - 1), _OCTETS)
+            return _content_of(_item_at(_read_items(value), 0), _OCTETS).hex()
     return ""
 
 
 def _read_name(name: tuple[int, bytes]) -> str:
     """Return the common name, else organization, else e-mail address of an X.501 name."""
     attributes: dict[str, str] = {}
-    for group in _inside(name, _SEQUENCE):
-        for pair in _inside(group, _SET):
-            parts = _inside(pair, _SEQUENCE)
-            oid = _content(_at(parts, 0), _OID).hex()
-            tag, text = _at(parts, 1)
+    for group in _items_inside(name, _SEQUENCE):
+        for pair in _items_inside(group, _SET):
+            parts = _items_inside(pair, _SEQUENCE)
+            oid = _content_of(_item_at(parts, 0), _OID).hex()
+            tag, text = _item_at(parts, 1)
             coding = "utf-16-be" if tag == 0x1E else "utf-8"  # 0x1E: BMPString
             attributes.setdefault(oid, text.decode(coding, "replace"))
     return next((attributes[oid] for oid in _NAME_OIDS if oid in attributes), "")
@@ -267,5 +272,5 @@ def _read_name(name: tuple[int, bytes]) -> str:
 
 def _read_integer(item: tuple[int, bytes]) -> str:
     """Return a serial number in hex, without the zero byte that DER puts before a high bit."""
-    content = _content(item, _INTEGER)
+    content = _content_of(item, _INTEGER)
     return (content[1:] if len(content) > 1 and content[0] == 0 else content).hex()

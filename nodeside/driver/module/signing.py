@@ -27,8 +27,8 @@ from nodeside.driver.module.signature import (
     TRAILER,
     Certificate,
     certificate_pem,
-    describe,
     describe_message,
+    describe_signature,
     find_appended,
     parse_certificate,
 )
@@ -69,11 +69,11 @@ class BadSignature(SigningError):
 def require_pair(key: Path, certificate: Path) -> None:
     """Raise SigningError unless the key can be used and belongs to the certificate."""
     signer = read_certificate(certificate)
-    with _scratch() as scratch:
+    with _scratch_directory() as scratch:
         _checked_pair(key, certificate, signer, scratch)
 
 
-def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -> None:
+def sign_module(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -> None:
     """Sign an uncompressed .ko in place, atomically, replacing any existing signature.
 
     `hash` is the kernel's CONFIG_MODULE_SIG_HASH, see `kernel_hash`.
@@ -81,24 +81,24 @@ def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -
     if hash not in HASHES:
         raise SigningError(f"unknown hash {hash!r}: expected one of {', '.join(HASHES)}")
     signer = read_certificate(certificate)
-    with _scratch() as scratch:
+    with _scratch_directory() as scratch:
         pem = _checked_pair(key, certificate, signer, scratch)
         _sign_with(module, key, pem, hash, scratch / "message.der")
     log.detail("module signed", module=module.name, signer=signer.subject, hash=hash)
 
 
-def verify(module: Path, certificate: Path) -> None:
+def verify_module(module: Path, certificate: Path) -> None:
     """Verify that a module is signed with a certificate's key; raises SigningError if not."""
     signer = read_certificate(certificate)
-    with _opened(module) as file, _scratch() as scratch:
+    with _open_module(module) as file, _scratch_directory() as scratch:
         appended = find_appended(file, str(module))
-        signature = describe(appended)
+        signature = describe_signature(appended)
         if appended is None or signature is None:
             raise SigningError(
                 f"{module}: not signed; expected a signature by {signer.subject}",
                 hint=f"nodeside signs what it builds: remove {module} and build again",
             )
-        if appended.id_type != ID_PKCS7 or not signer.signed(signature):
+        if appended.id_type != ID_PKCS7 or not signer.has_made(signature):
             raise SigningError(
                 f"{module}: signed by {signature.signer or 'an unnamed signer'} "
                 f"(key id {signature.key_id or 'unknown'}), expected {signer.subject} "
@@ -107,7 +107,7 @@ def verify(module: Path, certificate: Path) -> None:
             )
         content = scratch / "content"
         with open(content, "wb") as target:
-            _copy(file, target, appended.content)
+            _copy_bytes(file, target, appended.content)
         try:
             _verify_message(content, appended.message, signer, scratch)
         except ToolError as exc:
@@ -119,9 +119,9 @@ def verify(module: Path, certificate: Path) -> None:
 
 
 def sign_manifest(data: bytes, key: Path, certificate: Path) -> bytes:
-    """Return a detached signature of a manifest: a CMS message in DER, as `sign` appends it."""
+    """Return a detached signature of a manifest: CMS in DER, as `sign_module` appends it."""
     signer = read_certificate(certificate)
-    with _scratch() as scratch:
+    with _scratch_directory() as scratch:
         pem = _checked_pair(key, certificate, signer, scratch)
         content, message = scratch / "manifest.json", scratch / "message.der"
         content.write_bytes(data)
@@ -140,14 +140,14 @@ def verify_manifest(data: bytes, signature: bytes, certificate: Path) -> None:
             hint="build it with spec.signing, and publish it: nodeside driver publish",
         )
     claim = describe_message(signature)
-    if not signer.signed(claim):
+    if not signer.has_made(claim):
         raise BadSignature(
             f"the manifest is signed by {claim.signer or 'an unnamed signer'!r:.120} (key id "
             f"{claim.key_id[:80] or 'unknown'}), expected {signer.subject} (serial number "
             f"{signer.serial})",
             hint="spec.prebuilt.trust.certificate must be the certificate of the publisher",
         )
-    with _scratch() as scratch:
+    with _scratch_directory() as scratch:
         content = scratch / "manifest.json"
         content.write_bytes(data)
         try:
@@ -244,7 +244,7 @@ def _checked_pair(key: Path, certificate: Path, signer: Certificate, scratch: Pa
 
 def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
     """Check that the pair matches; else the kernel trusts a certificate that signed nothing."""
-    certified = _openssl(
+    certified = _run_openssl(
         "x509", "-in", pem, "-noout", "-pubkey", failed=f"cannot use the certificate {certificate}"
     )
     if _public_key(key).strip() != certified.strip():
@@ -257,7 +257,7 @@ def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
 # --- openssl and the files around it ----------------------------------------------------------
 
 
-def _openssl(*arguments: str | Path, failed: str) -> str:
+def _run_openssl(*arguments: str | Path, failed: str) -> str:
     """Run one openssl command; `failed` is the start of the message if it fails."""
     try:
         return run(["openssl", *arguments], timeout=_TIMEOUT, install=_INSTALL).output
@@ -269,12 +269,12 @@ def _sign_with(module: Path, key: Path, pem: Path, hash: str, message: Path) -> 
     temporary = module.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{module.name}"
     with disk_errors(module):
         try:
-            with _opened(module) as file, open(temporary, "wb") as target:
+            with _open_module(module) as file, open(temporary, "wb") as target:
                 os.fchmod(target.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
-                _copy(file, target, _unsigned_size(file, module))
+                _copy_bytes(file, target, _unsigned_size(file, module))
             _make_message(temporary, key, pem, hash, message)
             with open(temporary, "ab") as target:
-                _append(target, message.read_bytes())
+                _append_signature(target, message.read_bytes())
                 target.flush()
                 os.fsync(target.fileno())
             os.replace(temporary, module)
@@ -289,7 +289,7 @@ def _make_message(content: Path, key: Path, pem: Path, hash: str, message: Path)
     They are CMS_NOCERTS, CMS_BINARY, CMS_DETACHED, CMS_NOATTR and CMS_NOSMIMECAP; `openssl cms
     -sign` creates a detached signature by default.
     """
-    _openssl(
+    _run_openssl(
         "cms", "-sign", "-binary", "-nocerts", "-noattr", "-nosmimecap", "-outform", "DER",
         "-md", hash, "-signer", pem, "-inkey", key, *_NO_PASSWORD,
         "-in", content, "-out", message,
@@ -297,7 +297,7 @@ def _make_message(content: Path, key: Path, pem: Path, hash: str, message: Path)
     )  # fmt: skip
 
 
-def _append(target: IO[bytes], message: bytes) -> None:
+def _append_signature(target: IO[bytes], message: bytes) -> None:
     target.write(message)
     target.write(TRAILER.pack(0, 0, ID_PKCS7, 0, 0, len(message)))
     target.write(MARKER)
@@ -333,7 +333,7 @@ def _unsigned_size(file: IO[bytes], module: Path) -> int:
     raise NotAModule(f"{module}: more than {_SIGNATURES_LIMIT} consecutive signatures")
 
 
-def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
+def _copy_bytes(source: IO[bytes], target: IO[bytes], size: int) -> None:
     source.seek(0)
     while size > 0 and (chunk := source.read(min(size, 1 << 20))):
         target.write(chunk)
@@ -341,7 +341,7 @@ def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
 
 
 @contextmanager
-def _opened(module: Path) -> Iterator[IO[bytes]]:
+def _open_module(module: Path) -> Iterator[IO[bytes]]:
     try:
         file = open(module, "rb")
     except OSError as exc:
@@ -356,7 +356,7 @@ def _opened(module: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def _scratch_directory() -> Iterator[Path]:
     """Provide a temporary directory for openssl's files; it never holds a key."""
     with scratch_directory("signing") as directory, disk_errors(directory):
         yield directory

@@ -1,8 +1,9 @@
 """Module.symvers: the symbols a kernel exports, and whether modules are compatible with them.
 
-`compare` tells whether this kernel would resolve every symbol of these modules. The compatible rung
-and the check before a load need this. It applies the rules of the kernel's resolve_symbol()
-(kernel/module/main.c) and check_version() (kernel/module/version.c), without asking the kernel.
+`compare_symbols` tells whether this kernel would resolve every symbol of these modules. The
+compatible rung and the check before a load need this. It applies the rules of the kernel's
+resolve_symbol() (kernel/module/main.c) and check_version() (kernel/module/version.c), without
+asking the kernel.
 
 `symbols_of` finds this kernel's list without compiling anything. A node has the list if its headers
 are installed, or if the distribution ships `symvers` next to the kernel (EL does). The toolkit
@@ -100,11 +101,11 @@ def parse_symvers(text: str) -> Mapping[str, KernelSymbol]:
         else:
             symbols[name] = make(name, int(crc, 16), old_module, old_export, old_space)
     if text[end:].strip():
-        raise _malformed(text, end)
+        raise _malformed_error(text, end)
     return symbols
 
 
-def _malformed(text: str, end: int) -> MalformedSymvers:
+def _malformed_error(text: str, end: int) -> MalformedSymvers:
     number = text.count("\n", 0, end) + 1
     line = text[end : end + 200].splitlines()[0] if text[end:] else ""
     return MalformedSymvers(
@@ -114,7 +115,7 @@ def _malformed(text: str, end: int) -> MalformedSymvers:
     )
 
 
-def compare(
+def compare_symbols(
     modules: Sequence[ModuleFile], symbols: Mapping[str, KernelSymbol]
 ) -> tuple[Mismatch, ...]:
     """Return every symbol that does not match between the modules and the kernel.
@@ -160,14 +161,14 @@ def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
     if symbol.export in _GPL_ONLY and module.license not in _GPL_COMPATIBLE:
         return f"is for GPL-compatible modules only, the licence is {module.license!r}"
     if symbol.namespace.startswith(_MODULES):
-        if not _listed(module.name, symbol.namespace):
+        if not _is_listed(module.name, symbol.namespace):
             return f"is for the modules {symbol.namespace.removeprefix(_MODULES)} only"
     elif symbol.namespace and symbol.namespace not in module.import_namespaces:
         return f"is in the namespace {symbol.namespace}, which the module does not import"
     return ""
 
 
-def _listed(name: str, namespace: str) -> bool:
+def _is_listed(name: str, namespace: str) -> bool:
     """Match EXPORT_SYMBOL_FOR_MODULES (6.16): comma-separated names, each may end with a `*`."""
     for entry in namespace.removeprefix(_MODULES).split(","):
         pattern = kernel_name(entry.strip())
@@ -188,9 +189,9 @@ def symbols_of(
     host: Host, release: str, shared: SharedDir | None
 ) -> Mapping[str, KernelSymbol] | None:
     """Return the exported symbols of a kernel, or None if no symbol list is available."""
-    for path in _places(host, release, shared):
+    for path in _list_places(host, release, shared):
         try:
-            return parse_symvers(_read(path))
+            return parse_symvers(_read_list(path))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except _DAMAGE as problem:
@@ -198,7 +199,7 @@ def symbols_of(
     return None
 
 
-def _places(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path]:
+def _list_places(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path]:
     modules = host.lib_modules(release)
     yield host.inside(modules / "build") / "Module.symvers"
     for suffix in (".gz", ".xz", ""):
@@ -208,15 +209,15 @@ def _places(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path
         yield shared.symvers(release)
 
 
-def _read(path: Path) -> str:
+def _read_list(path: Path) -> str:
     with open_untrusted(path, limit=_LIMIT) as file:
         data = file.read(_LIMIT)
     if path.suffix in (".gz", ".xz"):
-        data = _expanded(data, path)
+        data = _decompress_list(data, path)
     return data.decode()
 
 
-def _expanded(data: bytes, path: Path) -> bytes:
+def _decompress_list(data: bytes, path: Path) -> bytes:
     """Decompress a list; `MalformedSymvers` if it is longer than any kernel's."""
     if path.suffix == ".gz":
         gz = zlib.decompressobj(wbits=31)  # 31: a gzip header is expected

@@ -17,7 +17,7 @@ class Capability(Enum):
     SYSLOG = 34
 
 
-def effective(host: Host) -> frozenset[Capability]:
+def effective_capabilities(host: Host) -> frozenset[Capability]:
     """Return the effective capabilities of this process; all of them if unreadable."""
     for line in (sysfs.read(host.proc / "self" / "status") or "").splitlines():
         if line.startswith("CapEff:"):

@@ -47,7 +47,7 @@ class CommandLine:
         """Return the parameters of a module, without those that it cannot be given."""
         name, left_out = kernel_name(module), self.left_out_of(module)
         return {
-            key: _alone(key) if value is None else value
+            key: _value_alone(key) if value is None else value
             for key, value in self.said.get(name, {}).items()
             if key not in left_out
         }
@@ -64,7 +64,7 @@ class CommandLine:
             if (why := _why_not(self.files.get(name), key, value))
         }
 
-    def fitting(self, files: Iterable[ModuleFile]) -> CommandLine:
+    def for_modules(self, files: Iterable[ModuleFile]) -> CommandLine:
         """Return what these modules can be given of it."""
         return replace(self, files={file.name: file for file in files})
 
@@ -79,7 +79,7 @@ def read_command_line(host: Host) -> CommandLine:
 def parse_command_line(text: str) -> CommandLine:
     said: dict[str, dict[str, str | None]] = {}
     blacklist: frozenset[str] = frozenset()
-    for word, value in _arguments(text.strip()):
+    for word, value in _parse_arguments(text.strip()):
         module, dot, name = word.partition(".")
         if dot and module and name:
             said.setdefault(kernel_name(module), {})[kernel_name(name)] = value
@@ -88,7 +88,7 @@ def parse_command_line(text: str) -> CommandLine:
     return CommandLine(said, blacklist)
 
 
-def _alone(name: str) -> str:
+def _value_alone(name: str) -> str:
     return _ALONE_DYNDBG if name == "dyndbg" else _ALONE
 
 
@@ -101,9 +101,9 @@ def _why_not(file: ModuleFile | None, name: str, value: str | None) -> str:
     return unpassable(name, "") or needs
 
 
-def _arguments(text: str) -> Iterator[tuple[str, str | None]]:
+def _parse_arguments(text: str) -> Iterator[tuple[str, str | None]]:
     """Yield names and values, None for a name alone, up to what belongs to init."""
-    for argument in _split(text):
+    for argument in _split_arguments(text):
         if argument == _END:
             return
         whole = argument.startswith('"')
@@ -116,7 +116,7 @@ def _arguments(text: str) -> Iterator[tuple[str, str | None]]:
         yield name, value if equals else None
 
 
-def _split(text: str) -> Iterator[str]:
+def _split_arguments(text: str) -> Iterator[str]:
     """Yield the arguments: white space ends one, except between double quotes."""
     start, quoted = 0, False
     for position, character in enumerate(f"{text} "):

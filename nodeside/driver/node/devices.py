@@ -32,29 +32,29 @@ class DeviceFile:
 
 def device_numbers(host: Host) -> frozenset[str]:
     """Return all current device numbers. New ones after a load belong to the loaded module."""
-    return frozenset(number for number, _ in _all(host))
+    return frozenset(number for number, _ in _list_devices(host))
 
 
 def devices_of(
     module: str, host: Host, recorded: frozenset[str] = frozenset()
 ) -> tuple[DeviceFile, ...]:
     """Return the devices of a module; `recorded` are numbers that appeared at its load."""
-    majors = _majors(host, module)
+    majors = _read_majors(host, module)
     return tuple(
-        DeviceFile(number, _devname(path) or path.name, path)
-        for number, path in _all(host)
-        if number in recorded or _belongs(module, number, path, majors)
+        DeviceFile(number, _device_name(path) or path.name, path)
+        for number, path in _list_devices(host)
+        if number in recorded or _belongs_to_module(module, number, path, majors)
     )
 
 
-def _all(host: Host) -> Iterator[tuple[str, Path]]:
+def _list_devices(host: Host) -> Iterator[tuple[str, Path]]:
     for directory, letter in _KINDS.items():
         root = host.sys / "dev" / directory
         for number in sysfs.names(root):
             yield f"{letter}{number}", (root / number).resolve()
 
 
-def _belongs(module: str, number: str, path: Path, majors: frozenset[str]) -> bool:
+def _belongs_to_module(module: str, number: str, path: Path, majors: frozenset[str]) -> bool:
     owner = _driving_module(path)
     if owner is not None:
         return kernel_name(owner) == module
@@ -64,13 +64,13 @@ def _belongs(module: str, number: str, path: Path, majors: frozenset[str]) -> bo
 
 def _driving_module(path: Path) -> str | None:
     """Return the module of the nearest driver above a device; "" if built in, None if none."""
-    for directory in _upward(path):
+    for directory in _walk_upward(path):
         if (directory / "driver").is_symlink():
             return sysfs.link_name(directory / "driver" / "module")
     return None
 
 
-def _upward(path: Path) -> Iterable[Path]:
+def _walk_upward(path: Path) -> Iterable[Path]:
     yield path
     for parent in path.parents:
         if parent.name == "devices":
@@ -83,7 +83,7 @@ def _named_after(module: str, name: str) -> bool:
     return re.fullmatch(re.escape(module) + r"_?\d*", kernel_name(name)) is not None
 
 
-def _majors(host: Host, module: str) -> frozenset[str]:
+def _read_majors(host: Host, module: str) -> frozenset[str]:
     """Return the major numbers registered under the module's name, as c240 or b252."""
     majors = set()
     letter = "c"
@@ -97,7 +97,7 @@ def _majors(host: Host, module: str) -> frozenset[str]:
     return frozenset(majors)
 
 
-def _devname(path: Path) -> str:
+def _device_name(path: Path) -> str:
     lines = (sysfs.read(path / "uevent") or "").splitlines()
     key = "DEVNAME="
     return next((line.removeprefix(key) for line in lines if line.startswith(key)), "")

@@ -85,7 +85,7 @@ def _in_kernel(
     """Return what kallsyms tells. `others` are the modules that are not of the kernel's tree."""
     loaded: dict[str, str] = {}
     image, unclear, has_data = set(), set(), False
-    for letter, symbol, module in _listed(kallsyms):
+    for letter, symbol, module in _read_kallsyms(kallsyms):
         has_data = has_data or symbol == _DATA
         name = symbol.removeprefix(_LABEL) if module else symbol
         if name not in symbols or module in leaving:
@@ -106,9 +106,9 @@ def _in_kernel(
     )
 
 
-def _listed(kallsyms: Path) -> Iterator[tuple[str, str, str]]:
+def _read_kallsyms(kallsyms: Path) -> Iterator[tuple[str, str, str]]:
     """Yield letters and symbols with their modules, "" for the kernel's image."""
-    for line in _lines(kallsyms):
+    for line in _read_lines(kallsyms):
         words = line.split()
         if len(words) >= 3:
             yield words[1], words[2], kernel_name(words[3].strip("[]")) if len(words) > 3 else ""
@@ -116,13 +116,13 @@ def _listed(kallsyms: Path) -> Iterator[tuple[str, str, str]]:
 
 def _of_tree(tree: Path) -> Iterator[tuple[str, str]]:
     """Yield what modules.symbols lists: `alias symbol:NAME MODULE`."""
-    for line in _lines(tree / "modules.symbols"):
+    for line in _read_lines(tree / "modules.symbols"):
         words = line.split()
         if len(words) == 3 and words[1].startswith(_EXPORT):
             yield words[1].removeprefix(_EXPORT), kernel_name(words[2])
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _read_lines(path: Path) -> Iterator[str]:
     """Yield a file line by line: a distribution's kallsyms has 200,000."""
     try:
         with open(path, errors="replace") as file:

@@ -52,18 +52,19 @@ def read_facts(host: Host) -> KernelFacts:
     kernel = host.kernel
     tree = host.lib_modules(kernel.release)
     vermagic = kernel_vermagic(tree)
-    proc_keys = _text(host.proc / "keys")
+    proc_keys = _read_text(host.proc / "keys")
     return KernelFacts(
         kernel=kernel,
         vermagic=vermagic,
         modversions="modversions" in vermagic.split(),
-        signatures_enforced=_text(host.sys_module / "module/parameters/sig_enforce").strip() == "Y",
-        lockdown=lockdown_mode(_text(host.sys / "kernel/security/lockdown")),
-        loaded=frozenset(line.split()[0] for line in _lines(host.proc / "modules")),
+        signatures_enforced=_read_text(host.sys_module / "module/parameters/sig_enforce").strip()
+        == "Y",
+        lockdown=lockdown_mode(_read_text(host.sys / "kernel/security/lockdown")),
+        loaded=frozenset(line.split()[0] for line in _read_lines(host.proc / "modules")),
         available=frozenset(name_of_file(path) for path in _tree_modules(tree)),
         builtin=built_in_modules(tree),
         enrolled=enrolled_keys(proc_keys),
-        modules_disabled=_text(host.proc / "sys/kernel/modules_disabled").strip() == "1",
+        modules_disabled=_read_text(host.proc / "sys/kernel/modules_disabled").strip() == "1",
         blacklist=read_command_line(host).blacklist,
     )
 
@@ -110,17 +111,17 @@ def _in_tree(tree: Path) -> Iterator[Path]:
 
 def _tree_modules(tree: Path) -> Iterator[str]:
     """Yield the paths in modules.dep, relative to the tree (modules.dep(5))."""
-    for line in _lines(tree / "modules.dep"):
+    for line in _read_lines(tree / "modules.dep"):
         path, colon, _ = line.partition(":")
         if colon:
             yield path
 
 
-def _lines(path: Path) -> Iterator[str]:
-    return (line for line in _text(path).splitlines() if line.strip())
+def _read_lines(path: Path) -> Iterator[str]:
+    return (line for line in _read_text(path).splitlines() if line.strip())
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with open(path, errors="replace") as file:
             return file.read(_DEP_LIMIT)

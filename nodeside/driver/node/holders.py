@@ -7,7 +7,7 @@ reports references that remain unexplained.
 
 from __future__ import annotations
 
-from nodeside.driver.node.capabilities import Capability, effective
+from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.devices import DeviceFile, devices_of
 from nodeside.driver.node.modules import KernelModules, LoadedState
 from nodeside.driver.node.processes import Process, look_for
@@ -39,7 +39,7 @@ class Holding:
 
     def sentence(self) -> str:
         """Return `vpoll is held by 1 open file of python3 (pid 4711, pod 12345678…)`."""
-        holders = [*_modules(self.modules), *_files(self.processes)]
+        holders = [*_modules_in_words(self.modules), *_processes_in_words(self.processes)]
         holders += [f"the mount {path}" for path in self.mounts[:_NAMED]]
         holders += [f"the disk {name} on top of it" for name in self.disks[:_NAMED]]
         unseen = f" ({self.unseen})" if self.unseen else ""
@@ -68,12 +68,12 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
         modules=state.holders,
         processes=search.users.processes,
         mounts=search.mounts,
-        disks=_disks(devices, host),
-        unseen=_not_inspected(search.problem) or _unseen(search.users.unseen, host),
+        disks=_stacked_disks(devices, host),
+        unseen=_not_inspected(search.problem) or _unseen_in_words(search.users.unseen, host),
     )
 
 
-def _disks(devices: tuple[DeviceFile, ...], host: Host) -> tuple[str, ...]:
+def _stacked_disks(devices: tuple[DeviceFile, ...], host: Host) -> tuple[str, ...]:
     """Return the users stacked on the block devices: device mapper, RAID, swap."""
     above = [name for device in devices for name in sysfs.names(device.path / "holders")]
     swaps = (sysfs.read(host.proc / "swaps") or "").split()
@@ -84,33 +84,33 @@ def _not_inspected(problem: str) -> str:
     return problem and f"the open files of processes could not be inspected: {problem}"
 
 
-def _unseen(count: int, host: Host) -> str:
+def _unseen_in_words(count: int, host: Host) -> str:
     """Describe how many processes could not be inspected, and the missing privilege."""
     if count == 0:
         return ""
-    needed = {Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH} - effective(host)
+    needed = {Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH} - effective_capabilities(host)
     missing = " and ".join(sorted(item.name for item in needed))
     why = f"the capability {missing} is missing" if missing else "AppArmor or SELinux denies it"
     processes = "1 process" if count == 1 else f"{count} processes"
     return f"the open files of {processes} could not be seen: {why}"
 
 
-def _modules(names: tuple[str, ...]) -> list[str]:
+def _modules_in_words(names: tuple[str, ...]) -> list[str]:
     if not names:
         return []
     noun = "the module" if len(names) == 1 else "the modules"
     return [f"{noun} {shortlist(names, _NAMED)}"]
 
 
-def _files(processes: tuple[Process, ...]) -> list[str]:
-    parts = [_file(process) for process in processes[:_NAMED]]
+def _processes_in_words(processes: tuple[Process, ...]) -> list[str]:
+    parts = [_process_in_words(process) for process in processes[:_NAMED]]
     more = len(processes) - _NAMED
     if more > 0:
         parts.append("1 more process" if more == 1 else f"{more} more processes")
     return parts
 
 
-def _file(process: Process) -> str:
+def _process_in_words(process: Process) -> str:
     files = "1 open file" if process.files == 1 else f"{process.files} open files"
     where = f", {mention_pod(process.pod)}" if process.pod else ""
     if process.container and not process.pod:

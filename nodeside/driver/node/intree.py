@@ -42,9 +42,9 @@ class InTree:
     def load_order(self, name: str) -> tuple[str, ...]:
         """Return `name` and all its dependencies, dependencies first. Raises NotInTree."""
         wanted = kernel_name(name)
-        return () if wanted in self.built_in else dependencies_first((wanted,), self._needs)
+        return () if wanted in self.built_in else dependencies_first((wanted,), self._needs_of)
 
-    def _needs(self, name: str) -> Iterator[str]:
+    def _needs_of(self, name: str) -> Iterator[str]:
         if name not in self.paths:
             raise NotInTree(
                 f"this kernel has no module {name}: it is not in {self.directory}/modules.dep",

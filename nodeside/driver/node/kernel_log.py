@@ -58,17 +58,17 @@ class KernelLog:
 
     def mark(self) -> Mark:
         """Return the current end of the log."""
-        lines, unreadable = self._read()
+        lines, unreadable = self._read_lines()
         return Mark(tuple(lines[-_MARK_LINES:]), unreadable)
 
     def since(self, mark: Mark) -> Excerpt:
         """Return the lines after `mark`; if the mark has been overwritten, the whole log."""
-        lines, unreadable = self._read()
+        lines, unreadable = self._read_lines()
         if unreadable or mark.unreadable:
             return Excerpt(note=unreadable or mark.unreadable)
-        return after(mark, lines)
+        return lines_after(mark, lines)
 
-    def _read(self) -> tuple[list[str], str]:
+    def _read_lines(self) -> tuple[list[str], str]:
         """Return all lines, or none and the reason. Priorities are dropped, times are kept.
 
         Lines contain raw process names, so control characters are escaped.
@@ -109,7 +109,7 @@ def parse_kmsg(text: str) -> list[str]:
     return lines
 
 
-def after(mark: Mark, lines: Sequence[str]) -> Excerpt:
+def lines_after(mark: Mark, lines: Sequence[str]) -> Excerpt:
     """Return the lines after the last occurrence of the marked lines."""
     if not mark.lines:
         return Excerpt(tuple(lines))
@@ -179,7 +179,7 @@ _FRAMES_BEGIN = 8  # lines after `Call Trace:`; one of them must be a frame that
 _MEMORY = re.compile(r"invoked oom-killer: gfp_mask=|: page allocation failure: order:")
 
 
-def splats(lines: Sequence[str]) -> tuple[str, ...]:
+def find_splats(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the head line of every kernel splat, without its time.
 
     A call trace without a known head line counts too (dump_stack). The taint message of an
@@ -246,12 +246,12 @@ def _read_kmsg(path: Path) -> str:
     """Read all current records, without waiting for more."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return b"".join(_records(lambda: os.read(fd, _KMSG_RECORD))).decode(errors="replace")
+        return b"".join(_read_records(lambda: os.read(fd, _KMSG_RECORD))).decode(errors="replace")
     finally:
         os.close(fd)
 
 
-def _records(read: Callable[[], bytes]) -> Iterable[bytes]:
+def _read_records(read: Callable[[], bytes]) -> Iterable[bytes]:
     for _ in range(_KMSG_RECORDS):
         try:
             data = read()

@@ -59,7 +59,9 @@ class KernelModules:
         state = self.state(name)
         if state is None:
             return None
-        return replace(state, parameters=_parameters(self._directory(state.name) / "parameters"))
+        return replace(
+            state, parameters=_read_parameters(self._module_directory(state.name) / "parameters")
+        )
 
     def state(self, name: str) -> LoadedState | None:
         """Return a module, or None if it is not in the kernel or is built in."""
@@ -68,8 +70,8 @@ class KernelModules:
             row = self.rows().get(module)
             if row is None:
                 return None
-            complete = self._complete(row)
-            if self._agrees(row):
+            complete = self._complete_from_sysfs(row)
+            if self._sysfs_agrees(row):
                 break
         return complete
 
@@ -95,22 +97,22 @@ class KernelModules:
         A built-in driver with parameters has a directory in /sys/module too, but no initstate.
         """
         module = kernel_name(name)
-        path = self._directory(module)
+        path = self._module_directory(module)
         if path.is_dir() and not (path / "initstate").exists():
             return module not in self.rows()
         return module in built_in_modules(self.host.lib_modules(self.host.kernel.release))
 
-    def _directory(self, name: str) -> Path:
+    def _module_directory(self, name: str) -> Path:
         return self.host.sys_module / name
 
-    def _agrees(self, row: LoadedState) -> bool:
+    def _sysfs_agrees(self, row: LoadedState) -> bool:
         """Return whether sysfs confirms the row; modules coming or going are not checked."""
         if row.initstate != "live" or not self.host.sys_module.is_dir():
             return True
-        return (self._directory(row.name) / "initstate").exists()
+        return (self._module_directory(row.name) / "initstate").exists()
 
-    def _complete(self, row: LoadedState) -> LoadedState:
-        path = self._directory(row.name)
+    def _complete_from_sysfs(self, row: LoadedState) -> LoadedState:
+        path = self._module_directory(row.name)
         return replace(
             row,
             initstate=sysfs.read(path / "initstate") or row.initstate,
@@ -147,7 +149,7 @@ def _build_id(path: Path) -> str:
         return ""
 
 
-def _parameters(directory: Path) -> dict[str, str]:
+def _read_parameters(directory: Path) -> dict[str, str]:
     """Read the readable parameters: mode 0 has no file, mode 0200 is write-only."""
     names = sysfs.names(directory)
     values = zip(names, sysfs.ask(*(directory / name for name in names)), strict=True)

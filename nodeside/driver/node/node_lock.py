@@ -82,14 +82,14 @@ def node_lock(
     with ExitStack() as stack:
         authoritative = make_directory(host.locks)
         if authoritative:
-            fd = _open(path)
+            fd = _open_lock(path)
             stack.callback(os.close, fd)
             if not take_lock(fd, within=timeout, clock=clock):
-                raise _locked(path, what, timeout)
+                raise _locked_error(path, what, timeout)
             _write_holder(stack, path, fd)
         while (fd := _take_former(former, evict=authoritative)) < 0:
             if clock.now() >= ends:
-                raise _locked(former, what, timeout)
+                raise _locked_error(former, what, timeout)
             clock.sleep(_AGAIN)
         stack.callback(os.close, fd)
         _write_holder(stack, former, fd)
@@ -99,7 +99,7 @@ def node_lock(
 def is_locked(host: Host, name: str) -> bool:
     """Return whether some process holds the lock `name` now."""
     try:
-        with _opened(node_lock_path(host, name), os.O_RDONLY) as fd:
+        with _open_file(node_lock_path(host, name), os.O_RDONLY) as fd:
             return not take_lock(fd, shared=True)
     except OSError:
         return False
@@ -118,7 +118,7 @@ def make_directory(path: Path) -> bool:
     return True
 
 
-def _open(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     """Open the lock file. A foreign lease delays this up to /proc/sys/fs/lease-break-time."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _take_former(path: Path, *, evict: bool) -> int:
     if evict and _is_neighbours(path):
         path.unlink(missing_ok=True)
         log.warning("removed a lock file held by a process that is not nodeside", path=path)
-    fd = _open(path)
+    fd = _open_lock(path)
     if take_lock(fd):
         return fd
     os.close(fd)
@@ -149,10 +149,10 @@ def _is_neighbours(path: Path) -> bool:
     neighbour's.
     """
     try:
-        with _opened(path, os.O_RDWR) as fd:
+        with _open_file(path, os.O_RDWR) as fd:
             if take_lock(fd):
                 return False
-        with _opened(path, os.O_RDONLY) as fd:
+        with _open_file(path, os.O_RDONLY) as fd:
             fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
             return _has_no_writer(fd)
     except BlockingIOError:
@@ -170,7 +170,7 @@ def _has_no_writer(fd: int) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
+def _open_file(path: Path, flags: int) -> Iterator[int]:
     fd = os.open(path, flags | os.O_NONBLOCK | _FLAGS)
     try:
         yield fd
@@ -178,8 +178,8 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(fd)
 
 
-def _locked(path: Path, what: str, timeout: float) -> Locked:
-    holder = _holder(path)
+def _locked_error(path: Path, what: str, timeout: float) -> Locked:
+    holder = _read_holder(path)
     return Locked(
         f"another process is working on {what} on this node: "
         f"{holder.sentence() if holder else 'holder unknown'}"
@@ -197,7 +197,7 @@ def _write_holder(stack: ExitStack, path: Path, fd: int) -> None:
     stack.callback(os.ftruncate, fd, 0)  # no holder is left after this
 
 
-def _holder(path: Path) -> Holder | None:
+def _read_holder(path: Path) -> Holder | None:
     """Return the holder in a lock file; None if unknown. The unlocked read may be partial."""
     with suppress(NodesideError):
         record = read_untrusted(path)

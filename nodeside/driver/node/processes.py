@@ -103,14 +103,14 @@ def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> User
     """
     processes = []
     unseen = 0
-    for pid in _pids(host):
+    for pid in _list_pids(host):
         try:
             paths = _open_paths(host.proc / str(pid), numbers, nodes)
         except PermissionError:
             unseen += 1
             continue
         if paths:
-            processes.append(_describe(host, pid, paths))
+            processes.append(_describe_process(host, pid, paths))
     return Users(tuple(processes), unseen)
 
 
@@ -121,14 +121,14 @@ def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ..
     """
     points: dict[str, None] = {}
     namespaces = set()
-    for pid in _pids(host):
+    for pid in _list_pids(host):
         directory = host.proc / str(pid)
         namespace = sysfs.link_name(directory / "ns" / "mnt")
         if namespace not in namespaces:
             namespaces.add(namespace)
             with suppress(OSError):  # the process has exited meanwhile
-                found = parse_mountinfo(_lines(directory / "mountinfo"), module, numbers)
-                points.update((_shown(point), None) for point in found)
+                found = parse_mountinfo(_read_lines(directory / "mountinfo"), module, numbers)
+                points.update((_printable_name(point), None) for point in found)
     return tuple(points)
 
 
@@ -157,7 +157,7 @@ def pod_and_container(cgroup: str) -> tuple[str, str]:
     )
 
 
-def _pids(host: Host) -> list[int]:
+def _list_pids(host: Host) -> list[int]:
     return sorted(int(name) for name in sysfs.names(host.proc) if name.isdecimal())
 
 
@@ -168,13 +168,15 @@ def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -
     """
     try:
         with os.scandir(process / "fd") as entries:
-            paths = [path for entry in entries if (path := _device(Path(entry.path), numbers))]
-        return paths or _mapped(process, nodes)
+            paths = [
+                path for entry in entries if (path := _device_of_link(Path(entry.path), numbers))
+            ]
+        return paths or _mapped_devices(process, nodes)
     except (FileNotFoundError, ProcessLookupError):  # the process has exited meanwhile
         return []
 
 
-def _device(link: Path, numbers: frozenset[str]) -> str:
+def _device_of_link(link: Path, numbers: frozenset[str]) -> str:
     """Return the path of an open file if it is one of the devices, else "".
 
     Calls stat(2) only on paths that look like devices: it would hang on a dead network mount.
@@ -193,37 +195,41 @@ def _device_number(status: os.stat_result) -> str:
     return f"{kind}{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if kind else ""
 
 
-def _mapped(process: Path, nodes: frozenset[str]) -> list[str]:
+def _mapped_devices(process: Path, nodes: frozenset[str]) -> list[str]:
     """Return devices that are mapped though no longer open; each counts once."""
-    rows = (line.split(maxsplit=5) for line in (_lines(process / "maps") if nodes else ()))
+    rows = (line.split(maxsplit=5) for line in (_read_lines(process / "maps") if nodes else ()))
     paths = (fields[5] for fields in rows if len(fields) == 6)
     return sorted({path for path in paths if path.removeprefix("/dev/") in nodes})
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file in /proc; the kernel limits the length of each."""
     with open(path, errors="replace", newline="\n") as lines:
         yield from (line.rstrip("\n") for line in lines)
 
 
-def _head(path: Path) -> str:
+def _read_head(path: Path) -> str:
     """Return the beginning of a file in /proc; "" if it cannot be read."""
     with suppress(OSError), open(path, "rb") as file:
         return file.read(_READ_LIMIT).decode(errors="replace").strip()
     return ""
 
 
-def _describe(host: Host, pid: int, paths: list[str]) -> Process:
+def _describe_process(host: Host, pid: int, paths: list[str]) -> Process:
     directory = host.proc / str(pid)
-    arguments = _head(directory / "cmdline").strip("\0").split("\0")
-    program = Path(arguments[0]).name or _head(directory / "comm") or "?"
+    arguments = _read_head(directory / "cmdline").strip("\0").split("\0")
+    program = Path(arguments[0]).name or _read_head(directory / "comm") or "?"
     command = shlex.join(arguments) if arguments[0] else program
-    pod, container = pod_and_container(_head(directory / "cgroup"))
-    texts = (_shown(program, _PROGRAM_LIMIT), _shown(command, _COMMAND_LIMIT), _shown(paths[0]))
+    pod, container = pod_and_container(_read_head(directory / "cgroup"))
+    texts = (
+        _printable_name(program, _PROGRAM_LIMIT),
+        _printable_name(command, _COMMAND_LIMIT),
+        _printable_name(paths[0]),
+    )
     return Process(pid, *texts, len(paths), pod, container)
 
 
-def _shown(text: str, limit: int = _COMMAND_LIMIT) -> str:
+def _printable_name(text: str, limit: int = _COMMAND_LIMIT) -> str:
     """Escape and shorten an untrusted name of a process or mount, to embed in a single line."""
     text = escaped(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

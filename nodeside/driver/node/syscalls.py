@@ -78,23 +78,25 @@ class KernelSyscalls:
         self._numbers = _NUMBERS[machine]
 
     def finit_module(self, fd: int, parameters: str, timeout: float) -> None:
-        call = _prepared(self._numbers.finit_module, fd, parameters.encode(), 0)
+        call = _prepare_syscall(self._numbers.finit_module, fd, parameters.encode(), 0)
         in_child(call, timeout, keep=(fd,))
 
     def init_module(self, image: bytes, parameters: str, timeout: float) -> None:
-        call = _prepared(self._numbers.init_module, image, len(image), parameters.encode())
+        call = _prepare_syscall(self._numbers.init_module, image, len(image), parameters.encode())
         in_child(call, timeout)
 
     def delete_module(self, name: str, timeout: float) -> None:
-        in_child(_prepared(self._numbers.delete_module, name.encode(), os.O_NONBLOCK), timeout)
+        in_child(
+            _prepare_syscall(self._numbers.delete_module, name.encode(), os.O_NONBLOCK), timeout
+        )
 
     def kernel_log(self) -> str:
         import ctypes
 
         # The buffer holds plain texts; the output adds priority and time to each.
-        size = 2 * _prepared(self._numbers.syslog, _SIZE_BUFFER, None, 0)()
+        size = 2 * _prepare_syscall(self._numbers.syslog, _SIZE_BUFFER, None, 0)()
         buffer = ctypes.create_string_buffer(size)
-        length = _prepared(self._numbers.syslog, _READ_ALL, buffer, size)()
+        length = _prepare_syscall(self._numbers.syslog, _READ_ALL, buffer, size)()
         return buffer.raw[:length].decode(errors="replace")
 
 
@@ -113,7 +115,7 @@ def in_child(call: Callable[[], object], timeout: float, *, keep: Sequence[int] 
         raise DeadlinePassed(f"the kernel has not returned after {timeout:g} s") from exc
 
 
-def _prepared(number: int, *arguments: Any) -> Callable[[], int]:
+def _prepare_syscall(number: int, *arguments: Any) -> Callable[[], int]:
     """Prepare a syscall(2) with these arguments; integers are passed as long, as in the kernel.
 
     Everything that takes a lock (import, dlopen) is done here, before a fork.

@@ -29,7 +29,7 @@ class Output:
 
     def follow(self, pipe: IO[bytes]) -> None:
         """Read until nobody holds the other end."""
-        self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reader = threading.Thread(target=self._read_pipe, args=(pipe,), daemon=True)
         self._reader.start()
 
     def last_lines(self) -> str:
@@ -38,14 +38,14 @@ class Output:
             self._reader.join(_END)
         return "".join(f"\n{line}" for line in list(self._last))
 
-    def unsearched(self) -> list[str]:
+    def take_unsearched(self) -> list[str]:
         """Return the lines since the last call."""
         lines = []
         while self._unsearched:
             lines.append(self._unsearched.popleft())
         return lines
 
-    def _read(self, pipe: IO[bytes]) -> None:
+    def _read_pipe(self, pipe: IO[bytes]) -> None:
         line = bytearray()
         with pipe:
             while data := os.read(pipe.fileno(), _CHUNK):

@@ -36,17 +36,17 @@ class Running:
     processor: float = 0.0
 
 
-def mark(driver: str, service: str) -> dict[str, str]:
+def mark_variables(driver: str, service: str) -> dict[str, str]:
     """Return the variable that tells the processes of a service from others."""
     return {VARIABLE: f"{driver}/{service}"}
 
 
-def running(driver: str, service: str) -> Running:
+def find_running(driver: str, service: str) -> Running:
     """Return what runs of a service, and what it uses."""
     import psutil
 
     pids, memory, processor = [], 0, 0.0
-    for process in sorted(_processes(driver, service), key=lambda each: each.pid):
+    for process in sorted(_find_processes(driver, service), key=lambda each: each.pid):
         with suppress(psutil.Error):
             times = process.cpu_times()
             memory += process.memory_info().rss
@@ -55,7 +55,7 @@ def running(driver: str, service: str) -> Running:
     return Running(tuple(pids), memory, round(processor, 2))
 
 
-def end(
+def end_processes(
     driver: str, service: str, seconds: float, clock: Clock, *, child: int = 0
 ) -> tuple[int, ...]:
     """End all processes of a service: SIGTERM, and after some seconds SIGKILL.
@@ -68,7 +68,7 @@ def end(
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, _AFTER_KILL)):
         signalled: set[Process] = set()
         deadline = clock.now() + patience
-        while left := set(_processes(driver, service, child)):
+        while left := set(_find_processes(driver, service, child)):
             for process in left - signalled:  # also those that have been started meanwhile
                 with suppress(psutil.Error):
                     process.send_signal(number)
@@ -78,7 +78,7 @@ def end(
             clock.sleep(_PAUSE)
         else:
             return ()
-    return tuple(sorted(each.pid for each in set(_processes(driver, service, child))))
+    return tuple(sorted(each.pid for each in set(_find_processes(driver, service, child))))
 
 
 def is_of_a_service(host: Host, pid: int, driver: str) -> bool:
@@ -94,7 +94,7 @@ def is_of_a_service(host: Host, pid: int, driver: str) -> bool:
         return False
 
 
-def _processes(driver: str, service: str, child: int = 0) -> Iterator[Process]:
+def _find_processes(driver: str, service: str, child: int = 0) -> Iterator[Process]:
     """Yield what runs of a service, some of it twice. Processes that wait to be reaped do not."""
     import psutil
 

@@ -34,7 +34,7 @@ class RunningService:
         self.output = Output(service=service.name)
         self._child = process.start(
             service.command,
-            env={**service.environment, **processes.mark(driver, service.name)},
+            env={**service.environment, **processes.mark_variables(driver, service.name)},
             stdout=process.PIPE,
             stderr=process.INTO_STDOUT,
             install=f"the command of service {service.name} is a program of the driver image",
@@ -55,7 +55,7 @@ class RunningService:
     def has_ended(self) -> bool:
         code = self._child.poll()
         if code == 0 and self.service.forks:
-            return not processes.running(self._driver, self.service.name).pids
+            return not processes.find_running(self._driver, self.service.name).pids
         return code is not None
 
     def end_in_words(self) -> str:
@@ -82,14 +82,14 @@ class RunningService:
                 return f"there is no {self._file}"
             return f"{self._file} is from before its start" if now == self._file_before else ""
         if not self._said_so:
-            self._said_so = any(search(ready.log, *self.output.unsearched()))
+            self._said_so = any(search(ready.log, *self.output.take_unsearched()))
         return "" if self._said_so else f"no line of its output matches {ready.log}"
 
     def stop(self) -> None:
         """End it and every process that it has started. One stuck in the kernel is left."""
         name, seconds = self.service.name, self.service.stop_timeout_seconds
         child = self._child.pid if self._child.poll() is None else 0
-        left = processes.end(self._driver, name, seconds, self._clock, child=child)
+        left = processes.end_processes(self._driver, name, seconds, self._clock, child=child)
         if left:
             log.warning("a service does not end: stuck in the kernel", service=name, pids=left)
         self._child.poll()

@@ -60,7 +60,7 @@ class Services:
     def status(self) -> tuple[ServiceStatus, ...]:
         """Return the state of each, in the order of their start."""
         return tuple(
-            ServiceStatus(name, kept.is_ready, max(0, kept.starts - 1), _message(kept))
+            ServiceStatus(name, kept.is_ready, max(0, kept.starts - 1), _not_ready_message(kept))
             for name, kept in self._kept.items()
         )
 
@@ -77,7 +77,7 @@ class Services:
             if process is not None and process.has_ended:
                 seconds = self.clock.now() - process.started
                 words = f"ended after {seconds:.1f} s: {process.end_in_words()}"
-                self._failed(kept, words, seconds)
+                self._note_failure(kept, words, seconds)
         return self.pids != before
 
     def next_start(self) -> float:
@@ -112,7 +112,7 @@ class Services:
         """
         self.driver = driver
         for name in [name for name, kept in self._kept.items() if kept.service not in wanted]:
-            self._stop(name)
+            self._stop_service(name)
             del self._kept[name]
         for service in wanted:  # all of them have a row, whichever fails
             self._kept.setdefault(service.name, _KeptService(service))
@@ -120,14 +120,14 @@ class Services:
         self.find_ends()
         for kept in self._kept.values():
             if kept.process is None:
-                self._start(kept)
+                self._start_service(kept)
             self._await_ready(kept, stopping)
 
     def stop(self) -> None:
         """Stop all, the last one first."""
         self._stopped = tuple(kept.service for kept in self._kept.values() if kept.process)
         for name in reversed(list(self._kept)):
-            self._stop(name)
+            self._stop_service(name)
 
     def start_again(self) -> None:
         """Start what the last `stop` stopped, since the modules stay. A failure is only logged."""
@@ -145,22 +145,22 @@ class Services:
         """Note that something else holds the modules, which nothing on the node shows."""
         self._vain_until = self.clock.now() + _VAIN
 
-    def _start(self, kept: _KeptService) -> None:
+    def _start_service(self, kept: _KeptService) -> None:
         """Start it, after an end of what an earlier process has left, of ours or of one before us.
 
         Raises ServiceFailed.
         """
         service = kept.service
         if kept.problem and self.clock.now() < kept.not_before:
-            raise self._error(kept)
+            raise self._failure_error(kept)
         seconds = service.stop_timeout_seconds
-        processes.end(self.driver, service.name, seconds, self.clock)
+        processes.end_processes(self.driver, service.name, seconds, self.clock)
         log.fact("starting a service", service=service.name)
         kept.starts += 1
         try:
             kept.process = RunningService(self.driver, service, self.clock)
         except NodesideError as error:
-            raise self._failed(kept, f"cannot be started: {error}") from error
+            raise self._note_failure(kept, f"cannot be started: {error}") from error
 
     def _await_ready(self, kept: _KeptService, stopping: Callable[[], bool]) -> None:
         """Wait until it is ready. Raises ServiceFailed if it has ended, or takes too long."""
@@ -173,38 +173,38 @@ class Services:
                 raise StoppedWaiting(f"stopped while waiting for service {service.name}")
             self.find_ends()
             if kept.process is None:
-                raise self._error(kept)
+                raise self._failure_error(kept)
             if self.clock.now() >= deadline:
                 seconds = self.clock.now() - process.started
                 process.stop()
                 last = process.output.last_lines()
                 late = f"was not ready within {service.start_timeout_seconds} s: {why}{last}"
-                raise self._failed(kept, late, seconds)
+                raise self._note_failure(kept, late, seconds)
             self.clock.sleep(_LOOK)
         self.find_ends()
         if kept.process is None:
-            raise self._error(kept)
+            raise self._failure_error(kept)
         if not kept.is_ready:
             log.fact("a service is ready", service=service.name)
         kept.is_ready, kept.problem = True, ""
 
-    def _failed(self, kept: _KeptService, problem: str, ran: float = 0.0) -> ServiceFailed:
+    def _note_failure(self, kept: _KeptService, problem: str, ran: float = 0.0) -> ServiceFailed:
         """Note a failure, and when it is started again. Returns the error."""
         if ran >= _LONG:
             kept.pause = _FIRST_PAUSE
         kept.process, kept.is_ready, kept.problem = None, False, problem
         kept.not_before = self.clock.now() + kept.pause
         kept.pause = min(2 * kept.pause, _LONGEST_PAUSE)
-        return self._error(kept)
+        return self._failure_error(kept)
 
-    def _error(self, kept: _KeptService) -> ServiceFailed:
-        hints = [_hint(kept.problem), "it is started again in a moment, later each time"]
+    def _failure_error(self, kept: _KeptService) -> ServiceFailed:
+        hints = [_privilege_hint(kept.problem), "it is started again in a moment, later each time"]
         return ServiceFailed(
             f"service {kept.service.name} {kept.problem}",
             hint="; ".join(hint for hint in hints if hint),
         )
 
-    def _stop(self, name: str) -> None:
+    def _stop_service(self, name: str) -> None:
         kept = self._kept[name]
         if kept.process is not None:
             log.fact("stopping a service", service=name)
@@ -219,11 +219,11 @@ def stop_all(driver: str, services: Sequence[Service], clock: Clock | None = Non
     """
     stopped = []
     for service in reversed(services):
-        if not processes.running(driver, service.name).pids:
+        if not processes.find_running(driver, service.name).pids:
             continue
         log.fact("stopping a service", service=service.name)
         seconds = service.stop_timeout_seconds
-        left = processes.end(driver, service.name, seconds, clock or Clock())
+        left = processes.end_processes(driver, service.name, seconds, clock or Clock())
         if left:
             raise ServiceFailed(
                 f"service {service.name} does not end: stuck in the kernel: "
@@ -234,7 +234,7 @@ def stop_all(driver: str, services: Sequence[Service], clock: Clock | None = Non
     return stopped
 
 
-def _hint(problem: str) -> str:
+def _privilege_hint(problem: str) -> str:
     """Return what a container without `privileged` lacks, if that seems to be the reason."""
     if any(words in problem for words in ("Permission denied", "Operation not permitted")):
         return (
@@ -244,7 +244,7 @@ def _hint(problem: str) -> str:
     return ""
 
 
-def _message(kept: _KeptService) -> str:
+def _not_ready_message(kept: _KeptService) -> str:
     """Return why it is not ready, "" if it is."""
     if kept.is_ready:
         return ""

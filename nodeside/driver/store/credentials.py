@@ -46,17 +46,19 @@ def find_credentials(path: Path | None, host: str, repository: str = "") -> Cred
     """
     if path is None:
         return None
-    config = _read(path)
+    config = _read_file(path)
     auths = config.get("auths", {})
     if not isinstance(auths, dict):
-        raise _malformed(path, "auths is not an object")
-    best = max((key for key in auths if _fits(key, host, repository)), key=len, default=None)
+        raise _malformed_error(path, "auths is not an object")
+    best = max(
+        (key for key in auths if _fits_repository(key, host, repository)), key=len, default=None
+    )
     if best is None:
         return None
-    return _decoded(auths[best], path, best)
+    return _decode_entry(auths[best], path, best)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_file(path: Path) -> Mapping[str, Any]:
     try:
         # Files of a Secret mounted into a pod are symlinks into a versioned directory.
         with open_untrusted(Path(os.path.realpath(path)), limit=_LIMIT) as file:
@@ -70,13 +72,13 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (UntrustedFile, OSError) as exc:
         raise FetchError(f"credentials file: {exc}", reason="BadCredentials") from exc
     except (ValueError, RecursionError):
-        raise _malformed(path, "not JSON") from None  # the cause would quote the content
+        raise _malformed_error(path, "not JSON") from None  # the cause would quote the content
     if not isinstance(config, dict):
-        raise _malformed(path, "not a JSON object")
+        raise _malformed_error(path, "not a JSON object")
     return config
 
 
-def _fits(key: str, host: str, repository: str) -> bool:
+def _fits_repository(key: str, host: str, repository: str) -> bool:
     """Return whether a key of `auths` matches this host and repository."""
     scheme, separator, rest = key.partition("://")
     authority, _, path = (rest if separator else scheme).partition("/")
@@ -93,25 +95,25 @@ def _plain_host(authority: str) -> str:
     return "docker.io" if host in _DOCKER_HUB else host
 
 
-def _decoded(entry: object, path: Path, key: str) -> Credentials:
+def _decode_entry(entry: object, path: Path, key: str) -> Credentials:
     if not isinstance(entry, dict):
-        raise _malformed(path, f"the entry of {key} is not an object")
+        raise _malformed_error(path, f"the entry of {key} is not an object")
     user, password = entry.get("username", ""), entry.get("password", "")
     token = entry.get("identitytoken", "")
     if entry.get("auth"):
         try:
             pair = base64.b64decode(str(entry["auth"]), validate=True).decode()
         except ValueError:
-            raise _malformed(path, f"the auth of {key} is not base64") from None
+            raise _malformed_error(path, f"the auth of {key} is not base64") from None
         user, separator, password = pair.rstrip("\0").partition(":")
         if not separator:
-            raise _malformed(path, f"the auth of {key} is not base64 of user:password")
+            raise _malformed_error(path, f"the auth of {key} is not base64 of user:password")
     if not all(isinstance(value, str) for value in (user, password, token)):
-        raise _malformed(path, f"the entry of {key} has values that are not strings")
+        raise _malformed_error(path, f"the entry of {key} has values that are not strings")
     return Credentials(user, password, token)
 
 
-def _malformed(path: Path, problem: str) -> FetchError:
+def _malformed_error(path: Path, problem: str) -> FetchError:
     return FetchError(
         f"credentials file {path}: {problem}",
         reason="BadCredentials",

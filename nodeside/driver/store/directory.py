@@ -55,14 +55,14 @@ class DirectoryStore(Store):
         pass
 
     def describe(self, tag: str) -> Described | None:
-        archive, limit = self._archive(tag), self._options.size_limit
+        archive, limit = self._archive_path(tag), self._options.size_limit
         if not _is_there(archive):
             return None
         with open_archive(archive, limit, str(archive)) as file:
             return peek_manifest(file, limit, str(archive))
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
-        archive = self._archive(tag)
+        archive = self._archive_path(tag)
         if not _is_there(self._directory):
             return NotThere(f"no directory {self._directory}")
         if not _is_there(archive):
@@ -72,7 +72,7 @@ class DirectoryStore(Store):
         return Fetched(bundle, f"{archive} ({bundle.digest})")
 
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
-        archive = self._archive(tag)
+        archive = self._archive_path(tag)
         existing = self.describe(tag) if not overwrite else None
         if existing and (done := already_published(existing, bundle, self.where, tag)):
             return done
@@ -89,7 +89,7 @@ class DirectoryStore(Store):
         publish_bytes(_checksum_of(archive), f"{sha256}  {archive.name}\n".encode())
         return Published(self.where, tag, bundle.digest, already=False)
 
-    def _archive(self, tag: str) -> Path:
+    def _archive_path(self, tag: str) -> Path:
         return self._directory / f"{tag}.tar.gz"
 
     def _compare_checksum(self, archive: Path) -> None:
@@ -102,7 +102,7 @@ class DirectoryStore(Store):
         except (UntrustedFile, OSError) as exc:
             raise FetchError(f"cannot read {path}: {exc}") from exc
         with open_archive(archive, self._options.size_limit, str(archive)) as file:
-            actual = _digest(file, archive)
+            actual = _file_digest(file, archive)
         if expected != actual:
             raise FetchError(
                 f"{archive} has sha256 {actual}, expected {expected or f'one in {path.name}'}",
@@ -121,16 +121,16 @@ def _is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as exc:
-        raise _unreadable(path, exc) from exc
+        raise _unreadable_error(path, exc) from exc
     return True
 
 
-def _digest(file: BufferedReader, path: Path) -> str:
+def _file_digest(file: BufferedReader, path: Path) -> str:
     try:
         return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as exc:
-        raise _unreadable(path, exc) from exc
+        raise _unreadable_error(path, exc) from exc
 
 
-def _unreadable(path: Path, exc: OSError) -> FetchError:
+def _unreadable_error(path: Path, exc: OSError) -> FetchError:
     return FetchError(f"cannot read {path}: {exc.strerror}", reason="Unreadable")

@@ -51,14 +51,14 @@ class Partial:
             )
 
 
-def resumes(response: requests.Response, offset: int) -> bool:
+def starts_at(response: requests.Response, offset: int) -> bool:
     """Return whether the body starts at `offset`. A server may ignore Range and send the file."""
     if response.status_code != 206:
         return False
     return response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
 
 
-def validator(response: requests.Response) -> str:
+def range_validator(response: requests.Response) -> str:
     """Return the validator for If-Range, which detects a replaced file (RFC 9110, 13.1.5).
 
     "" if the response has no usable one.

@@ -58,16 +58,16 @@ class HttpStore(ServedStore):
         self.where = self._base
         self.confidential = address.scheme == "https"
 
-    def _authorization(self) -> BasicAuthorization | None:
+    def _make_authorization(self) -> BasicAuthorization | None:
         credentials = find_credentials(self._options.credentials_file, self._host)
         return BasicAuthorization(credentials, self._transport) if credentials else None
 
     def describe(self, tag: str) -> Described | None:
-        return self._transport.retrying(lambda: self._described(tag))
+        return self._transport.retrying(lambda: self._fetch_described(tag))
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
-        url = self._url(tag)
-        sha256, limit = self._checksum(url), self._options.size_limit
+        url = self._archive_url(tag)
+        sha256, limit = self._fetch_checksum(url), self._options.size_limit
         with download_place(to, tag) as archive:
             if not self._transport.download(url, archive, limit=limit, sha256=sha256):
                 return NotThere(f"404 for {tag}.tar.gz")
@@ -87,17 +87,17 @@ class HttpStore(ServedStore):
             hint="publish to a local directory that the server serves, or to an OCI registry",
         )
 
-    def _described(self, tag: str) -> Described | None:
-        url = self._url(tag)
+    def _fetch_described(self, tag: str) -> Described | None:
+        url = self._archive_url(tag)
         with self._transport.stream(url) as body:
             if body is None:
                 return None
             return peek_manifest(body, self._options.size_limit, url)
 
-    def _url(self, tag: str) -> str:
+    def _archive_url(self, tag: str) -> str:
         return f"{self._base}/{quote(tag, safe='')}.tar.gz"
 
-    def _checksum(self, url: str) -> str:
+    def _fetch_checksum(self, url: str) -> str:
         """Return the published sha256 of the archive at `url`, or "" if there is none.
 
         Raises FetchError if the file does not begin with a digest.

@@ -93,7 +93,7 @@ def status_error(url: str, response: requests.Response, body: bytes) -> FetchErr
     """Return the error for a response that is neither a success nor a redirect to follow."""
     status = response.status_code
     words = f"{safe_url(url)}: {status} {printable(response.reason or '')}".rstrip()
-    detail = _detail(body)
+    detail = _registry_message(body)
     message = f"{words}: {detail}" if detail else words
     if status == 401:
         hint = "pass a docker config.json with credentials for this host (--credentials-file)"
@@ -111,7 +111,7 @@ def status_error(url: str, response: requests.Response, body: bytes) -> FetchErr
     return FetchError(message, reason="HttpError")
 
 
-def _detail(body: bytes) -> str:
+def _registry_message(body: bytes) -> str:
     """Return the message from a registry's JSON errors; "" for any other body, such as HTML."""
     try:
         document = json.loads(body)

@@ -30,7 +30,7 @@ from nodeside.driver.bundle.manifest import (
     BundleError,
     Described,
     digest_of,
-    parse,
+    parse_manifest,
 )
 from nodeside.driver.store.addresses import next_address
 from nodeside.driver.store.base import (
@@ -91,30 +91,30 @@ class OciStore(ServedStore):
         self.where = str(self._repository)
         self.confidential = not insecure
 
-    def _authorization(self, *, push: bool = False) -> RegistryAuthorization:
+    def _make_authorization(self, *, push: bool = False) -> RegistryAuthorization:
         repository = self._repository
         file = self._options.credentials_file
         credentials = find_credentials(file, repository.host, repository.path)
         return RegistryAuthorization(repository, credentials, self._transport, push=push)
 
     def describe(self, tag: str) -> Described | None:
-        image = self._image(tag)
-        return self._described(image, tag) if image else None
+        image = self._fetch_image(tag)
+        return self._fetch_described(image, tag) if image else None
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
-        image = self._image(tag)
+        image = self._fetch_image(tag)
         if image is None:
             return NotThere(f"no tag {tag} there")
-        described = self._described(image, tag)
+        described = self._fetch_described(image, tag)
         accept(described)
-        limit, name = self._options.size_limit, self._name(tag)
+        limit, name = self._options.size_limit, self._image_name(tag)
         with download_place(to, tag) as archive:
-            self._download(image.layer, archive)
+            self._download_layer(image.layer, archive)
             bundle = unpack(archive, to, limit, what=name, accept=_same_as(described))
         return Fetched(bundle, f"{name} ({bundle.digest})")
 
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
-        self._transport.authorization = self._authorization(push=True)
+        self._transport.authorization = self._make_authorization(push=True)
         existing = self.describe(tag) if not overwrite else None
         if existing and (done := already_published(existing, bundle, self.where, tag)):
             return done
@@ -123,15 +123,15 @@ class OciStore(ServedStore):
             pack(bundle, archive)
             config = _blob_of(bundle.directory / MANIFEST)
             layer = _blob_of(archive)
-            self._upload(config, bundle.directory / MANIFEST)
-            self._upload(layer, archive)
+            self._upload_blob(config, bundle.directory / MANIFEST)
+            self._upload_blob(layer, archive)
         described = read_manifest(bundle.directory)
         self._put_image(_image_manifest(described, tag, config, layer), tag)
         return Published(self.where, tag, bundle.digest, already=False)
 
     # --- reading ------------------------------------------------------------------------------
 
-    def _image(self, tag: str) -> _Image | None:
+    def _fetch_image(self, tag: str) -> _Image | None:
         url = f"{self._url}/manifests/{tag}"
         reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
         if reply is None:
@@ -139,31 +139,35 @@ class OciStore(ServedStore):
         announced = reply.headers.get("Docker-Content-Digest", "")
         if _DIGEST.fullmatch(announced) and announced != digest_of(reply.body):
             raise FetchError(
-                f"{self._name(tag)}: the image manifest is not what the registry announced",
+                f"{self._image_name(tag)}: the image manifest is not what the registry announced",
                 reason="WrongDigest",
                 retryable=True,
             )
-        return _parse_image(reply.body, self._name(tag))
+        return _parse_image(reply.body, self._image_name(tag))
 
-    def _described(self, image: _Image, tag: str) -> Described:
+    def _fetch_described(self, image: _Image, tag: str) -> Described:
         url = f"{self._url}/blobs/{image.config.digest}"
         if image.config.size > MANIFEST_LIMIT:
             raise BundleError(
-                f"{self._name(tag)}: the manifest has {image.config.size} bytes, "
+                f"{self._image_name(tag)}: the manifest has {image.config.size} bytes, "
                 f"at most {MANIFEST_LIMIT} are read"
             )
         reply = self._transport.get(url, limit=MANIFEST_LIMIT)
         if reply is None:
-            raise FetchError(f"{self._name(tag)}: the registry has lost the blob of the manifest")
+            raise FetchError(
+                f"{self._image_name(tag)}: the registry has lost the blob of the manifest"
+            )
         if digest_of(reply.body) != image.config.digest:
             raise FetchError(
-                f"{self._name(tag)}: the manifest has digest {digest_of(reply.body)}, "
+                f"{self._image_name(tag)}: the manifest has digest {digest_of(reply.body)}, "
                 f"expected {image.config.digest}",
                 reason="WrongDigest",
             )
-        return Described(parse(reply.body, self._name(tag)), reply.body, image.signature)
+        return Described(
+            parse_manifest(reply.body, self._image_name(tag)), reply.body, image.signature
+        )
 
-    def _download(self, layer: _Blob, to: Path) -> None:
+    def _download_layer(self, layer: _Blob, to: Path) -> None:
         url = f"{self._url}/blobs/{layer.digest}"
         limit = self._options.size_limit
         if not self._transport.download(url, to, limit=limit, size=layer.size, sha256=layer.sha256):
@@ -171,7 +175,7 @@ class OciStore(ServedStore):
 
     # --- writing ------------------------------------------------------------------------------
 
-    def _upload(self, blob: _Blob, path: Path) -> None:
+    def _upload_blob(self, blob: _Blob, path: Path) -> None:
         url = f"{self._url}/blobs/{blob.digest}"
         if self._transport.retrying(lambda: self._transport.ask("HEAD", url)) is None:
             self._transport.retrying(lambda: self._upload_once(blob, path))
@@ -199,11 +203,11 @@ class OciStore(ServedStore):
         reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
         if reply is None or reply.body != manifest:
             raise FetchError(
-                f"{self._name(tag)}: the registry does not return what was published",
+                f"{self._image_name(tag)}: the registry does not return what was published",
                 hint="another publisher may have replaced it: publish again",
             )
 
-    def _name(self, tag: str) -> str:
+    def _image_name(self, tag: str) -> str:
         return f"{self._repository}:{tag}"
 
 
@@ -237,11 +241,11 @@ def _parse_image(data: bytes, what: str) -> _Image:
         raise BundleError(f"{what} is not a bundle: its config is of type {kind!r:.120}")
     if not isinstance(layers, list) or len(layers) != 1:
         raise BundleError(f"{what} is not a bundle: expected exactly one layer")
-    signature = _signature(image.get("annotations"), what)
-    return _Image(_descriptor(config, what), _descriptor(layers[0], what), signature)
+    signature = _decode_signature(image.get("annotations"), what)
+    return _Image(_parse_descriptor(config, what), _parse_descriptor(layers[0], what), signature)
 
 
-def _signature(annotations: Any, what: str) -> bytes:
+def _decode_signature(annotations: Any, what: str) -> bytes:
     """Return the signature from the annotations of an image manifest, b"" if there is none.
 
     Raises BundleError if it is malformed or too large.
@@ -258,7 +262,7 @@ def _signature(annotations: Any, what: str) -> bytes:
     return signature
 
 
-def _descriptor(record: Any, what: str) -> _Blob:
+def _parse_descriptor(record: Any, what: str) -> _Blob:
     digest = record.get("digest") if isinstance(record, dict) else None
     size = record.get("size") if isinstance(record, dict) else None
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):

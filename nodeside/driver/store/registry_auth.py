@@ -104,7 +104,7 @@ class RegistryAuthorization:
         realm = parameters.get("realm", "")
         self._check_realm(realm)
         scope = parameters.get("scope") or self._scope
-        self._header = f"Bearer {self._token(realm, parameters.get('service', ''), scope)}"
+        self._header = f"Bearer {self._fetch_token(realm, parameters.get('service', ''), scope)}"
         return True
 
     def _check_realm(self, realm: str) -> None:
@@ -128,16 +128,16 @@ class RegistryAuthorization:
                 reason="Unauthorized",
             )
 
-    def _token(self, realm: str, service: str, scope: str) -> str:
+    def _fetch_token(self, realm: str, service: str, scope: str) -> str:
         if self._credentials and self._credentials.identity_token:
-            return self._exchange(realm, service, scope, self._credentials.identity_token)
+            return self._exchange_token(realm, service, scope, self._credentials.identity_token)
         parts = urlsplit(realm)
         query = [*parse_qsl(parts.query), ("service", service), ("scope", scope)]
         url = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query), ""))
         headers = {"Authorization": self._credentials.basic} if self._credentials else {}
-        return self._ask("GET", url, headers, None)
+        return self._request_token("GET", url, headers, None)
 
-    def _exchange(self, realm: str, service: str, scope: str, identity: str) -> str:
+    def _exchange_token(self, realm: str, service: str, scope: str, identity: str) -> str:
         """Exchange an identity token for an access token (OAuth 2.0 refresh token grant)."""
         form = {
             "grant_type": "refresh_token",
@@ -147,9 +147,11 @@ class RegistryAuthorization:
             "refresh_token": identity,
         }
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        return self._ask("POST", realm, headers, urlencode(form).encode())
+        return self._request_token("POST", realm, headers, urlencode(form).encode())
 
-    def _ask(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> str:
+    def _request_token(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None
+    ) -> str:
         with self._transport.unauthenticated():
             reply = self._transport.ask(method, url, headers=headers, body=body, limit=_TOKEN_LIMIT)
         try:

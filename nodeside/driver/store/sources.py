@@ -121,14 +121,14 @@ def fetch_first(
     results: list[SourceResult] = []
     target = into / "bundle"
     for source in sources:
-        where = _where(source)
+        where = _source_name(source)
         try:
             with open_source(source, options) as store:
                 where = store.where
-                answer = store.fetch(wanted.tag, target, acceptance(wanted, trust))
+                answer = store.fetch(wanted.tag, target, make_acceptance(wanted, trust))
                 if isinstance(answer, Fetched):
                     inspect(answer.bundle)
-                    how = _trusted(answer.bundle, trust, confidential=store.confidential)
+                    how = _trust_reason(answer.bundle, trust, confidential=store.confidential)
                     message, origin = f"served {wanted.tag}, {how}", f"{answer.description}, {how}"
                     results.append(SourceResult(where, Answer.SERVED, message))
                     return FetchOutcome(answer.bundle, origin, tuple(results))
@@ -138,7 +138,7 @@ def fetch_first(
             raise
         except Exception as exc:
             shutil.rmtree(target, ignore_errors=True)
-            results.append(_failed(where, exc))
+            results.append(_failed_result(where, exc))
     return FetchOutcome(None, "", tuple(results))
 
 
@@ -148,7 +148,7 @@ def find_manifest(
     """Return the manifest of the wanted bundle from the first source that has it; no modules."""
     results: list[SourceResult] = []
     for source in sources:
-        where = _where(source)
+        where = _source_name(source)
         try:
             with open_source(source, options) as store:
                 where = store.where
@@ -156,15 +156,15 @@ def find_manifest(
                 if described is None:
                     results.append(SourceResult(where, Answer.NOT_THERE, f"has no {wanted.tag}"))
                     continue
-            acceptance(wanted, trust)(described)
+            make_acceptance(wanted, trust)(described)
             results.append(SourceResult(where, Answer.SERVED, f"has {wanted.tag}"))
             return ManifestOutcome(described.manifest, tuple(results))
         except Exception as exc:
-            results.append(_failed(where, exc))
+            results.append(_failed_result(where, exc))
     return ManifestOutcome(None, tuple(results))
 
 
-def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
+def make_acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
     """Return the check that a manifest has to pass, before any module is fetched."""
 
     def accept(described: Described) -> None:
@@ -183,16 +183,16 @@ def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
     return accept
 
 
-def _trusted(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
+def _trust_reason(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
     """Return why the bundle is trusted, as text. Raises the errors of `signing.verify`."""
     reasons = []
     if trust.digests:
         reasons.append("its digest is pinned")
     if trust.certificate:
-        from nodeside.driver.module.signing import verify
+        from nodeside.driver.module.signing import verify_module
 
         for module in bundle.manifest.modules:
-            verify(bundle.directory / module.file, Path(trust.certificate))
+            verify_module(bundle.directory / module.file, Path(trust.certificate))
         reasons.append(f"manifest and modules are signed by the key of {trust.certificate}")
     if reasons:
         return " and ".join(reasons)
@@ -202,7 +202,7 @@ def _trusted(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
     return "not authenticated: plain HTTP, no digest, no certificate"
 
 
-def _failed(where: str, problem: Exception) -> SourceResult:
+def _failed_result(where: str, problem: Exception) -> SourceResult:
     exc = problem if isinstance(problem, NodesideError) else Bug(problem)
     if exc is not problem:
         log.traceback(problem)
@@ -214,7 +214,7 @@ def _failed(where: str, problem: Exception) -> SourceResult:
     return SourceResult(where, answer, words, exc.retryable)
 
 
-def _where(source: PrebuiltSource) -> str:
+def _source_name(source: PrebuiltSource) -> str:
     from nodeside.http.failures import safe_url
 
     http = safe_url(source.http) if source.http else ""

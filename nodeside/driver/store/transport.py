@@ -20,7 +20,13 @@ from nodeside import __version__
 from nodeside.driver.bundle.bundle import CHUNK
 from nodeside.driver.store.addresses import check_proxy, next_address, origin, origin_to_ask
 from nodeside.driver.store.base import FetchError, FetchOptions, Store
-from nodeside.driver.store.download import Partial, announced_length, resumes, too_large, validator
+from nodeside.driver.store.download import (
+    Partial,
+    announced_length,
+    range_validator,
+    starts_at,
+    too_large,
+)
 from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
 from nodeside.errors import SystemRefused
 from nodeside.http.failures import safe_url
@@ -67,7 +73,7 @@ class ServedStore(Store):
     _transport: Transport
 
     def __enter__(self) -> Self:
-        self._transport.authorization = self._authorization()
+        self._transport.authorization = self._make_authorization()
         self._transport.__enter__()
         return self
 
@@ -75,7 +81,7 @@ class ServedStore(Store):
         self._transport.__exit__(*exc)
 
     @abstractmethod
-    def _authorization(self) -> Authorization | None:
+    def _make_authorization(self) -> Authorization | None:
         """Return the authentication for reads, None if there is none. Raises FetchError."""
 
 
@@ -108,7 +114,7 @@ class Transport:
                 raise FetchError(str(error), retryable=True) from error
             stack.callback(self.deadline.close)
             self._session = stack.enter_context(requests.Session())
-            # requests would read the whole body of a redirect; `_follow` handles redirects.
+            # requests would read the whole body of a redirect; `_follow_redirects` does not.
             setattr(self._session, "get_redirect_target", _no_redirect)  # noqa: B010
             self._session.headers.update(
                 {"User-Agent": f"nodeside/{__version__}", "Accept-Encoding": "identity"}
@@ -134,11 +140,11 @@ class Transport:
         limit: int = CHUNK,
     ) -> Reply | None:
         """Send one request without retries; None for 404. Raises FetchError for other failures."""
-        with self._opened(method, url, headers or {}, body) as response:
+        with self._open_response(method, url, headers or {}, body) as response:
             if response.status_code == 404:
                 return None
             data = bytearray()
-            for chunk in self._chunks(response, url):
+            for chunk in self._read_chunks(response, url):
                 data += chunk
                 if len(data) > limit:
                     raise too_large(url, limit)
@@ -160,7 +166,7 @@ class Transport:
             for resumes in count():
                 before = partial.size
                 try:
-                    if not self._continue(url, partial):
+                    if not self._continue_download(url, partial):
                         return False
                     break
                 except FetchError as exc:
@@ -172,9 +178,9 @@ class Transport:
     @contextmanager
     def stream(self, url: str) -> Iterator[Body | None]:
         """Yield the body of a document, read only as far as the caller needs; None for 404."""
-        with self._opened("GET", url, {}, None) as response:
+        with self._open_response("GET", url, {}, None) as response:
             exists = response.status_code != 404
-            yield Body(self._chunks(response, url, _SMALL_CHUNK)) if exists else None
+            yield Body(self._read_chunks(response, url, _SMALL_CHUNK)) if exists else None
 
     @property
     def insecure(self) -> bool:
@@ -210,31 +216,31 @@ class Transport:
             raise exc
         self.deadline.pause(pause)
 
-    def _continue(self, url: str, partial: Partial) -> bool:
+    def _continue_download(self, url: str, partial: Partial) -> bool:
         """Fetch the missing rest of a partial download; False for 404."""
         headers = {}
         if partial.size:
             headers["Range"] = f"bytes={partial.size}-"
             if partial.validator:
                 headers["If-Range"] = partial.validator
-        with self._opened("GET", url, headers, None, allowed=(416,)) as response:
+        with self._open_response("GET", url, headers, None, allowed=(416,)) as response:
             if response.status_code == 404:
                 return False
-            if not resumes(response, partial.size):
+            if not starts_at(response, partial.size):
                 partial.restart()
             if response.status_code == 416:  # the file changed, or is complete already
                 raise FetchError(f"{safe_url(url)} cannot be resumed", retryable=True)
-            partial.validator = validator(response)
+            partial.validator = range_validator(response)
             if (announced_length(response, url) or 0) + partial.size > partial.limit:
                 raise too_large(url, partial.limit)
-            for chunk in self._chunks(response, url):
+            for chunk in self._read_chunks(response, url):
                 partial.add(chunk, url)
         return True
 
     # --- one request ----------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(
+    def _open_response(
         self,
         method: str,
         url: str,
@@ -243,16 +249,16 @@ class Transport:
         allowed: tuple[int, ...] = (),
     ) -> Iterator[requests.Response]:
         """Yield a response with unread body: 2xx, 404 or one of `allowed`. Raises FetchError."""
-        response = self._follow(method, url, headers, body)
+        response = self._follow_redirects(method, url, headers, body)
         try:
             status = response.status_code
             if not 200 <= status < 300 and status not in (404, *allowed):
-                raise status_error(url, response, self._detail(response))
+                raise status_error(url, response, self._read_detail(response))
             yield response
         finally:
             response.close()
 
-    def _follow(
+    def _follow_redirects(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | Path | None
     ) -> requests.Response:
         """Follow redirects, and answer one challenge of the configured server.
@@ -266,7 +272,7 @@ class Transport:
             at_home = here == home
             if here != first:
                 request_headers.pop("Authorization", None)
-            response = self._once(method, current, request_headers, body, at_home=at_home)
+            response = self._send_once(method, current, request_headers, body, at_home=at_home)
             if response.status_code == 401 and at_home and not learned:
                 learned = True
                 if self._answer_challenge(response):
@@ -288,7 +294,7 @@ class Transport:
             stack.pop_all()
         return False
 
-    def _once(
+    def _send_once(
         self,
         method: str,
         url: str,
@@ -323,7 +329,9 @@ class Transport:
             except network_errors() as exc:
                 raise self._exchange_error(url, exc) from exc
 
-    def _chunks(self, response: requests.Response, url: str, piece: int = CHUNK) -> Iterator[bytes]:
+    def _read_chunks(
+        self, response: requests.Response, url: str, piece: int = CHUNK
+    ) -> Iterator[bytes]:
         """Yield the raw body in pieces. Raises FetchError if it ends early."""
         received, expected = 0, announced_length(response, url)
         try:
@@ -341,7 +349,7 @@ class Transport:
                 retryable=True,
             )
 
-    def _detail(self, response: requests.Response) -> bytes:
+    def _read_detail(self, response: requests.Response) -> bytes:
         """Return the first bytes of an error response; b"" if they cannot be read."""
         try:
             return bytes(next(response.raw.stream(4096, decode_content=False), b""))
@@ -364,12 +372,12 @@ class Body:
     """A readable object over the pieces of a body."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
+        self._read_chunks = chunks
         self._rest = b""
 
     def read(self, count: int) -> bytes:
         """Return at most `count` bytes; b"" at the end."""
-        data = self._rest or next(self._chunks, b"")
+        data = self._rest or next(self._read_chunks, b"")
         self._rest = data[count:]
         return data[:count]
 

@@ -70,12 +70,12 @@ class Tree:
         """
         seen: set[str] = set()
         for path in self.paths:
-            for entry in self._below(path):
+            for entry in self._entries_below(path):
                 if entry.path not in seen:
                     seen.add(entry.path)
                     if len(seen) > _ENTRIES:
                         raise UserspaceRefused(f"{path}: more than {_ENTRIES} files")
-                    self._check(entry)
+                    self._check_entry(entry)
                     yield entry
 
     def digest(self) -> str:
@@ -88,14 +88,14 @@ class Tree:
             elif entry.is_directory:
                 content = b""
             else:
-                content = self._content(place)
+                content = self._content_digest(place)
             kind = stat.S_IFMT(entry.status.st_mode)
             words = (os.fsencode(entry.path), f"{kind:o} {entry.mode:o}".encode(), content)
             for word in words:
                 total.update(len(word).to_bytes(8, "big") + word)
         return total.hexdigest()
 
-    def _below(self, path: str) -> Iterator[Entry]:
+    def _entries_below(self, path: str) -> Iterator[Entry]:
         place = self.place(path)
         try:
             yield Entry(posixpath.normpath(path), place.lstat())
@@ -113,7 +113,7 @@ class Tree:
                     inside = "/" + found.relative_to(self.root).as_posix()
                     yield Entry(inside, found.lstat())
 
-    def _check(self, entry: Entry) -> None:
+    def _check_entry(self, entry: Entry) -> None:
         mode = entry.status.st_mode
         if entry.is_link:
             self._check_link(entry)
@@ -145,7 +145,7 @@ class Tree:
         return False
 
     @staticmethod
-    def _content(place: Path) -> bytes:
+    def _content_digest(place: Path) -> bytes:
         found = hashlib.sha256()
         with disk_errors(place), place.open("rb") as file:
             while data := file.read(_CHUNK):

@@ -37,16 +37,16 @@ def _in_use(host: Host, driver: str, version: str) -> bool:
     # The path in its file system: /var, or /var/lib, may be one of its own.
     below = re.compile(re.escape(f"/userspace/{driver}/{version}") + r"(?:[/\s]|$)").search
     seen: set[str] = set()
-    for process in _processes(host):
+    for process in _list_processes(host):
         try:
             namespace = str((process / "ns/mnt").readlink())
             if namespace not in seen:
                 seen.add(namespace)
-                if any(below(line) for line in _lines(process / "mountinfo")):
+                if any(below(line) for line in _read_lines(process / "mountinfo")):
                     return True
             if any(below(str((process / name).readlink())) for name in ("exe", "cwd")):
                 return True
-            if any(below(line) for line in _lines(process / "maps")):
+            if any(below(line) for line in _read_lines(process / "maps")):
                 return True
             if any(below(str(each.readlink())) for each in (process / "fd").iterdir()):
                 return True
@@ -57,11 +57,11 @@ def _in_use(host: Host, driver: str, version: str) -> bool:
     return False
 
 
-def _processes(host: Host) -> Iterator[Path]:
+def _list_processes(host: Host) -> Iterator[Path]:
     return (each for each in host.proc.iterdir() if each.name.isdecimal())
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _read_lines(path: Path) -> Iterator[str]:
     """Yield lines. If there are too many, the last one is in use by definition."""
     with path.open(errors="replace") as file:
         for number, line in enumerate(file):

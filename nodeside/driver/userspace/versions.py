@@ -47,16 +47,16 @@ class Versions:
         with disk_errors(goal):
             self.directory.mkdir(parents=True, exist_ok=True)
             for left in self.directory.glob(f"{TEMPORARY_PREFIX}*"):
-                _remove(left)
+                _remove_version(left)
             try:
                 staging.mkdir(mode=0o755)
                 for entry in tree.entries():
-                    _copy(tree, entry, staging)
+                    _copy_entry(tree, entry, staging)
                 _finish_directories(tree, staging)
                 staging.rename(goal)
                 sync_directory(self.directory)
             except BaseException:
-                _remove(staging)
+                _remove_version(staging)
                 raise
         return True
 
@@ -71,7 +71,9 @@ class Versions:
                 temporary.unlink()
             temporary.symlink_to(digest)
             if not link.is_symlink():
-                _remove(link)  # a container runtime makes directories where a mount has no source
+                _remove_version(
+                    link
+                )  # a container runtime makes directories where a mount has no source
             temporary.replace(link)
             sync_directory(self.directory)
         return True
@@ -82,32 +84,32 @@ class Versions:
         with suppress(FileNotFoundError):
             if not at_once and self._now() - link.lstat().st_mtime < _GRACE:
                 return
-        for version in self._others(self.current):
+        for version in self._other_versions(self.current):
             if not in_use(self._host, self._driver, version.name):
                 log.fact("removing files that nothing uses", directory=version)
                 with disk_errors(version):
-                    _remove(version)
+                    _remove_version(version)
 
     def remove(self) -> None:
         """Remove all that nothing has any more: the driver leaves the node."""
         with disk_errors(self.directory):
-            _remove(self.directory / _CURRENT)
-            for version in self._others(""):
+            _remove_version(self.directory / _CURRENT)
+            for version in self._other_versions(""):
                 if in_use(self._host, self._driver, version.name):
                     log.warning("files stay: something on the node uses them", directory=version)
                 else:
-                    _remove(version)
+                    _remove_version(version)
             with suppress(OSError):  # not empty, or not there
                 self.directory.rmdir()
 
-    def _others(self, current: str) -> Iterator[Path]:
+    def _other_versions(self, current: str) -> Iterator[Path]:
         with suppress(FileNotFoundError):
             for version in sorted(self.directory.iterdir()):
                 if version.is_dir() and not version.is_symlink() and version.name != current:
                     yield version
 
 
-def _copy(tree: Tree, entry: Entry, staging: Path) -> None:
+def _copy_entry(tree: Tree, entry: Entry, staging: Path) -> None:
     """Copy an entry; a directory stays writable until its content is there."""
     goal = staging / entry.path.lstrip("/")
     goal.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +141,7 @@ def _finish_directories(tree: Tree, staging: Path) -> None:
             (staging / entry.path.lstrip("/")).chmod(entry.mode | 0o500)
 
 
-def _remove(path: Path) -> None:
+def _remove_version(path: Path) -> None:
     """Remove a version or what is left of one; first by name, so that none is half there."""
     if path.is_symlink():
         path.unlink()

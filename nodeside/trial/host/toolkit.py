@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from nodeside.driver.handoff.provide import command, provide
+from nodeside.driver.handoff.provide import provide_toolkit, sidecar_command
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
@@ -51,11 +51,11 @@ class HostToolkit:
 
     def __enter__(self) -> SharedDir:
         self.scratch.mkdir(parents=True, exist_ok=True)
-        provide(self.shared, self._python)
+        provide_toolkit(self.shared, self._python)
         layers = (self.kernel.tree, self.toolkit)
         with entrance(layers, self.scratch, {self.shared.root: "/shared"}) as enter:
             self._child = process.start(
-                [*UNPRIVILEGED, *command(Path("/shared"))],
+                [*UNPRIVILEGED, *sidecar_command(Path("/shared"))],
                 env=ENVIRONMENT,
                 stdout=self._output,
                 stderr=sys.stderr.fileno() if self._output == process.NOWHERE else self._output,

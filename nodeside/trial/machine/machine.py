@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from nodeside.driver.node.kernel_log import splats
+from nodeside.driver.node.kernel_log import find_splats
 from nodeside.errors import DeadlinePassed
 from nodeside.system import process
 from nodeside.system.process import Completed, ToolError
@@ -367,7 +367,7 @@ class Machine:
 
     def splats(self) -> tuple[str, ...]:
         """Return the head lines of the kernel's complaints; only some of very many."""
-        return tuple(_cut(splats(self.serial_log().splitlines())[:_SPLATS]))
+        return tuple(_cut(find_splats(self.serial_log().splitlines())[:_SPLATS]))
 
     @property
     def _link(self) -> MachineLink:

@@ -33,7 +33,7 @@ from cluster.model.parse import daemonset_from, revision_from
 from cluster.model.snapshot import Node, RevisionObject
 from cluster.options.unload.pod import unload_pod
 from nodeside.driver import cli
-from nodeside.driver.handoff.provide import command as provided_command
+from nodeside.driver.handoff.provide import sidecar_command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.kube.client import PodAccess
 from nodeside.protocol.labels import assigned_label

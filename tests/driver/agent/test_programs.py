@@ -116,7 +116,7 @@ class Scene:
 
     def kill(self, name: str) -> None:
         """Kill the processes of a service."""
-        for pid in processes.running("straw", name).pids:
+        for pid in processes.find_running("straw", name).pids:
             os.kill(pid, signal.SIGKILL)
 
 
@@ -376,7 +376,7 @@ def test_services_come_back_with_the_modules_of_before(scene: Scene) -> None:
         run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
         _, report = replace(run, services=current(scene)).once()
         assert report.reason == "HookFailed"
-        assert all(processes.running("straw", name).pids for name in ("first", "second"))
+        assert all(processes.find_running("straw", name).pids for name in ("first", "second"))
 
 
 def test_a_bug_does_not_make_a_driver_ready_without_its_services(
@@ -387,7 +387,7 @@ def test_a_bug_does_not_make_a_driver_ready_without_its_services(
 
     node = scene.node
     node.put_bundle(node.task())
-    monkeypatch.setattr(Services, "_start", surprised)
+    monkeypatch.setattr(Services, "_start_service", surprised)
     with up(scene) as report:
         assert (report.state, report.reason) == (State.FAILED, "Bug")
 

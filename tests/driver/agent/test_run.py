@@ -197,7 +197,7 @@ def test_a_bug_is_told_like_a_failure_that_may_pass_with_its_traceback_in_the_lo
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
-    monkeypatch.setattr(rungs, "look", surprised)
+    monkeypatch.setattr(rungs, "look_at_rung", surprised)
     node.write_driver()
 
     _, report = run_of(node).once()
@@ -372,7 +372,7 @@ def test_a_failed_driver_never_ends_the_process_and_is_tried_ever_less_often(
     assert set(node.states) == {State.FAILED}
 
 
-@pytest.mark.parametrize("where", ["run.bring_up", "resolution.resolve", "run.Journal.state"])
+@pytest.mark.parametrize("where", ["run.bring_up", "resolution.resolve_task", "run.Journal.state"])
 def test_a_bug_never_ends_the_process_and_is_tried_ever_less_often(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -653,7 +653,7 @@ def test_a_driver_that_wakes_itself_looks_a_few_times_only(
         def __init__(self, *arguments: Any, **_: Any) -> None:
             super().__init__(*arguments, uevents=lambda: events, clock=Clock(now=lambda: now))
 
-        def _sleep(self, heard_from: float, until: float | None) -> None:
+        def _await_events(self, heard_from: float, until: float | None) -> None:
             nonlocal now
             now += 1
             if now >= 60:

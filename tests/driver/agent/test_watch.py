@@ -123,9 +123,9 @@ def test_uevents_wait_until_it_was_calm_and_none_is_lost() -> None:
     with Wakeups(["edu"], uevents=lambda: queue, clock=Clock(now=lambda: now[0])) as watch:
         queue.put(Uevent("remove", "module", "edu"))
 
-        assert watch._reason(5.0, None) is None
+        assert watch._find_reason(5.0, None) is None
         now[0] = 5.0
-        assert watch._reason(5.0, None) == Reason(Why.UEVENT, "remove module edu")
+        assert watch._find_reason(5.0, None) == Reason(Why.UEVENT, "remove module edu")
 
 
 def test_a_wait_for_calm_ends_by_itself_and_uses_no_processor() -> None:

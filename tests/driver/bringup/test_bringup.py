@@ -668,7 +668,9 @@ def test_restoring_conflicts_is_asked_for_nothing_when_nothing_was_cleared(
     task = node.task()
     node.put_bundle(task)
     node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
-    monkeypatch.setattr(conflicts, "restore", lambda *_, **__: pytest.fail("nothing to restore"))
+    monkeypatch.setattr(
+        conflicts, "restore_cleared", lambda *_, **__: pytest.fail("nothing to restore")
+    )
     with pytest.raises(SequenceFailed):
         node.bring_up(task)
 

@@ -18,7 +18,7 @@ from nodeside.driver.commands import unload
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.errors import InUse, RebootRequired
-from nodeside.driver.kernel.unload import leaving
+from nodeside.driver.kernel.unload import modules_to_unload
 from nodeside.driver.ladder.exported_symbols import symvers_path
 from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock, read_loaded, write_loaded
@@ -183,7 +183,7 @@ def test_one_that_loads_while_the_one_before_leaves_notices(
     up(first)
     ready(first)
     second.put_bundle(second.task())
-    what = leaving(["straw"], None, ())
+    what = modules_to_unload(["straw"], None, ())
     with (
         neighbours.followers_gone(first.attempt(first.task()), what),
         pytest.raises(neighbours.WaitsForDriver),
@@ -283,7 +283,7 @@ def test_a_driver_after_that_no_pod_runs_is_named(
 
 def test_waiting_has_a_deadline_and_ends_at_a_signal(first: FakeNode, second: FakeNode) -> None:
     both(first, second)
-    task, what = first.task(), leaving(["straw"], None, ())
+    task, what = first.task(), modules_to_unload(["straw"], None, ())
     with hold_pod_lock(second.host, "hay", timeout=5):
         with (
             pytest.raises(StoppedWaiting, match="stopped while hay had not left"),
@@ -336,7 +336,7 @@ def test_one_that_is_about_to_load_is_waited_for(first: FakeNode, second: FakeNo
     up(second)
     second.kernel.modules.pop("hay")
     second.kernel.show()
-    task, what = first.task(), leaving(["straw"], None, ())
+    task, what = first.task(), modules_to_unload(["straw"], None, ())
     with (
         hold_lock(second.host, "hay", timeout=5),
         pytest.raises(StoppedWaiting),

@@ -20,7 +20,7 @@ from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.exported_symbols import ExportedSymbols
 from nodeside.driver.ladder.rungs import fetch_options
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.module.signing import SigningError, sign
+from nodeside.driver.module.signing import SigningError, sign_module
 from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.run_directory import clear_loaded, loaded_path
 from nodeside.driver.store.publish import publish
@@ -242,7 +242,7 @@ def test_with_a_key_configured_a_fetched_bundle_must_be_signed_by_it(
 def test_a_bundle_signed_by_the_configured_key_is_loaded(node: FakeNode, pair: Pair) -> None:
     task = node.task(signing=signing(pair))
     plain = write_bytes(node.directory / "straw.ko", module_bytes("straw"))
-    sign(plain, pair.key, pair.certificate)
+    sign_module(plain, pair.key, pair.certificate)
     node.put_bundle(task, {"straw": plain.read_bytes()})
     assert node.bring_up(task).source is Rung.CACHED
 

@@ -15,7 +15,7 @@ from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.conflicts import ConflictBuiltIn
 from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
+from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert_module
 from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
@@ -176,13 +176,13 @@ def test_a_module_that_appears_during_a_build_is_not_unloaded_by_the_roll_back(
     write(node.host.lib_modules("6.1.0-test") / "modules.builtin", "kernel/rival.ko\n")
     task = node.task(conflicts={"modules": ["rival"]}, unload={"foreign": foreign})
     node.put_bundle(task)
-    look = rungs.look
+    look = rungs.look_at_rung
 
     def meanwhile(task: Task, rung: Rung, listener: Listener) -> RungFinding:
         node.kernel.add("straw", FakeModule(taint=""))
         return look(task, rung, listener)
 
-    monkeypatch.setattr(rungs, "look", meanwhile)
+    monkeypatch.setattr(rungs, "look_at_rung", meanwhile)
     with pytest.raises(ConflictBuiltIn):
         node.bring_up(task)
 
@@ -283,7 +283,7 @@ def test_a_bug_after_the_unload_brings_everything_back(
         raise RuntimeError("a bug")
 
     def load_then_bug(items: Sequence[Insertion], loader: Loader, **_: object) -> None:
-        insert(items[0], loader)
+        insert_module(items[0], loader)
         raise RuntimeError("a bug")
 
     match where:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nodeside.driver.bundle.archive import pack, peek_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle, verify
-from nodeside.driver.bundle.manifest import BundleError, Described, canonical
+from nodeside.driver.bundle.manifest import BundleError, Described, canonical_bytes
 from nodeside.errors import ExitCode
 from tests.driver.fakes.bundles import END, sample_bundle, tar_entry, tar_of
 
@@ -182,7 +182,7 @@ def test_a_module_that_is_not_the_described_one_is_refused(bundle: Bundle, tmp_p
 
 
 def test_a_missing_module_is_named(bundle: Bundle, tmp_path: Path) -> None:
-    data = tar_entry("manifest.json", canonical(bundle.manifest))
+    data = tar_entry("manifest.json", canonical_bytes(bundle.manifest))
 
     refused(gzip.compress(data + END), tmp_path, r"modules/edu\.ko is missing")
 

@@ -16,10 +16,10 @@ from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify, write_bun
 from nodeside.driver.bundle.manifest import (
     MANIFEST_LIMIT,
     BundleError,
-    canonical,
-    describe,
-    digest,
-    parse,
+    bundle_digest,
+    canonical_bytes,
+    describe_module,
+    parse_manifest,
     same_modules,
 )
 from nodeside.driver.module.modulefile import ModuleFile
@@ -45,7 +45,7 @@ def test_what_was_written_is_read_again_and_verifies(bundle: Bundle) -> None:
 def test_the_digest_is_what_sha256sum_shows_for_the_manifest(bundle: Bundle) -> None:
     shown = hashlib.sha256((bundle.directory / "manifest.json").read_bytes()).hexdigest()
 
-    assert bundle.digest == digest(bundle.manifest) == f"sha256:{shown}"
+    assert bundle.digest == bundle_digest(bundle.manifest) == f"sha256:{shown}"
 
 
 def test_the_same_bundle_has_the_same_digest(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_manifest_of_too_many_modules_is_refused(bundle: Bundle) -> None:
     ]
 
     with pytest.raises(BundleError, match="list of modules has more than 2000"):
-        parse(json.dumps(record).encode(), "manifest.json")
+        parse_manifest(json.dumps(record).encode(), "manifest.json")
 
 
 def test_a_bundle_is_never_written_over_another(bundle: Bundle) -> None:
@@ -162,10 +162,10 @@ def test_a_directory_without_a_manifest_is_no_bundle(bundle: Bundle) -> None:
 def test_a_manifest_that_means_harm_or_nothing_is_refused(
     bundle: Bundle, change: dict[str, Any], words: str
 ) -> None:
-    record = json.loads(canonical(bundle.manifest)) | change
+    record = json.loads(canonical_bytes(bundle.manifest)) | change
 
     with pytest.raises(BundleError, match=words):
-        parse(json.dumps(record).encode(), "x.tar.gz")
+        parse_manifest(json.dumps(record).encode(), "x.tar.gz")
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_a_manifest_that_means_harm_or_nothing_is_refused(
 def test_a_module_that_means_harm_or_nothing_is_refused(
     bundle: Bundle, change: dict[str, Any], words: str
 ) -> None:
-    record = json.loads(canonical(bundle.manifest))
+    record = json.loads(canonical_bytes(bundle.manifest))
     record["modules"][0] |= change
 
     with pytest.raises(BundleError, match=words):
-        parse(json.dumps(record).encode(), "x.tar.gz")
+        parse_manifest(json.dumps(record).encode(), "x.tar.gz")
 
 
 def test_a_manifest_of_any_size_is_not_read(bundle: Bundle) -> None:
@@ -203,7 +203,7 @@ def test_a_manifest_of_any_size_is_not_read(bundle: Bundle) -> None:
 
 def test_a_manifest_that_is_nested_without_end_is_refused() -> None:
     with pytest.raises(BundleError, match="the manifest is not JSON"):
-        parse(b'{"a":' * 100_000, "x.tar.gz")
+        parse_manifest(b'{"a":' * 100_000, "x.tar.gz")
 
 
 def test_fields_that_are_newer_than_us_are_ignored_and_the_digest_covers_them(
@@ -231,7 +231,7 @@ def test_a_manifest_says_of_a_module_what_it_asks_of_a_kernel(tmp_path: Path) ->
         import_namespaces=("DMA_BUF",),
         signature=Signature(signer="vendor"),
     )
-    described = describe(module, "modules/edu.ko")
+    described = describe_module(module, "modules/edu.ko")
 
     assert described.signer == "vendor"
     assert described.imports["pci_enable_device"] == "0xdeadbeef"
@@ -254,7 +254,7 @@ def test_whatever_stands_in_a_manifest_it_is_parsed_or_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("fuzz")
-    record: Any = json.loads(canonical(sample_bundle(directory / "b").manifest))
+    record: Any = json.loads(canonical_bytes(sample_bundle(directory / "b").manifest))
     here = record
     for _ in range(data.draw(st.integers(0, 3))):
         inner = [v for v in (here.values() if isinstance(here, dict) else here) if v]
@@ -273,15 +273,15 @@ def test_whatever_stands_in_a_manifest_it_is_parsed_or_refused(
 @given(st.binary(max_size=200))
 def test_whatever_bytes_are_a_manifest_they_are_refused(data: bytes) -> None:
     with pytest.raises(BundleError):
-        parse(data, "x.tar.gz")
+        parse_manifest(data, "x.tar.gz")
 
 
 def _parsed_or_refused(data: bytes) -> None:
     try:
-        manifest = parse(data, "x.tar.gz")
+        manifest = parse_manifest(data, "x.tar.gz")
     except BundleError:
         return
-    assert parse(canonical(manifest), "again") == manifest
+    assert parse_manifest(canonical_bytes(manifest), "again") == manifest
     for file in manifest.files():
         parts = Path(file.file).parts
         assert parts[0] == "modules"

@@ -429,7 +429,7 @@ def test_a_leftover_is_nobody_elses_while_it_is_removed(
         free.append(take_lock(fd))
         os.close(fd)
 
-    monkeypatch.setattr(Cache, "_remove", removing)
+    monkeypatch.setattr(Cache, "_remove_directory", removing)
     cache.collect("edu", set())
 
     assert free == [False]

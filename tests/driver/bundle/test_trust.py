@@ -23,8 +23,8 @@ from nodeside.driver.module.signing import (
     BadSignature,
     SigningError,
     _make_message,
-    sign,
     sign_manifest,
+    sign_module,
     verify_manifest,
 )
 from nodeside.driver.node.modules import LoadedState
@@ -61,7 +61,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 def signed_module(scratch: Path, pair: Pair) -> bytes:
     """What the vendor signed once."""
     path = Path(shutil.copy(SPECIMEN, scratch / "specimen.ko"))
-    sign(path, pair.key, pair.certificate)
+    sign_module(path, pair.key, pair.certificate)
     return path.read_bytes()
 
 

@@ -28,7 +28,7 @@ def node(tmp_path: Path) -> FakeNode:
 @pytest.fixture(autouse=True)
 def no_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The questions to this machine's own compiler are left out: each takes a second."""
-    questions = tuple(q for q in doctor._QUESTIONS if q is not doctor._toolkit)
+    questions = tuple(q for q in doctor._QUESTIONS if q is not doctor._check_toolkit)
     monkeypatch.setattr(doctor, "_QUESTIONS", questions)
 
 
@@ -113,7 +113,7 @@ def test_a_shared_directory_on_a_wrong_mount_is_named(
 ) -> None:
     flags = SimpleNamespace(f_flag=flag, f_bavail=1 << 30, f_frsize=1, f_blocks=1, f_bfree=1)
     monkeypatch.setattr(os, "statvfs", lambda _: flags)
-    row = doctor._disk("shared directory", node.directory, programs=True)
+    row = doctor._check_disk("shared directory", node.directory, programs=True)
     assert (row.level.value, row.found) == ("bad", f"{node.directory} {found}")
     assert "mount it " in row.todo
 
@@ -140,7 +140,7 @@ def test_capabilities_that_are_missing_say_what_is_lost(node: FakeNode) -> None:
 def test_a_sidecar_that_lives_that_went_and_that_never_came(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._check_toolkit,))
     shared = SharedDir(node.directory / "shared")
     shared.create()
     more = ("--shared", shared.root)
@@ -155,7 +155,7 @@ def test_a_sidecar_that_lives_that_went_and_that_never_came(
 def test_a_sidecar_that_lives_but_has_no_record_of_this_boot(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._check_toolkit,))
     shared = SharedDir(node.directory / "shared")
     shared.create()
     more = ("--shared", shared.root)
@@ -174,7 +174,7 @@ def test_a_sidecar_that_lives_but_has_no_record_of_this_boot(
 def test_a_lock_of_a_sidecar_that_is_no_file_is_a_row_and_no_end(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._check_toolkit,))
     shared = SharedDir(node.directory / "shared")
     shared.create()
     shared.lock.mkdir()
@@ -186,6 +186,6 @@ def test_a_lock_of_a_sidecar_that_is_no_file_is_a_row_and_no_end(
 def test_this_machines_own_toolkit_is_asked_by_the_sidecars_own_check(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._check_toolkit,))
     found = rows(node)
     assert {"toolkit: headers", "toolkit: make", "toolkit: compiler", "toolkit: jobs"} <= set(found)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.handoff.provide import command, provide
+from nodeside.driver.handoff.provide import provide_toolkit, sidecar_command
 from nodeside.driver.module.modulefile import read_module
 from nodeside.protocol.build_job import BuildVerdict, read_message
 from nodeside.protocol.shared_directory import SharedDir
@@ -39,7 +39,7 @@ class RealSteps:
         self.image = directory / "image"
         self.message = directory / "message"
         shutil.copytree(EDU, self.image)
-        provide(self.shared, python)
+        provide_toolkit(self.shared, python)
 
     def driver_yaml(self, registry: str) -> None:
         path = self.image / "driver.yaml"
@@ -57,7 +57,7 @@ class RealSteps:
     def in_toolkit(self, verb: str) -> process.Completed:
         layers, binds = (self.disk.tree, self.toolkit), {self.shared.root: "/shared"}
         with entrance(layers, self.directory / verb, binds) as enter:
-            argv = [*UNPRIVILEGED, *command(Path("/shared"), verb)]
+            argv = [*UNPRIVILEGED, *sidecar_command(Path("/shared"), verb)]
             return process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_STEP)
 
     def in_driver_image(self, verb: str, *more: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
     """What the journal announced: state, reason and message."""
     said: list[tuple[str, str, str]] = []
-    announce = Journal._announce
+    announce = Journal._announce_report
 
     def listening(journal: Journal, report: object) -> None:
         announce(journal, report)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
         assert status is not None
         said.append((status.state.value, status.reason, status.message))
 
-    monkeypatch.setattr(Journal, "_announce", listening)
+    monkeypatch.setattr(Journal, "_announce_report", listening)
     return said
 
 
@@ -88,14 +88,14 @@ def test_the_result_is_told_before_the_next_holder_of_the_lock_can_tell_its_own(
 ) -> None:
     """A pod loads the driver again at once. Told after that, `unloaded` would end its readiness."""
     locked: list[tuple[State, bool]] = []
-    announce = Journal._announce
+    announce = Journal._announce_report
 
     def listening(journal: Journal, report: object) -> None:
         announce(journal, report)  # type: ignore[arg-type]
         assert journal.told is not None
         locked.append((journal.told.state, is_locked(node.host, "straw")))
 
-    monkeypatch.setattr(Journal, "_announce", listening)
+    monkeypatch.setattr(Journal, "_announce_report", listening)
 
     assert node.run(*words).code == 0
 

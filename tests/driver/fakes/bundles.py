@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nodeside.driver.bundle.bundle import Bundle, write_bundle
-from nodeside.driver.bundle.manifest import BundleManifest, BundleModule, canonical
+from nodeside.driver.bundle.manifest import BundleManifest, BundleModule, canonical_bytes
 from nodeside.driver.store.base import WantedBundle
 from nodeside.protocol.build_records import Toolchain
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings, bundle_key, store_tag
@@ -72,7 +72,7 @@ def sample_bundle(
         created=created,
     )
     files = {name: sources / f"{name}.ko" for name in parts}
-    return write_bundle(directory, manifest, files, signature=sign(canonical(manifest)))
+    return write_bundle(directory, manifest, files, signature=sign(canonical_bytes(manifest)))
 
 
 def tar_entry(

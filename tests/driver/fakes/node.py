@@ -22,10 +22,10 @@ from nodeside.driver.bringup.bringup import bring_up
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bundle.bundle import Bundle, write_bundle
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.bundle.manifest import BundleManifest, describe
+from nodeside.driver.bundle.manifest import BundleManifest, describe_module
 from nodeside.driver.commands import dry_run, status, unload
 from nodeside.driver.commands import load as steps
-from nodeside.driver.ladder.task import Config, Task, resolve
+from nodeside.driver.ladder.task import Config, Task, resolve_task
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.node.exports import read_exports
 from nodeside.driver.node.loaded_record import LoadedRecord
@@ -153,7 +153,7 @@ class FakeNode:
 
     def task(self, kernel: Kernel | None = None, **changes: Any) -> Task:
         self.write_driver(**changes)
-        return resolve(self.config(), kernel)
+        return resolve_task(self.config(), kernel)
 
     def source(self, text: str) -> None:
         """Another source, so that the key is another one."""
@@ -185,7 +185,7 @@ class FakeNode:
                 key=task.key,
                 kernel=task.kernel,
                 modules=tuple(
-                    describe(read_module(path), f"modules/{name}.ko")
+                    describe_module(read_module(path), f"modules/{name}.ko")
                     for name, path in paths.items()
                 ),
                 source_digest=task.source_digest,

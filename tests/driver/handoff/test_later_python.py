@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.handoff.provide import command
+from nodeside.driver.handoff.provide import sidecar_command
 from nodeside.system import process
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive
@@ -49,7 +49,7 @@ def test_python_3_14_provides_the_sidecar_once_and_runs_it(root: Path, tmp_path:
     run(root, tmp_path, *provide)
     first = {path: path.lstat().st_ino for path in shared.rglob("*")}
     run(root, tmp_path, *provide)
-    run(root, tmp_path, *command(Path("/shared"))[:-2], "--shared", "/shared", "--once")
+    run(root, tmp_path, *sidecar_command(Path("/shared"))[:-2], "--shared", "/shared", "--once")
 
     assert (shared / "python/STAMP").read_text() > "3.14"
     assert {path: path.lstat().st_ino for path in first} == first, "each time the same bytes"

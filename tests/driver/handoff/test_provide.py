@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from nodeside.driver.handoff import relocatable_python, zipapp
-from nodeside.driver.handoff.provide import command, pack, provide
+from nodeside.driver.handoff.provide import pack, provide_toolkit, sidecar_command
 from nodeside.errors import SystemRefused
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
@@ -170,11 +170,13 @@ def test_the_shared_directory_is_ready_for_a_sidecar(
     tmp_path: Path, python: Path, host: Host
 ) -> None:
     shared = SharedDir(tmp_path / "shared")
-    provide(shared, python, host=host)
+    provide_toolkit(shared, python, host=host)
     assert shared.requests.is_dir()
     assert shared.out.stat().st_mode & 0o7777 == 0o1777
     said = process.run(
-        [*command(shared.root)[:-2], "--shared", shared.root, "--once"], timeout=LONG, check=False
+        [*sidecar_command(shared.root)[:-2], "--shared", shared.root, "--once"],
+        timeout=LONG,
+        check=False,
     )
     assert said.exit_code == 0, said
     assert (shared.results / "sidecar.json").exists()
@@ -182,8 +184,8 @@ def test_the_shared_directory_is_ready_for_a_sidecar(
 
 def test_an_idle_sidecar_is_small(tmp_path: Path, python: Path, host: Host) -> None:
     shared = SharedDir(tmp_path / "shared")
-    provide(shared, python, host=host)
-    child = process.start(command(shared.root))
+    provide_toolkit(shared, python, host=host)
+    child = process.start(sidecar_command(shared.root))
     try:
         until((shared.results / "sidecar.json").exists)
         sidecar = psutil.Process(child.pid)
@@ -203,9 +205,9 @@ def test_a_program_that_was_packed_beside_python_is_what_is_provided(
         "nodeside.driver.handoff.provide.pack_python", lambda to, **_: write_stamp(to)
     )
     pack(packed)
-    monkeypatch.setattr(zipapp, "compiled", None)
+    monkeypatch.setattr(zipapp, "compile_pyc", None)
 
-    provide(shared, packed / "python", host=host)
+    provide_toolkit(shared, packed / "python", host=host)
 
     assert shared.program.read_bytes() == (packed / "toolkit.pyz").read_bytes()
     assert (shared.python / "STAMP").read_text() == "one\nboot boot-1\n"
@@ -220,9 +222,9 @@ def test_what_is_there_is_left_alone_in_the_same_boot(
     tmp_path: Path, python: Path, host: Host
 ) -> None:
     shared = SharedDir(tmp_path / "shared")
-    provide(shared, python, host=host)
+    provide_toolkit(shared, python, host=host)
     before = {path: path.lstat().st_ino for path in shared.root.rglob("*")}
-    provide(shared, python, host=host)
+    provide_toolkit(shared, python, host=host)
     assert {path: path.lstat().st_ino for path in shared.root.rglob("*")} == before
 
 
@@ -230,10 +232,10 @@ def test_a_python_of_an_earlier_boot_is_not_believed(
     tmp_path: Path, python: Path, host: Host
 ) -> None:
     shared = SharedDir(tmp_path / "shared")
-    provide(shared, python, host=host)
+    provide_toolkit(shared, python, host=host)
     (shared.python / "libs/libc.so.6").write_bytes(b"torn by a power cut")
     (host.root / "proc/sys/kernel/random/boot_id").write_text("boot-2\n")
-    provide(shared, python, host=host)
+    provide_toolkit(shared, python, host=host)
     assert (shared.python / "libs/libc.so.6").stat().st_size > 1 << 20
     assert sorted(path.name for path in shared.root.iterdir()) == [
         *("out", "python", "requests", "results", "source", "symbols", "toolkit.pyz")
@@ -248,13 +250,13 @@ def test_what_a_copy_that_was_killed_left_is_no_obstacle(
     for name in ("python", "old-python"):
         (shared.root / f".tmp-{os.getpid()}-{name}" / "libs").mkdir(parents=True)
     (shared.python / "libs").mkdir(parents=True)
-    provide(shared, python, host=host)
+    provide_toolkit(shared, python, host=host)
     assert (shared.python / "STAMP").is_file()
     assert not list(shared.root.glob(".tmp-*"))
 
 
 def test_the_argv_is_the_same_on_every_architecture() -> None:
-    assert command(Path("/shared")) == (
+    assert sidecar_command(Path("/shared")) == (
         "/shared/python/loader",
         *("--library-path", "/shared/python/libs", "/shared/python/bin/python3"),
         *("-I", "-S", "-B", "/shared/toolkit.pyz", "run", "--shared", "/shared"),

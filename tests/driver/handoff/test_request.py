@@ -18,7 +18,7 @@ from nodeside.driver.handoff.request import (
     refuse_repetition,
     request_build,
     sole_builder,
-    withdraw,
+    withdraw_request,
 )
 from nodeside.errors import Locked
 from nodeside.protocol.build_records import FailureKind
@@ -78,12 +78,12 @@ def test_an_id_whose_answer_is_still_there_is_not_used_again(shared: SharedDir) 
     """The sidecar removes the answer to a withdrawn request a moment later."""
     first = request_build(shared, wish())
     shared.publish_result(succeeded(first))
-    withdraw(shared, first.id)
+    withdraw_request(shared, first.id)
     assert request_build(shared, wish()).id == "abababababab-2"
-    withdraw(shared, first.id)
+    withdraw_request(shared, first.id)
     shared.result_path(first.id).unlink()
     shared.out_dir("abababababab-7").mkdir()
-    withdraw(shared, "abababababab-2")
+    withdraw_request(shared, "abababababab-2")
     assert request_build(shared, wish()).id == "abababababab-8"
 
 
@@ -103,7 +103,7 @@ def test_names_without_end_are_not_all_read(
     monkeypatch.setattr(request, "_NAMES_LIMIT", 10)
     for number in range(10):
         (shared.root / place / f"planted{number}").touch()
-    withdraw(shared, request_build(shared, wish()).id)
+    withdraw_request(shared, request_build(shared, wish()).id)
     (shared.root / place / "planted10").touch()
 
     with pytest.raises(UntrustedFile, match=rf"{place} has more than 10 entries") as caught:

@@ -20,7 +20,7 @@ from nodeside.driver.handoff.request import (
     RequestWithdrawn,
     ToolkitBuildFailed,
     request_build,
-    withdraw,
+    withdraw_request,
 )
 from nodeside.driver.handoff.result import (
     SidecarElsewhere,
@@ -322,7 +322,7 @@ def test_stopping_leaves_the_build_to_be_joined(shared: SharedDir) -> None:
 
 def test_a_request_that_somebody_else_withdrew_is_not_waited_for(shared: SharedDir) -> None:
     request = request_build(shared, wish())
-    withdraw(shared, request.id)
+    withdraw_request(shared, request.id)
     with pytest.raises(RequestWithdrawn, match="withdrawn by another process"):
         wait(shared, request)
 

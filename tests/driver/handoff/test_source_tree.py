@@ -11,7 +11,7 @@ import pytest
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.handoff.source import provide_source, source_digest
 from nodeside.driver.handoff.source_tree import NotSource, source_files
-from nodeside.driver.ladder.task import resolve
+from nodeside.driver.ladder.task import resolve_task
 from nodeside.protocol.bundle_key import STORE_TAG
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
@@ -288,9 +288,9 @@ def test_a_new_key_that_signs_makes_no_new_source(tmp_path: Path) -> None:
 def test_passwords_and_the_policy_of_a_cluster_are_no_source(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     node.write_driver(source={"path": "."})
-    plain = resolve(node.config()).source_digest
+    plain = resolve_task(node.config()).source_digest
     write(node.image, {"auth/config.json": '{"auths": {}}', "policy.json": "{}"})
-    assert resolve(node.config()).source_digest != plain
+    assert resolve_task(node.config()).source_digest != plain
 
     config = replace(
         node.config(),
@@ -298,7 +298,7 @@ def test_passwords_and_the_policy_of_a_cluster_are_no_source(tmp_path: Path) -> 
         policy_file=node.image / "policy.json",
     )
 
-    assert resolve(config).source_digest == plain
+    assert resolve_task(config).source_digest == plain
 
 
 def test_a_file_that_is_missing_hides_no_dangling_link(tree: Path) -> None:

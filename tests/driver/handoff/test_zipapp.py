@@ -39,7 +39,7 @@ def test_a_program_that_was_packed_is_not_compiled_again(
 ) -> None:
     packed = tmp_path / "packed.pyz"
     packed.write_bytes(zipapp.build_zipapp())
-    monkeypatch.setattr(zipapp, "compiled", None)
+    monkeypatch.setattr(zipapp, "compile_pyc", None)
 
     assert zipapp.build_zipapp(packed) == packed.read_bytes()
 
@@ -48,9 +48,11 @@ def test_a_packed_program_of_other_sources_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed, current = tmp_path / "packed.pyz", zipapp.build_zipapp()
-    sources = [(name, text.replace(b"sidecar", b"Sidecar")) for name, text in zipapp._sources()]
+    sources = [
+        (name, text.replace(b"sidecar", b"Sidecar")) for name, text in zipapp._program_sources()
+    ]
     with monkeypatch.context() as patch:
-        patch.setattr(zipapp, "_sources", lambda: iter(sources))
+        patch.setattr(zipapp, "_program_sources", lambda: iter(sources))
         packed.write_bytes(zipapp.build_zipapp())
 
     assert zipapp.build_zipapp(packed) == current
@@ -80,15 +82,15 @@ def test_a_packed_program_of_another_python_is_not_taken(
 
 
 def test_what_else_the_process_has_loaded_does_not_show_in_it() -> None:
-    before = zipapp.compiled(SOURCE, "words.py")
+    before = zipapp.compile_pyc(SOURCE, "words.py")
 
     loaded = [sys.intern("\xa7"), compiled()]
 
-    assert zipapp.compiled(SOURCE, "words.py") == before, loaded
+    assert zipapp.compile_pyc(SOURCE, "words.py") == before, loaded
 
 
 def test_this_python_reads_what_it_has_written() -> None:
-    assert marshal.loads(zipapp.marshalled(compiled())) == compiled()
+    assert marshal.loads(zipapp.marshal_code(compiled())) == compiled()
 
 
 def test_slices_among_the_constants_are_written_as_python_3_14_reads_them() -> None:
@@ -96,7 +98,7 @@ def test_slices_among_the_constants_are_written_as_python_3_14_reads_them() -> N
     constants = (None, slice(1, None, -1), ("a", slice(None, 7)))
     code = compiled().replace(co_consts=constants)
 
-    data = zipapp.marshalled(code)
+    data = zipapp.marshal_code(code)
 
     assert b":i\x01\0\0\0Ni\xff\xff\xff\xff" in data
     assert b"(\x02\0\0\0u\x01\0\0\0a:Ni\x07\0\0\0N" in data

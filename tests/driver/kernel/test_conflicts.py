@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernel.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
+from nodeside.driver.kernel.conflicts import (
+    Cleared,
+    ConflictBuiltIn,
+    clear_conflicts,
+    plan_clear,
+    restore_cleared,
+)
 from nodeside.driver.kernel.errors import InUse, UnloadFailed
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode, SystemRefused
@@ -70,11 +76,11 @@ def test_the_way_is_cleared_and_what_was_done_is_told(kernel: FakeKernel) -> Non
     bus = Bus(kernel)
     conflicts = Conflicts(modules=("dummy",), unbind=(EDU,))
 
-    cleared = clear(conflicts, kernel.loader, write=bus.write)
+    cleared = clear_conflicts(conflicts, kernel.loader, write=bus.write)
 
     assert cleared.words == ("unbound 0000:00:04.0 from other", "removed the module dummy")
     assert bus.written == [("unbind", "0000:00:04.0")]
-    assert clear(conflicts, kernel.loader, write=bus.write) == Cleared()
+    assert clear_conflicts(conflicts, kernel.loader, write=bus.write) == Cleared()
 
 
 def test_a_user_that_is_not_declared_is_named_and_nothing_is_touched(kernel: FakeKernel) -> None:
@@ -86,7 +92,9 @@ def test_a_user_that_is_not_declared_is_named_and_nothing_is_touched(kernel: Fak
     with pytest.raises(
         InUse, match="cannot remove the conflicting module videodev: it is used by uvcvideo, "
     ) as caught:
-        clear(Conflicts(modules=("videodev",), unbind=(EDU,)), kernel.loader, write=bus.write)
+        clear_conflicts(
+            Conflicts(modules=("videodev",), unbind=(EDU,)), kernel.loader, write=bus.write
+        )
 
     assert caught.value.hint == "add uvcvideo to conflicts.modules, if it may be removed"
     assert bus.written == []
@@ -98,7 +106,9 @@ def test_a_held_module_brings_the_unbound_devices_back(kernel: FakeKernel) -> No
     bus = Bus(kernel)
 
     with pytest.raises(InUse, match="dummy has 1 reference"):
-        clear(Conflicts(modules=("dummy",), unbind=(EDU,)), kernel.loader, write=bus.write)
+        clear_conflicts(
+            Conflicts(modules=("dummy",), unbind=(EDU,)), kernel.loader, write=bus.write
+        )
 
     assert bus.written == [("unbind", "0000:00:04.0"), ("drivers_probe", "0000:00:04.0")]
 
@@ -120,7 +130,7 @@ def test_what_was_removed_comes_back_if_no_process_is_left_to_remove_the_rest(
     monkeypatch.setattr(kernel, "delete_module", until_none_is_left)
 
     with pytest.raises(UnloadFailed, match="no process is left"):
-        clear(Conflicts(modules=("a", "b")), kernel.loader)
+        clear_conflicts(Conflicts(modules=("a", "b")), kernel.loader)
 
     assert set(kernel.modules) == {"a", "b"}
 
@@ -129,7 +139,7 @@ def test_a_driver_inside_the_kernel_cannot_make_room(kernel: FakeKernel) -> None
     write(kernel.host.lib_modules(RELEASE) / "modules.builtin", "kernel/net/dummy.ko\n")
 
     with pytest.raises(ConflictBuiltIn, match="dummy is built into this kernel") as caught:
-        clear(Conflicts(modules=("dummy",)), kernel.loader)
+        clear_conflicts(Conflicts(modules=("dummy",)), kernel.loader)
 
     assert caught.value.exit_code is ExitCode.REFUSED
 
@@ -140,7 +150,7 @@ def test_a_device_that_stays_bound_is_an_error(kernel: FakeKernel) -> None:
     with pytest.raises(
         SystemRefused, match=r"0000:00:04\.0 is still bound to other after the unbind"
     ):
-        clear(Conflicts(unbind=(EDU,)), kernel.loader, write=lambda path, value: None)
+        clear_conflicts(Conflicts(unbind=(EDU,)), kernel.loader, write=lambda path, value: None)
 
 
 def test_a_read_only_sysfs_is_said_so(kernel: FakeKernel) -> None:
@@ -148,7 +158,7 @@ def test_a_read_only_sysfs_is_said_so(kernel: FakeKernel) -> None:
     (kernel.host.sys / "bus/pci/drivers/other/unbind").unlink()
 
     with pytest.raises(SystemRefused, match=r"cannot write '0000:00:04\.0' to .*/unbind") as caught:
-        clear(Conflicts(unbind=(EDU,)), kernel.loader)
+        clear_conflicts(Conflicts(unbind=(EDU,)), kernel.loader)
 
     assert "mount the host's /sys read-write at /host/sys" in caught.value.hint
 
@@ -163,7 +173,7 @@ def test_what_was_cleared_is_brought_back(kernel: FakeKernel) -> None:
     bus = Bus(kernel)
     unbound = tuple(PciDevice(f"0000:00:0{n}.0", "1234", "11e8", "other") for n in (4, 5))
 
-    assert restore(Cleared(unbound, ("b", "a")), kernel.loader, write=bus.write) == ()
+    assert restore_cleared(Cleared(unbound, ("b", "a")), kernel.loader, write=bus.write) == ()
     assert list(kernel.modules) == ["a", "b"]
     assert bus.written == [("drivers_probe", "0000:00:04.0")]
 
@@ -171,6 +181,6 @@ def test_what_was_cleared_is_brought_back(kernel: FakeKernel) -> None:
 def test_what_cannot_be_brought_back_is_told(kernel: FakeKernel) -> None:
     write(kernel.host.lib_modules(RELEASE) / "modules.dep", "")
 
-    (problem,) = restore(Cleared(removed=("dummy",)), kernel.loader)
+    (problem,) = restore_cleared(Cleared(removed=("dummy",)), kernel.loader)
 
     assert "this kernel has no module dummy" in problem

@@ -11,13 +11,13 @@ import pytest
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.ladder.exported_symbols import (
     clear_symbols,
+    join_exports,
     symbols_of_loaded,
     symvers_of,
     symvers_path,
-    together,
     write_symbols,
 )
-from nodeside.driver.ladder.task import resolve
+from nodeside.driver.ladder.task import resolve_task
 from nodeside.driver.module.symvers import parse_symvers
 from nodeside.driver.node.run_directory import write_loaded
 from nodeside.errors import UsageError
@@ -64,7 +64,7 @@ def test_what_is_loaded_counts_in_this_boot_only(node: FakeNode) -> None:
     assert symbols_of_loaded(node.host, ["straw"], BOOT_ID).digest == ""
     loaded(node, given)
     found = symbols_of_loaded(node.host, ["straw", "nobody"], BOOT_ID)
-    assert found == together([(symvers_of(given), given.key)])
+    assert found == join_exports([(symvers_of(given), given.key)])
     assert symbols_of_loaded(node.host, ["straw"], "another").text == ""
     node.forget_cache()
     assert symbols_of_loaded(node.host, ["straw"], BOOT_ID) == found
@@ -75,9 +75,9 @@ def test_what_is_loaded_counts_in_this_boot_only(node: FakeNode) -> None:
 
 def test_without_crcs_the_key_tells_two_versions_apart() -> None:
     plain, bare = "0x0000beef\ta\tstraw\tEXPORT_SYMBOL\t\n", "0x00000000\ta\tm\tEXPORT_SYMBOL\t\n"
-    assert together([(plain, "one")]) == together([(plain, "two")])
-    assert together([(bare, "one")]).digest != together([(bare, "two")]).digest
-    assert together([("", "one")]).digest == ""
+    assert join_exports([(plain, "one")]) == join_exports([(plain, "two")])
+    assert join_exports([(bare, "one")]).digest != join_exports([(bare, "two")]).digest
+    assert join_exports([("", "one")]).digest == ""
 
 
 def test_the_key_of_a_driver_has_the_symbols_of_those_before_it(
@@ -94,10 +94,10 @@ def test_the_key_of_a_driver_has_the_symbols_of_those_before_it(
             bundle, modules=(dataclasses.replace(module, exports=exports),)
         )
         config = dataclasses.replace(other.config(), after=(bundle,))
-        task = resolve(config)
+        task = resolve_task(config)
         assert task.settings.symbols == task.symbols.digest != ""
         keys.add(task.key)
-        assert resolve(config).key == task.key
+        assert resolve_task(config).key == task.key
     assert len(keys) == 3
     other.write_driver(after=[])
     assert other.task().key == alone.key, "a driver alone has the key that it always had"
@@ -109,7 +109,7 @@ def test_a_bundle_of_another_driver_or_kernel_is_refused(node: FakeNode, tmp_pat
     other.write_driver()
     config = dataclasses.replace(other.config(), after=(given,))
     with pytest.raises(UsageError, match=r"straw .* not in the spec\.after of hay"):
-        resolve(config)
+        resolve_task(config)
     other.write_driver(after=["straw"])
     with pytest.raises(UsageError, match=r"the bundle of straw is for .* expected 9\.9"):
-        resolve(config, Kernel("9.9", "#1", "x86_64"))
+        resolve_task(config, Kernel("9.9", "#1", "x86_64"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.commands.bundles import target
+from nodeside.driver.commands.bundles import publish_target
 from nodeside.driver.ladder.task import OWN_BUNDLES, Task
 from nodeside.errors import UsageError
 from nodeside.spec.model import PrebuiltSource
@@ -42,7 +42,7 @@ def test_a_driver_without_such_images_looks_where_it_says(task: Task) -> None:
 
 
 def test_nothing_is_published_into_the_directory_of_an_image_unless_asked(task: Task) -> None:
-    assert target(with_prebuilt(task, IMAGE, ELSEWHERE), None) == ELSEWHERE
+    assert publish_target(with_prebuilt(task, IMAGE, ELSEWHERE), None) == ELSEWHERE
     with pytest.raises(UsageError, match="names no prebuilt sources to publish to"):
-        target(with_prebuilt(task, IMAGE), None)
-    assert target(with_prebuilt(task, IMAGE), "./prebuilt").directory == "./prebuilt"
+        publish_target(with_prebuilt(task, IMAGE), None)
+    assert publish_target(with_prebuilt(task, IMAGE), "./prebuilt").directory == "./prebuilt"

@@ -21,8 +21,8 @@ from nodeside.driver.ladder.plan import (
     Use,
     WantedDriver,
     climb,
-    occupant,
-    replacement,
+    decide_replacement,
+    find_occupant,
 )
 from nodeside.driver.node.loaded_record import LoadedModule, LoadedRecord
 from nodeside.driver.node.modules import LoadedState
@@ -239,9 +239,9 @@ def test_without_a_record_an_unreadable_parameter_is_no_proof() -> None:
 def test_whose_module_is_in_the_way() -> None:
     ours = Observed(in_kernel(), record(), ())
     foreign = Observed(in_kernel("zz"), record(), ())
-    assert occupant(Observed({})) is Occupant.NOBODY
-    assert occupant(ours) is Occupant.OURS
-    assert occupant(foreign) is Occupant.FOREIGN
+    assert find_occupant(Observed({})) is Occupant.NOBODY
+    assert find_occupant(ours) is Occupant.OURS
+    assert find_occupant(foreign) is Occupant.FOREIGN
 
 
 EXPECTED = {
@@ -266,6 +266,6 @@ def test_every_combination_has_one_decision(
         for pattern, decision in EXPECTED.items()
         if all(want is None or want is got for want, got in zip(pattern, row, strict=True))
     ]
-    decision, why = replacement(*row)
+    decision, why = decide_replacement(*row)
     assert [decision] == rules
     assert bool(why) == (decision in (Replacement.AFTER_REBOOT, Replacement.REFUSE))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodeside.driver.ladder import variants
-from nodeside.driver.ladder.variants import build_for, fits
+from nodeside.driver.ladder.variants import build_for, fits_kernels
 from nodeside.errors import SystemRefused
 from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec.model import Build, Kernels, Variant
@@ -46,7 +46,7 @@ ODD = "next-20260101"
     ],
 )
 def test_a_kernel_fits_by_release_and_by_version(when: Kernels, fitting: set[str]) -> None:
-    assert {release for release in (RHEL, UBUNTU, ODD) if fits(when, release)} == fitting
+    assert {release for release in (RHEL, UBUNTU, ODD) if fits_kernels(when, release)} == fitting
 
 
 def test_the_first_variant_that_fits_replaces_what_it_has() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.module.modulefile import ModuleFile, read_module, read_modules
-from nodeside.driver.module.signing import sign, verify
-from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers
+from nodeside.driver.module.signing import sign_module, verify_module
+from nodeside.driver.module.symvers import KernelSymbol, compare_symbols, parse_symvers
 from nodeside.system.process import run
 from nodeside.trial.architecture import ARM64
 from nodeside.trial.machine.kernel_disk import KernelDisk
@@ -122,8 +122,8 @@ def test_exports_are_those_of_the_kernels_module_symvers(
 def test_every_module_fits_the_kernel_it_came_with(
     modules: dict[str, ModuleFile], symbols: dict[str, KernelSymbol]
 ) -> None:
-    assert compare(list(modules.values()), symbols) == ()
-    assert [m.path.name for m in modules.values() if compare([m], symbols)] == []
+    assert compare_symbols(list(modules.values()), symbols) == ()
+    assert [m.path.name for m in modules.values() if compare_symbols([m], symbols)] == []
 
 
 def test_no_module_of_one_flavour_fits_by_its_layout_alone(
@@ -132,7 +132,9 @@ def test_no_module_of_one_flavour_fits_by_its_layout_alone(
     changed = {**symbols, "module_layout": symbols["module_layout"]._replace(crc=1)}
 
     for module in modules.values():
-        assert [mismatch.symbol for mismatch in compare([module], changed)] == ["module_layout"]
+        assert [mismatch.symbol for mismatch in compare_symbols([module], changed)] == [
+            "module_layout"
+        ]
 
 
 @pytest.mark.parametrize("hash", ["sha256", "sha512"])
@@ -144,11 +146,11 @@ def test_our_signature_is_byte_for_byte_that_of_the_kernels_own_tool(
     pair = make_pair(tmp_path, "Acme module key")
     ours, theirs = (Path(shutil.copy(SPECIMEN, tmp_path / name)) for name in ("a.ko", "b.ko"))
 
-    sign(ours, pair.key, pair.certificate, hash)
+    sign_module(ours, pair.key, pair.certificate, hash)
     tools.run(tool, hash, pair.key, pair.certificate, theirs)
 
     assert ours.read_bytes() == theirs.read_bytes()
-    verify(theirs, pair.certificate)
+    verify_module(theirs, pair.certificate)
     assert (
         differences(read_module(ours), tools.modinfo([ours])[ours], tools.modversions(ours)) == []
     )
@@ -166,4 +168,4 @@ def test_signature_by_key_id_of_the_kernels_tool_verifies(
     signature = read_module(module).signature
     assert signature is not None
     assert signature.by_key_id
-    verify(module, pair.certificate)
+    verify_module(module, pair.certificate)

@@ -19,15 +19,15 @@ from nodeside.driver.module.signature import (
     TRAILER,
     Appended,
     Signature,
-    describe,
+    describe_signature,
     find_appended,
 )
 from nodeside.driver.module.signing import (
     SigningError,
     kernel_hash,
     read_certificate,
-    sign,
-    verify,
+    sign_module,
+    verify_module,
 )
 from nodeside.system.host import Host
 from nodeside.system.process import ToolMissing, run
@@ -35,7 +35,7 @@ from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 
 
 def read_signature(data: bytes) -> Signature | None:
-    return describe(find_appended(io.BytesIO(data), "module"))
+    return describe_signature(find_appended(io.BytesIO(data), "module"))
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def module(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_signed_module_verifies_and_says_who_signed_it(module: Path, acme: Pair) -> None:
     module.chmod(0o640)
-    sign(module, acme.key, acme.certificate, "sha512")
+    sign_module(module, acme.key, acme.certificate, "sha512")
 
-    verify(module, acme.certificate)
+    verify_module(module, acme.certificate)
     signature = read_module(module).signature
     assert signature == read_signature(module.read_bytes())
     assert signature is not None
@@ -72,7 +72,7 @@ def test_signed_module_verifies_and_says_who_signed_it(module: Path, acme: Pair)
 @pytest.mark.slow
 def test_signing_does_not_change_what_the_module_is(module: Path, acme: Pair) -> None:
     before = read_module(module)
-    sign(module, acme.key, acme.certificate)
+    sign_module(module, acme.key, acme.certificate)
     after = read_module(module)
 
     assert (after.build_id, after.imports) == (before.build_id, before.imports)
@@ -81,26 +81,26 @@ def test_signing_does_not_change_what_the_module_is(module: Path, acme: Pair) ->
 
 @pytest.mark.slow
 def test_signing_again_replaces_the_signature(module: Path, acme: Pair, other: Pair) -> None:
-    sign(module, other.key, other.certificate, "sha256")
+    sign_module(module, other.key, other.certificate, "sha256")
     size = module.stat().st_size
-    sign(module, acme.key, acme.certificate, "sha256")
+    sign_module(module, acme.key, acme.certificate, "sha256")
     first = module.read_bytes()
-    sign(module, acme.key, acme.certificate, "sha256")
+    sign_module(module, acme.key, acme.certificate, "sha256")
 
     assert module.read_bytes() == first
     assert module.read_bytes().count(MARKER) == 1
     assert abs(module.stat().st_size - size) < 20
-    verify(module, acme.certificate)
+    verify_module(module, acme.certificate)
 
 
 @pytest.mark.slow
 def test_der_certificate_is_as_good_as_pem(module: Path, acme: Pair, tmp_path: Path) -> None:
     der = tmp_path / "certificate.der"
     run(["openssl", "x509", "-in", acme.certificate, "-outform", "DER", "-out", der], timeout=10)
-    sign(module, acme.key, der)
+    sign_module(module, acme.key, der)
 
-    verify(module, der)
-    verify(module, acme.certificate)
+    verify_module(module, der)
+    verify_module(module, acme.certificate)
     assert read_certificate(der).digest == read_certificate(acme.certificate).digest
     assert read_certificate(der).digest == hashlib.sha256(der.read_bytes()).hexdigest()
 
@@ -109,9 +109,9 @@ def test_key_and_certificate_in_one_file_work(module: Path, acme: Pair, tmp_path
     both = tmp_path / "signing_key.pem"
     both.write_bytes(acme.key.read_bytes() + acme.certificate.read_bytes())
     both.chmod(0o600)
-    sign(module, both, both)
+    sign_module(module, both, both)
 
-    verify(module, both)
+    verify_module(module, both)
 
 
 def test_elliptic_keys_sign_too(module: Path, tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_elliptic_keys_sign_too(module: Path, tmp_path: Path) -> None:
          "-keyout", pair.key, "-out", pair.certificate],
         timeout=60,
     )  # fmt: skip
-    sign(module, pair.key, pair.certificate, "sha384")
+    sign_module(module, pair.key, pair.certificate, "sha384")
 
-    verify(module, pair.certificate)
+    verify_module(module, pair.certificate)
 
 
 def test_certificate_says_its_names_and_ids(acme: Pair) -> None:
@@ -146,14 +146,14 @@ def test_certificate_says_its_names_and_ids(acme: Pair) -> None:
 
 def test_unsigned_module_does_not_verify(module: Path, acme: Pair) -> None:
     with pytest.raises(SigningError, match=r"not signed; expected a signature by Acme module key"):
-        verify(module, acme.certificate)
+        verify_module(module, acme.certificate)
 
 
 def test_signature_by_another_key_names_both(module: Path, acme: Pair, other: Pair) -> None:
-    sign(module, other.key, other.certificate)
+    sign_module(module, other.key, other.certificate)
 
     with pytest.raises(SigningError, match=r"signed by Other key \(key id .*expected Acme module"):
-        verify(module, acme.certificate)
+        verify_module(module, acme.certificate)
 
 
 @pytest.mark.slow
@@ -162,41 +162,41 @@ def test_forged_certificate_with_the_same_names_does_not_verify(
 ) -> None:
     serial = "0x" + read_certificate(acme.certificate).serial
     forged = make_pair(tmp_path, "Acme module key", "-set_serial", serial)
-    sign(module, forged.key, forged.certificate)
+    sign_module(module, forged.key, forged.certificate)
 
     with pytest.raises(SigningError, match="its signature by Acme module key is wrong"):
-        verify(module, acme.certificate)
+        verify_module(module, acme.certificate)
 
 
 def test_copy_of_a_module_is_where_what_killed_processes_left_is_removed(
     module: Path, acme: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sign(module, acme.key, acme.certificate)
+    sign_module(module, acme.key, acme.certificate)
     copies: list[str] = []
 
     def looking(content: Path, *_: object) -> None:
         copies.append(content.parent.name)
 
     monkeypatch.setattr("nodeside.driver.module.signing._verify_message", looking)
-    verify(module, acme.certificate)
+    verify_module(module, acme.certificate)
 
     assert [copy.startswith("nodeside-scratch-signing-") for copy in copies] == [True]
 
 
 @pytest.mark.parametrize("place", [100, 5000])
 def test_changed_module_does_not_verify(module: Path, acme: Pair, place: int) -> None:
-    sign(module, acme.key, acme.certificate)
+    sign_module(module, acme.key, acme.certificate)
     data = bytearray(module.read_bytes())
     data[place] ^= 1
     module.write_bytes(data)
 
     with pytest.raises(SigningError, match="the module was changed after it was signed"):
-        verify(module, acme.certificate)
+        verify_module(module, acme.certificate)
 
 
 def test_key_of_another_certificate_is_refused(module: Path, acme: Pair, other: Pair) -> None:
     with pytest.raises(SigningError, match=r"other.*does not belong to the certificate .*Acme"):
-        sign(module, other.key, acme.certificate)
+        sign_module(module, other.key, acme.certificate)
     assert module.read_bytes() == SPECIMEN.read_bytes()
 
 
@@ -210,15 +210,15 @@ def test_encrypted_key_is_said_to_be_encrypted(
     run([*argv, "-in", acme.key, "-out", locked], timeout=10)
 
     with pytest.raises(SigningError, match=r"locked.key is encrypted; nodeside needs") as info:
-        sign(module, locked, acme.certificate)
+        sign_module(module, locked, acme.certificate)
     assert info.value.hint.startswith("openssl pkey -in ")
 
 
 def test_missing_key_and_certificate_are_named(module: Path, acme: Pair, tmp_path: Path) -> None:
     with pytest.raises(SigningError, match=r"cannot read the key .*no.key: No such file"):
-        sign(module, tmp_path / "no.key", acme.certificate)
+        sign_module(module, tmp_path / "no.key", acme.certificate)
     with pytest.raises(SigningError, match=r"cannot read the certificate .*no.pem: No such file"):
-        sign(module, acme.key, tmp_path / "no.pem")
+        sign_module(module, acme.key, tmp_path / "no.pem")
 
 
 def test_files_that_are_neither_key_nor_certificate(
@@ -227,16 +227,16 @@ def test_files_that_are_neither_key_nor_certificate(
     wrong = tmp_path / "wrong"
     wrong.write_text("hello")
     with pytest.raises(SigningError, match=r"wrong: expected a private key in PEM"):
-        sign(module, wrong, acme.certificate)
+        sign_module(module, wrong, acme.certificate)
     with pytest.raises(SigningError, match=r"wrong: expected an X.509 certificate in PEM or DER"):
-        sign(module, acme.key, wrong)
+        sign_module(module, acme.key, wrong)
     with pytest.raises(SigningError, match=r"the PEM file has no CERTIFICATE block"):
-        sign(module, acme.key, acme.key)
+        sign_module(module, acme.key, acme.key)
 
 
 def test_unknown_hash_lists_the_known_ones(module: Path, acme: Pair) -> None:
     with pytest.raises(SigningError, match="unknown hash 'crc32': expected one of sha1, sha224,"):
-        sign(module, acme.key, acme.certificate, "crc32")
+        sign_module(module, acme.key, acme.certificate, "crc32")
 
 
 def test_key_that_everybody_may_read_is_warned_about(
@@ -246,7 +246,7 @@ def test_key_that_everybody_may_read_is_warned_about(
     shutil.copy(acme.key, open_key)
     open_key.chmod(0o644)
     with caplog.at_level(logging.WARNING, "nodeside"):
-        sign(module, open_key, acme.certificate)
+        sign_module(module, open_key, acme.certificate)
 
     assert "every user can read the signing key" in caplog.text
 
@@ -256,7 +256,7 @@ def test_missing_openssl_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing, match="cannot start openssl") as info:
-        sign(module, acme.key, acme.certificate)
+        sign_module(module, acme.key, acme.certificate)
     assert info.value.hint == "install openssl in the driver image: apt-get install openssl"
 
 
@@ -267,7 +267,7 @@ def test_compressed_module_is_not_signed(tmp_path: Path, acme: Pair) -> None:
     path.write_bytes(gzip.compress(SPECIMEN.read_bytes()))
 
     with pytest.raises(NotAModule, match="not a plain kernel module") as info:
-        sign(path, acme.key, acme.certificate)
+        sign_module(path, acme.key, acme.certificate)
     assert "decompress it first" in info.value.hint
 
 
@@ -290,7 +290,7 @@ def test_endless_signatures_are_a_mistake_of_the_file(module: Path, acme: Pair) 
     for _ in range(9):
         module.write_bytes(module.read_bytes() + appended(b"x").removeprefix(b"\x7fELF"))
     with pytest.raises(NotAModule, match="more than 8 consecutive signatures"):
-        sign(module, acme.key, acme.certificate)
+        sign_module(module, acme.key, acme.certificate)
 
 
 def test_message_that_nobody_understands_names_no_signer() -> None:
@@ -307,7 +307,7 @@ def test_bare_data_is_not_signed() -> None:
 @pytest.fixture(scope="module")
 def message(acme: Pair, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = Path(shutil.copy(SPECIMEN, tmp_path_factory.mktemp("fuzz") / "specimen.ko"))
-    sign(path, acme.key, acme.certificate)
+    sign_module(path, acme.key, acme.certificate)
     data = path.read_bytes()
     return data[len(SPECIMEN.read_bytes()) : -len(MARKER) - TRAILER.size]
 
@@ -319,7 +319,7 @@ def test_damaged_message_is_survived(message: bytes, data: st.DataObject) -> Non
         st.lists(st.tuples(st.integers(0, 170), st.integers(0, 255)), min_size=1, max_size=6)
     ):
         damaged[place] = value
-    found = describe(Appended(0, 2, bytes(damaged)))
+    found = describe_signature(Appended(0, 2, bytes(damaged)))
 
     assert isinstance(found, Signature)
 
@@ -351,7 +351,7 @@ def test_hash_is_that_of_an_in_tree_module_where_there_is_no_configuration(
 ) -> None:
     tree = tmp_path / "lib/modules/6.1.0/kernel"
     tree.mkdir(parents=True)
-    sign(Path(shutil.copy(SPECIMEN, tree / "a.ko")), acme.key, acme.certificate, "sha512")
+    sign_module(Path(shutil.copy(SPECIMEN, tree / "a.ko")), acme.key, acme.certificate, "sha512")
 
     assert kernel_hash(Host(tmp_path), "6.1.0") == "sha512"
 

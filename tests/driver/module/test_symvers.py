@@ -12,7 +12,7 @@ from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.symvers import (
     KernelSymbol,
     MalformedSymvers,
-    compare,
+    compare_symbols,
     parse_symvers,
 )
 from tests.driver.fakes.hostile import only_our_errors
@@ -133,15 +133,18 @@ KERNEL = {
 
 
 def whys(*modules: ModuleFile) -> list[str]:
-    return [f"{m.module}: {m.symbol} {m.why}" for m in compare(modules, KERNEL)]
+    return [f"{m.module}: {m.symbol} {m.why}" for m in compare_symbols(modules, KERNEL)]
 
 
 def test_module_whose_symbols_all_fit_has_no_mismatch() -> None:
-    assert compare([module(imports={"module_layout": 1, "printk": 2, "secret": 3})], KERNEL) == ()
+    assert (
+        compare_symbols([module(imports={"module_layout": 1, "printk": 2, "secret": 3})], KERNEL)
+        == ()
+    )
 
 
 def test_other_crc_is_named_with_both_numbers() -> None:
-    mismatch = compare([module(imports={"printk": 0x99})], KERNEL)[0]
+    mismatch = compare_symbols([module(imports={"printk": 0x99})], KERNEL)[0]
 
     assert mismatch.symbol == "printk"
     assert mismatch.why == "has CRC 0x00000002 in this kernel, not 0x00000099"
@@ -201,5 +204,5 @@ def test_symbols_of_sibling_modules_satisfy() -> None:
 def test_kernel_without_crcs_is_compared_by_names() -> None:
     kernel = {"printk": KernelSymbol("printk", 0, "vmlinux", "EXPORT_SYMBOL")}
 
-    assert compare([module(imports={"printk": 77})], kernel) == ()
-    assert compare([module(imports={"gone": None})], kernel) != ()
+    assert compare_symbols([module(imports={"printk": 77})], kernel) == ()
+    assert compare_symbols([module(imports={"gone": None})], kernel) != ()

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.node.kernel_log import KernelLog, Mark, after, parse_kmsg, parse_syslog, splats
+from nodeside.driver.node.kernel_log import (
+    KernelLog,
+    Mark,
+    find_splats,
+    lines_after,
+    parse_kmsg,
+    parse_syslog,
+)
 from tests.driver.fakes.kernel import FakeKernel, write
 
 WARNING = """\
@@ -163,20 +170,20 @@ def test_a_mark_in_an_empty_log_is_its_beginning(kernel: FakeKernel) -> None:
 def test_without_times_the_last_of_equal_places_counts() -> None:
     mark = Mark(("up", "edu: probe"))
 
-    assert after(mark, ["up", "edu: probe", "x", "up", "edu: probe", "new"]).lines == ("new",)
-    assert after(mark, ["up", "edu: probe", "edu: probe"]).lines == ("edu: probe",)
+    assert lines_after(mark, ["up", "edu: probe", "x", "up", "edu: probe", "new"]).lines == ("new",)
+    assert lines_after(mark, ["up", "edu: probe", "edu: probe"]).lines == ("edu: probe",)
 
 
 def test_a_marked_line_that_was_continued_later_is_found() -> None:
-    assert after(Mark(("a", "link is")), ["a", "link is up", "new"]).lines == ("new",)
+    assert lines_after(Mark(("a", "link is")), ["a", "link is up", "new"]).lines == ("new",)
 
 
 def test_the_oldest_marked_lines_may_be_overwritten() -> None:
-    assert after(Mark(("a", "b", "c")), ["c", "d", "e"]).lines == ("d", "e")
+    assert lines_after(Mark(("a", "b", "c")), ["c", "d", "e"]).lines == ("d", "e")
 
 
 def test_a_mark_that_was_overwritten_is_said_and_what_is_there_is_returned() -> None:
-    excerpt = after(Mark(("gone",)), ["d", "e"])
+    excerpt = lines_after(Mark(("gone",)), ["d", "e"])
 
     assert excerpt.lines == ("d", "e")
     assert "has wrapped or was cleared" in excerpt.note
@@ -215,22 +222,22 @@ def test_kmsg_records_have_the_form_of_syslog_lines() -> None:
 
 @pytest.mark.parametrize("line", SPLATS)
 def test_a_complaint_of_the_kernel_is_a_splat(line: str) -> None:
-    assert splats([line]) == (line.split("] ", 1)[-1] if line.startswith("[") else line,)
+    assert find_splats([line]) == (line.split("] ", 1)[-1] if line.startswith("[") else line,)
 
 
 @pytest.mark.parametrize("line", NO_SPLATS)
 def test_words_that_only_look_like_one_are_no_splat(line: str) -> None:
-    assert splats([line]) == ()
+    assert find_splats([line]) == ()
 
 
 def test_a_splat_with_its_call_trace_counts_once() -> None:
-    assert splats(WARNING.splitlines()) == (
+    assert find_splats(WARNING.splitlines()) == (
         "WARNING: CPU: 0 PID: 221 at /build/edu.c:77 edu_probe+0x1f/0x60 [edu]",
     )
 
 
 def test_a_call_trace_without_a_known_head_counts() -> None:
-    assert splats(DUMP.splitlines()) == ("Call Trace:",)
+    assert find_splats(DUMP.splitlines()) == ("Call Trace:",)
 
 
 def test_somebody_who_runs_out_of_memory_is_no_splat_whatever_he_is_called() -> None:
@@ -239,11 +246,11 @@ def test_somebody_who_runs_out_of_memory_is_no_splat_whatever_he_is_called() -> 
             "".join(f"{line[:15]}{part}\n" for part in line[15:].split("\n"))
             for line in (row.replace("stress", name) for row in OUT_OF_MEMORY.splitlines())
         )
-        assert splats(text.splitlines()) == ()
+        assert find_splats(text.splitlines()) == ()
 
 
 def test_a_splat_after_somebody_ran_out_of_memory_is_found() -> None:
-    assert splats([*OUT_OF_MEMORY.splitlines(), *WARNING.splitlines()]) == (
+    assert find_splats([*OUT_OF_MEMORY.splitlines(), *WARNING.splitlines()]) == (
         "WARNING: CPU: 0 PID: 221 at /build/edu.c:77 edu_probe+0x1f/0x60 [edu]",
     )
 
@@ -253,7 +260,9 @@ def test_a_splat_after_somebody_ran_out_of_memory_is_found() -> None:
 def test_no_name_of_a_process_makes_a_splat(name: str, message: str) -> None:
     said = message.format(name, file=FILE)
 
-    assert splats([f"[  489.609815] {said}", "[  489.609853] Code: e1 ff ff ff c3 66 2e"]) == ()
+    assert (
+        find_splats([f"[  489.609815] {said}", "[  489.609853] Code: e1 ff ff ff c3 66 2e"]) == ()
+    )
 
 
 # Two processes that crash one after the other, and one with a file whose name has a line feed.
@@ -269,7 +278,7 @@ FORGED_TRACES = [
 
 @pytest.mark.parametrize("said", FORGED_TRACES)
 def test_no_two_names_of_processes_make_a_call_trace(said: list[str]) -> None:
-    assert splats([f"[  100.{n:06d}] {text}" for n, text in enumerate(said)]) == ()
+    assert find_splats([f"[  100.{n:06d}] {text}" for n, text in enumerate(said)]) == ()
 
 
 def test_a_frame_after_a_line_feed_in_a_name_is_none() -> None:
@@ -280,7 +289,7 @@ def test_a_frame_after_a_line_feed_in_a_name_is_none() -> None:
         " dump_stack_lvl+0x4/0x5c",
     ]
 
-    assert splats([f"[  100.000001] {text}" for text in first]) == ()
+    assert find_splats([f"[  100.000001] {text}" for text in first]) == ()
 
 
 @pytest.mark.parametrize(
@@ -296,14 +305,16 @@ def test_a_frame_after_a_line_feed_in_a_name_is_none() -> None:
 def test_a_frame_of_any_machine_belongs_to_a_call_trace(frame: str) -> None:
     lines = ["[  160.000042] Call Trace:", f"[  160.000061] {frame}"]
 
-    assert splats(lines) == ("Call Trace:",)
+    assert find_splats(lines) == ("Call Trace:",)
 
 
 def test_a_call_trace_of_which_some_frames_came_in_one_microsecond_counts() -> None:
     frames = [" <TASK>", " dump_stack_lvl+0x44/0x5c", " sysfs_warn_dup.cold+0x17/0x24"]
     lines = [f"[  160.000042] {text}" for text in ("Call Trace:", *frames)]
 
-    assert splats([*lines, "[  160.000043]  sysfs_create_dir_ns+0xbe/0xd0"]) == ("Call Trace:",)
+    assert find_splats([*lines, "[  160.000043]  sysfs_create_dir_ns+0xbe/0xd0"]) == (
+        "Call Trace:",
+    )
 
 
 @pytest.mark.parametrize("forged", [*SPLATS, *DUMP.splitlines(), *WARNING.splitlines()])
@@ -318,7 +329,7 @@ def test_what_follows_a_line_feed_in_a_name_is_no_line_of_the_kernel(forged: str
         " f+0x1/0x2",
     ]
 
-    assert splats([time + line for line in lines]) == ()
+    assert find_splats([time + line for line in lines]) == ()
 
 
 def test_a_form_feed_in_a_name_ends_no_line() -> None:
@@ -351,7 +362,7 @@ def test_what_moves_a_cursor_is_made_visible(kernel: FakeKernel) -> None:
 
 
 def test_where_the_kernel_keeps_no_times_each_line_counts() -> None:
-    assert splats(["edu: up", "BUG: unable to handle page fault for address: 0"]) == (
+    assert find_splats(["edu: up", "BUG: unable to handle page fault for address: 0"]) == (
         "BUG: unable to handle page fault for address: 0",
     )
 
@@ -364,4 +375,4 @@ def test_a_splat_of_which_each_head_came_in_one_microsecond_with_a_line_before_i
         "[   12.000002] Call Trace:",
         "[   12.000003] ---[ end trace 0000000000000000 ]---",
     ]
-    assert splats(lines) == ("------------[ cut here ]------------",)
+    assert find_splats(lines) == ("------------[ cut here ]------------",)

@@ -135,7 +135,7 @@ def test_a_later_one_that_may_start_waits_for_an_earlier_one_that_may_not(tmp_pa
         fifo.write_text("end\n")
         until(services.find_ends)
         assert services.next_start() == pause
-    [pid] = set(processes.running(DRIVER, "second").pids)
+    [pid] = set(processes.find_running(DRIVER, "second").pids)
     os.kill(pid, signal.SIGKILL)
     until(services.find_ends)
     now += 2.0
@@ -155,7 +155,7 @@ def test_one_whose_output_cannot_be_read_does_not_stay_behind(
         patch.setattr("threading.Thread.start", no_thread)
         with pytest.raises(ServiceFailed, match="cannot read its output: can't start new thread"):
             services.bring_up(DRIVER, [service("exec sleep 60")])
-    assert processes.running(DRIVER, "monitor").pids == ()
+    assert processes.find_running(DRIVER, "monitor").pids == ()
 
 
 def test_none_starts_before_the_one_before_it_is_ready(services: Services, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_none_starts_before_the_one_before_it_is_ready(services: Services, tmp_p
         "hello",
         "it does not run",
     ]
-    assert processes.running(DRIVER, "never").pids == ()
+    assert processes.find_running(DRIVER, "never").pids == ()
     assert not (tmp_path / "told").exists()
 
 
@@ -354,7 +354,7 @@ def test_a_stop_request_ends_the_wait(services: Services) -> None:
 def test_another_process_sees_them_and_can_stop_them(services: Services, tmp_path: Path) -> None:
     wanted = [daemon(tmp_path, "first"), daemon(tmp_path, "second")]
     services.bring_up(DRIVER, wanted)
-    found = processes.running(DRIVER, "first")
+    found = processes.find_running(DRIVER, "first")
     assert found.memory > 0
     [pid] = set(found.pids) & services.pids
     assert processes.is_of_a_service(Host(), pid, DRIVER)

@@ -26,9 +26,9 @@ from nodeside.driver.store.publish import publish
 from nodeside.driver.store.sources import (
     Answer,
     FetchOutcome,
-    acceptance,
     fetch_first,
     find_manifest,
+    make_acceptance,
     open_source,
 )
 from nodeside.driver.store.transport import Transport
@@ -708,7 +708,7 @@ def test_a_store_can_be_asked_directly(bundle: Bundle, tmp_path: Path) -> None:
     publish(bundle, place, OPTIONS)
 
     with open_source(place, OPTIONS) as store:
-        accept = acceptance(WANTED, NO_TRUST)
+        accept = make_acceptance(WANTED, NO_TRUST)
         described = store.describe(TAG)
         assert described is not None
         assert described.manifest == bundle.manifest
@@ -752,7 +752,7 @@ def test_a_bundle_that_is_not_the_asked_one_is_refused(
     wanted = dataclasses.replace(WANTED, **change)  # type: ignore[arg-type]
 
     with pytest.raises(BundleError, match=words):
-        acceptance(wanted, NO_TRUST)(read_manifest(bundle.directory))
+        make_acceptance(wanted, NO_TRUST)(read_manifest(bundle.directory))
 
 
 def test_a_pinned_digest_is_enough_and_any_other_is_refused(
@@ -781,7 +781,7 @@ def test_with_a_certificate_every_module_must_be_signed_by_it(
         if len(verified) > 1:
             raise signing.SigningError(f"{module}: not signed")
 
-    monkeypatch.setattr(signing, "verify", verify_module)
+    monkeypatch.setattr(signing, "verify_module", verify_module)
     monkeypatch.setattr(signing, "verify_manifest", lambda *_: None)
     trust = Trust(certificate="/etc/vendor.pem")
 

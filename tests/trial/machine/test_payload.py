@@ -37,7 +37,7 @@ def test_the_program_of_the_sidecar_is_packed_as_the_driver_would_make_it(
 
     pack_program(packages, tmp_path / "toolkit.pyz", root)
 
-    monkeypatch.setattr(zipapp, "compiled", None)
+    monkeypatch.setattr(zipapp, "compile_pyc", None)
     assert zipapp.build_zipapp(tmp_path / "toolkit.pyz") == (tmp_path / "toolkit.pyz").read_bytes()
 
 
