@@ -103,11 +103,11 @@ class Nodeside:
         ]
         out = next(iter(steps), "").split("/dkms/")[0].removeprefix("cd ")
         if not out.startswith("/shared/out/"):
-            raise BenchError(f"no command in the build's log\n{process.tail(said)}")
+            raise BenchError(f"no command in the build's log\n{process.last_lines_of(said)}")
         return tuple(step.replace(out, work) for step in steps)
 
     def _said(self) -> str:
-        return process.tail(self._log.read_text(errors="replace"))
+        return process.last_lines_of(self._log.read_text(errors="replace"))
 
     def _await_cleaning(self) -> None:
         """The sidecar removes what it has built by itself, and has ended its worker then."""

@@ -21,7 +21,7 @@ from nodeside.system import process
 from nodeside.system.host import Kernel
 from nodeside.system.scratch import scratch_directory
 from nodeside.toolkit_sidecar.headers import find_any_build
-from nodeside.trial.debian.archive import unpack
+from nodeside.trial.debian.archive import unpack_package
 from nodeside.trial.host import packed_python
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.containers import DRIVER
@@ -128,7 +128,7 @@ class Ground:
     def prepare(self, name: str, word: str, kernel: KernelDisk) -> Prepared:
         """A driver image of a dkms tree, given as a directory or as the name of a package."""
         image = self.directory(f"images/{name}") / "image"
-        evaluate = dkms_tree.evaluator(kernel, self.toolkit(kernel))
+        evaluate = dkms_tree.make_evaluator(kernel, self.toolkit(kernel))
         build = partial(self.workshop.build, kernel)
         target.prepare(word, image, self.workshop.archive, evaluate, build)
         load(image / "driver.yaml")
@@ -146,7 +146,7 @@ class Ground:
             downloads = directory / "downloads"
             downloads.mkdir()
             for package in self.workshop.archive.download(["dkms"], downloads):
-                unpack(package, directory / "layer")
+                unpack_package(package, directory / "layer")
             shutil.rmtree(downloads)
             _merge_usr(directory / "layer")
             _dump_modules(kernel, directory / "layer")

@@ -34,6 +34,6 @@ class Lines:
                 return now
             seen += b"\n".join(whole)
             if now >= deadline or not select.select([self._read], [], [], deadline - now)[0]:
-                said = process.tail(seen.decode(errors="replace"))
+                said = process.last_lines_of(seen.decode(errors="replace"))
                 raise DeadlinePassed(f"no line with {words.decode()!r} in:\n{said}")
             self._rest += os.read(self._read, 1 << 16)

@@ -28,5 +28,5 @@ def timings(said: str) -> Samples:
     """What `repeat` printed, in seconds. Raises BenchError if the command failed."""
     pairs = _TOOK.findall(said)
     if not pairs:
-        raise BenchError(f"a command that was to be timed failed\n{process.tail(said)}")
+        raise BenchError(f"a command that was to be timed failed\n{process.last_lines_of(said)}")
     return Samples.of(float(end) - float(start) for start, end in pairs)

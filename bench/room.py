@@ -119,4 +119,4 @@ def finish(child: process.Child, started: float, timeout: float) -> Timing:
 def failed(argv: Sequence[str], code: int, log: Path) -> BenchError:
     said = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
     words = f"{process.exit_code_in_words(code)}: {' '.join(argv)}"
-    return BenchError(f"{words}\n{process.tail(said)}")
+    return BenchError(f"{words}\n{process.last_lines_of(said)}")

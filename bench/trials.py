@@ -20,7 +20,7 @@ from bench.size import Size
 from nodeside.errors import NodesideError
 from nodeside.system.scratch import scratch_directory
 from nodeside.trial.progress import Progress
-from nodeside.trial.session import TryOptions, session
+from nodeside.trial.session import TryOptions, run_session
 from nodeside.trial.watch import Watching
 from nodeside.trial.workshop import Workshop
 
@@ -104,7 +104,7 @@ def measure(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]
 
 def _trial(tree: Path) -> float:
     started = time.monotonic()
-    runs = session(TryOptions(str(tree), (_KERNEL,)), Progress(io.StringIO()))
+    runs = run_session(TryOptions(str(tree), (_KERNEL,)), Progress(io.StringIO()))
     if any(run.verdict for run in runs):
         raise NodesideError("examples/edu is not ready in a trial, so nothing was measured")
     return time.monotonic() - started

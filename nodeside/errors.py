@@ -100,19 +100,19 @@ class NodesideError(Exception):
     retryable: bool = False
 
     def __init__(self, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
-        super().__init__(_writable(message))
-        self.hint = _writable(hint)
+        super().__init__(_limit_text(message))
+        self.hint = _limit_text(hint)
         if retryable is not None:
             self.retryable = retryable
 
 
-def encodable(text: str) -> str:
+def make_encodable(text: str) -> str:
     """Escape the surrogates of file names that are not UTF-8, so that the text can be written."""
     return text.encode(errors="backslashreplace").decode()
 
 
-def _writable(text: str) -> str:
-    text = encodable(text)
+def _limit_text(text: str) -> str:
+    text = make_encodable(text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - len(_CUT)] + _CUT
 
 

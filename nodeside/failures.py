@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import click
 
-from nodeside.errors import NodesideError, encodable
-from nodeside.log import escaped
+from nodeside.errors import NodesideError, make_encodable
+from nodeside.log import escape_controls
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FORMAT = "nodeside.output"  # in the context of a command line; its subcommands share it
 
 
-def _remember(ctx: click.Context, _option: click.Parameter, value: str) -> str:
+def _remember_format(ctx: click.Context, _option: click.Parameter, value: str) -> str:
     ctx.meta[_FORMAT] = value
     return value
 
@@ -38,7 +38,7 @@ def format_option(for_people: str) -> Callable[[_F], _F]:
         default=for_people,
         show_default=True,
         is_eager=True,
-        callback=_remember,
+        callback=_remember_format,
         help="Format of the output on stdout.",
     )
 
@@ -53,7 +53,7 @@ def document_of_failure(ctx: click.Context) -> Iterator[None]:
         yield
     except NodesideError as error:
         if ctx.meta.get(_FORMAT) == "json":
-            _print(
+            _print_error(
                 reason=error.reason,
                 message=str(error),
                 hint=error.hint,
@@ -66,19 +66,21 @@ def document_of_failure(ctx: click.Context) -> Iterator[None]:
 def show_failure(error: NodesideError) -> None:
     """Print message and hint on stderr. They may quote a guest, a store, a build, an object."""
     color = None if os.environ.get("NO_COLOR") else "red"
-    click.secho(escaped(f"error: {error}", keep="\t\n"), fg=color, err=True)
+    click.secho(escape_controls(f"error: {error}", keep="\t\n"), fg=color, err=True)
     if error.hint:
-        click.echo(escaped(f"hint: {error.hint}", keep="\t\n"), err=True)
+        click.echo(escape_controls(f"hint: {error.hint}", keep="\t\n"), err=True)
 
 
 def show_usage(error: click.ClickException) -> None:
     """Print what is wrong with a command line."""
     ctx = getattr(error, "ctx", None)
     if ctx is not None and ctx.meta.get(_FORMAT) == "json":
-        message = encodable(error.format_message())
-        _print(reason="Usage", message=message, hint="", retryable=False, exitCode=error.exit_code)
+        message = make_encodable(error.format_message())
+        _print_error(
+            reason="Usage", message=message, hint="", retryable=False, exitCode=error.exit_code
+        )
     error.show()
 
 
-def _print(**fields: object) -> None:
+def _print_error(**fields: object) -> None:
     click.echo(json.dumps({"error": fields}, indent=2))

@@ -87,7 +87,7 @@ class _Text(logging.Formatter):
         words = [self.component, _one_line(record.getMessage())]
         if record.levelno >= logging.WARNING:
             words.insert(1, f"{record.levelname.lower()}:")
-        words += [f"{key}={_plain(value)}" for key, value in fields.items()]
+        words += [f"{key}={_quote_value(value)}" for key, value in fields.items()]
         return " ".join(words)
 
 
@@ -105,7 +105,7 @@ class _Json(logging.Formatter):
             "component": self.component,
             "message": record.getMessage(),
         }
-        facts = {key: _jsonable(value) for key, value in fields.items() if key not in line}
+        facts = {key: _json_value(value) for key, value in fields.items() if key not in line}
         return json.dumps(line | facts)
 
 
@@ -115,10 +115,10 @@ def _one_line(text: str) -> str:
     An injected line would be mistaken for a log line of ours, such as the ready marker. Line ends
     become `|`, since people read this.
     """
-    return escaped(text.replace("\n", " | "), keep="")
+    return escape_controls(text.replace("\n", " | "), keep="")
 
 
-def escaped(text: str, *, keep: str = "\t") -> str:
+def escape_controls(text: str, *, keep: str = "\t") -> str:
     """Escape control characters in foreign text, so that it cannot move a terminal's cursor.
 
     The characters in `keep` are left alone. Line feeds are escaped too, unless in `keep`.
@@ -130,12 +130,12 @@ def escaped(text: str, *, keep: str = "\t") -> str:
     )
 
 
-def _plain(value: object) -> str:
+def _quote_value(value: object) -> str:
     text = str(value).replace("\n", " | ")
     if text and not any(c in text for c in ' "='):
         return _one_line(text)
     return '"' + _one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
-def _jsonable(value: object) -> object:
+def _json_value(value: object) -> object:
     return value if isinstance(value, str | int | float | bool | None) else str(value)

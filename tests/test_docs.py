@@ -191,7 +191,7 @@ def test_every_command_in_the_documents_is_one(document: str, line: str) -> None
 
 def test_every_option_in_the_documents_exists() -> None:
     known = options_of(root) | options_of(cluster_root) | options_of(bench) | FOREIGN
-    known |= sidecar_options(sidecar._parser())
+    known |= sidecar_options(sidecar._make_parser())
     unknown = [
         f"{named(path)}: {word}"
         for path in DOCUMENTS

@@ -73,7 +73,7 @@ class Controller:
         """Why nothing can be expected of it any more; "" while it runs, or was stopped."""
         if self.child.poll() is None or self.stopped:
             return ""
-        words = process.tail(self.log.read_text(errors="replace"), 40)
+        words = process.last_lines_of(self.log.read_text(errors="replace"), 40)
         return f"the controller ended by itself\n{words}"
 
     def usage(self) -> Usage:

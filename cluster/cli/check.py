@@ -38,7 +38,7 @@ from cluster.kube.resources import (
 )
 from cluster.model.parse import driver_from, node_from
 from cluster.model.snapshot import DriverObject, Node, Pool
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Driver
 from nodeside.text.shortlist import shortlist
@@ -156,7 +156,9 @@ def _check_documents(found: Sequence[DriverObject], unread: ApiError | None) -> 
     for each in found:
         if each.driver is None:
             remedy = f"correct it: kubectl edit driver {each.name}"
-            yield Check(f"driver {each.name}", CheckState.MISSING, escaped(each.mistakes), remedy)
+            yield Check(
+                f"driver {each.name}", CheckState.MISSING, escape_controls(each.mistakes), remedy
+            )
 
 
 def _check_version(api: Api) -> Iterator[Check]:
@@ -418,7 +420,7 @@ def _check_pulls(api: Api, namespace: str) -> Iterator[Check]:
         yield Check(
             "images",
             CheckState.MISSING,
-            escaped(f"{image} cannot be pulled{more}: {message}"),
+            escape_controls(f"{image} cannot be pulled{more}: {message}"),
             image_pulls.remedy(message),
         )
     elif pods:

@@ -21,7 +21,7 @@ from nodeside.errors import SpecError
 from nodeside.protocol.module_names import kernel_name
 from nodeside.spec import patterns
 from nodeside.spec.document import read_text
-from nodeside.spec.mistakes import refuse
+from nodeside.spec.mistakes import mistakes_error
 from nodeside.spec.yamltext import read_yaml, write_yaml
 
 _KIND = "Module"
@@ -263,7 +263,7 @@ def convert(text: str, where: str, image: str) -> str:
 def _parse_module(text: str, where: str) -> DocumentPart:
     document = read_yaml(text, where)
     if document.mistakes:  # such as a key that appears twice
-        raise refuse(document, document.mistakes)
+        raise mistakes_error(document, document.mistakes)
     module = DocumentPart(document.data)
     kind, version = module.part("kind").text(), module.part("apiVersion").text()
     if kind != _KIND:

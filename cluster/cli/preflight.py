@@ -80,9 +80,9 @@ def _interrupt_on_sigterm(*_: Any) -> None:
 
 
 def _print_progress(words: str) -> None:
-    from nodeside.log import escaped  # it may quote a container or a kubelet
+    from nodeside.log import escape_controls  # it may quote a container or a kubelet
 
-    click.echo(escaped(words), err=True)
+    click.echo(escape_controls(words), err=True)
 
 
 def _print_log_line(line: str) -> None:

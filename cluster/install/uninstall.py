@@ -18,7 +18,7 @@ from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import DRIVERS, EVENTS, resource_of
 from cluster.model.names import LEAVE_MODULES
 from nodeside.errors import DeadlinePassed
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 
 _LOOK = 0.2  # seconds between two polls
 _QUIET = 2.0  # seconds between two lines about one Driver
@@ -77,7 +77,7 @@ def _read(document: Mapping[str, Any]) -> _Driver:
     metadata = document["metadata"]
     ready = condition(document.get("status") or {}, "Ready")
     going = "deletionTimestamp" in metadata and ready["reason"] in ("Deleting", "ModulesStay")
-    waits = escaped(ready["message"], keep="") if going else ""
+    waits = escape_controls(ready["message"], keep="") if going else ""
     return _Driver(str(metadata["name"]), str(metadata["uid"]), waits)
 
 
@@ -111,7 +111,7 @@ def _last_word(api: Api, gone: _Driver) -> str:
         notes = api.list(EVENTS, note, namespace="default").items
     except ApiError:
         return ""
-    return escaped(max(notes, default=("", ""))[1], keep="")
+    return escape_controls(max(notes, default=("", ""))[1], keep="")
 
 
 def uninstall(

@@ -52,7 +52,7 @@ class _TlsServer(HttpServer):
         context = self.serving.context()
         with (
             context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as tls,
-            self.timed(tls),
+            self.limit_time(tls),
         ):
             tls.do_handshake()
             super().finish_request(tls, client_address)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nodeside import log
 from nodeside.device_agent.feature_sinks import Sinks
-from nodeside.device_agent.features import Labelling, labelling
+from nodeside.device_agent.features import Labelling, label_in_thread
 from nodeside.device_agent.finder import Finder, News
 from nodeside.device_agent.inventory import Inventory, Sight
 from nodeside.device_agent.plugin import Plugin
@@ -51,7 +51,7 @@ class Kubelet:
     pod_resources: Path
 
 
-def run(
+def run_agent(
     driver: Driver,
     host: Host,
     kubelet: Kubelet,
@@ -77,9 +77,9 @@ def run(
         stack.callback(agent.close)
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
-            stack.enter_context(_metrics(waited_for, host, agent, metrics_port))
+            stack.enter_context(_serve_metrics(waited_for, host, agent, metrics_port))
         labels = Labelling(driver, host, agent.sights, sinks, needs_driver=needs_driver)
-        stack.enter_context(labelling(labels))
+        stack.enter_context(label_in_thread(labels))
         while True:
             with suppress(Empty):
                 found = news.get(timeout=_QUIET if agent.is_watched else _TICK)
@@ -104,12 +104,12 @@ class DeviceAgent:
         self._dra = _dra_agent(driver, host, site)
 
     def take(self, found: FoundDevices, now: float) -> None:
-        """Offer what was found of one resource."""
+        """Offer the devices that were found for one resource."""
         if self._dra is not None and self._dra.takes(found.resource):
             self._dra.take(found, now)
             return
         is_new = found.resource not in self._resources
-        resource = self._resource(found.resource)
+        resource = self._resource_of(found.resource)
         if resource.inventory.update(found, now) or is_new:
             resource.plugin.offer(resource.inventory.known.offered)
 
@@ -125,15 +125,15 @@ class DeviceAgent:
         if self._dra is not None:
             self._dra.check(now)
 
-    def _held(self, name: str) -> Container[str] | None:
+    def _holders_of(self, name: str) -> Container[str] | None:
         try:
-            return self._pod_resources.held().get(name, {})
+            return self._pod_resources.find_holders().get(name, {})
         except NoAnswer:
             return None
 
-    def held(self) -> Held:
+    def find_holders(self) -> Held:
         """Return who has the devices, by resource. Raises NoAnswer."""
-        found = self._pod_resources.held()
+        found = self._pod_resources.find_holders()
         return found if self._dra is None else {**found, **self._dra.holders(found)}
 
     def sights(self) -> Iterator[Sight]:
@@ -158,12 +158,12 @@ class DeviceAgent:
         if self._dra is not None:
             self._dra.close()
 
-    def _resource(self, name: str) -> _Resource:
+    def _resource_of(self, name: str) -> _Resource:
         if name not in self._resources:
             device = next(each for each in self._driver.spec.devices if each.resource == name)
             plugin = Plugin(device, self._kubelet.directory)
             registration = Registration(plugin, self._kubelet.directory)
-            inventory = Inventory(name, device.shares, lambda: self._held(name))
+            inventory = Inventory(name, device.shares, lambda: self._holders_of(name))
             self._resources[name] = _Resource(inventory, plugin, registration)
         return self._resources[name]
 
@@ -176,12 +176,12 @@ def _dra_agent(driver: Driver, host: Host, site: Site | None) -> DraAgent | None
     return DraAgent(driver, host, site)
 
 
-def _metrics(
+def _serve_metrics(
     driver: Driver | None, host: Host, agent: DeviceAgent, port: int
 ) -> AbstractContextManager[int]:
-    from nodeside.device_agent.metrics import Exposition, serving  # takes memory
+    from nodeside.device_agent.metrics import Exposition, serve_metrics  # takes memory
 
-    return serving(port, lambda: Exposition(driver, host, agent.sights(), agent.held))
+    return serve_metrics(port, lambda: Exposition(driver, host, agent.sights(), agent.find_holders))
 
 
 @contextmanager

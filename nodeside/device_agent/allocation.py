@@ -36,12 +36,14 @@ class Given:
     environment: Mapping[str, str]
 
 
-def given(give: Give, offered: Mapping[str, Offered], ids: Sequence[str]) -> Given:
+def make_given(give: Give, offered: Mapping[str, Offered], ids: Sequence[str]) -> Given:
     """Return what a container gets that was given devices with these ids.
 
     Raises UnknownDevice, and DeviceUnhealthy with the reason.
     """
-    found = {each.device.id: each.device for each in (_listed(offered, name) for name in ids)}
+    found = {
+        each.device.id: each.device for each in (_require_listed(offered, name) for name in ids)
+    }
     devices = [found[name] for name in sorted(found, key=natural_key)]
     for device in devices:
         if not device.healthy:
@@ -52,22 +54,24 @@ def given(give: Give, offered: Mapping[str, Offered], ids: Sequence[str]) -> Giv
         "{bdf}": ",".join(dict.fromkeys(d.address for d in devices if d.address)),
         "{nodes}": ",".join(nodes),
     }
-    return Given(nodes, {name: _filled(text, words) for name, text in give.environment.items()})
+    return Given(
+        nodes, {name: _fill_template(text, words) for name, text in give.environment.items()}
+    )
 
 
-def _listed(offered: Mapping[str, Offered], name: str) -> Offered:
+def _require_listed(offered: Mapping[str, Offered], name: str) -> Offered:
     if name not in offered:
         raise UnknownDevice(f"there is no device {name[:80]!r}")
     return offered[name]
 
 
-def _filled(text: str, words: Mapping[str, str]) -> str:
+def _fill_template(text: str, words: Mapping[str, str]) -> str:
     for word, value in words.items():
         text = text.replace(word, value)
     return text
 
 
-def preferred(
+def prefer_ids(
     offered: Mapping[str, Offered], available: Sequence[str], must: Sequence[str], size: int
 ) -> Sequence[str]:
     """Return the ids that a container should be given, `size` of them; those of `must` first.
@@ -79,7 +83,10 @@ def preferred(
     chosen = list(dict.fromkeys(name for name in must if name in offered))
     taken = set(chosen)
     left = [name for name in dict.fromkeys(available) if name in offered and name not in taken]
-    near = {offered[name].device.id for name in _group(offered, chosen, left, size - len(chosen))}
+    near = {
+        offered[name].device.id
+        for name in _group_with_room(offered, chosen, left, size - len(chosen))
+    }
     used = Counter(offered[name].device.id for name in chosen)
     free: dict[str, list[str]] = {}  # shares by device, the first one last
     for name in sorted(left, key=natural_key, reverse=True):
@@ -96,7 +103,7 @@ def preferred(
     return chosen
 
 
-def _group(
+def _group_with_room(
     offered: Mapping[str, Offered], chosen: Sequence[str], left: Sequence[str], more: int
 ) -> Sequence[str]:
     """Return the ids of a PCI root, else of a NUMA node, that has enough devices for the rest."""

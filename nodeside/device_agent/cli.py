@@ -152,7 +152,7 @@ def device_agent(
             raise NotInstalled(
                 f"the Python package {package} is missing", hint="pip install 'nodeside[devices]'"
             )
-    from nodeside.device_agent.agent import Kubelet, run, stop_signals
+    from nodeside.device_agent.agent import Kubelet, run_agent, stop_signals
     from nodeside.device_agent.dra.site import Site
     from nodeside.device_agent.feature_sinks import Sinks
     from nodeside.kube.client import PodAccess
@@ -194,7 +194,7 @@ def device_agent(
     kubelet = Kubelet(kubelet_directory, pod_resources)
     features = Path(features_directory) if features_directory else None
     with stop_signals() as news:
-        run(
+        run_agent(
             driver,
             Host(host_root),
             kubelet,

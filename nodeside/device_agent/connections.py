@@ -122,10 +122,12 @@ class _Methods(dict[str, Handler]):
     """The methods by their paths. To a client in Go, grpclib's own answer for others is no gRPC."""
 
     def get(self, path: str, _default: object = None) -> Handler:
-        return super().get(path) or Handler(_unknown, Cardinality.UNARY_UNARY, Message, Message)
+        return super().get(path) or Handler(
+            _refuse_unknown, Cardinality.UNARY_UNARY, Message, Message
+        )
 
 
-async def _unknown(stream: Any) -> None:
+async def _refuse_unknown(stream: Any) -> None:
     raise GRPCError(Status.UNIMPLEMENTED, f"there is no method {stream._method_name}"[:WORDS])
 
 

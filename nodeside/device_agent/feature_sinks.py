@@ -109,7 +109,7 @@ class Sinks:
             node = NodeLabels(Client(access, CALLER), name, driver)
         return Sinks(FeatureFile(directory, driver) if directory else None, node)
 
-    def chosen(self) -> Sink | None:
+    def choose_sink(self) -> Sink | None:
         """Return the file if NFD's directory is there, else the node; None if neither is."""
         file, node = self._file, self._node
         sink: Sink | None = file if file and file.directory.is_dir() else node

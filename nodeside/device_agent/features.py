@@ -70,15 +70,15 @@ class Features:
         devices = [device for sight in seen.values() for device in sight.devices]
         values = {
             "count": str(len(devices)),
-            "version": self._of("version", {version} if version else set()),
+            "version": self._choose_value("version", {version} if version else set()),
         }
         for name in label_names(self.driver.spec.devices):
             said = (device.attributes.get(name, "") for device in devices)
-            values[name] = self._of(name, {text for text in said if text})
+            values[name] = self._choose_value(name, {text for text in said if text})
         prefix = feature_prefix(self.driver.name)
         return {prefix + name: value for name, value in sorted(values.items()) if value}
 
-    def _of(self, name: str, texts: set[str]) -> str:
+    def _choose_value(self, name: str, texts: set[str]) -> str:
         if not texts:
             return self._known.get(name, "")
         value, why = "", ""
@@ -122,12 +122,12 @@ class Labelling:
 
         `now` is in monotonic seconds.
         """
-        ready, version = self._ready()
+        ready, version = self._read_ready()
         if ready:
             self._labels = self._features.labels(self.sights(), version) or self._labels
         if self._labels is None:
             return SOON
-        sink = self.sinks.chosen()
+        sink = self.sinks.choose_sink()
         if sink is not self._sink:
             self._sink, self._written = sink, None
         is_new = self._labels != self._written
@@ -155,7 +155,7 @@ class Labelling:
         appearing = self._first is not None and self._changed < self._first + HOLD
         return self._changed if appearing else self._changed + HOLD
 
-    def _ready(self) -> tuple[bool, str]:
+    def _read_ready(self) -> tuple[bool, str]:
         """Return whether the driver is ready, and its version."""
         if not self.needs_driver:
             return True, ""
@@ -164,7 +164,7 @@ class Labelling:
 
 
 @contextmanager
-def labelling(labels: Labelling) -> Iterator[None]:
+def label_in_thread(labels: Labelling) -> Iterator[None]:
     """Keep the labels of the node up to date in a thread, if the driver asks for some."""
     ended = threading.Event()
 

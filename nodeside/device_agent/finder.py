@@ -60,9 +60,9 @@ class Finder:
         self._is_closed = False
         self._closed = os.eventfd(0)  # can be read then
         self._again = [threading.Event() for _ in driver.spec.devices]
-        uevents = open_uevents(*_subsystems(driver.spec.devices))
+        uevents = open_uevents(*_watched_subsystems(driver.spec.devices))
         ready = self._ready_file()  # before the first look, which is made while it is so
-        self._listener = self._start_thread(self._listen, uevents, ready)
+        self._listener = self._start_thread(self._await_changes, uevents, ready)
         for device, again in zip(driver.spec.devices, self._again, strict=True):
             self._start_thread(self._look_for_ever, device, again)
 
@@ -86,7 +86,7 @@ class Finder:
         except BaseException as exc:
             self._news.put(exc)
 
-    def _listen(self, uevents: Uevents | None, ready: Identity | None) -> None:
+    def _await_changes(self, uevents: Uevents | None, ready: Identity | None) -> None:
         sources = [self._closed] if uevents is None else [self._closed, uevents.fileno()]
         while True:
             found, _, _ = select.select(sources, [], [], _TICK)
@@ -133,7 +133,7 @@ def _boot_id() -> str:
     return Host().boot_id
 
 
-def _subsystems(devices: Sequence[Device]) -> Sequence[str]:
+def _watched_subsystems(devices: Sequence[Device]) -> Sequence[str]:
     """Return the subsystems whose events concern the devices; none stands for all.
 
     A node has many events of others: each pod's network interfaces, for one.

@@ -77,25 +77,25 @@ class Inventory:
     _notes: tuple[str, ...] = ()
 
     def update(self, found: FoundDevices, now: float) -> bool:
-        """Take in what was found; each change is logged once. Return whether there was one."""
+        """Take over the devices found, log each change once, return whether there was one."""
         there = {device.id: device for device in found.devices}
         gone = {name: self._gone.get(name, now) for name in self._devices if name not in there}
-        self._gone = self._kept(gone, now)
-        devices = there | {name: _gone(self._devices[name]) for name in self._gone}
+        self._gone = self._still_listed(gone, now)
+        devices = there | {name: _mark_disappeared(self._devices[name]) for name in self._gone}
         before, self._devices = self._devices, dict(sorted(devices.items()))
-        self._say(before)
+        self._log_changes(before)
         missing = sorted({*self.known.missing, *before} - self._devices.keys())[:MOST_MISSING]
         if found.notes != self._notes:
             self._notes = found.notes
             for note in found.notes:
                 log.warning("devices", resource=self.resource, note=note)
         changed = before != self._devices
-        offered = self._offered() if changed else self.known.offered
+        offered = self._list_offered() if changed else self.known.offered
         self.known = Known(offered, missing, found.is_ready)
         return changed
 
-    def _kept(self, gone: Mapping[str, float], now: float) -> dict[str, float]:
-        """Return those that are still listed though they are gone."""
+    def _still_listed(self, gone: Mapping[str, float], now: float) -> dict[str, float]:
+        """Return the devices that have disappeared but stay listed for now."""
         kept = {name: since for name, since in gone.items() if now < since + GONE_FOR}
         if due := gone.keys() - kept.keys():
             held = self.held()
@@ -106,7 +106,7 @@ class Inventory:
     def _is_in(self, held: Container[str], name: str) -> bool:
         return any(share in held for share in _share_ids(name, self.shares))
 
-    def _say(self, before: Mapping[str, FoundDevice]) -> None:
+    def _log_changes(self, before: Mapping[str, FoundDevice]) -> None:
         for name, device in self._devices.items():
             old = before.get(name)
             if old is not None and old.healthy == device.healthy:
@@ -120,8 +120,8 @@ class Inventory:
         for name in before.keys() - self._devices.keys():
             log.warning("device is no longer listed", resource=self.resource, device=name)
 
-    def _offered(self) -> Mapping[str, Offered]:
-        """Return what is listed, by the kubelet's ids."""
+    def _list_offered(self) -> Mapping[str, Offered]:
+        """Return the listed devices by the kubelet's ids."""
         all_of_it = (
             Offered(share, device)
             for name, device in self._devices.items()
@@ -130,7 +130,7 @@ class Inventory:
         return {each.id: each for each in islice(all_of_it, MOST)}
 
 
-def _gone(device: FoundDevice) -> FoundDevice:
+def _mark_disappeared(device: FoundDevice) -> FoundDevice:
     return replace(device, nodes=(), why="it disappeared")
 
 

@@ -39,7 +39,7 @@ class _Record:
     ids: tuple[str, ...]
 
     @property
-    def known(self) -> Mapping[Path, str]:
+    def ids_by_path(self) -> Mapping[Path, str]:
         """The ids by paths. Raises MalformedRecord."""
         if len(self.paths) != len(self.ids) or not all(map(_ID.fullmatch, self.ids)):
             raise MalformedRecord("it has odd ids")
@@ -67,7 +67,7 @@ class KeptIds:
             record = decode(_Record, found, where=str(self._path))
             if (record.resource, record.boot_id) != (self._resource, self._boot_id):
                 return DeviceIds()
-            self._written = record.known
+            self._written = record.ids_by_path
         except NodesideError as exc:
             log.warning("the ids of devices are given anew", resource=self._resource, why=exc)
             return DeviceIds()
@@ -75,9 +75,9 @@ class KeptIds:
 
     def write(self, ids: DeviceIds) -> None:
         """Keep them, if they have changed."""
-        if self._path is None or ids.known == self._written:
+        if self._path is None or ids.known_ids == self._written:
             return
-        paths, names = tuple(map(str, ids.known)), tuple(ids.known.values())
+        paths, names = tuple(map(str, ids.known_ids)), tuple(ids.known_ids.values())
         record = _Record(self._resource, self._boot_id, paths, names)
         while len(json.dumps(encode(record))) >= RECORD_LIMIT:  # or nobody would read it
             some = len(record.paths) // 8 + 1
@@ -86,7 +86,7 @@ class KeptIds:
             with disk_errors(self._path.parent):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             publish(self._path, encode(record))
-            self._written = dict(ids.known)
+            self._written = dict(ids.known_ids)
         except NodesideError as exc:
             if not self._said:
                 log.warning("the ids of devices are not kept", resource=self._resource, why=exc)

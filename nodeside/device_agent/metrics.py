@@ -63,46 +63,50 @@ class Exposition(Collector):
         return kind, encode(registry)
 
     def collect(self) -> Iterable[Metric]:
-        self._add("nodeside_device_agent_info", "What offers the devices.", 1, version=__version__)
+        self._add_gauge(
+            "nodeside_device_agent_info", "What offers the devices.", 1, version=__version__
+        )
         if self.driver is not None:
-            self._ready(self.driver)
+            self._add_ready(self.driver)
         held = self._who_has_them()
         for sight in self.sights:
-            self._plugin(sight)
+            self._add_plugin(sight)
             for device in sight.devices:
                 labels = {"resource": sight.resource, "device": device.id}
-                self._add("nodeside_device_healthy", _HEALTHY, device.healthy, **labels)
+                self._add_gauge("nodeside_device_healthy", _HEALTHY, device.healthy, **labels)
                 numa = str(device.numa_node) if device.numa_node >= 0 else ""
                 words = "Where a device is: its PCI function and NUMA node, if it has any."
                 more = {"address": device.address, "numa_node": numa}
-                self._add("nodeside_device_info", words, 1, **labels, **more)
+                self._add_gauge("nodeside_device_info", words, 1, **labels, **more)
                 for attribute in sight.attributes:
-                    self._attribute(attribute, device.attributes, labels)
+                    self._add_attribute(attribute, device.attributes, labels)
             for missing in sight.known.missing:
                 labels = {"resource": sight.resource, "device": missing}
-                self._add("nodeside_device_healthy", _HEALTHY, False, **labels)
-            self._held(sight, held)
+                self._add_gauge("nodeside_device_healthy", _HEALTHY, False, **labels)
+            self._add_holders(sight, held)
         return list(self._families.values())
 
-    def _ready(self, driver: Driver) -> None:
+    def _add_ready(self, driver: Driver) -> None:
         name, version = driver.name, driver.spec.version
         ready = read_ready(self.host, name, Host().boot_id)
         words = "Whether the driver works on this node in this boot."
-        self._add("nodeside_driver_ready", words, bool(ready), driver=name, version=version)
+        self._add_gauge("nodeside_driver_ready", words, bool(ready), driver=name, version=version)
         if ready:
             words = "Since when the driver has worked, in seconds since the epoch."
-            self._add("nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name)
+            self._add_gauge(
+                "nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name
+            )
             words = "How long a stage took when the driver came up, such as build or load."
             for stage, seconds in islice(ready.stages.items(), _STAGES):
                 if _STAGE.fullmatch(stage) and math.isfinite(seconds):
                     labels = {"driver": name, "stage": stage}
-                    self._add("nodeside_driver_stage_seconds", words, seconds, **labels)
+                    self._add_gauge("nodeside_driver_stage_seconds", words, seconds, **labels)
             words = "How often a service was started again since its container started."
             for service in driver.spec.services:
                 if (restarts := ready.services.get(service.name)) is not None:
                     labels = {"driver": name, "service": service.name}
                     metric = "nodeside_driver_service_restarts_total"
-                    self._count(metric, words, restarts, **labels)
+                    self._add_counter(metric, words, restarts, **labels)
 
     def _who_has_them(self) -> Held | None:
         try:
@@ -110,44 +114,46 @@ class Exposition(Collector):
         except NoAnswer:
             return None
 
-    def _plugin(self, sight: Sight) -> None:
+    def _add_plugin(self, sight: Sight) -> None:
         labels = {"resource": sight.resource}
         words = "Whether the kubelet listens to what is offered."
-        self._add("nodeside_device_plugin_watched", words, sight.is_watched, **labels)
+        self._add_gauge("nodeside_device_plugin_watched", words, sight.is_watched, **labels)
         words = "Registrations with the kubelet; it restarts, or the plugin does."
         name = "nodeside_device_plugin_registrations_total"
-        self._count(name, words, sight.registrations, **labels)
+        self._add_counter(name, words, sight.registrations, **labels)
         words = "Times that devices were given: to containers, or to claims."
         name = "nodeside_device_plugin_allocations_total"
-        self._count(name, words, sight.allocations, **labels)
+        self._add_counter(name, words, sight.allocations, **labels)
 
-    def _attribute(
+    def _add_attribute(
         self, attribute: Attribute, said: Mapping[str, str], labels: Mapping[str, str]
     ) -> None:
-        metric, value = attribute.metric, number(said.get(attribute.name, ""))
+        metric, value = attribute.metric, parse_number(said.get(attribute.name, ""))
         if metric is None or value is None:
             return
         words = f"The content of {attribute.path} of a device."
-        add = self._count if metric.type is MetricType.COUNTER else self._add
+        add = self._add_counter if metric.type is MetricType.COUNTER else self._add_gauge
         add(metric.name, words, value, **labels)
 
-    def _held(self, sight: Sight, held: Held | None) -> None:
+    def _add_holders(self, sight: Sight, held: Held | None) -> None:
         labels = {"resource": sight.resource}
         words = "Whether the kubelet said who has the devices."
-        self._add("nodeside_device_holders_known", words, held is not None, **labels)
+        self._add_gauge("nodeside_device_holders_known", words, held is not None, **labels)
         words = "How many shares of a device a container has: one, unless it is shared."
         mine = held.get(sight.resource, {}) if held else {}
-        for (device, holder), count in sorted(_shares(sight.known.offered, mine).items()):
+        for (device, holder), count in sorted(_count_shares(sight.known.offered, mine).items()):
             pod = {"namespace": holder.namespace, "pod": holder.pod, "container": holder.name}
-            self._add("nodeside_device_allocated", words, count, **labels, device=device, **pod)
+            self._add_gauge(
+                "nodeside_device_allocated", words, count, **labels, device=device, **pod
+            )
 
-    def _add(self, metric: str, words: str, value: float, **labels: str) -> None:
-        self._sample(GaugeMetricFamily, metric, words, value, labels)
+    def _add_gauge(self, metric: str, words: str, value: float, **labels: str) -> None:
+        self._add_sample(GaugeMetricFamily, metric, words, value, labels)
 
-    def _count(self, metric: str, words: str, value: float, **labels: str) -> None:
-        self._sample(CounterMetricFamily, metric, words, value, labels)
+    def _add_counter(self, metric: str, words: str, value: float, **labels: str) -> None:
+        self._add_sample(CounterMetricFamily, metric, words, value, labels)
 
-    def _sample(
+    def _add_sample(
         self,
         kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
         metric: str,
@@ -161,10 +167,10 @@ class Exposition(Collector):
         family.add_metric(tuple(labels.values()), float(value))
 
 
-def _shares(
+def _count_shares(
     offered: Mapping[str, Offered], held: Mapping[str, Sequence[PodContainer]]
 ) -> Mapping[tuple[str, PodContainer], int]:
-    """Return how many shares of which device which container has, of those that are listed."""
+    """Return how many shares of each listed device each container has."""
     return Counter(
         (offered[name].device.id, holder)
         for name, holders in held.items()
@@ -173,7 +179,7 @@ def _shares(
     )
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Return a finite number, decimal or hexadecimal with 0x; None if it is none."""
     try:
         value = float(int(text, 16)) if text.lower().startswith("0x") else float(text)
@@ -213,7 +219,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(port: int, exposition: Callable[[], Exposition], *, host: str = "") -> Iterator[int]:
+def serve_metrics(
+    port: int, exposition: Callable[[], Exposition], *, host: str = ""
+) -> Iterator[int]:
     """Answer scrapes while the block runs; yield the port, a free one for 0.
 
     `exposition` makes an `Exposition` for each scrape. Raises SystemRefused if it cannot listen.

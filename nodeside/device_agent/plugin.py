@@ -13,10 +13,17 @@ from typing import Any
 
 from nodeside import log
 from nodeside.device_agent import messages
-from nodeside.device_agent.allocation import given, preferred
+from nodeside.device_agent.allocation import make_given, prefer_ids
 from nodeside.device_agent.inventory import Offered
 from nodeside.device_agent.registration import KUBELET_SOCKET, NotRegistered, file_prefix
-from nodeside.device_agent.rpc import CallFailed, Feed, PreconditionFailed, RpcServer, Unary, call
+from nodeside.device_agent.rpc import (
+    CallFailed,
+    Feed,
+    PreconditionFailed,
+    RpcServer,
+    Unary,
+    call_method,
+)
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Device
 
@@ -35,18 +42,18 @@ class Plugin:
         self._offered: Mapping[str, Offered] = {}
         self._counting = threading.Lock()
         self.registrations = self.allocations = 0  # since the start
-        self._list = Feed(self._listed, messages.Empty)
-        self._server = RpcServer({SERVICE: self._methods()})
+        self._list = Feed(self._list_response, messages.Empty)
+        self._server = RpcServer({SERVICE: self._rpc_methods()})
         self._socket: Path | None = None
 
     # --- for the main thread
 
     def offer(self, offered: Mapping[str, Offered]) -> None:
-        """Tell the kubelet what there is now; of what it does not see, nothing is sent."""
-        is_news = _seen(offered) != _seen(self._offered)
+        """Send the devices to the kubelet, unless nothing that it sees of them has changed."""
+        is_news = _visible_state(offered) != _visible_state(self._offered)
         self._offered = offered
         if is_news:
-            self._list.changed()
+            self._list.send_again()
 
     def start(self) -> None:
         """Listen on a new socket, since an older kubelet takes the end of a stream of the same
@@ -85,43 +92,48 @@ class Plugin:
             version=messages.VERSION,
             endpoint=self.endpoint,
             resource_name=self.resource,
-            options=_options(),
+            options=_plugin_options(),
         )
         socket = self._directory / KUBELET_SOCKET
         method = "/v1beta1.Registration/Register"
         try:
-            call(socket, method, request, messages.Empty, timeout=_DEADLINE)
+            call_method(socket, method, request, messages.Empty, timeout=_DEADLINE)
         except CallFailed as error:
             raise NotRegistered(str(error)) from error
         self.registrations += 1
 
     # --- for the server's threads
 
-    def _methods(self) -> Mapping[str, Unary | Feed]:
+    def _rpc_methods(self) -> Mapping[str, Unary | Feed]:
         return {
-            "GetDevicePluginOptions": Unary(lambda _: _options(), messages.Empty),
+            "GetDevicePluginOptions": Unary(lambda _: _plugin_options(), messages.Empty),
             "ListAndWatch": self._list,
-            "GetPreferredAllocation": Unary(self._prefer, messages.PreferredAllocationRequest),
-            "Allocate": Unary(self._allocate, messages.AllocateRequest),
+            "GetPreferredAllocation": Unary(
+                self._answer_preferred, messages.PreferredAllocationRequest
+            ),
+            "Allocate": Unary(self._answer_allocate, messages.AllocateRequest),
             "PreStartContainer": Unary(  # never asked for
                 lambda _: messages.PreStartContainerResponse(), messages.PreStartContainerRequest
             ),
         }
 
-    def _listed(self) -> Any:
-        devices = [_device(each) for each in self._offered.values()]
+    def _list_response(self) -> Any:
+        devices = [_device_message(each) for each in self._offered.values()]
         return messages.ListAndWatchResponse(devices=devices)
 
-    def _allocate(self, request: Any) -> Any:
+    def _answer_allocate(self, request: Any) -> Any:
         try:
-            responses = [self._given(list(each.devices_ids)) for each in request.container_requests]
+            responses = [
+                self._container_response(list(each.devices_ids))
+                for each in request.container_requests
+            ]
         except NodesideError as error:  # the kubelet shows the words to the pod
             log.warning("a container gets no device", resource=self.resource, error=error)
             raise PreconditionFailed(str(error)) from error
         return messages.AllocateResponse(container_responses=responses)
 
-    def _given(self, ids: Sequence[str]) -> Any:
-        found = given(self._give, self._offered, ids)
+    def _container_response(self, ids: Sequence[str]) -> Any:
+        found = make_given(self._give, self._offered, ids)
         log.fact("devices are given", resource=self.resource, devices=",".join(ids))
         with self._counting:
             self.allocations += 1
@@ -141,12 +153,12 @@ class Plugin:
             ],
         )
 
-    def _prefer(self, request: Any) -> Any:
+    def _answer_preferred(self, request: Any) -> Any:
         offered = self._offered
         return messages.PreferredAllocationResponse(
             container_responses=[
                 messages.ContainerPreferredAllocationResponse(
-                    deviceIDs=preferred(
+                    deviceIDs=prefer_ids(
                         offered,
                         list(each.available_deviceIDs),
                         list(each.must_include_deviceIDs),
@@ -158,17 +170,17 @@ class Plugin:
         )
 
 
-def _options() -> Any:
+def _plugin_options() -> Any:
     """Return what this plugin can do: asked for by a kubelet since 1.25, told to older ones."""
     return messages.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
-def _seen(offered: Mapping[str, Offered]) -> Sequence[tuple[str, bool, int]]:
+def _visible_state(offered: Mapping[str, Offered]) -> Sequence[tuple[str, bool, int]]:
     """Return what the kubelet sees of the devices."""
     return [(id_, each.device.healthy, each.device.numa_node) for id_, each in offered.items()]
 
 
-def _device(each: Offered) -> Any:
+def _device_message(each: Offered) -> Any:
     numa = each.device.numa_node
     nodes = [] if numa < 0 else [messages.NUMANode(ID=numa)]
     return messages.Device(

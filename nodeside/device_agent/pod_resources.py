@@ -44,9 +44,9 @@ class PodResources:
         self._socket = socket
         self._trouble = ""
 
-    def held(self) -> Held:
+    def find_holders(self) -> Held:
         """Return who has which devices. Raises NoAnswer."""
-        answer = self._list()
+        answer = self._ask_kubelet()
         self._trouble = ""
         found: dict[str, dict[str, list[PodContainer]]] = {}
         for pod in answer.pod_resources:
@@ -66,18 +66,18 @@ class PodResources:
                     found.setdefault(kind, {}).setdefault(name, []).append(holder)
         return found
 
-    def _list(self) -> Any:
+    def _ask_kubelet(self) -> Any:
         method, request = "/v1.PodResourcesLister/List", messages.ListPodResourcesRequest()
         answer = messages.ListPodResourcesResponse
         try:
-            return rpc.call(
+            return rpc.call_method(
                 self._socket, method, request, answer, timeout=_DEADLINE, largest=_LARGEST
             )
         except rpc.CallFailed as error:
-            self._say(f"{self._socket}: {error}")
+            self._log_trouble(f"{self._socket}: {error}")
             raise NoAnswer(f"{self._socket}: {error}") from error
 
-    def _say(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         if not self._trouble:
             log.warning("the kubelet does not say who has the devices", why=trouble)
         self._trouble = trouble

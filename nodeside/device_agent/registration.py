@@ -79,56 +79,56 @@ class Registration:
         """
         try:
             if not self._is_locked():
-                self._say("another agent offers this resource here; waiting for its end")
+                self._log_trouble("another agent offers this resource here; waiting for its end")
                 return False
         except OSError as error:
-            self._say(f"cannot lock a file in {self._directory}: {error.strerror}")
+            self._log_trouble(f"cannot lock a file in {self._directory}: {error.strerror}")
             return False
         kubelet = identity(self._directory / KUBELET_SOCKET)
         if kubelet != self._kubelet:
-            self._again(now)
+            self._start_again(now)
             self._kubelet = kubelet
         elif self._is_registered and not self._plugin.endpoint:
-            self._again(now)
+            self._start_again(now)
         if (self._is_registered and self._plugin.is_watched) or now < self._next:
             return False
         if self._kubelet is None:
-            self._fail(now, "there is no kubelet; waiting for it")
+            self._note_failure(now, "there is no kubelet; waiting for it")
             return False
-        return self._listen(now) and self._attempt(now)
+        return self._start_listening(now) and self._try_to_register(now)
 
-    def _again(self, now: float) -> None:
+    def _start_again(self, now: float) -> None:
         self._is_registered, self._failures, self._next = False, 0, now
 
-    def _listen(self, now: float) -> bool:
+    def _start_listening(self, now: float) -> bool:
         """Listen on a new socket: the kubelet takes the end of an old stream for the new one's."""
         try:
             self._plugin.start()
         except OSError as error:
-            self._fail(now, f"cannot listen in {self._directory}")
+            self._note_failure(now, f"cannot listen in {self._directory}")
             log.detail("cannot listen", error=error)
             return False
         return True
 
     def close(self) -> None:
         """End the plugin, and let another agent offer the resource."""
-        self._release()
+        self._release_lock()
 
     def _is_locked(self) -> bool:
         if self._lock.is_lost:
-            self._release()  # an older kubelet removes all files at its start
+            self._release_lock()  # an older kubelet removes all files at its start
         return self._lock.take()
 
-    def _release(self) -> None:
+    def _release_lock(self) -> None:
         self._plugin.stop()
         self._is_registered, self._failures, self._next = False, 0, 0.0
         self._lock.release()
 
-    def _attempt(self, now: float) -> bool:
+    def _try_to_register(self, now: float) -> bool:
         try:
             self._plugin.register()
         except NotRegistered as error:
-            self._fail(now, f"the kubelet does not take the plugin: {error}")
+            self._note_failure(now, f"the kubelet does not take the plugin: {error}")
             return True
         # If the kubelet was replaced meanwhile, its identity differs at the next check.
         self._is_registered, self._said = True, ""
@@ -137,12 +137,12 @@ class Registration:
         log.fact("registered with the kubelet", resource=self._plugin.resource)
         return True
 
-    def _fail(self, now: float, words: str) -> None:
+    def _note_failure(self, now: float, words: str) -> None:
         self._failures += 1
         self._next = now + backoff(self._failures, _FIRST, _LONGEST)
-        self._say(words)
+        self._log_trouble(words)
 
-    def _say(self, words: str) -> None:
+    def _log_trouble(self, words: str) -> None:
         """Log a trouble once."""
         if words != self._said:
             self._said = words

@@ -77,9 +77,9 @@ class Feed:
         """Whether there is a stream."""
         return self._stream is not None
 
-    def changed(self) -> None:
+    def send_again(self) -> None:
         """Send it again."""
-        _loop().call_soon_threadsafe(self._news.set)
+        _event_loop().call_soon_threadsafe(self._news.set)
 
     async def serve(self, stream: Any) -> None:
         """Be the stream, until there is a newer one."""
@@ -88,7 +88,7 @@ class Feed:
         try:
             while True:
                 self._news.clear()
-                await stream.send_message(_outcome(self.latest))
+                await stream.send_message(_handler_result(self.latest))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(RESEND):
                         await self._news.wait()
@@ -126,21 +126,21 @@ class RpcServer:
 
     def start(self, path: Path) -> None:
         """Listen on a new socket, which no other server ever has. Raises OSError if it cannot."""
-        _wait_for(self._start(path), _LONGEST)
+        _wait_for(self._start_server(path), _LONGEST)
 
     def stop(self) -> None:
         """End all calls, listen no longer, and remove the socket."""
         if self._server is not None:
             with suppress(TimeoutError):  # a thread that was starved does it later
-                _wait_for(self._stop(self._server), _LONGEST)
+                _wait_for(self._stop_server(self._server), _LONGEST)
             self._server = None
 
-    async def _start(self, path: Path) -> None:
+    async def _start_server(self, path: Path) -> None:
         server = LimitedServer([self])
         await server.start(path=str(path))
         self._server, self._path = server, path
 
-    async def _stop(self, server: LimitedServer) -> None:
+    async def _stop_server(self, server: LimitedServer) -> None:
         self._path.unlink(missing_ok=True)
         for method in self._methods.values():
             if isinstance(method, Feed):
@@ -156,11 +156,13 @@ class RpcServer:
 
     def __mapping__(self) -> Mapping[str, Handler]:
         return {
-            path: Handler(partial(self._serve, method), _cardinality(method), Message, Message)
+            path: Handler(
+                partial(self._serve_call, method), _cardinality_of(method), Message, Message
+            )
             for path, method in self._methods.items()
         }
 
-    async def _serve(self, method: Unary | Feed, stream: Any) -> None:
+    async def _serve_call(self, method: Unary | Feed, stream: Any) -> None:
         if len(self._calls) >= _AT_ONCE:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"more than {_AT_ONCE} calls at once")
         mine: Any = asyncio.current_task()
@@ -168,11 +170,11 @@ class RpcServer:
         try:
             async with _Room(self._large) as room:
                 async with asyncio.timeout(_PATIENCE):
-                    request = await _received(stream, method.request, LARGEST, room)
+                    request = await _receive_message(stream, method.request, LARGEST, room)
                 if request is None:
                     raise GRPCError(Status.INTERNAL, "the request is empty")
                 if isinstance(method, Unary):
-                    answer = await self._answer(partial(method.handler, request))
+                    answer = await self._await_answer(partial(method.handler, request))
                     async with asyncio.timeout(_PATIENCE):
                         await stream.send_message(answer)
         except TimeoutError:
@@ -182,8 +184,8 @@ class RpcServer:
         if isinstance(method, Feed):
             await method.serve(stream)
 
-    async def _answer(self, handler: Callable[[], Any]) -> Any:
-        work = asyncio.wrap_future(_begun(handler))
+    async def _await_answer(self, handler: Callable[[], Any]) -> Any:
+        work = asyncio.wrap_future(_start_handler(handler))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:  # the thread goes on
@@ -192,7 +194,7 @@ class RpcServer:
             raise
 
 
-def call(
+def call_method(
     socket: Path,
     method: str,
     request: Any,
@@ -205,7 +207,7 @@ def call(
 
     `timeout` is in seconds, `largest` the bytes that an answer may have. Raises CallFailed.
     """
-    work = _call(socket, method, request, response, timeout=timeout, largest=largest)
+    work = _call_async(socket, method, request, response, timeout=timeout, largest=largest)
     try:
         return _wait_for(work, timeout + _GRACE)
     except TimeoutError as error:  # this process was stopped, or starved
@@ -215,7 +217,7 @@ def call(
 _answers = asyncio.Lock()
 
 
-async def _call(
+async def _call_async(
     socket: Path, method: str, request: Any, response: Any, *, timeout: float, largest: int
 ) -> Any:
     channel = LimitedChannel(path=str(socket))
@@ -229,7 +231,7 @@ async def _call(
             await stream.send_message(request, end=True)
             await stream.recv_initial_metadata()
             with stream._wrapper:  # which notices that the connection ends
-                answer = await _received(stream, response, largest, room)
+                answer = await _receive_message(stream, response, largest, room)
         if answer is not None:
             return answer
         raise CallFailed("the answer is empty")
@@ -262,7 +264,7 @@ class _Room(AsyncExitStack):
             await self.enter_async_context(self._lock)
 
 
-async def _received(stream: Any, kind: Any, largest: int, room: _Room) -> Any:
+async def _receive_message(stream: Any, kind: Any, largest: int, room: _Room) -> Any:
     """Return a message, None if there is none. Raises GRPCError.
 
     grpclib's own function takes any size.
@@ -284,13 +286,13 @@ async def _received(stream: Any, kind: Any, largest: int, room: _Room) -> Any:
         raise GRPCError(Status.INTERNAL, "the message is malformed") from exc
 
 
-def _begun(handler: Callable[[], Any]) -> Future[Any]:
+def _start_handler(handler: Callable[[], Any]) -> Future[Any]:
     """Run a handler in a thread that does not keep the process from ending, as an executor's do."""
     work: Future[Any] = Future()
 
     def run() -> None:
         try:
-            work.set_result(_outcome(handler))
+            work.set_result(_handler_result(handler))
         except GRPCError as error:
             work.set_exception(error)
 
@@ -298,7 +300,7 @@ def _begun(handler: Callable[[], Any]) -> Future[Any]:
     return work
 
 
-def _outcome(handler: Callable[[], Any]) -> Any:
+def _handler_result(handler: Callable[[], Any]) -> Any:
     """Return what a handler returns. Raises GRPCError."""
     try:
         return handler()
@@ -309,7 +311,7 @@ def _outcome(handler: Callable[[], Any]) -> Any:
         raise GRPCError(Status.INTERNAL, f"a bug, see the log: {type(exc).__name__}") from exc
 
 
-def _cardinality(method: Unary | Feed) -> Cardinality:
+def _cardinality_of(method: Unary | Feed) -> Cardinality:
     return Cardinality.UNARY_STREAM if isinstance(method, Feed) else Cardinality.UNARY_UNARY
 
 
@@ -319,15 +321,15 @@ def _cardinality(method: Unary | Feed) -> Cardinality:
 _starting = threading.Lock()
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def _event_loop() -> asyncio.AbstractEventLoop:
     """Return the loop; its thread starts with the first call."""
     with _starting:
-        return _started()
+        return _start_loop()
 
 
 @cache
-def _started() -> asyncio.AbstractEventLoop:
-    for name in ("asyncio", "grpclib"):  # what peers do; what handlers do, `_outcome` logs
+def _start_loop() -> asyncio.AbstractEventLoop:
+    for name in ("asyncio", "grpclib"):  # what peers do; what handlers do, `_handler_result` logs
         logger = logging.getLogger(name)
         logger.handlers[:] = [_Details()]
         logger.propagate = False
@@ -338,7 +340,7 @@ def _started() -> asyncio.AbstractEventLoop:
 
 def _wait_for(work: Coroutine[Any, Any, Any], seconds: float) -> Any:
     """Do something in the loop and return its result. Raises TimeoutError."""
-    return asyncio.run_coroutine_threadsafe(work, _loop()).result(seconds)
+    return asyncio.run_coroutine_threadsafe(work, _event_loop()).result(seconds)
 
 
 class _Details(logging.Handler):

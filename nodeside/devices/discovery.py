@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from nodeside.devices.health import no_answer_message, verdicts
+from nodeside.devices.health import judge_texts, no_answer_message
 from nodeside.devices.identity import (
     DeviceIds,
     natural_key,
@@ -105,10 +105,10 @@ def discover(
         found = (FoundDevice(str(number), nodes=shared, why=not_ready) for number in units)
         return found_devices(tuple(found))
     try:
-        places = _distinct(_places(host, device.discover))
+        places = _distinct_places(_find_places(host, device.discover))
     except SpecError as exc:
         return found_devices(notes=(str(exc),))
-    notes = () if places else (_nothing(host, device.discover),)
+    notes = () if places else (_nothing_found_message(host, device.discover),)
     if len(places) > MOST:
         notes = (f"more than {MOST} match; those after that are left out",)
         places = places[:MOST]
@@ -117,7 +117,7 @@ def discover(
     return found_devices(tuple(sorted(devices, key=lambda each: natural_key(each.id))), notes)
 
 
-def _distinct(places: Iterable[_Place]) -> Sequence[_Place]:
+def _distinct_places(places: Iterable[_Place]) -> Sequence[_Place]:
     """Return each place once, one more than MOST if there are more.
 
     A function that two entries match is a good one if one of them says so.
@@ -131,8 +131,8 @@ def _distinct(places: Iterable[_Place]) -> Sequence[_Place]:
     return tuple(found.values())
 
 
-def _places(host: Host, discover: Discover) -> Iterator[_Place]:
-    functions = _functions(host) if discover.pci else {}
+def _find_places(host: Host, discover: Discover) -> Iterator[_Place]:
+    functions = _pci_functions(host) if discover.pci else {}
     for function in discover.pci:
         for path, there in functions.items():
             if there.is_of(function.vendor, function.device):
@@ -148,7 +148,7 @@ def _places(host: Host, discover: Discover) -> Iterator[_Place]:
         yield from _nodes_like(host, pattern)
 
 
-def _functions(host: Host) -> Mapping[Path, PciDevice]:
+def _pci_functions(host: Host) -> Mapping[Path, PciDevice]:
     """Return the PCI functions by their resolved directories.
 
     While one is being removed, its link is gone before its directory: it is left out.
@@ -163,7 +163,7 @@ def _functions(host: Host) -> Mapping[Path, PciDevice]:
 def _nodes_like(host: Host, pattern: str) -> Iterator[_Place]:
     paths = [host.dev]
     for part in pattern.removeprefix("/dev/").split("/"):
-        paths = [found for path in paths for found in _matches(path, part)]
+        paths = [found for path in paths for found in _match_part(path, part)]
         if len(paths) > MOST:
             raise SpecError(f"{pattern}: matches more than {MOST} paths")
     for path in paths:
@@ -173,7 +173,7 @@ def _nodes_like(host: Host, pattern: str) -> Iterator[_Place]:
             yield _Place(there.resolve() if there.exists() else None, node)
 
 
-def _matches(directory: Path, part: str) -> Iterator[Path]:
+def _match_part(directory: Path, part: str) -> Iterator[Path]:
     if part in ("", "."):
         yield directory
     elif "*" not in part:
@@ -208,11 +208,11 @@ class _Reading:
     _ends: float = field(default_factory=lambda: time.monotonic() + PATIENCE)
 
     def devices(self) -> list[FoundDevice]:
-        nodes = self._nodes()
-        said = self._contents(
-            {place.path: self._files(place.path) for place in self.places if place.path}
+        nodes = self._device_nodes()
+        said = self._read_contents(
+            {place.path: self._files_of(place.path) for place in self.places if place.path}
         )
-        wrong = self._wrong(said)
+        wrong = self._find_problems(said)
         found = []
         for place in self.places:
             contents, trouble = said.get(place.key, ({}, ""))
@@ -233,20 +233,22 @@ class _Reading:
                     or place.why
                     or trouble
                     or self._without_node(place, nodes)
-                    or _gone(place)
+                    or _disappeared_message(place)
                     or wrong.get(place.key, ""),
                 )
             )
         return found
 
-    def _wrong(self, said: Mapping[Path, tuple[Mapping[str, str], str]]) -> Mapping[Path, str]:
+    def _find_problems(
+        self, said: Mapping[Path, tuple[Mapping[str, str], str]]
+    ) -> Mapping[Path, str]:
         """Return what is wrong with each device by its health file; "" if nothing."""
         if (health := self.device.health) is None:
             return {}
         texts = {
             place.key: said.get(place.key, ({}, ""))[0].get(health.path) for place in self.places
         }
-        judged = verdicts(health, (text for text in texts.values() if text is not None))
+        judged = judge_texts(health, (text for text in texts.values() if text is not None))
         return {
             key: no_answer_message(health) if text is None else judged[text]
             for key, text in texts.items()
@@ -259,13 +261,13 @@ class _Reading:
 
     # --- files of devices
 
-    def _files(self, path: Path) -> Mapping[str, Path]:
+    def _files_of(self, path: Path) -> Mapping[str, Path]:
         """Return the files to read of a device, by their paths in driver.yaml."""
         health = (self.device.health.path,) if self.device.health else ()
         wanted = dict.fromkeys((*(each.path for each in self.device.attributes), *health))
         return {name: file for name in wanted if (file := _only_match(path, name)) is not None}
 
-    def _contents(
+    def _read_contents(
         self, files: Mapping[Path, Mapping[str, Path]]
     ) -> Mapping[Path, tuple[Mapping[str, str], str]]:
         """Return what the files of each device say, and why they could not be read, or "".
@@ -279,18 +281,20 @@ class _Reading:
         for start in range(0, len(paths), together):
             some = {path: files[path] for path in paths[start : start + together]}
             try:
-                said |= {path: (each, "") for path, each in self._ask(some, _TOGETHER).items()}
+                said |= {
+                    path: (each, "") for path, each in self._ask_sysfs(some, _TOGETHER).items()
+                }
             except NodesideError:
                 said |= {path: self._ask_one(path, files[path]) for path in some}
         return said
 
     def _ask_one(self, path: Path, files: Mapping[str, Path]) -> tuple[Mapping[str, str], str]:
         try:
-            return self._ask({path: files}, _ALONE)[path], ""
+            return self._ask_sysfs({path: files}, _ALONE)[path], ""
         except NodesideError as exc:
             return {}, str(exc)
 
-    def _ask(
+    def _ask_sysfs(
         self, files: Mapping[Path, Mapping[str, Path]], seconds: float
     ) -> Mapping[Path, Mapping[str, str]]:
         left = self._ends - time.monotonic()
@@ -299,13 +303,13 @@ class _Reading:
         every = [file for wanted in files.values() for file in wanted.values()]
         texts = iter(sysfs.ask(*every, timeout=min(seconds, left), limit=_FILE))
         return {
-            path: {name: _clean(text) for name in wanted if (text := next(texts)) is not None}
+            path: {name: _clean_text(text) for name in wanted if (text := next(texts)) is not None}
             for path, wanted in files.items()
         }
 
     # --- device nodes
 
-    def _nodes(self) -> Mapping[Path, tuple[str, ...]]:
+    def _device_nodes(self) -> Mapping[Path, tuple[str, ...]]:
         """Return the device nodes to give for each device."""
         wanted = self.device.give.nodes
         if wanted and wanted.path:
@@ -314,7 +318,7 @@ class _Reading:
             return self._nodes_of_class(wanted.class_)
         matched = {place.key: (place.node,) for place in self.places if place.node}
         own = [p.path for p in self.places if p.path and not p.node and (p.path / "dev").exists()]
-        named = self._named({path: path for path in own})
+        named = self._node_paths({path: path for path in own})
         return matched | {path: (node,) for path, node in named.items()}
 
     def _nodes_of_class(self, kind: str) -> Mapping[Path, tuple[str, ...]]:
@@ -328,14 +332,16 @@ class _Reading:
             if owner is not None:
                 owners[member] = owner
         nodes: dict[Path, tuple[str, ...]] = {}
-        for member, node in self._named(owners).items():
+        for member, node in self._node_paths(owners).items():
             nodes[owners[member]] = (*nodes.get(owners[member], ()), node)
         return nodes
 
-    def _named(self, members: Mapping[Path, Path]) -> Mapping[Path, str]:
+    def _node_paths(self, members: Mapping[Path, Path]) -> Mapping[Path, str]:
         """Return the paths below /dev of what has a device node, as the kernel names them."""
-        said = self._contents({path: {"uevent": path / "uevent"} for path in members})
-        named = {path: _devname(contents.get("uevent", "")) for path, (contents, _) in said.items()}
+        said = self._read_contents({path: {"uevent": path / "uevent"} for path in members})
+        named = {
+            path: _device_name(contents.get("uevent", "")) for path, (contents, _) in said.items()
+        }
         return {path: f"/dev/{named[path]}" for path in members if named.get(path)}
 
     def _numa_node(self, address: str) -> int:
@@ -345,7 +351,7 @@ class _Reading:
         return int(text) if text.isdecimal() else -1
 
 
-def _gone(place: _Place) -> str:
+def _disappeared_message(place: _Place) -> str:
     return "it disappeared" if place.path is not None and not place.path.exists() else ""
 
 
@@ -353,15 +359,15 @@ def _only_match(directory: Path, pattern: str) -> Path | None:
     """Return the one path that a pattern matches below a directory; None if it is not just one."""
     paths = [directory]
     for part in pattern.split("/"):
-        paths = [found for path in paths for found in _matches(path, part)]
+        paths = [found for path in paths for found in _match_part(path, part)]
     return paths[0] if len(paths) == 1 else None
 
 
-def _clean(text: str) -> str:
+def _clean_text(text: str) -> str:
     return text.replace("\0", "").strip()[:_FILE]
 
 
-def _devname(uevent: str) -> str:
+def _device_name(uevent: str) -> str:
     """Return the node's name below /dev (Documentation/ABI/stable/sysfs-devices); "" for none."""
     for line in uevent.splitlines():
         key, _, value = line.partition("=")
@@ -370,7 +376,7 @@ def _devname(uevent: str) -> str:
     return ""
 
 
-def _nothing(host: Host, discover: Discover) -> str:
+def _nothing_found_message(host: Host, discover: Discover) -> str:
     """Return why nothing was found, in words that name where to look."""
     if discover.pci:
         ids = ", ".join(f"{each.vendor}:{each.device or '*'}" for each in discover.pci)

@@ -18,40 +18,45 @@ _TOGETHER, _ALONE = 5.0, 2.0  # seconds for all of them at once, and for one
 _SHOWN = 256  # characters of a text
 
 
-def verdicts(health: DeviceHealth, texts: Iterable[str]) -> Mapping[str, str]:
+def judge_texts(health: DeviceHealth, texts: Iterable[str]) -> Mapping[str, str]:
     """Return for each text why a device that says it is unhealthy; "" if it is not.
 
     It takes a bit more than 10 s if the expression does not come to an end.
     """
     distinct = tuple(dict.fromkeys(texts))
     if not health.matches:
-        return {text: _unless(text == health.value.strip(), health, text) for text in distinct}
+        return {
+            text: _problem_unless(text == health.value.strip(), health, text) for text in distinct
+        }
     ends = time.monotonic() + _PATIENCE
     try:
         found = search(health.matches, *distinct, timeout=_TOGETHER)
     except SystemRefused:
-        return {text: _alone(health, text, ends - time.monotonic()) for text in distinct}
-    return {text: _unless(fits, health, text) for text, fits in zip(distinct, found, strict=True)}
+        return {text: _judge_alone(health, text, ends - time.monotonic()) for text in distinct}
+    return {
+        text: _problem_unless(fits, health, text)
+        for text, fits in zip(distinct, found, strict=True)
+    }
 
 
 def no_answer_message(health: DeviceHealth) -> str:
     """Return why a device is unhealthy whose file is missing or cannot be read."""
-    return f"{health.path} says nothing, not {_expected(health)}"
+    return f"{health.path} says nothing, not {_expected_in_words(health)}"
 
 
-def _alone(health: DeviceHealth, text: str, left: float) -> str:
+def _judge_alone(health: DeviceHealth, text: str, left: float) -> str:
     if left <= 0:
         return f"{health.path} was not judged, since others took {_PATIENCE:g} s"
     try:
         (fits,) = search(health.matches, text, timeout=min(_ALONE, left))
     except SystemRefused as exc:
         return f"{health.path} cannot be judged: {exc}"
-    return _unless(fits, health, text)
+    return _problem_unless(fits, health, text)
 
 
-def _unless(fits: bool, health: DeviceHealth, text: str) -> str:
-    return "" if fits else f"{health.path} says {text[:_SHOWN]!r}, not {_expected(health)}"
+def _problem_unless(fits: bool, health: DeviceHealth, text: str) -> str:
+    return "" if fits else f"{health.path} says {text[:_SHOWN]!r}, not {_expected_in_words(health)}"
 
 
-def _expected(health: DeviceHealth) -> str:
+def _expected_in_words(health: DeviceHealth) -> str:
     return f"a match of {health.matches}" if health.matches else repr(health.value.strip())

@@ -53,7 +53,7 @@ class DeviceIds:
         self._known: dict[Path, str] = dict(known or {})  # what was seen last comes last
 
     @property
-    def known(self) -> Mapping[Path, str]:
+    def known_ids(self) -> Mapping[Path, str]:
         """Those of devices that are there or were, by resolved paths; seen last comes last."""
         return self._known
 
@@ -64,7 +64,7 @@ class DeviceIds:
         """
         groups: dict[str, list[Path]] = defaultdict(list)
         for path in set(paths):
-            groups[_name(path)].append(path)
+            groups[_name_of_path(path)].append(path)
         there = {path for members in groups.values() for path in members}
         taken: dict[str, Path] = {}
         for path, known in reversed(self._known.items()):
@@ -72,7 +72,7 @@ class DeviceIds:
                 taken.setdefault(known, path)
         ids = {path: known for known, path in taken.items()}
         for name, members in sorted(groups.items()):
-            free = (each for each in _numbered(name, groups) if each not in taken)
+            free = (each for each in _number_names(name, groups) if each not in taken)
             for path in sorted(members, key=natural_key):
                 if path not in ids:
                     ids[path] = next(free)
@@ -82,13 +82,13 @@ class DeviceIds:
         return ids
 
 
-def _numbered(name: str, names: Container[str]) -> Iterator[str]:
-    """Yield a name, and then with numbers, without those that are names themselves."""
+def _number_names(name: str, names: Container[str]) -> Iterator[str]:
+    """Yield a name, then the name with numbers, without any that are names already."""
     yield name
     yield from (each for number in count(2) if (each := f"{name}-{number}") not in names)
 
 
-def _name(path: Path) -> str:
+def _name_of_path(path: Path) -> str:
     address = short_address(pci_function(path))
     if not address:
         return _UNSAFE.sub("-", path.name)[: _LONGEST - 5]

@@ -37,9 +37,9 @@ class Deadline:
         self.seconds = seconds
         self._sockets: list[socket.socket] = []
         self._guard = threading.Lock()
-        self._begin()
+        self._start_timer()
 
-    def _begin(self) -> None:
+    def _start_timer(self) -> None:
         self._end = time.monotonic() + self.seconds
         self._passed = threading.Event()
         # Each period has its own event, so a late timer does not end the next request.
@@ -51,36 +51,36 @@ class Deadline:
             raise SystemRefused(f"cannot start a thread: {error}", retryable=True) from error
 
     @contextmanager
-    def anew(self) -> Iterator[None]:
+    def restart(self) -> Iterator[None]:
         """Restart the deadline with its full time, for one request of a long-lived session."""
         self._timer.cancel()
-        if self.passed:
-            self._forget()
-        self._begin()
+        if self.has_passed:
+            self._forget_sockets()
+        self._start_timer()
         try:
             yield
         finally:
             self._timer.cancel()
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         return self._passed.is_set()
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """The remaining seconds, never negative."""
         return max(0.0, self._end - time.monotonic())
 
     def pause(self, seconds: float) -> None:
         """Wait for `seconds`, or until the deadline if that is sooner."""
-        self._passed.wait(min(seconds, self.left))
+        self._passed.wait(min(seconds, self.seconds_left))
 
     def close(self) -> None:
         """Drop all sockets. Close the session first."""
         self._timer.cancel()
-        self._forget()
+        self._forget_sockets()
 
-    def _forget(self) -> None:
+    def _forget_sockets(self) -> None:
         with self._guard:
             for sock in self._sockets:
                 sock.close()
@@ -98,7 +98,7 @@ class Deadline:
             if len(self._sockets) > _CONNECTIONS:
                 with self._sockets.pop(0) as oldest, suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
-        if self.passed:
+        if self.has_passed:
             self._shut_down_sockets(self._passed)
 
     def _shut_down_sockets(self, passed: threading.Event) -> None:

@@ -20,20 +20,20 @@ def safe_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
-        return printable(urlunsplit((parts.scheme, host, parts.path, "", "")), _ADDRESS)
+        return make_printable(urlunsplit((parts.scheme, host, parts.path, "", "")), _ADDRESS)
     except ValueError:
         return "a URL that cannot be parsed"
 
 
 def root_cause(exc: BaseException) -> str:
     """Return the innermost reason as text: `Connection refused`, `certificate verify failed`."""
-    chain = list(causes(exc))
+    chain = list(chain_of_causes(exc))
     last = next((e for e in reversed(chain) if isinstance(e, OSError) and e.strerror), chain[-1])
     text = getattr(last, "strerror", None) or str(last) or type(last).__name__
-    return printable(str(text))
+    return make_printable(str(text))
 
 
-def causes(exc: BaseException) -> Iterator[BaseException]:
+def chain_of_causes(exc: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its chain of causes, outermost first."""
     visited: list[BaseException] = []
     current: BaseException | None = exc
@@ -43,7 +43,7 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
         current = _direct_cause(current)
 
 
-def printable(text: str, limit: int = _DETAIL) -> str:
+def make_printable(text: str, limit: int = _DETAIL) -> str:
     """Return foreign text cut and without control characters, to embed in a single line."""
     return "".join(c for c in text if c.isprintable())[:limit]
 

@@ -66,7 +66,7 @@ class HttpServer(ThreadingHTTPServer):
             return False
         for oldest in list(self._open)[:1]:
             self._open.pop(oldest, None)
-            _cut(oldest)
+            _cut_connection(oldest)
         return self._free.acquire(timeout=_ROOM)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -76,11 +76,11 @@ class HttpServer(ThreadingHTTPServer):
             self._free.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        with self.timed(request):
+        with self.limit_time(request):
             super().finish_request(request, client_address)
 
     @contextmanager
-    def timed(self, connection: socket.socket) -> Iterator[None]:
+    def limit_time(self, connection: socket.socket) -> Iterator[None]:
         """Start the connection's time limit unless it is already running."""
         self._open.setdefault(connection, time.monotonic() + self.seconds)
         try:
@@ -93,7 +93,7 @@ class HttpServer(ThreadingHTTPServer):
         now = time.monotonic()
         for connection, ends in list(self._open.items()):
             if now > ends:
-                _cut(connection)
+                _cut_connection(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a failed request. OSError means the client left or stayed silent; others are bugs."""
@@ -102,7 +102,7 @@ class HttpServer(ThreadingHTTPServer):
         log.detail("a request was not finished", client=str(client_address[0]))
 
 
-def _cut(connection: socket.socket) -> None:
+def _cut_connection(connection: socket.socket) -> None:
     """Wake the thread that waits on a connection.
 
     SSLSocket.shutdown must not be called from other threads.

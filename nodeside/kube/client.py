@@ -161,40 +161,41 @@ class Client:
     def send(self, call: ApiCall) -> Mapping[str, Any]:
         """Send a request; return the document of a successful response."""
         token = self._access.token(self._caller.container)
-        answer = self._exchange(call, token)
+        answer = self._send_once(call, token)
         if answer.status == 401 and (fresh := self._access.token(self._caller.container)) != token:
-            answer = self._exchange(call, fresh)
+            answer = self._send_once(call, fresh)
         if answer.status >= 300 or answer.status < 200:
             raise api_error(self._caller, call, answer)
         return answer.document
 
-    def _exchange(self, call: ApiCall, token: str) -> Response:
+    def _send_once(self, call: ApiCall, token: str) -> Response:
         """Send one request. Errors of the library and the system become KubernetesError."""
         try:
             deadline = self._open_deadline()
-            with deadline.anew(), closing(self._request(call, token)) as response:
-                answer = self._read(call, response)
-                if deadline.passed:  # a body cut off there may look complete
+            with deadline.restart(), closing(self._send_request(call, token)) as response:
+                answer = self._read_response(call, response)
+                if deadline.has_passed:  # a body cut off there may look complete
                     raise self._limit_exceeded_error(call)
                 return answer
         except SystemRefused as exc:
             raise KubernetesError(str(exc), retryable=True) from exc
         except OSError as exc:  # requests.RequestException is one
-            if deadline.passed:
+            if deadline.has_passed:
                 raise self._limit_exceeded_error(call) from exc
             raise KubernetesError(
-                f"no answer from the API server {self._access.url} to {call.words}: {_cause(exc)}",
+                f"no answer from the API server {self._access.url} to {call.words}: "
+                f"{_innermost_cause(exc)}",
                 hint="check the pod's route to the API server; common causes are a network policy, "
                 "a proxy on the node, or a certificate that ca.crt does not cover",
                 retryable=True,
             ) from exc
 
-    def _request(self, call: ApiCall, token: str) -> requests.Response:
+    def _send_request(self, call: ApiCall, token: str) -> requests.Response:
         return self._open_session().request(
             call.method,
             self._access.url + call.path,
             data=None if call.body is None else json.dumps(call.body).encode(),
-            headers=_headers(call, token),
+            headers=_make_headers(call, token),
             timeout=self._timeout,
             verify=str(self._access.directory / "ca.crt"),
             allow_redirects=False,
@@ -217,7 +218,7 @@ class Client:
             self._deadline = Deadline(self._whole)
         return self._deadline
 
-    def _read(self, call: ApiCall, response: requests.Response) -> Response:
+    def _read_response(self, call: ApiCall, response: requests.Response) -> Response:
         """Read a response. Raises KubernetesError if it exceeds the size limit."""
         data = b""
         for piece in response.iter_content(_PIECE):
@@ -275,7 +276,7 @@ def _missing_rbac_rule(caller: Caller, call: ApiCall) -> str:
     )
 
 
-def _headers(call: ApiCall, token: str) -> dict[str, str]:
+def _make_headers(call: ApiCall, token: str) -> dict[str, str]:
     headers = {
         "Authorization": f"Bearer {token}",
         "Accept": call.accept,
@@ -286,7 +287,7 @@ def _headers(call: ApiCall, token: str) -> dict[str, str]:
     return headers
 
 
-def _cause(exc: BaseException) -> str:
+def _innermost_cause(exc: BaseException) -> str:
     """Return the innermost cause: the library wraps `Connection refused` in three layers."""
     while exc.__cause__ is not None or exc.__context__ is not None:
         exc = exc.__cause__ or exc.__context__ or exc

@@ -16,15 +16,17 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,a
 
 
 def read_node(node: str) -> ApiCall:
-    return ApiCall("get", "nodes", node, "GET", _path(node), accept=_METADATA_ONLY)
+    return ApiCall("get", "nodes", node, "GET", _node_path(node), accept=_METADATA_ONLY)
 
 
 def label_node(node: str, labels: Mapping[str, str | None]) -> ApiCall:
     """Set these labels, remove those that are None, change nothing else (RFC 7386 merge patch)."""
     body: dict[str, Any] = {"metadata": {"labels": dict(labels)}}
     kind = "application/merge-patch+json"
-    return ApiCall("patch", "nodes", node, "PATCH", _path(node), kind, body, accept=_METADATA_ONLY)
+    return ApiCall(
+        "patch", "nodes", node, "PATCH", _node_path(node), kind, body, accept=_METADATA_ONLY
+    )
 
 
-def _path(node: str) -> str:
+def _node_path(node: str) -> str:
     return f"/api/v1/nodes/{quote(node, safe='')}"

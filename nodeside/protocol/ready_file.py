@@ -54,7 +54,7 @@ def write_ready(host: Host, record: ReadyRecord) -> bool:
     change when a later run finds them loaded.
     """
     old = read_ready(host, record.driver, record.boot_id)
-    if old is not None and _same(old, record):
+    if old is not None and _says_the_same(old, record):
         return False
     write_record(ready_path(host, record.driver), record)
     return True
@@ -65,9 +65,9 @@ def clear_ready(host: Host, driver: str) -> bool:
     return remove_record(ready_path(host, driver))
 
 
-def _same(old: ReadyRecord, new: ReadyRecord) -> bool:
-    return _identity(old) == _identity(new)
+def _says_the_same(old: ReadyRecord, new: ReadyRecord) -> bool:
+    return _identity_fields(old) == _identity_fields(new)
 
 
-def _identity(record: ReadyRecord) -> tuple[object, ...]:
+def _identity_fields(record: ReadyRecord) -> tuple[object, ...]:
     return record.version, record.kernel, record.modules, dict(record.services)

@@ -62,7 +62,7 @@ def _no_number(word: str) -> NoReturn:
 
 def encode(record: Any) -> dict[str, Any]:
     """Encode a dataclass as a JSON object; enums by value, paths as strings, tuples as lists."""
-    return {item.name: _encode(getattr(record, item.name)) for item in fields(record)}
+    return {item.name: _encode_value(getattr(record, item.name)) for item in fields(record)}
 
 
 def decode(kind: type[T], data: Mapping[str, Any], *, where: str = "record") -> T:
@@ -70,24 +70,24 @@ def decode(kind: type[T], data: Mapping[str, Any], *, where: str = "record") -> 
 
     Raises MalformedRecord with the field, the expected type and the actual value.
     """
-    hints = _hints(cast("Any", kind))
+    hints = _field_types(cast("Any", kind))
     values: dict[str, Any] = {}
     for item in fields(cast("Any", kind)):
         if item.name in data:
             path = f"{where}.{item.name}"
-            values[item.name] = _decode(hints[item.name], data[item.name], path)
+            values[item.name] = _decode_value(hints[item.name], data[item.name], path)
         elif item.default is MISSING and item.default_factory is MISSING:
             raise MalformedRecord(f"{where}: the field {item.name!r} is missing")
     return kind(**values)
 
 
 @cache
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
+def _field_types(kind: type[Any]) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass: a bundle's manifest has many of one kind."""
     return get_type_hints(kind)
 
 
-def _encode(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     if is_dataclass(value):
         return encode(value)
     if isinstance(value, Enum):
@@ -95,24 +95,27 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _encode(item) for key, item in value.items()}
+        return {key: _encode_value(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_encode(item) for item in value]
+        return [_encode_value(item) for item in value]
     return value
 
 
-def _decode(hint: Any, value: Any, where: str) -> Any:
+def _decode_value(hint: Any, value: Any, where: str) -> Any:
     """Decode `value` to the type `hint`; supports the types that the records here use."""
     origin = get_origin(hint)
     if origin is UnionType:
         inner = [arg for arg in get_args(hint) if arg is not NoneType]
-        return None if value is None else _decode(inner[0], value, where)
+        return None if value is None else _decode_value(inner[0], value, where)
     if origin is tuple and isinstance(value, list):
         item = get_args(hint)[0]
-        return tuple(_decode(item, v, f"{where}[{i}]") for i, v in enumerate(value))
+        return tuple(_decode_value(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin in (dict, Mapping) and isinstance(value, dict):
         item = get_args(hint)[1]
-        return {key: _decode(item, v, f"{where}.{_shown(key)}") for key, v in value.items()}
+        return {
+            key: _decode_value(item, v, f"{where}.{_printable_key(key)}")
+            for key, v in value.items()
+        }
     if is_dataclass(hint) and isinstance(value, dict):
         return decode(cast("type[Any]", hint), value, where=where)
     return _decode_scalar(hint, value, where)
@@ -135,7 +138,7 @@ def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
     raise MalformedRecord(f"{where}: expected {kind}, got {value!r:.200}")
 
 
-def _shown(key: str) -> str:
+def _printable_key(key: str) -> str:
     """Return an untrusted key in a form that is safe in a message."""
     return key if key.isprintable() and len(key) <= _KEY_LIMIT else f"{key!r:.{_KEY_LIMIT}}"
 

@@ -207,7 +207,7 @@ class SharedDir:
         """Hold the sidecar's lock while the block runs; yield False if another sidecar has it."""
         with open(self.lock, "a+b") as file:
             try:
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _pack_flock(fcntl.F_WRLCK))
             except (BlockingIOError, PermissionError):
                 yield False
                 return
@@ -220,7 +220,7 @@ class SharedDir:
         """
         try:
             with open_untrusted(self.lock, limit=RECORD_LIMIT) as file:
-                answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
+                answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock(fcntl.F_WRLCK))
         except FileNotFoundError:
             return False
         return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
@@ -231,5 +231,5 @@ class SharedDir:
 _FLOCK = "hhqqi0q"
 
 
-def _flock(kind: int) -> bytes:
+def _pack_flock(kind: int) -> bytes:
     return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)

@@ -35,17 +35,17 @@ def check_node_driver(document: object) -> list[str]:
     """Return what is wrong with a NodeDriver object, one sentence each."""
     reader = Reader(Document("NodeDriver", document))
     if not isinstance(document, Mapping):
-        reader.expected("a mapping", (), document)
+        reader.add_expected("a mapping", (), document)
         return [str(mistake) for mistake in reader.mistakes]
     for key, value in (("apiVersion", API_VERSION), ("kind", "NodeDriver")):
         if document.get(key) != value:
-            reader.expected(value, (key,), document.get(key))
-    reader.mistakes += _name(document.get("metadata"))
+            reader.add_expected(value, (key,), document.get(key))
+    reader.mistakes += _check_name(document.get("metadata"))
     reader.read(shape_of(NodeDriverStatus), document.get("status"), ("status",))
     return [str(mistake) for mistake in reader.mistakes]
 
 
-def _name(metadata: object) -> list[Mistake]:
+def _check_name(metadata: object) -> list[Mistake]:
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     good = isinstance(name, str) and len(name) <= _NAME_LIMIT and _SUBDOMAIN.fullmatch(name)
     if good and "." in str(name):

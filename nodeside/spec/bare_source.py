@@ -97,21 +97,23 @@ def lists_modules(directory: Path, end: str = "") -> bool:
     files' names, such as TEMPLATE.
     """
     kbuild = source_text(directory / f"{_MAKEFILES[0]}{end}")
-    computed = any(_included(directory, word) is None for word in _words_included(kbuild))
-    return computed or any(_OBJECTS.search(text) for text in _makefiles(directory, end))
+    computed = any(_included_file(directory, word) is None for word in _words_included(kbuild))
+    return computed or any(_OBJECTS.search(text) for text in _read_makefiles(directory, end))
 
 
 def listed_directories(directory: Path) -> tuple[str, ...]:
     """Return the directories below that Makefiles list beside their modules, by name."""
-    lists = [objects[3] for text in _makefiles(directory) for objects in _OBJECTS.finditer(text)]
+    lists = [
+        objects[3] for text in _read_makefiles(directory) for objects in _OBJECTS.finditer(text)
+    ]
     return tuple(found[1] for words in lists for found in _DIRECTORY.finditer(words))
 
 
 def named_modules(directory: Path) -> tuple[str, ...]:
-    """Return the modules that Makefiles list by name; those that variables make are not among."""
+    """Return the modules that Makefiles list by name; names that variables make are left out."""
     found = {
         kernel_name(module[1])
-        for text in _makefiles(directory)
+        for text in _read_makefiles(directory)
         for objects in _OBJECTS.finditer(text)
         for module in _OBJECT.finditer(objects[3])
     }
@@ -135,22 +137,24 @@ def _plainly_listed(directory: Path) -> tuple[str, ...]:
         if not (objects := _OBJECTS.match(line)):
             continue
         if not all(map(_BY_KBUILD.fullmatch, conditions)):
-            raise _unclear(file, "lists modules under a condition")
+            raise _unclear_error(file, "lists modules under a condition")
         words = objects[3].partition("#")[0].split()
         if objects[1] != "m" or not all(_OBJECT.fullmatch(word) for word in words):
-            raise _unclear(file, "computes the names of its modules, or has them in directories")
+            raise _unclear_error(
+                file, "computes the names of its modules, or has them in directories"
+            )
         if objects[2] != "+":
             found.clear()
         found |= {kernel_name(word.removesuffix(".o")) for word in words}
-    if len(_makefiles(directory)) > len(_MAKEFILES) and {*named_modules(directory)} != found:
-        raise _unclear(file, "includes another file, which lists modules too")
+    if len(_read_makefiles(directory)) > len(_MAKEFILES) and {*named_modules(directory)} != found:
+        raise _unclear_error(file, "includes another file, which lists modules too")
     if not found:
-        raise _unclear(file, "lists no module")
+        raise _unclear_error(file, "lists no module")
     return tuple(sorted(found))
 
 
 def name_of(modules: tuple[str, ...], directory: str) -> str:
-    """Return the name of a driver: that of its only module, or that of its directory."""
+    """Return the name of a driver: the name of its only module, else of its directory."""
     alone = len(modules) == 1 or says_nothing(directory)
     return label(modules[0] if alone else directory)
 
@@ -181,12 +185,14 @@ def source_text(path: Path, limit: int = _MAKEFILE_LIMIT) -> str:
     return text.decode("utf-8", "replace").replace("\\\n", " ")
 
 
-def _makefiles(directory: Path, end: str = "") -> list[str]:
+def _read_makefiles(directory: Path, end: str = "") -> list[str]:
     """Return the texts of the Makefiles of a directory, and of what they include from it."""
     texts = [source_text(directory / f"{name}{end}") for name in _MAKEFILES]
     seen: set[Path] = set()
     for text in texts:  # which grows
-        files = [file for word in _words_included(text) if (file := _included(directory, word))]
+        files = [
+            file for word in _words_included(text) if (file := _included_file(directory, word))
+        ]
         for file in files:
             if file not in seen and len(seen) < _INCLUDES:
                 seen.add(file)
@@ -200,7 +206,7 @@ def _words_included(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _included(directory: Path, word: str) -> Path | None:
+def _included_file(directory: Path, word: str) -> Path | None:
     """Return the file that a word of an `include` names plainly, if it is in this directory.
 
     A circle of links is in it, and no file: Path.resolve() of Python 3.11 and 3.12 raises for one.
@@ -218,7 +224,7 @@ def _of_dkms_conf(conf: Path) -> dict[str, Any]:
     values = _literal_values(conf)
     name, version = values.get(("PACKAGE_NAME", 0)), values.get(("PACKAGE_VERSION", 0))
     if not name or not version:
-        raise _unclear(conf, "is no file that sets PACKAGE_NAME and PACKAGE_VERSION")
+        raise _unclear_error(conf, "is no file that sets PACKAGE_NAME and PACKAGE_VERSION")
     indices = sorted({i for key, i in values if not key.startswith("PACKAGE_")}) or [0]
     modules = dict.fromkeys(values.get(("BUILT_MODULE_NAME", i)) or name for i in indices)
     build = {"kind": BuildKind.DKMS.value}
@@ -241,18 +247,18 @@ def _literal_values(conf: Path) -> dict[tuple[str, int], str]:
             continue
         match = _SET_LITERALLY.fullmatch(line)
         if match is None or depth:
-            raise _unclear(conf, f"computes {touched[1]}")
+            raise _unclear_error(conf, f"computes {touched[1]}")
         key = (match[1], int(match[2] or 0))
         double, single, plain = match[3], match[4], match[5]
         value = single if single is not None else _PACKAGE.sub(package, double or plain or "")
         if "$" in value or len(value) > _VALUE_LIMIT or values.get(key, value) != value:
-            raise _unclear(conf, f"computes {key[0]}")
+            raise _unclear_error(conf, f"computes {key[0]}")
         values[key] = value
     return values
 
 
-def _unclear(file: Path, what: str) -> SpecError:
-    """Return the error about a source of which too little is known without running it."""
+def _unclear_error(file: Path, what: str) -> SpecError:
+    """Return the error for a source that cannot be understood without running it."""
     directory = file.parent
     return SpecError(
         f"{directory} has no driver.yaml, and {file.name} {what}",

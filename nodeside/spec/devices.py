@@ -221,7 +221,7 @@ class Device:
 
 
 def dra_devices(devices: Iterable[Device]) -> list[Device]:
-    """Return those that pods ask for by claims."""
+    """Return the devices that pods ask for by claims."""
     return [each for each in devices if each.is_dra]
 
 

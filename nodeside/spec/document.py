@@ -14,7 +14,7 @@ from typing import Any
 from nodeside import __version__
 from nodeside.errors import SpecError
 from nodeside.protocol.labels import API_GROUP, API_VERSION
-from nodeside.spec.mistakes import Document, refuse
+from nodeside.spec.mistakes import Document, mistakes_error
 from nodeside.spec.model import Driver
 from nodeside.spec.reader import Newer, Reader
 from nodeside.spec.schema import Field, ListOf, MapOf, Section, Shape, shape_of
@@ -45,33 +45,33 @@ _TOP = ("apiVersion", "kind", "metadata", "spec")
 
 def load(path: Path) -> Driver:
     """Read driver.yaml. Raises SpecError, which lists every mistake, one per line."""
-    return _read(_document(path), "refuse")
+    return _read_driver(_read_document(path), "refuse")
 
 
 def node_load(path: Path) -> Driver:
     """Read a driver.yaml from a controller. Newer fields are logged and ignored."""
-    return _read(_document(path), "ignore")
+    return _read_driver(_read_document(path), "ignore")
 
 
 def parse(document: object, where: str = "driver.yaml") -> Driver:
     """Do the same as `load` for plain values, such as an object from the API server."""
-    return _read(Document(where, document), "refuse")
+    return _read_driver(Document(where, document), "refuse")
 
 
 def node_parse(document: object, where: str = "driver.yaml") -> Driver:
     """Do the same as `node_load` for plain values."""
-    return _read(Document(where, document), "ignore")
+    return _read_driver(Document(where, document), "ignore")
 
 
 def read_text(text: str, where: str = "driver.yaml") -> Driver:
     """Do the same as `load` for text."""
-    return _read(_yaml(text, where), "refuse")
+    return _read_driver(_parse_yaml(text, where), "refuse")
 
 
 def peek_driver_name(path: Path) -> tuple[str, str]:
     """Return name and version of a driver.yaml that is invalid elsewhere; "" if invalid itself."""
     try:
-        document = _document(path)
+        document = _read_document(path)
     except SpecError:
         return "", ""
     name, spec = shape_of(Driver).fields
@@ -89,7 +89,7 @@ def to_document(driver: Driver) -> dict[str, Any]:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": driver.name},
-        "spec": _written(shape_of(type(driver.spec)), driver.spec),
+        "spec": _plain_value(shape_of(type(driver.spec)), driver.spec),
     }
 
 
@@ -100,19 +100,19 @@ def dump(driver: Driver) -> str:
     return write_yaml(to_document(driver))
 
 
-def _document(path: Path) -> Document:
-    return _yaml(_text(path), str(path))
+def _read_document(path: Path) -> Document:
+    return _parse_yaml(_read_text(path), str(path))
 
 
-def _yaml(text: str, where: str) -> Document:
+def _parse_yaml(text: str, where: str) -> Document:
     from nodeside.spec.yamltext import read_yaml  # late: it imports yaml
 
     return read_yaml(text, where)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
-        return _bytes(path).decode("utf-8-sig")
+        return _read_bytes(path).decode("utf-8-sig")
     except OSError as exc:
         hint = ""
         if isinstance(exc, FileNotFoundError):
@@ -124,7 +124,7 @@ def _text(path: Path) -> str:
         ) from exc
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise SpecError(f"{path} is a directory", hint=f"name the file: {path / 'driver.yaml'}")
     if path.exists() and not path.is_file():
@@ -136,33 +136,33 @@ def _bytes(path: Path) -> bytes:
     return data
 
 
-def _read(document: Document, newer: Newer) -> Driver:
+def _read_driver(document: Document, newer: Newer) -> Driver:
     reader = Reader(document, newer=newer)
     top = document.data
     if not isinstance(top, Mapping):
-        reader.expected("a mapping with apiVersion, kind, metadata and spec", (), top)
-        raise refuse(document, reader.mistakes)
-    name, spec = _top(reader, top)
+        reader.add_expected("a mapping with apiVersion, kind, metadata and spec", (), top)
+        raise mistakes_error(document, reader.mistakes)
+    name, spec = _read_top(reader, top)
     if reader.mistakes:
-        raise refuse(document, reader.mistakes)
+        raise mistakes_error(document, reader.mistakes)
     return Driver(name, spec)
 
 
-def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
+def _read_top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
     """Read the parts of a Kubernetes object. `status` belongs to the cluster and is ignored."""
     name, spec = shape_of(Driver).fields
     for field, value in (("apiVersion", API_VERSION), ("kind", KIND)):
         if field not in top:
-            reader.wrong((field,), "is missing", f"write {field}: {value}")
+            reader.add_mistake((field,), "is missing", f"write {field}: {value}")
         elif top[field] != value:
-            reader.expected(value, (field,), top[field], _of_another_version(top[field]))
+            reader.add_expected(value, (field,), top[field], _of_another_version(top[field]))
     for key in top:
         if key not in (*_TOP, "status"):
-            reader.unknown(_TOP, key, ())
+            reader.add_unknown_key(_TOP, key, ())
     if "spec" not in top:
-        reader.wrong(("spec",), "is missing")
-        return _name(reader, name, top), None
-    return _name(reader, name, top), reader.read(spec.shape, top["spec"], ("spec",))
+        reader.add_mistake(("spec",), "is missing")
+        return _read_name(reader, name, top), None
+    return _read_name(reader, name, top), reader.read(spec.shape, top["spec"], ("spec",))
 
 
 def _of_another_version(api_version: object) -> str:
@@ -171,15 +171,15 @@ def _of_another_version(api_version: object) -> str:
     return f"it was written for another version of nodeside; this is {__version__}"
 
 
-def _name(reader: Reader, name: Field, top: Mapping[Any, Any]) -> Any:
+def _read_name(reader: Reader, name: Field, top: Mapping[Any, Any]) -> Any:
     metadata, path = top.get("metadata", {}), ("metadata",)
     if not isinstance(metadata, Mapping):
-        return reader.expected("a mapping", path, metadata, "write metadata: {name: ...}")
+        return reader.add_expected("a mapping", path, metadata, "write metadata: {name: ...}")
     for key in metadata:
         if key not in _METADATA:
-            reader.unknown(("name", "labels", "annotations"), key, path)
+            reader.add_unknown_key(("name", "labels", "annotations"), key, path)
     if "name" not in metadata:
-        return reader.wrong((*path, "name"), "is missing")
+        return reader.add_mistake((*path, "name"), "is missing")
     return reader.read(name.shape, metadata["name"], (*path, "name"))
 
 
@@ -191,17 +191,17 @@ def _if_right(document: Document, shape: Shape, section: str, key: str) -> str:
     return value if isinstance(value, str) and not reader.mistakes else ""
 
 
-def _written(shape: Shape, value: Any) -> Any:
+def _plain_value(shape: Shape, value: Any) -> Any:
     """Return the plain value of a shape: the inverse of reading."""
     match shape:
         case Section():
             return {
-                field.json_name: _written(field.shape, getattr(value, field.name))
+                field.json_name: _plain_value(field.shape, getattr(value, field.name))
                 for field in shape.fields
                 if field.required or getattr(value, field.name) != field.default
             }
         case ListOf():
-            return [_written(shape.entry, entry) for entry in value]
+            return [_plain_value(shape.entry, entry) for entry in value]
         case MapOf():
-            return {key: _written(shape.value, entry) for key, entry in value.items()}
+            return {key: _plain_value(shape.value, entry) for key, entry in value.items()}
     return value.value if isinstance(value, Enum) else value

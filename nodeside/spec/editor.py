@@ -83,7 +83,7 @@ class JsonSchema:
     def scalar(self, shape: Scalar) -> Schema:
         match shape:
             case Text(pattern, limit, or_number):
-                text = {"type": "string", **_pattern(pattern), "maxLength": limit}
+                text = {"type": "string", **_pattern_schema(pattern), "maxLength": limit}
                 return self.text_or_number(pattern) if or_number else text
             case Integer(minimum, maximum):
                 limits = {"minimum": minimum, "maximum": maximum}
@@ -106,12 +106,12 @@ class JsonSchema:
         }
 
     def keys(self, pattern: Pattern) -> Schema:
-        return {"propertyNames": _pattern(pattern)}
+        return {"propertyNames": _pattern_schema(pattern)}
 
     def text_or_number(self, pattern: Pattern) -> Schema:
         whole = {"type": "integer", "minimum": 0, "maximum": 999999}
-        return {"anyOf": [{"type": "string", **_pattern(pattern)}, whole]}
+        return {"anyOf": [{"type": "string", **_pattern_schema(pattern)}, whole]}
 
 
-def _pattern(pattern: Pattern) -> Schema:
+def _pattern_schema(pattern: Pattern) -> Schema:
     return {"pattern": pattern.regex} if pattern.regex else {}

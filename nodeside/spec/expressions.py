@@ -32,10 +32,10 @@ _REPEATS = 1000  # RE2 refuses higher repeat counts
 
 def beyond_re2(pattern: str) -> str:
     """Return the first construct in a Python expression that RE2 does not have, or ""."""
-    return next(filter(None, map(_refusal, _TOKEN.finditer(pattern))), "")
+    return next(filter(None, map(_refusal_message, _TOKEN.finditer(pattern))), "")
 
 
-def _refusal(token: re.Match[str]) -> str:
+def _refusal_message(token: re.Match[str]) -> str:
     text, group = token.group(), token["group"]
     if token["reference"] or group in ("P=", "("):
         return f"{text} is a backreference"

@@ -44,14 +44,17 @@ class Grammar:
     @property
     def host(self) -> str:
         """A domain name or an IPv6 address, with its port."""
-        character, inside = self._any("[A-Za-z0-9]"), self._any("[A-Za-z0-9-]")
+        character, inside = (
+            self._or_placeholder("[A-Za-z0-9]"),
+            self._or_placeholder("[A-Za-z0-9-]"),
+        )
         label = rf"{character}({inside}*{character})?"
         return rf"({label}(\.{label})*|\[[0-9a-fA-F:]+\])(:[0-9]{{1,5}})?"
 
     @property
     def path(self) -> str:
         """The name of a repository on a registry, in lower case."""
-        word = rf"{self._any('[a-z0-9]')}+"
+        word = rf"{self._or_placeholder('[a-z0-9]')}+"
         component = rf"{word}({_SEPARATOR}{word})*"
         return rf"{component}(/{component})*"
 
@@ -63,13 +66,14 @@ class Grammar:
     def tag(self) -> str:
         if not self.placeholders:
             return TAG
-        return rf"{self._any('[A-Za-z0-9_]')}{self._any('[A-Za-z0-9_.-]')}{{0,127}}"
+        first, others = map(self._or_placeholder, ("[A-Za-z0-9_]", "[A-Za-z0-9_.-]"))
+        return rf"{first}{others}{{0,127}}"
 
     @property
     def pull_spec(self) -> str:
         return rf"^{self.repository}(:{self.tag})?(@{DIGEST})?$"
 
-    def _any(self, characters: str) -> str:
+    def _or_placeholder(self, characters: str) -> str:
         if not self.placeholders:
             return characters
         words = "|".join(each.strip("{}") for each in self.placeholders)

@@ -58,10 +58,10 @@ class Document:
         return next((self.lines[start] for start in nearest if start in self.lines), 0)
 
 
-def refuse(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
+def mistakes_error(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
     """Return the error that lists every mistake, one per line, in document order."""
-    rows = sorted(mistakes, key=lambda mistake: _position(document.data, mistake.path))
-    lines = [f"{_place(document, mistake.path)}: {mistake}" for mistake in rows[:_SHOWN]]
+    rows = sorted(mistakes, key=lambda mistake: _sort_key(document.data, mistake.path))
+    lines = [f"{_place_in_words(document, mistake.path)}: {mistake}" for mistake in rows[:_SHOWN]]
     if len(rows) > _SHOWN:
         lines.append(f"{document.where}: and {len(rows) - _SHOWN} more mistakes")
     return SpecError("\n".join(lines), hint="every field is explained by: nodeside spec reference")
@@ -69,7 +69,7 @@ def refuse(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
 
 def in_words(path: Path) -> str:
     """Return `$.spec.modules[0].name`; a key that is not a plain word is in brackets and quotes."""
-    return "$" + "".join(_step(step) for step in path)
+    return "$" + "".join(_step_in_words(step) for step in path)
 
 
 def in_brief(value: object) -> str:
@@ -81,9 +81,11 @@ def in_brief(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, bool | float | str):
-        return _cut(_without_password(json.dumps(value, ensure_ascii=not _encodable(value))))
+        return _shorten_text(
+            _without_password(json.dumps(value, ensure_ascii=not _is_encodable(value)))
+        )
     try:
-        return _cut(str(value))
+        return _shorten_text(str(value))
     except ValueError:  # an int with more digits than Python prints
         return "a very large number"
 
@@ -93,7 +95,7 @@ def _without_password(text: str) -> str:
     return _USER.sub("//…@", text)
 
 
-def _encodable(value: object) -> bool:
+def _is_encodable(value: object) -> bool:
     """Return whether a terminal can show it: YAML or JSON text may hold half a surrogate pair."""
     try:
         str(value).encode()
@@ -102,22 +104,22 @@ def _encodable(value: object) -> bool:
     return str(value).isprintable()
 
 
-def _cut(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]}..."
 
 
-def _step(step: str | int) -> str:
+def _step_in_words(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if _PLAIN_KEY.match(step) else f"[{in_brief(step)}]"
 
 
-def _place(document: Document, path: Path) -> str:
+def _place_in_words(document: Document, path: Path) -> str:
     line = document.line(path)
     return f"{document.where}:{line}" if line else document.where
 
 
-def _position(data: object, path: Path) -> tuple[int, ...]:
+def _sort_key(data: object, path: Path) -> tuple[int, ...]:
     """Return a sort key: a path's position in the document, or its mapping's if it is missing."""
     position: list[int] = []
     for step in path:

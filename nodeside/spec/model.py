@@ -177,7 +177,7 @@ class Build:
     )
 
 
-def merged(build: Build, variant: Variant) -> Build:
+def merge_variant(build: Build, variant: Variant) -> Build:
     """Return a build with the fields that a variant has in the place of its own."""
     own = {each.name: getattr(variant, each.name) for each in fields(variant)}
     del own["when"]

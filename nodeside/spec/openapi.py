@@ -50,13 +50,13 @@ class _OpenApi(JsonSchema):
     def section(self, shape: Section) -> Schema:
         schema = super().section(shape)
         del schema["additionalProperties"]
-        if rules := _rules(shape.kind):
+        if rules := _cel_rules(shape.kind):
             schema["x-kubernetes-validations"] = rules
         return schema
 
     def scalar(self, shape: Scalar) -> Schema:
         schema = super().scalar(shape)
-        if isinstance(shape, Text) and (rules := _remedies(shape.pattern)):
+        if isinstance(shape, Text) and (rules := _remedy_rules(shape.pattern)):
             schema["x-kubernetes-validations"] = rules
         return schema
 
@@ -87,13 +87,13 @@ def _name_rule(name: Field) -> Schema:
     }
 
 
-def _rules(kind: type[Any]) -> list[Schema]:
+def _cel_rules(kind: type[Any]) -> list[Schema]:
     pairs = [(rule.cel, rule.message) for rule in rules_of(kind) if rule.cel]
     pairs += [(rule.cel, rule.message) for rule in CLUSTER_RULES if rule.section is kind]
     return [{"rule": cel, "message": message} for cel, message in pairs]
 
 
-def _remedies(pattern: Pattern) -> list[Schema]:
+def _remedy_rules(pattern: Pattern) -> list[Schema]:
     """Return rules beside a pattern: the API server's message about one only quotes the regex."""
     return [
         {"rule": f"!self.matches({_cel_text(regex)})", "message": words}

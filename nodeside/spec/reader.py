@@ -49,36 +49,38 @@ class Reader:
         """Return the value of a shape, or WRONG."""
         return _READERS[type(shape)](self, shape, value, path)
 
-    def wrong(self, path: Path, message: str, hint: str = "") -> Wrong:
+    def add_mistake(self, path: Path, message: str, hint: str = "") -> Wrong:
         self.mistakes.append(Mistake(path, message, hint))
         return WRONG
 
-    def expected(self, what: str, path: Path, value: object, hint: str = "") -> Wrong:
-        return self.wrong(path, f"expected {what}, got {self.document.excerpt(path, value)}", hint)
+    def add_expected(self, what: str, path: Path, value: object, hint: str = "") -> Wrong:
+        return self.add_mistake(
+            path, f"expected {what}, got {self.document.excerpt(path, value)}", hint
+        )
 
     # --- containers ---
 
-    def _section(self, shape: Section, value: object, path: Path) -> Any:
+    def _read_section(self, shape: Section, value: object, path: Path) -> Any:
         if not isinstance(value, Mapping):
-            return self.expected("a mapping", path, value, _section_hint(shape, value))
+            return self.add_expected("a mapping", path, value, _section_hint(shape, value))
         for key in value:
             if not isinstance(key, str) or shape.field(key) is None:
                 known = [field.json_name for field in shape.fields]
-                self.unknown(known, key, path, is_condition=shape.kind in _CONDITIONS)
-        values = {field.name: self._field(field, value, path) for field in shape.fields}
+                self.add_unknown_key(known, key, path, is_condition=shape.kind in _CONDITIONS)
+        values = {field.name: self._read_field(field, value, path) for field in shape.fields}
         self._check_rules(shape, values, path)
         if any(isinstance(each, Wrong) for each in values.values()):
             return WRONG
         return shape.kind(**values)
 
-    def _field(self, field: Field, values: Mapping[Any, Any], path: Path) -> Any:
+    def _read_field(self, field: Field, values: Mapping[Any, Any], path: Path) -> Any:
         if field.json_name in values:
             return self.read(field.shape, values[field.json_name], (*path, field.json_name))
         if field.required:
-            return self.wrong((*path, field.json_name), _missing(field))
+            return self.add_mistake((*path, field.json_name), _missing_message(field))
         return field.default
 
-    def unknown(
+    def add_unknown_key(
         self, known: Sequence[str], key: object, path: Path, *, is_condition: bool = False
     ) -> None:
         """Report or log a field that the schema does not have."""
@@ -86,7 +88,7 @@ class Reader:
         if self.newer == "ignore" and not is_condition:
             warning("unknown field ignored: newer than this nodeside", field=in_words(place))
         else:
-            self.wrong(place, "unknown field", _did_you_mean(known, str(place[-1])))
+            self.add_mistake(place, "unknown field", _did_you_mean(known, str(place[-1])))
 
     def _check_rules(self, shape: Section, values: Mapping[str, Any], path: Path) -> None:
         """Check the rules whose fields could all be read."""
@@ -99,90 +101,94 @@ class Reader:
                 continue
             if message := rule.mistake(readable):
                 alone = shape_name(shape, rule.fields[0]) if len(rule.fields) == 1 else ""
-                self.wrong((*path, alone) if alone else path, message)
+                self.add_mistake((*path, alone) if alone else path, message)
 
-    def _list(self, shape: ListOf, value: object, path: Path) -> Any:
+    def _read_list(self, shape: ListOf, value: object, path: Path) -> Any:
         if not isinstance(value, list | tuple):
-            return self.expected("a list", path, value, _list_hint(shape, value))
+            return self.add_expected("a list", path, value, _list_hint(shape, value))
         if not shape.min_items <= len(value) <= shape.max_items:
-            return self.wrong(path, f"expected {_entries(shape)} entries, got {len(value)}")
+            return self.add_mistake(
+                path, f"expected {_entries_in_words(shape)} entries, got {len(value)}"
+            )
         entries = [self.read(shape.entry, entry, (*path, n)) for n, entry in enumerate(value)]
         return WRONG if any(isinstance(entry, Wrong) for entry in entries) else tuple(entries)
 
-    def _map(self, shape: MapOf, value: object, path: Path) -> Any:
+    def _read_map(self, shape: MapOf, value: object, path: Path) -> Any:
         if not isinstance(value, Mapping):
-            return self.expected("a mapping", path, value)
+            return self.add_expected("a mapping", path, value)
         if len(value) > shape.max_items:
-            return self.wrong(path, f"expected at most {shape.max_items} entries, got {len(value)}")
-        entries = dict(self._entries(shape, value, path))
+            return self.add_mistake(
+                path, f"expected at most {shape.max_items} entries, got {len(value)}"
+            )
+        entries = dict(self._read_entries(shape, value, path))
         return WRONG if any(isinstance(entry, Wrong) for entry in entries.values()) else entries
 
-    def _entries(
+    def _read_entries(
         self, shape: MapOf, value: Mapping[Any, Any], path: Path
     ) -> Iterator[tuple[str, Any]]:
         for key, entry in value.items():
             name = key if isinstance(key, str) else in_brief(key)
             if not isinstance(key, str) or not shape.key_pattern.fits(key):
                 words = shape.key_pattern.words
-                yield name, self.wrong((*path, name), f"expected {words}, as the key")
+                yield name, self.add_mistake((*path, name), f"expected {words}, as the key")
             else:
                 yield name, self.read(shape.value, entry, (*path, name))
 
     # --- scalars ---
 
-    def _text(self, shape: Text, value: object, path: Path) -> Any:
+    def _read_text(self, shape: Text, value: object, path: Path) -> Any:
         if shape.or_number and isinstance(value, int) and not isinstance(value, bool):
             value = in_brief(value)
         if not isinstance(value, str):
-            return self.expected("a string", path, value, self._quote(value, path))
+            return self.add_expected("a string", path, value, self._quote_hint(value, path))
         if len(value) > shape.max_length:
-            return self.wrong(
+            return self.add_mistake(
                 path, f"expected at most {shape.max_length} characters, got {len(value)}"
             )
         if not shape.pattern.fits(value) or not _is_unicode(value):
-            return self.expected(shape.pattern.words, path, value, shape.pattern.remedy(value))
+            return self.add_expected(shape.pattern.words, path, value, shape.pattern.remedy(value))
         return value
 
-    def _quote(self, value: object, path: Path) -> str:
+    def _quote_hint(self, value: object, path: Path) -> str:
         """Return a hint to quote a value: YAML does not read 3, 11e8, on and y as text."""
         if isinstance(value, bool | int | float):
             return f'write "{self.document.excerpt(path, value)}"'
         return ""
 
-    def _choice(self, shape: Choice, value: object, path: Path) -> Any:
+    def _read_choice(self, shape: Choice, value: object, path: Path) -> Any:
         if isinstance(value, str) and value in shape.words:
             return shape.kind(value)
-        return self.expected(f"one of {', '.join(shape.words)}", path, value)
+        return self.add_expected(f"one of {', '.join(shape.words)}", path, value)
 
-    def _integer(self, shape: Integer, value: object, path: Path) -> Any:
-        what = f"a whole number{_range(shape)}"
+    def _read_integer(self, shape: Integer, value: object, path: Path) -> Any:
+        what = f"a whole number{_range_in_words(shape)}"
         if not isinstance(value, int) or isinstance(value, bool):
-            return self.expected(what, path, value, _unquote(value, str.isdecimal))
+            return self.add_expected(what, path, value, _unquote_hint(value, str.isdecimal))
         too_small = shape.minimum is not None and value < shape.minimum
         too_large = shape.maximum is not None and value > shape.maximum
-        return self.expected(what, path, value) if too_small or too_large else value
+        return self.add_expected(what, path, value) if too_small or too_large else value
 
-    def _number(self, _: Number, value: object, path: Path) -> Any:
+    def _read_number(self, _: Number, value: object, path: Path) -> Any:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        return self.expected("a number", path, value)
+        return self.add_expected("a number", path, value)
 
-    def _boolean(self, _: Boolean, value: object, path: Path) -> Any:
+    def _read_boolean(self, _: Boolean, value: object, path: Path) -> Any:
         if isinstance(value, bool):
             return value
-        hint = _unquote(value, lambda text: text in ("true", "false"))
-        return self.expected("true or false", path, value, hint)
+        hint = _unquote_hint(value, lambda text: text in ("true", "false"))
+        return self.add_expected("true or false", path, value, hint)
 
 
 _READERS: dict[type[Any], Callable[[Reader, Any, object, Path], Any]] = {
-    Section: Reader._section,
-    ListOf: Reader._list,
-    MapOf: Reader._map,
-    Text: Reader._text,
-    Choice: Reader._choice,
-    Integer: Reader._integer,
-    Number: Reader._number,
-    Boolean: Reader._boolean,
+    Section: Reader._read_section,
+    ListOf: Reader._read_list,
+    MapOf: Reader._read_map,
+    Text: Reader._read_text,
+    Choice: Reader._read_choice,
+    Integer: Reader._read_integer,
+    Number: Reader._read_number,
+    Boolean: Reader._read_boolean,
 }
 
 
@@ -191,14 +197,14 @@ def shape_name(shape: Section, name: str) -> str:
     return next(field.json_name for field in shape.fields if field.name == name)
 
 
-def _missing(field: Field) -> str:
+def _missing_message(field: Field) -> str:
     """Return the message for a missing field, with the first sentence of its description."""
     words = field.item.description.split(". ")[0].rstrip(".")
     about = words if words[:2].isupper() else words[:1].lower() + words[1:]
     return f"is missing: {about}" if about else "is missing"
 
 
-def _entries(shape: ListOf) -> str:
+def _entries_in_words(shape: ListOf) -> str:
     if shape.min_items:
         return f"{shape.min_items} to {shape.max_items}"
     return f"at most {shape.max_items}"
@@ -213,7 +219,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _range(shape: Integer) -> str:
+def _range_in_words(shape: Integer) -> str:
     match shape.minimum, shape.maximum:
         case None, None:
             return ""
@@ -225,7 +231,7 @@ def _range(shape: Integer) -> str:
             return f" from {low} to {high}"
 
 
-def _unquote(value: object, fits: Any) -> str:
+def _unquote_hint(value: object, fits: Any) -> str:
     return f"write {value} without quotes" if isinstance(value, str) and fits(value) else ""
 
 

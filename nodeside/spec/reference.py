@@ -92,13 +92,15 @@ spec:
 def markdown() -> str:
     """Return the whole page."""
     example = EXAMPLE.read_text(encoding="utf-8")
-    parts = [_introduction(), f"## A complete example\n\n```yaml\n{example}```\n"]
+    parts = [_introduction_text(), f"## A complete example\n\n```yaml\n{example}```\n"]
     parts += ["## Fields\n"]
-    parts += [_section(path, shape) for path, shape in _sections(shape_of(DriverSpec), "spec")]
+    parts += [
+        _section_text(path, shape) for path, shape in _list_sections(shape_of(DriverSpec), "spec")
+    ]
     return "\n".join(parts)
 
 
-def mistakes() -> str:
+def mistake_examples() -> str:
     """Return the parser's messages about WRONG."""
     from nodeside.errors import SpecError
     from nodeside.spec.document import read_text
@@ -110,58 +112,65 @@ def mistakes() -> str:
     return ""
 
 
-def _introduction() -> str:
+def _introduction_text() -> str:
     name = shape_of(Driver).fields[0].shape
     assert isinstance(name, Text)
-    return _INTRODUCTION.format(smallest=SMALLEST, mistakes=mistakes(), name=name.pattern.words)
+    return _INTRODUCTION.format(
+        smallest=SMALLEST, mistakes=mistake_examples(), name=name.pattern.words
+    )
 
 
-def _sections(shape: Section, path: str) -> list[tuple[str, Section]]:
+def _list_sections(shape: Section, path: str) -> list[tuple[str, Section]]:
     """Return a section and all sections below it, each with its path."""
     sections = [(path, shape)]
     for field in shape.fields:
         place = f"{path}.{field.json_name}"
         match field.shape:
             case Section():
-                sections += _sections(field.shape, place)
+                sections += _list_sections(field.shape, place)
             case ListOf(entry=Section() as entry):
-                sections += _sections(entry, f"{place}[]")
+                sections += _list_sections(entry, f"{place}[]")
     return sections
 
 
-def _section(path: str, shape: Section) -> str:
-    rows = [_row(path, field) for field in shape.fields]
+def _section_text(path: str, shape: Section) -> str:
+    rows = [_field_row(path, field) for field in shape.fields]
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
-    parts = [f"### {path}", shape.description, "\n".join(table), *_rules(shape)]
+    parts = [f"### {path}", shape.description, "\n".join(table), *_rules_of_section(shape)]
     return "\n\n".join(parts) + "\n"
 
 
-def _rules(shape: Section) -> list[str]:
+def _rules_of_section(shape: Section) -> list[str]:
     """Return the rules over several fields; a rule over one field is in its description."""
     messages = [rule.message for rule in rules_of(shape.kind) if len(rule.fields) > 1]
     return ["Rules:\n" + "".join(f"\n- {message}" for message in messages)] if messages else []
 
 
-def _row(path: str, field: Field) -> str:
-    words = [f"`{field.json_name}`", _type(path, field), _default(field), _meaning(field)]
+def _field_row(path: str, field: Field) -> str:
+    words = [
+        f"`{field.json_name}`",
+        _type_in_words(path, field),
+        _default_in_words(field),
+        _meaning_in_words(field),
+    ]
     return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
 
-def _type(path: str, field: Field) -> str:
+def _type_in_words(path: str, field: Field) -> str:
     place = f"{path}.{field.json_name}"
     match field.shape:
         case Section():
-            return _link(place)
+            return _section_link(place)
         case ListOf(entry=Section()):
-            return f"list of {_link(f'{place}[]')}"
+            return f"list of {_section_link(f'{place}[]')}"
         case ListOf(entry=entry):
-            return f"list of {_plural(entry)}"
+            return f"list of {_scalars_in_words(entry)}"
         case MapOf(value=value):
-            return f"mapping of {_plural(value)}"
-    return _scalar(field.shape)
+            return f"mapping of {_scalars_in_words(value)}"
+    return _scalar_in_words(field.shape)
 
 
-def _scalar(shape: Shape) -> str:
+def _scalar_in_words(shape: Shape) -> str:
     match shape:
         case Text(or_number=True):
             return "string or number"
@@ -176,16 +185,16 @@ def _scalar(shape: Shape) -> str:
     return "string"
 
 
-def _plural(shape: Shape) -> str:
-    return f"{_scalar(shape)}s"
+def _scalars_in_words(shape: Shape) -> str:
+    return f"{_scalar_in_words(shape)}s"
 
 
-def _link(path: str) -> str:
+def _section_link(path: str) -> str:
     anchor = "".join(c for c in path.lower() if c.isalnum())
     return f"[{path.removeprefix('spec.')}](#{anchor})"
 
 
-def _default(field: Field) -> str:
+def _default_in_words(field: Field) -> str:
     if field.required:
         return "**required**"
     if field.item.default_words:
@@ -196,7 +205,7 @@ def _default(field: Field) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _meaning(field: Field) -> str:
+def _meaning_in_words(field: Field) -> str:
     """Return the description, and the limits that it does not mention."""
     limits = []
     if isinstance(field.shape, Integer) and field.shape.minimum is not None:

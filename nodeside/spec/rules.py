@@ -35,7 +35,7 @@ from nodeside.spec.model import (
     PrebuiltSource,
     Source,
     SysfsCheck,
-    merged,
+    merge_variant,
 )
 from nodeside.spec.patterns import PLACEHOLDERS
 from nodeside.spec.services import Hooks, ServiceReady
@@ -72,14 +72,14 @@ class Rule(Generic[S]):
         return f"{self.message}: {detail}" if detail else self.message
 
 
-def _metrics(device: Device) -> list[str]:
+def _metric_names(device: Device) -> list[str]:
     return [each.metric.name for each in device.attributes if each.metric]
 
 
 _NO_DRA = "!has(self.expose) || self.expose != 'dra'"
 
 
-def _duplicates(modules: tuple[Module, ...]) -> list[str]:
+def _duplicate_names(modules: tuple[Module, ...]) -> list[str]:
     names = [kernel_name(module.name) for module in modules]
     return sorted({name for name in names if names.count(name) > 1})
 
@@ -108,9 +108,9 @@ def _log_error(pattern: str) -> str:
     return _regex_error(pattern) or expressions.beyond_re2(pattern)
 
 
-def _variants(build: Build) -> list[Build]:
+def _builds_of_variants(build: Build) -> list[Build]:
     """Return the build as each of its variants has it."""
-    return [merged(build, variant) for variant in build.variants]
+    return [merge_variant(build, variant) for variant in build.variants]
 
 
 def _of_variant(name: str, absent: str) -> str:
@@ -175,9 +175,9 @@ RULES: tuple[Rule[Any], ...] = (
         DriverSpec,
         ("modules",),
         "the names of the modules must differ (- and _ are the same)",
-        lambda spec: not _duplicates(spec.modules),
+        lambda spec: not _duplicate_names(spec.modules),
         f"self.modules.all(a, self.modules.exists_one(b, {_same_name('a.name', 'b.name')}))",
-        lambda spec: ", ".join(_duplicates(spec.modules)),
+        lambda spec: ", ".join(_duplicate_names(spec.modules)),
     ),
     Rule(
         DriverSpec,
@@ -337,7 +337,7 @@ RULES: tuple[Rule[Any], ...] = (
         Device,
         ("attributes",),
         "the names of the metrics must differ",
-        lambda device: len(names := _metrics(device)) == len(set(names)),
+        lambda device: len(names := _metric_names(device)) == len(set(names)),
         "!has(self.attributes) || self.attributes.all(a, !has(a.metric) || "
         "self.attributes.exists_one(b, has(b.metric) && a.metric.name == b.metric.name))",
     ),
@@ -438,7 +438,8 @@ RULES: tuple[Rule[Any], ...] = (
         "a variant of kind command requires the field command, there or in the build, and vice "
         "versa",
         lambda build: all(
-            (each.kind is BuildKind.COMMAND) == bool(each.command) for each in _variants(build)
+            (each.kind is BuildKind.COMMAND) == bool(each.command)
+            for each in _builds_of_variants(build)
         ),
         "!has(self.variants) || self.variants.all(v, "
         f"({_KIND_OF_VARIANT} == 'command') == "
@@ -450,7 +451,8 @@ RULES: tuple[Rule[Any], ...] = (
         "makeArguments have no effect in a variant of kind command; write makeArguments: [] there",
         lambda build: (
             not any(
-                each.kind is BuildKind.COMMAND and each.make_arguments for each in _variants(build)
+                each.kind is BuildKind.COMMAND and each.make_arguments
+                for each in _builds_of_variants(build)
             )
         ),
         "!has(self.variants) || self.variants.all(v, "

@@ -202,41 +202,43 @@ def shape_of(kind: type[Any]) -> Section:
     if kind not in _SHAPES:
         hints = get_type_hints(kind)
         declared = dataclasses.fields(kind)
-        _SHAPES[kind] = Section(kind, tuple(_field(field, hints[field.name]) for field in declared))
+        _SHAPES[kind] = Section(
+            kind, tuple(_make_field(field, hints[field.name]) for field in declared)
+        )
     return _SHAPES[kind]
 
 
 _SHAPES: dict[type[Any], Section] = {}
 
 
-def _field(field: dataclasses.Field[Any], hint: Any) -> Field:
+def _make_field(field: dataclasses.Field[Any], hint: Any) -> Field:
     attrs = field.metadata.get("item", _REPORTED)
     required = field.default is MISSING and field.default_factory is MISSING
     default = None if required or field.default is MISSING else field.default
     if field.default_factory is not MISSING:
         default = field.default_factory()
-    return Field(field.name, _shape(hint, attrs), attrs, required, default)
+    return Field(field.name, _shape_of_type(hint, attrs), attrs, required, default)
 
 
-def _shape(hint: Any, attrs: Item, text: Pattern = SOME_TEXT) -> Shape:
+def _shape_of_type(hint: Any, attrs: Item, text: Pattern = SOME_TEXT) -> Shape:
     """Return the shape of a type; `text` is the pattern of a text if the item has none."""
     origin = get_origin(hint)
     if origin is UnionType:
         (inner,) = (arg for arg in get_args(hint) if arg is not NoneType)
-        return _shape(inner, attrs)
+        return _shape_of_type(inner, attrs)
     if origin is tuple:
-        return ListOf(_shape(get_args(hint)[0], attrs), attrs.min_items, attrs.max_items)
+        return ListOf(_shape_of_type(get_args(hint)[0], attrs), attrs.min_items, attrs.max_items)
     if origin is Mapping:
-        value = _shape(get_args(hint)[1], attrs, ANY_TEXT)
+        value = _shape_of_type(get_args(hint)[1], attrs, ANY_TEXT)
         return MapOf(value, attrs.key_pattern or SOME_TEXT, attrs.max_items)
     if dataclasses.is_dataclass(hint):
         return shape_of(cast("type[Any]", hint))
     if issubclass(hint, Enum):
         return Choice(hint)
-    return _scalar(hint, attrs, text)
+    return _scalar_shape(hint, attrs, text)
 
 
-def _scalar(hint: Any, attrs: Item, text: Pattern) -> Shape:
+def _scalar_shape(hint: Any, attrs: Item, text: Pattern) -> Shape:
     if hint is str:
         return Text(attrs.pattern or text, attrs.max_length, attrs.or_number)
     if hint is bool:

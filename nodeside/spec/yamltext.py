@@ -57,13 +57,13 @@ class _Writer(yaml.SafeDumper):
         super().increase_indent(flow, indentless and False)  # indents a list below its field
 
 
-def _text(writer: yaml.SafeDumper, value: str) -> ScalarNode:
+def _represent_text(writer: yaml.SafeDumper, value: str) -> ScalarNode:
     """Represent a string. If it has a line break that only YAML knows, quote and escape it."""
     style = '"' if re.search("[\x85\u2028\u2029]", value) else None
     return writer.represent_scalar(_TAG + "str", value, style=style)
 
 
-_Writer.add_representer(str, _text)
+_Writer.add_representer(str, _represent_text)
 
 
 for _name, _regex, _first in _RESOLVED:
@@ -151,57 +151,59 @@ class _Values:
         if len(path) > _DEPTH or self._nodes > _NODES:
             raise _TooLargeError
         if isinstance(node, MappingNode):
-            return self._mapping(node, path)
+            return self._mapping_value(node, path)
         if isinstance(node, SequenceNode):
             return [self.of(entry, (*path, n)) for n, entry in enumerate(node.value)]
-        return self._scalar(cast("ScalarNode", node), path)
+        return self._scalar_value(cast("ScalarNode", node), path)
 
-    def _wrong(self, path: Path, message: str, hint: str = "") -> Any:
+    def _add_mistake(self, path: Path, message: str, hint: str = "") -> Any:
         self.mistakes.append(Mistake(path, message, hint))
 
-    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping_value(self, node: MappingNode, path: Path) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = self._key(key_node, path)
+            key = self._key_text(key_node, path)
             if key is None:
                 continue
             place = (*path, key)
             if key in mapping:
-                self._wrong(place, f"appears twice, again in line {key_node.start_mark.line + 1}")
+                self._add_mistake(
+                    place, f"appears twice, again in line {key_node.start_mark.line + 1}"
+                )
                 continue
             self.lines[place] = key_node.start_mark.line + 1
             mapping[key] = self.of(value_node, place)
         return mapping
 
-    def _key(self, node: Node, path: Path) -> str | None:
+    def _key_text(self, node: Node, path: Path) -> str | None:
         """Return a key, which must be text, also for kubectl: it reads `on:` as the key `true`."""
         line = node.start_mark.line + 1
         if not isinstance(node, ScalarNode):
-            self._wrong(path, f"expected a string as the key in line {line}")
+            self._add_mistake(path, f"expected a string as the key in line {line}")
             return None
         if node.tag == f"{_TAG}merge":
-            self._wrong(path, f"<< in line {line} is not supported; repeat the fields")
+            self._add_mistake(path, f"<< in line {line} is not supported; repeat the fields")
             return None
         if node.tag != f"{_TAG}str":
             words = in_brief(node.value).strip('"') or "nothing"
             message = f"expected a string as the key in line {line}, got {words}"
-            self._wrong(path, message, f'write "{words}"')
+            self._add_mistake(path, message, f'write "{words}"')
             return None
         return str(node.value)
 
-    def _scalar(self, node: ScalarNode, path: Path) -> Any:
+    def _scalar_value(self, node: ScalarNode, path: Path) -> Any:
         text, kind = str(node.value), str(node.tag).removeprefix(_TAG)
         if kind in ("bool", "int", "float"):
             self.written[path] = text if len(text) <= 80 else f"{text[:80]}..."
         try:
             return _SCALARS[kind](text)
         except KeyError:
-            return self._wrong(path, f"the tag {node.tag} is not supported")
+            return self._add_mistake(path, f"the tag {node.tag} is not supported")
         except ValueError:
-            return self._wrong(path, f"expected a value, got {in_brief(text)}", "quote it")
+            return self._add_mistake(path, f"expected a value, got {in_brief(text)}", "quote it")
 
 
-def _int(text: str) -> int:
+def _parse_int(text: str) -> int:
     """Parse a YAML 1.1 integer: 0b, 0x, octal by 0 or 0o, underscores anywhere."""
     digits = text.replace("_", "").lstrip("+-")
     sign = -1 if text.startswith("-") else 1
@@ -209,7 +211,7 @@ def _int(text: str) -> int:
     return sign * (int(octal[1], 8) if octal else int(digits, 0))
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     return math.nan if text.lower() == ".nan" else float(re.sub(r"\.inf$", "inf", text.lower()))
 
 
@@ -217,7 +219,7 @@ _SCALARS: dict[str, Any] = {
     "str": str,
     "null": lambda _: None,
     "bool": lambda text: text.lower() in _TRUE,
-    "int": _int,
-    "float": _float,
+    "int": _parse_int,
+    "float": _parse_float,
     "merge": str,
 }

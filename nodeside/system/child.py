@@ -91,29 +91,29 @@ def run_in_child(
     if alone and _is_still_there(_left_behind.get(alone)):
         raise DeadlinePassed("the child process of an earlier attempt is still running")
     until = time.monotonic() + timeout
-    reader, pid = _forked(call, keep, limits)
+    reader, pid = _fork_child(call, keep, limits)
     if alone:
         _reading.add(pid)
     try:
-        data = _read(reader, until, limits.answer if limits else _ANSWER)
+        data = _read_answer(reader, until, limits.answer if limits else _ANSWER)
     except BaseException:
         if limits:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            _reap(pid)
+            _reap_child(pid)
         elif alone:
             _left_behind[alone] = pid
         raise
     finally:
         _reading.discard(pid)
         os.close(reader)
-    return _decode_answer(data, _reap(pid))
+    return _decode_answer(data, _reap_child(pid))
 
 
 # --- in the parent ----------------------------------------------------------------------------
 
 
-def _forked(
+def _fork_child(
     call: Callable[[], object], keep: Sequence[int], limits: ChildLimits | None
 ) -> tuple[int, int]:
     """Fork; return the read end of the pipe for the answer, and the child's process id."""
@@ -146,7 +146,7 @@ def _no_process(exc: OSError) -> NoProcess:
     )
 
 
-def _read(reader: int, until: float, limit: int) -> bytes:
+def _read_answer(reader: int, until: float, limit: int) -> bytes:
     """Return everything the child writes until it ends."""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
@@ -162,7 +162,7 @@ def _read(reader: int, until: float, limit: int) -> bytes:
     raise ChildDied(f"it was killed: its answer has more than {limit} bytes")
 
 
-def _reap(pid: int) -> str:
+def _reap_child(pid: int) -> str:
     """Wait for the child and return how it ended, in words."""
     try:
         return exit_code_in_words(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -235,14 +235,14 @@ def _run_and_exit(
     """Run the child to its exit. An exception must not escape: the caller would return twice."""
     try:
         kind, data = _encode_outcome(call, (writer, *keep), limits)
-        _write(writer, _HEAD.pack(kind, len(data)))
-        _write(writer, data)
+        _write_whole(writer, _HEAD.pack(kind, len(data)))
+        _write_whole(writer, data)
         os._exit(0)
     finally:
         os._exit(1)
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write_whole(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]

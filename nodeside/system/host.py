@@ -90,19 +90,19 @@ class Host:
     @property
     def boot_id(self) -> str:
         """The kernel's random id of this boot, Documentation/admin-guide/sysctl/kernel.rst."""
-        return self._read("proc/sys/kernel/random/boot_id")
+        return self._read_text("proc/sys/kernel/random/boot_id")
 
     @property
     def kernel(self) -> Kernel:
         """The running kernel."""
         machine = os.uname().machine
         return Kernel(
-            release=self._read("proc/sys/kernel/osrelease"),
-            version=self._read("proc/sys/kernel/version"),
+            release=self._read_text("proc/sys/kernel/osrelease"),
+            version=self._read_text("proc/sys/kernel/version"),
             architecture=_ARCHITECTURES.get(machine, machine),
         )
 
-    def _read(self, relative: str) -> str:
+    def _read_text(self, relative: str) -> str:
         path = self.root / relative
         try:
             return path.read_text().strip()

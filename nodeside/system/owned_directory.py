@@ -48,13 +48,13 @@ class OwnedDirectory:
         for name in self.rest:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=here)
-            here = _replace(here, os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=here))
+            here = _replace_descriptor(here, os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=here))
             found = os.fstat(here)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid not in makers:
                 os.close(here)
                 raise SystemRefused(
-                    f"{self.path}: {name} appeared meanwhile, and is {_described(found)}; nothing "
-                    "was written to it",
+                    f"{self.path}: {name} appeared meanwhile, and is {_show_rights(found)}; "
+                    "nothing was written to it",
                     hint="name a directory that is there already, and that nobody else can replace",
                 )
         return here
@@ -68,7 +68,7 @@ def opened_directory(path: Path, trusted: Collection[int] = ()) -> Iterator[Owne
     nor among `trusted`. Raises UsageError, SystemRefused.
     """
     with disk_errors(path):
-        found = _walk(path)
+        found = _open_components(path)
     try:
         if os.geteuid() == _ROOT:
             _require_one_owner(found, trusted)
@@ -154,7 +154,7 @@ def _uid_map() -> str:
 # --- the walk ---------------------------------------------------------------------------------
 
 
-def _walk(path: Path) -> OwnedDirectory:
+def _open_components(path: Path) -> OwnedDirectory:
     """Open each name of a path below the one before, links too. Raises OSError, UsageError."""
     names = list(reversed(path.absolute().parts))
     here, at, links = os.open(names.pop(), os.O_PATH | os.O_DIRECTORY), Path("/"), 0
@@ -178,9 +178,12 @@ def _walk(path: Path) -> OwnedDirectory:
                 _require_followed(here, at / name, target, links)
                 names += [part for part in reversed(target.parts) if part != "/"]
                 if target.is_absolute():
-                    here, at = _replace(here, os.open("/", os.O_PATH | os.O_DIRECTORY)), Path("/")
+                    here, at = (
+                        _replace_descriptor(here, os.open("/", os.O_PATH | os.O_DIRECTORY)),
+                        Path("/"),
+                    )
                 continue
-            here, at = _replace(here, entry), at / name
+            here, at = _replace_descriptor(here, entry), at / name
             if not stat.S_ISDIR(found.st_mode):
                 raise UsageError(f"{at} is a file: expected a directory")
         else:
@@ -247,7 +250,7 @@ def _require_not_shared(shared: Sequence[Path]) -> None:
         return
     every = " ".join(shlex.quote(str(each)) for each in dict.fromkeys(shared))
     raise UsageError(
-        f"{shared[0]} is {_described(shared[0].stat())}: others can rename what is in it, and "
+        f"{shared[0]} is {_show_rights(shared[0].stat())}: others can rename what is in it, and "
         "choose where root writes",
         hint=f"let only the owner of an entry rename it: chmod +t {every}",
     )
@@ -273,13 +276,13 @@ def _require_one_owner(found: OwnedDirectory, trusted: Collection[int]) -> None:
             )
 
 
-def _described(found: os.stat_result) -> str:
+def _show_rights(found: os.stat_result) -> str:
     kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no directory"
     mode = stat.S_IMODE(found.st_mode)
     return f"{kind} of {user_name(found.st_uid)}, group {found.st_gid}, with mode {mode:o}"
 
 
-def _replace(old: int, new: int) -> int:
+def _replace_descriptor(old: int, new: int) -> int:
     os.close(old)
     return new
 

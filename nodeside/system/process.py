@@ -62,7 +62,7 @@ class ToolError(NodesideError):
 
     def __init__(self, completed: Completed, *, hint: str = "") -> None:
         self.completed = completed
-        last_lines = tail(completed.errors.strip() or completed.output.strip())
+        last_lines = last_lines_of(completed.errors.strip() or completed.output.strip())
         if full := _line_about_full_disk(completed.errors):
             self.exit_code, self.retryable = ExitCode.NO_SPACE, True
             last_lines, hint = full, hint or "free some space: df -h"
@@ -91,7 +91,7 @@ class ToolTimeout(DeadlinePassed):
     exit_code = ExitCode.TIMEOUT
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def make_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Build an environment from scratch: the allow-list, the C locale, and `extra`."""
     env = {name: os.environ[name] for name in _ALLOWED_ENVIRONMENT if name in os.environ}
     env.setdefault("PATH", _DEFAULT_PATH)
@@ -116,7 +116,7 @@ def exit_code_in_words(exit_code: int) -> str:
     return f"exit code {exit_code}"
 
 
-def tail(text: str, lines: int = _TAIL_LINES) -> str:
+def last_lines_of(text: str, lines: int = _TAIL_LINES) -> str:
     """Return the last lines of a text, with a mark if it was cut."""
     rows = text.splitlines()
     if len(rows) <= lines:
@@ -140,9 +140,9 @@ def run(
     """Run a command to completion, for at most `timeout` seconds.
 
     With `on_line`, stderr is merged into stdout and every line is passed on as it appears (and also
-    kept in `output`). `env` is added to the allow-list of `environment()`. `wrapper` runs in the
-    child between fork and exec. `hint` is for a command that fails or takes too long, `install` for
-    one that is missing. Raises ToolMissing, ToolTimeout, WrapperFailed and, if `check`,
+    kept in `output`). `env` is added to the allow-list of `make_environment()`. `wrapper` runs in
+    the child between fork and exec. `hint` is for a command that fails or takes too long, `install`
+    for one that is missing. Raises ToolMissing, ToolTimeout, WrapperFailed and, if `check`,
     ToolError.
     """
     words = tuple(os.fspath(word) for word in argv)
@@ -161,7 +161,7 @@ def run(
     try:
         _exchange_pipes(child, input or b"", {child.stdout: output, child.stderr: errors}, timeout)
     except subprocess.TimeoutExpired:
-        last_lines = tail((errors.text or output.text).strip())
+        last_lines = last_lines_of((errors.text or output.text).strip())
         message = f"timed out after {timeout:g} s: {shlex.join(words)}"
         full = f"{message}\n{last_lines}" if last_lines else message
         raise ToolTimeout(full, hint=hint) from None
@@ -197,7 +197,7 @@ def start(
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            env=environment(env),
+            env=make_environment(env),
             cwd=cwd,
             start_new_session=True,
             preexec_fn=wrapper,  # noqa: PLW1509 - None but in the trial, whose agent has one thread
@@ -266,7 +266,7 @@ def _exchange_pipes(
     """
     deadline = time.monotonic() + timeout
     with selectors.DefaultSelector() as pipes:
-        _register(pipes, child.stdin, input, outputs)
+        _register_pipes(pipes, child.stdin, input, outputs)
         while pipes.get_map():
             if _has_ended(child):
                 deadline = min(deadline, time.monotonic() + _GRACE)
@@ -282,7 +282,7 @@ def _exchange_pipes(
         child.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _register(
+def _register_pipes(
     pipes: selectors.BaseSelector,
     stdin: IO[bytes] | None,
     input: bytes,
@@ -292,20 +292,20 @@ def _register(
     for pipe, output in outputs.items():
         if pipe is not None:
             os.set_blocking(pipe.fileno(), False)
-            pipes.register(pipe, selectors.EVENT_READ, partial(_read, pipe, output))
+            pipes.register(pipe, selectors.EVENT_READ, partial(_read_pipe, pipe, output))
     if stdin is not None:
         os.set_blocking(stdin.fileno(), False)
         rest = bytearray(input)
-        pipes.register(stdin, selectors.EVENT_WRITE, partial(_write, stdin, rest))
+        pipes.register(stdin, selectors.EVENT_WRITE, partial(_write_pipe, stdin, rest))
 
 
-def _read(pipe: IO[bytes], output: _Output) -> bool:
+def _read_pipe(pipe: IO[bytes], output: _Output) -> bool:
     data = os.read(pipe.fileno(), _CHUNK)
     output.feed(data)
     return bool(data)
 
 
-def _write(pipe: IO[bytes], rest: bytearray) -> bool:
+def _write_pipe(pipe: IO[bytes], rest: bytearray) -> bool:
     """Write some input. It is no error if the command does not read it."""
     with suppress(BrokenPipeError):
         del rest[: os.write(pipe.fileno(), rest[:_CHUNK])]

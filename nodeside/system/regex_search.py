@@ -26,7 +26,7 @@ def search(pattern: str, *texts: str, timeout: float = 0.0) -> tuple[bool, ...]:
     limits = ChildLimits(memory=_MEMORY, processor=_PROCESSOR, answer=_MOST)
     seconds = timeout or SECONDS
     try:
-        found = run_in_child(lambda: _search(pattern, texts), seconds, limits=limits)
+        found = run_in_child(lambda: _search_texts(pattern, texts), seconds, limits=limits)
     except (ChildDied, ChildRaised, DeadlinePassed) as exc:
         raise SystemRefused(
             f"the regular expression did not finish within {seconds:g} s; it may contain nested "
@@ -35,6 +35,6 @@ def search(pattern: str, *texts: str, timeout: float = 0.0) -> tuple[bool, ...]:
     return tuple(each == 1 for each in found)
 
 
-def _search(pattern: str, texts: tuple[str, ...]) -> bytes:
+def _search_texts(pattern: str, texts: tuple[str, ...]) -> bytes:
     expression = re.compile(pattern)
     return bytes(expression.search(text) is not None for text in texts)

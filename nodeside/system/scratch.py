@@ -39,7 +39,7 @@ def scratch_directory(purpose: str, parent: Path | None = None) -> Iterator[Path
             yield directory
     finally:
         with suppress(OSError):
-            _remove(directory)
+            _remove_scratch(directory)
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -47,7 +47,7 @@ def remove_abandoned(parent: Path) -> None:
     for directory in parent.glob(f"{_PREFIX}*"):
         try:
             if time.time() - directory.stat().st_mtime > _YOUNG and _is_abandoned(directory):
-                _remove(directory)
+                _remove_scratch(directory)
         except OSError:
             continue  # another process was faster, or the directory is another user's
 
@@ -64,7 +64,7 @@ def _is_abandoned(directory: Path) -> bool:
         os.close(fd)
 
 
-def _remove(directory: Path) -> None:
+def _remove_scratch(directory: Path) -> None:
     """Remove a directory, its lock last. What cannot be removed keeps the lock, for a next attempt.
 
     Untrusted: links are not followed.

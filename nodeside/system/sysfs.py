@@ -78,7 +78,7 @@ def write(path: Path, value: str) -> None:
     may run a driver's code for a long time (an unbind), so it has a deadline.
     """
     try:
-        run_in_child(lambda: _write(path, value.encode()), _WRITE_SECONDS)
+        run_in_child(lambda: _write_once(path, value.encode()), _WRITE_SECONDS)
     except OSError as exc:
         raise SystemRefused(
             f"cannot write {value.strip() or 'nothing'!r} to {path}: {exc.strerror}",
@@ -91,7 +91,7 @@ def write(path: Path, value: str) -> None:
         ) from exc
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_once(path: Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, data)
@@ -129,7 +129,10 @@ def expand(host: Host, pattern: str) -> tuple[Path, ...]:
     paths = [host.sys]
     for part in parts:
         paths = list(
-            islice((path / name for path in paths for name in _step(path, part)), _PATHS_LIMIT + 1)
+            islice(
+                (path / name for path in paths for name in _match_component(path, part)),
+                _PATHS_LIMIT + 1,
+            )
         )
         if len(paths) > _PATHS_LIMIT:
             raise SpecError(
@@ -139,7 +142,7 @@ def expand(host: Host, pattern: str) -> tuple[Path, ...]:
     return tuple(path for path in paths if os.path.exists(path))  # noqa: PTH110 - no error
 
 
-def _step(directory: Path, part: str) -> tuple[str, ...]:
+def _match_component(directory: Path, part: str) -> tuple[str, ...]:
     if "*" not in part:
         return (part,)
     literal = part.replace("[", "[[]").replace("?", "[?]")

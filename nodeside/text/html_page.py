@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from string import Template
 
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.values import frozen
 
 _GOOD, _BAD, _NUMBER, _LONG = "good", "bad", "n", "e"
@@ -110,9 +110,11 @@ def paragraph(text: str) -> str:
 def html_table(header: Sequence[str | Cell], rows: Iterable[Sequence[str | Cell]]) -> str:
     """Return a table that scrolls by itself if it is wider than the page."""
     titles = [_as_cell(cell) for cell in header]
-    head = "".join(_cell("th", cell) for cell in titles)
+    head = "".join(_html_cell("th", cell) for cell in titles)
     lines = (
-        "".join(_cell("td", _as_cell(cell), title) for cell, title in zip(row, titles, strict=True))
+        "".join(
+            _html_cell("td", _as_cell(cell), title) for cell, title in zip(row, titles, strict=True)
+        )
         for row in rows
     )
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
@@ -122,7 +124,7 @@ def html_table(header: Sequence[str | Cell], rows: Iterable[Sequence[str | Cell]
     )
 
 
-def folded(summary: str, text: str) -> str:
+def fold_text(summary: str, text: str) -> str:
     """Return a long text that a click opens."""
     return f"<details><summary>{html_text(summary)}</summary><pre>{html_text(text)}</pre></details>"
 
@@ -152,7 +154,7 @@ def _as_cell(cell: str | Cell) -> Cell:
     return Cell(cell) if isinstance(cell, str) else cell
 
 
-def _cell(tag: str, cell: Cell, title: Cell | None = None) -> str:
+def _html_cell(tag: str, cell: Cell, title: Cell | None = None) -> str:
     """Return a cell; one of a row has the title of its column, for narrow screens."""
     kind = f' class="{cell.kind}"' if cell.kind else ""
     head = f' data-head="{html_text(title.text)}"' if title is not None and title.text else ""
@@ -161,4 +163,4 @@ def _cell(tag: str, cell: Cell, title: Cell | None = None) -> str:
 
 def html_text(text: str) -> str:
     """Return a text as HTML, without tags and without control characters."""
-    return escape(escaped(text, keep="\t\n"))
+    return escape(escape_controls(text, keep="\t\n"))

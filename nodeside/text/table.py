@@ -16,7 +16,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 
 _GAP = "  "
 _WIDEST = 200  # characters of a column; a longer cell is shown whole, and pads no other row
@@ -42,25 +42,25 @@ def on_terminal() -> bool:
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: int = 0) -> str:
     """Return the rows as aligned text; wraps the last column to `width` (default: the terminal)."""
     lines = [header, *rows] if header else rows
-    everything = [[escaped(str(cell), keep="\t\n") for cell in line] for line in lines]
+    everything = [[escape_controls(str(cell), keep="\t\n") for cell in line] for line in lines]
     if not everything:
         return ""
     columns = max(len(row) for row in everything)
     padded = [row + [""] * (columns - len(row)) for row in everything]
     widths = [min(_WIDEST, max(len(row[i]) for row in padded)) for i in range(columns - 1)]
     terminal = width or shutil.get_terminal_size((0, 0)).columns
-    groups = _groups(widths, terminal) if terminal else [range(columns - 1)]
+    groups = _group_columns(widths, terminal) if terminal else [range(columns - 1)]
     plain = [""] * columns
     titles, colors = (padded[0], [plain]) if header else (plain, [])
-    colors += [_colors(row, titles) for row in padded[len(colors) :]]
+    colors += [_cell_colors(row, titles) for row in padded[len(colors) :]]
     return "\n".join(
         line
         for row, paint in zip(padded, colors, strict=True)
-        for line in _lines(row, paint, widths, groups, terminal or _UNKNOWN)
+        for line in _row_lines(row, paint, widths, groups, terminal or _UNKNOWN)
     )
 
 
-def _colors(row: Sequence[str], titles: Sequence[str]) -> list[str]:
+def _cell_colors(row: Sequence[str], titles: Sequence[str]) -> list[str]:
     """Return the color of each cell, "" for none."""
     if not on_terminal():
         return [""] * len(row)
@@ -70,7 +70,7 @@ def _colors(row: Sequence[str], titles: Sequence[str]) -> list[str]:
     ]
 
 
-def _groups(widths: Sequence[int], terminal: int) -> list[range]:
+def _group_columns(widths: Sequence[int], terminal: int) -> list[range]:
     """Group all columns but the last into lines, leaving room for the start of the last column."""
     groups, start, used = [], 0, 0
     for column, width in enumerate(widths):
@@ -84,7 +84,7 @@ def _groups(widths: Sequence[int], terminal: int) -> list[range]:
     return groups
 
 
-def _lines(
+def _row_lines(
     row: Sequence[str],
     colors: Sequence[str],
     widths: Sequence[int],
@@ -95,19 +95,21 @@ def _lines(
     below = ""  # what further lines of the last column begin with
     for number, group in enumerate(groups):
         start = _INDENT if number else ""
-        lines.append(start + "".join(_colored(row[i], colors[i], widths[i]) + _GAP for i in group))
+        lines.append(
+            start + "".join(_color_cell(row[i], colors[i], widths[i]) + _GAP for i in group)
+        )
         below = " " * (len(start) + sum(widths[i] + len(_GAP) for i in group))
     start = lines.pop()
     room = max(_NARROWEST, width - len(below))
     parts = [part for line in row[-1].split("\n") for part in _wrap_cell(line, room)]
     if len(parts) == 1:
-        parts = [_colored(parts[0], colors[-1], 0)]
+        parts = [_color_cell(parts[0], colors[-1], 0)]
     lines += [(start if i == 0 else below) + part for i, part in enumerate(parts)]
     stripped = [line.rstrip() for line in lines]
     return stripped if len(groups) == 1 else [stripped[0], *filter(None, stripped[1:])]
 
 
-def _colored(cell: str, color: str, width: int) -> str:
+def _color_cell(cell: str, color: str, width: int) -> str:
     padded = cell.ljust(width)
     return f"{color}{cell}\x1b[0m{padded[len(cell) :]}" if color else padded
 

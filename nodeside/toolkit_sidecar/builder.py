@@ -1,8 +1,8 @@
 """Runs one build, from the request to its result.
 
 The stages are: check the toolchain, copy the source, evaluate the recipe, build, collect. Each
-stage is timed. `answer` always returns a result, unless the request is withdrawn or the sidecar is
-stopped.
+stage is timed. `answer_request` always returns a result, unless the request is withdrawn or the
+sidecar is stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nodeside.system import process
 from nodeside.system.files import UntrustedFile, disk_errors, open_untrusted
 from nodeside.toolkit_sidecar import dkms_conf, memory
 from nodeside.toolkit_sidecar.buildlog import BuildLog, Echo
-from nodeside.toolkit_sidecar.collect import collect, remove_prebuilt
+from nodeside.toolkit_sidecar.collect import collect_modules, remove_prebuilt
 from nodeside.toolkit_sidecar.confinement import (
     BuildWatch,
     Step,
@@ -38,7 +38,7 @@ from nodeside.toolkit_sidecar.confinement import (
     nothing_left,
     run_confined,
 )
-from nodeside.toolkit_sidecar.dkms import dkms_recipe, interpret
+from nodeside.toolkit_sidecar.dkms import dkms_recipe, make_plan
 from nodeside.toolkit_sidecar.extra_symbols import write_extra_symbols
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.jobs import count_jobs
@@ -78,29 +78,29 @@ class BuildRun:
 
     def run(self) -> None:
         """Run the whole build. Raises BuildFailed, Withdrawn and other NodesideErrors."""
-        jobs, request = _jobs(self.root, self.begun), self.request
+        jobs, request = _choose_jobs(self.root, self.begun), self.request
         self.log.say(
             f"{request.driver} {request.version} for {request.kernel.release}, {jobs} jobs"
         )
         if self.begun > 1:
             self.notes.append(f"attempt {self.begun}: a process of the previous attempt died")
-        with self._stage("check"):
-            place = self._check(jobs)
-        with self._stage("copy"):
-            self._copy()
-        with self._stage("evaluate"):
-            self._patch(place)
-            recipe = self._evaluate(place)
+        with self._time_stage("check"):
+            place = self._check_request(jobs)
+        with self._time_stage("copy"):
+            self._copy_source()
+        with self._time_stage("evaluate"):
+            self._patch_source(place)
+            recipe = self._make_recipe(place)
             self.notes += recipe.notes
-        with self._stage("build"):
+        with self._time_stage("build"):
             for step in recipe.before:
-                self._step(step)
-        with self._stage("collect"):
-            self._collect(recipe)
+                self._run_step(step)
+        with self._time_stage("collect"):
+            self._collect_modules(recipe)
             for step in recipe.after:
-                self._step(step)
+                self._run_step(step)
 
-    def _check(self, jobs: int) -> Workplace:
+    def _check_request(self, jobs: int) -> Workplace:
         request, out = self.request, self.out
         source = self.shared.source(request.source)
         if not source.is_dir():
@@ -126,7 +126,7 @@ class BuildRun:
             write_extra_symbols(given, kernels, extra_symbols(out))
         return Workplace(request, out, bench.known_headers, jobs, bench.compiler.name, env, flags)
 
-    def _copy(self) -> None:
+    def _copy_source(self) -> None:
         target = self.out / "build"
         copy_tree(self.shared.source(self.request.source), target)
         (self.out / "output").mkdir()
@@ -135,11 +135,11 @@ class BuildRun:
         if prebuilt and self.request.settings.kind is not BuildKind.COMMAND:
             self.notes.append(f"removed modules that came with the source: {', '.join(prebuilt)}")
 
-    def _patch(self, place: Workplace) -> None:
+    def _patch_source(self, place: Workplace) -> None:
         for step in patch_steps(place, self.request.settings.patches, place.source):
-            self._step(step)
+            self._run_step(step)
 
-    def _evaluate(self, place: Workplace) -> Recipe:
+    def _make_recipe(self, place: Workplace) -> Recipe:
         if self.request.settings.kind is not BuildKind.DKMS:
             return make_recipe(place)
         kernel, headers, tree = self.request.kernel, place.headers, self.out / "dkms"
@@ -155,7 +155,7 @@ class BuildRun:
             watch=self.watch.within(_CONF_SECONDS, "dkms.conf"),
         )
         try:
-            plan = interpret(values, kernel, headers)
+            plan = make_plan(values, kernel, headers)
         except BuildFailed as failed:
             if failed.kind is FailureKind.EXCLUDED and (lines := self.log.build_lines()):
                 failed.hint = f"{failed.hint}; it printed: {'; '.join(lines[-3:])}"
@@ -169,10 +169,10 @@ class BuildRun:
             (base / "module").mkdir(parents=True, exist_ok=True)
         return dkms_recipe(plan, place, directory)
 
-    def _step(self, step: Step) -> None:
+    def _run_step(self, step: Step) -> None:
         """Run one step and log its output. Raises BuildFailed with the command that repeats it."""
         self.log.say(step.by_hand)
-        started, killed_before = time.monotonic(), memory.kills(self.root)
+        started, killed_before = time.monotonic(), memory.count_kills(self.root)
         try:
             code = run_confined(step, mark=str(self.out), log=self.log, watch=self.watch)
         except BuildFailed as failed:
@@ -196,8 +196,8 @@ class BuildRun:
         self.notes.append(f"{problem}; ignored, as dkms does")
 
     def _step_failed(self, step: Step, code: int, outcome: str, killed_before: int) -> BuildFailed:
-        if memory.kills(self.root) > killed_before:
-            jobs = _jobs(self.root, self.begun)
+        if memory.count_kills(self.root) > killed_before:
+            jobs = _choose_jobs(self.root, self.begun)
             what = "the OOM killer killed a process of the build"
             failed = memory.out_of_memory(self.root, what, jobs)
             failed.command, failed.step_exit_code = step.by_hand, code
@@ -220,18 +220,18 @@ class BuildRun:
             step_exit_code=code,
         )
 
-    def _collect(self, recipe: Recipe) -> None:
+    def _collect_modules(self, recipe: Recipe) -> None:
         roots = [self.out / "output", recipe.directory]
         if recipe.directory == Path():
             roots[1] = self.out / "build"
         remove_tree(self.out / "modules")  # the build may have created one itself
         required = self.request.settings.modules
-        collected = collect(recipe, roots, self.out, required, self.watch.look)
+        collected = collect_modules(recipe, roots, self.out, required, self.watch.look)
         self.modules = collected.modules
         self.notes += collected.notes
 
     @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
+    def _time_stage(self, name: str) -> Iterator[None]:
         started = time.monotonic()
         try:
             self.watch.look()
@@ -240,7 +240,7 @@ class BuildRun:
             self.seconds[name] = round(time.monotonic() - started, 4)
 
 
-def answer(
+def answer_request(
     request: BuildRequest,
     shared: SharedDir,
     *,
@@ -260,25 +260,25 @@ def answer(
     )
     try:
         while True:
-            begun = _begin(out, root, deaths, first=first)
+            begun = _begin_output(out, root, deaths, first=first)
             with BuildLog(shared.build_log(request.id), echo) as buildlog:
-                result = _outcome(BuildRun(request, shared, root, buildlog, watch, begun))
+                result = _run_to_result(BuildRun(request, shared, root, buildlog, watch, begun))
             again = result.failure is FailureKind.OUT_OF_MEMORY
-            if not again or begun >= memory.lives(count_jobs(root)):
+            if not again or begun >= memory.lives_for(count_jobs(root)):
                 return result
             deaths = begun
     except Withdrawn:
         raise
     except NodesideError as error:
-        return refusal(request.id, request.boot_id, _as_failure(error))
+        return refusal_result(request.id, request.boot_id, _as_failure(error))
 
 
-def _jobs(root: Path, begun: int) -> int:
+def _choose_jobs(root: Path, begun: int) -> int:
     """Return the job count, halved for each kill of the build, most likely for lack of memory."""
     return max(1, count_jobs(root) >> (begun - 1))
 
 
-def _begin(out: Path, root: Path, deaths: int, *, first: bool) -> int:
+def _begin_output(out: Path, root: Path, deaths: int, *, first: bool) -> int:
     """Create a fresh output directory. Return how often this build has begun, this time included.
 
     A build that is killed again and again thus gets a result in the end. The file `begun` counts
@@ -300,11 +300,11 @@ def _begin(out: Path, root: Path, deaths: int, *, first: bool) -> int:
 
 def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
     """Raise BuildFailed if the build was killed so often that it would be killed again."""
-    if killed_with_container or memory.kills(root):
-        if times >= memory.lives(count_jobs(root)):
+    if killed_with_container or memory.count_kills(root):
+        if times >= memory.lives_for(count_jobs(root)):
             who = "the toolkit container" if killed_with_container else "the build"
             what = f"{who} was killed {times} times, probably by the OOM killer"
-            raise memory.out_of_memory(root, what, _jobs(root, times))
+            raise memory.out_of_memory(root, what, _choose_jobs(root, times))
     elif times >= memory.MOST_LIVES:
         raise BuildFailed(
             FailureKind.INTERNAL,
@@ -313,7 +313,7 @@ def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
         )
 
 
-def _outcome(build: BuildRun) -> BuildResult:
+def _run_to_result(build: BuildRun) -> BuildResult:
     failed: BuildFailed | None = None
     try:
         build.run()
@@ -324,7 +324,7 @@ def _outcome(build: BuildRun) -> BuildResult:
         failed = _as_failure(error)
     except Exception as exc:
         log.warning("a bug in nodeside", traceback=traceback.format_exc())
-        failed = _internal(exc)
+        failed = _internal_error(exc)
     build.log.say(f"failed: {failed}" if failed else "succeeded")
     return result_of(build, failed)
 
@@ -350,7 +350,7 @@ def result_of(build: BuildRun, failed: BuildFailed | None) -> BuildResult:
     )
 
 
-def refusal(id: str, boot_id: str, failed: BuildFailed) -> BuildResult:
+def refusal_result(id: str, boot_id: str, failed: BuildFailed) -> BuildResult:
     """Return the result for a request that never reached a build."""
     return BuildResult(
         request=id,
@@ -370,7 +370,7 @@ def _as_failure(error: NodesideError) -> BuildFailed:
     return BuildFailed(kind, str(error), hint=error.hint)
 
 
-def _internal(exc: Exception) -> BuildFailed:
+def _internal_error(exc: Exception) -> BuildFailed:
     return BuildFailed(
         FailureKind.INTERNAL,
         f"a bug in nodeside: {type(exc).__name__}: {exc}",

@@ -67,12 +67,12 @@ class BuildLog:
 
     def feed(self, data: bytes) -> None:
         """Take in output of the build, as read from the pipe."""
-        self._write(data)
+        self._write_within_limit(data)
         *complete, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST:
             complete.append(self._rest)
             self._rest = b""
-        lines = [self._remember(raw) for raw in complete]
+        lines = [self._remember_line(raw) for raw in complete]
         if lines:
             self._echo(lines)
 
@@ -99,7 +99,7 @@ class BuildLog:
         """Return the lines of the tail that the build wrote, without our own."""
         return tuple(line for line in self._tail if line and not line.startswith("# "))
 
-    def _remember(self, raw: bytes) -> str:
+    def _remember_line(self, raw: bytes) -> str:
         line = raw.decode(errors="replace").rstrip("\r").translate(_CONTROL)[:_LINE]
         if not line.startswith("# "):  # not a line of our own
             line = self._place.sub("", line)
@@ -109,7 +109,7 @@ class BuildLog:
         self._tail.append(line)
         return line
 
-    def _write(self, data: bytes) -> None:
+    def _write_within_limit(self, data: bytes) -> None:
         if self._written >= self._limit:
             return
         room = self._limit - self._written

@@ -27,7 +27,7 @@ repeat its steps."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code."""
-    options = _parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     stop_on_signals()
     try:
         code: ExitCode = options.verb(options)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="toolkit.pyz",
         description="Compile kernel modules on request of a nodeside driver container.",
@@ -54,22 +54,22 @@ def _parser() -> argparse.ArgumentParser:
     run = verbs.add_parser("run", help="answer requests in a shared directory")
     run.add_argument("--shared", type=Path, required=True, help="the shared directory")
     run.add_argument("--once", action="store_true", help="answer the open requests, then exit")
-    run.set_defaults(verb=_run)
+    run.set_defaults(verb=_run_verb)
     kernels = verbs.add_parser("kernels", help="list the kernels whose headers this toolkit has")
     kernels.add_argument("--shared", type=Path, help="also write the list to this directory")
-    kernels.set_defaults(verb=_kernels)
+    kernels.set_defaults(verb=_kernels_verb)
     answer = verbs.add_parser(
         "answer",
         help="answer the open requests, then exit; failures are in the answer, not the exit code",
     )
     answer.add_argument("--shared", type=Path, required=True, help="the shared directory")
-    answer.set_defaults(verb=_answer, once=True)
+    answer.set_defaults(verb=_answer_verb, once=True)
     check = verbs.add_parser("check", help="check whether this toolkit can build for a kernel")
     check.add_argument("--kernel", default="", help="a release (default: the running kernel's)")
     check.add_argument("--kind", choices=("kbuild", "dkms", "command"), default="dkms")
     check.add_argument("--directory", type=Path, default=Path.cwd(), help="where to build")
     check.add_argument("--output", choices=("table", "json"), default="table")
-    check.set_defaults(verb=_check)
+    check.set_defaults(verb=_check_verb)
     for verb in (run, kernels, answer, check):
         verb.add_argument("--root", type=Path, default=Path("/"), help="root of the toolkit")
         verb.add_argument("--log-format", choices=("text", "json"), default="text")
@@ -85,7 +85,7 @@ def _set_up_log(options: argparse.Namespace) -> ModuleType:
     return log
 
 
-def _run(options: argparse.Namespace) -> ExitCode:
+def _run_verb(options: argparse.Namespace) -> ExitCode:
     def work(life: Life) -> int:
         from nodeside.protocol.shared_directory import SharedDir
         from nodeside.system.host import Host
@@ -99,13 +99,13 @@ def _run(options: argparse.Namespace) -> ExitCode:
     return Supervisor(options.shared.absolute(), work).run(once=options.once)
 
 
-def _answer(options: argparse.Namespace) -> ExitCode:
+def _answer_verb(options: argparse.Namespace) -> ExitCode:
     """Act like `run --once`, but return OK: the caller reads the result, not an exit code."""
-    _run(options)
+    _run_verb(options)
     return ExitCode.OK
 
 
-def _kernels(options: argparse.Namespace) -> ExitCode:
+def _kernels_verb(options: argparse.Namespace) -> ExitCode:
     from nodeside.protocol.build_job import ToolkitKernels
     from nodeside.protocol.shared_directory import SharedDir
     from nodeside.system.host import Host
@@ -121,7 +121,7 @@ def _kernels(options: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def _check(options: argparse.Namespace) -> ExitCode:
+def _check_verb(options: argparse.Namespace) -> ExitCode:
     import json
     from dataclasses import asdict
 
@@ -129,14 +129,14 @@ def _check(options: argparse.Namespace) -> ExitCode:
     from nodeside.system.host import Host, Kernel
     from nodeside.toolkit_sidecar.headers import find_any_build
     from nodeside.toolkit_sidecar.jobs import count_jobs
-    from nodeside.toolkit_sidecar.toolchain import Bench, inspect
+    from nodeside.toolkit_sidecar.toolchain import Bench, inspect_toolchain
 
     kernel = Host(options.root).kernel
     if options.kernel and options.kernel != kernel.release:
         version = find_any_build(options.root, options.kernel)
         kernel = Kernel(options.kernel, version, kernel.architecture)
     settings = BuildSettings(BuildKind(options.kind), ())
-    findings = inspect(Bench(options.root, kernel, settings, options.directory))
+    findings = inspect_toolchain(Bench(options.root, kernel, settings, options.directory))
     if options.output == "json":
         rows = [{**asdict(item), "kind": item.kind and item.kind.value} for item in findings]
         record = {"kernel": kernel.release, "jobs": count_jobs(options.root), "checks": rows}
@@ -169,10 +169,10 @@ class _Echo:
             self._request, self._left = request, self._limit
         if not self._works or self._left <= 0:
             return
-        whole = self._bytes(request, lines)
+        whole = self._encode_lines(request, lines)
         if len(whole) > self._left:
             end = f"# the rest of this build is not shown here: the limit is {self._limit} bytes"
-            whole = self._bytes(request, [end])
+            whole = self._encode_lines(request, [end])
             self._left = 0
         self._left -= len(whole)
         data = memoryview(whole)
@@ -182,12 +182,12 @@ class _Echo:
         except OSError:
             self._works = False
 
-    def _bytes(self, request: str, lines: Sequence[str]) -> bytes:
+    def _encode_lines(self, request: str, lines: Sequence[str]) -> bytes:
         if self._as_json:
-            lines = [self._record(request, line) for line in lines]
+            lines = [self._json_line(request, line) for line in lines]
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
-    def _record(self, request: str, line: str) -> str:
+    def _json_line(self, request: str, line: str) -> str:
         import json
 
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -39,7 +39,7 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(
+def collect_modules(
     recipe: Recipe,
     roots: Sequence[Path],
     out: Path,
@@ -53,9 +53,9 @@ def collect(
     """
     directory = out / "modules"
     directory.mkdir()
-    files, notes = _choose(recipe, roots, required)
-    modules = tuple(_take(product, directory, notes, look) for product in files)
-    _require(required, modules, [product.file for product in files])
+    files, notes = _choose_products(recipe, roots, required)
+    modules = tuple(_take_module(product, directory, notes, look) for product in files)
+    _require_modules(required, modules, [product.file for product in files])
     names = {kernel_name(name) for name in required}
     extra = [module.name for module in modules if names and module.name not in names]
     if extra:
@@ -77,7 +77,7 @@ def remove_prebuilt(root: Path) -> tuple[str, ...]:
 def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
     """Yield every regular `.ko` below `roots` in a stable order, without following links."""
     count = 0
-    for entry in _files(roots):
+    for entry in _walk_files(roots):
         if entry.name.endswith(".ko") and _is_regular(entry):
             count += 1
             if count > MODULES_LIMIT:
@@ -89,7 +89,7 @@ def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
+def _walk_files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
     """Yield all non-directories below `roots`. Not `os.walk`, which recurses at every level."""
     waiting = [os.fspath(root) for root in roots][::-1]
     while waiting:
@@ -106,7 +106,7 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
     return False
 
 
-def _choose(
+def _choose_products(
     recipe: Recipe, roots: Sequence[Path], required: Sequence[str]
 ) -> tuple[list[Product], list[str]]:
     """Return the files to take, announced by dkms.conf or required by driver.yaml, and notes."""
@@ -118,7 +118,7 @@ def _choose(
     for product in recipe.products:
         path = recipe.directory / product.file
         if _is_inside(path, recipe.directory):
-            _add(chosen, Product(path, product.installed_as, product.strip))
+            _add_product(chosen, Product(path, product.installed_as, product.strip))
         else:
             notes.append(f"dkms.conf announces {product.file}, which the build did not produce")
     taken = {name for product in chosen for name in (product.file.stem, product.installed_as)}
@@ -127,11 +127,11 @@ def _choose(
     unannounced = [path for path in others if kernel_name(path.stem) in names]
     chosen += _newest_of_each(unannounced, True, notes)
     if not chosen:
-        _require([product.installed_as for product in recipe.products], (), produced)
+        _require_modules([product.installed_as for product in recipe.products], (), produced)
     return chosen, notes
 
 
-def _add(chosen: list[Product], product: Product) -> None:
+def _add_product(chosen: list[Product], product: Product) -> None:
     """Add a product unless it is present. Raises BuildFailed if another file has its name."""
     for other in chosen:
         if other.installed_as == product.installed_as and other.file != product.file:
@@ -164,17 +164,17 @@ def _is_inside(path: Path, base: Path) -> bool:
     return inside and path.is_file() and not path.is_symlink()
 
 
-def _take(
+def _take_module(
     product: Product, directory: Path, notes: list[str], look: Callable[[], None]
 ) -> BuiltModule:
     """Copy, strip and hash one module."""
     target = directory / f"{product.installed_as}.ko"
-    signed = _copy(product.file, target, look)
+    signed = _copy_module(product.file, target, look)
     if signed:
         notes.append(f"the build signed {target.name}: not stripped")
     elif product.strip:
-        _strip(target, notes)
-    digest, size, names = _digest(target)
+        _strip_debug(target, notes)
+    digest, size, names = _digest_module(target)
     built_as = product.file.stem
     guess = kernel_name(built_as)
     return BuiltModule(
@@ -186,7 +186,7 @@ def _take(
     )
 
 
-def _copy(source: Path, target: Path, look: Callable[[], None]) -> bool:
+def _copy_module(source: Path, target: Path, look: Callable[[], None]) -> bool:
     """Copy a module out of the build's reach. Return whether a signature is appended to it."""
     try:
         with open_untrusted(source, limit=MODULE_LIMIT) as file, disk_errors(target):
@@ -200,7 +200,7 @@ def _copy(source: Path, target: Path, look: Callable[[], None]) -> bool:
         raise BuildFailed(FailureKind.NO_MODULE, f"refused a module of the build: {exc}") from exc
 
 
-def _strip(path: Path, notes: list[str]) -> None:
+def _strip_debug(path: Path, notes: list[str]) -> None:
     """Remove debug information, as dkms does: `strip -g`. The build-id stays."""
     try:
         process.run(["strip", "--strip-debug", path], timeout=_STRIP_TIMEOUT)
@@ -208,7 +208,7 @@ def _strip(path: Path, notes: list[str]) -> None:
         notes.append(f"{path.name} keeps its debug information: {exc}".partition("\n")[0])
 
 
-def _digest(path: Path) -> tuple[str, int, set[str]]:
+def _digest_module(path: Path) -> tuple[str, int, set[str]]:
     """Return sha256, size, and the name(s) in its `.modinfo` (include/linux/module.h)."""
     digest, size, overlap = hashlib.sha256(), 0, b""
     names: set[str] = set()
@@ -237,7 +237,7 @@ def _is_near(word: str, name: str) -> bool:
     return swapped or one[1:] == other[1:] or one[1:] == other or one == other[1:]
 
 
-def _require(
+def _require_modules(
     required: Sequence[str], modules: Sequence[BuiltModule], files: Sequence[Path]
 ) -> None:
     """Raise BuildFailed (no-module) unless all required modules exist; it lists the others."""

@@ -74,7 +74,7 @@ def kbuilds_choice(headers: Headers) -> str:
     return "clang" if kernels_compiler(headers).family == "clang" else "gcc"
 
 
-def ask(name: str) -> Compiler:
+def ask_compiler(name: str) -> Compiler:
     """Return the compiler called `name`, which may be several words (`ccache gcc-12`).
 
     driver.yaml may name any program, so it is enclosed like a step of the build.
@@ -101,25 +101,25 @@ def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tup
     requested = chosen_by_driver(settings)
     name = requested or kbuilds_choice(headers)
     try:
-        here = ask(name)
+        here = ask_compiler(name)
     except (process.ToolMissing, process.ToolError, process.ToolTimeout, ValueError) as exc:
         raise BuildFailed(
             FailureKind.WRONG_COMPILER,
             f"toolkit has no working {name}, which builds modules for {headers.release}: {exc}",
-            hint=f"the toolkit image needs {name}; it has {_others(root)}",
+            hint=f"the toolkit image needs {name}; it has {_installed_compilers(root)}",
         ) from exc
-    problem = compare(kernel, here)
+    problem = compare_compilers(kernel, here)
     if problem and not requested:
         raise BuildFailed(
             FailureKind.WRONG_COMPILER,
             f"{problem} ({here.text}; kernel: {kernel.text})",
             hint="use the toolkit image of the node's kernel, or choose an installed compiler "
-            f"({_others(root)}) with build.makeArguments: [CC=...] in driver.yaml",
+            f"({_installed_compilers(root)}) with build.makeArguments: [CC=...] in driver.yaml",
         )
     return here, f"{problem}, but driver.yaml asks for CC={requested}" if problem else ""
 
 
-def compare(kernel: Compiler, here: Compiler) -> str:
+def compare_compilers(kernel: Compiler, here: Compiler) -> str:
     """Return how `here` differs from the kernel's compiler, "" if it matches or is unknown."""
     if kernel.family != here.family:
         return f"{kernel.family} compiled the kernel, {here.name} is {here.family}"
@@ -131,7 +131,7 @@ def compare(kernel: Compiler, here: Compiler) -> str:
     return ""
 
 
-def _others(root: Path) -> str:
+def _installed_compilers(root: Path) -> str:
     """Return the compilers that are installed, for a hint."""
     names = {
         path.name

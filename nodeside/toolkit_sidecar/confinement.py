@@ -1,7 +1,7 @@
 """Runs vendor code: watched, in a session of its own, with no process left when its step ends.
 
 Its input is closed and its environment is built from scratch. It runs as the same user as the
-sidecar, so nothing that it leaves on disk is trusted; see `collect`.
+sidecar, so nothing that it leaves on disk is trusted; see `collect_modules`.
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: BuildWatch) -> 
         finally:
             os.close(writing)
         try:
-            _follow(child.pid, reading, log, watch)
+            _follow_output(child.pid, reading, log, watch)
         finally:
-            code = _end(child, mark, spared)
+            code = _end_step(child, mark, spared)
             left = descendants.kill_descendants(mark, spared)
     finally:
         os.close(reading)
@@ -208,7 +208,7 @@ def nothing_left(mark: str, what: str) -> Iterator[None]:
     _require_none(left, what)
 
 
-def _end(child: process.Child, mark: str, spared: frozenset[int]) -> int:
+def _end_step(child: process.Child, mark: str, spared: frozenset[int]) -> int:
     """Kill and reap the first process of a step. Return its exit code.
 
     A process that traces it (ptrace(2)) keeps it from being reaped for as long as it lives.
@@ -232,7 +232,7 @@ def _require_none(left: frozenset[int], what: str) -> None:
         )
 
 
-def _follow(pid: int, reading: int, log: BuildLog, watch: BuildWatch) -> None:
+def _follow_output(pid: int, reading: int, log: BuildLog, watch: BuildWatch) -> None:
     """Feed the log until the process ends. A child that keeps the pipe open is not waited for."""
     os.set_blocking(reading, False)
     poll = select.poll()
@@ -242,17 +242,17 @@ def _follow(pid: int, reading: int, log: BuildLog, watch: BuildWatch) -> None:
             poll.register(ended, select.POLLIN)
         while True:
             ready = [fd for fd, _ in poll.poll(_LOOK * 1000 if ended >= 0 else 20)]
-            if reading in ready and not _pump(reading, log):
+            if reading in ready and not _pump_output(reading, log):
                 poll.unregister(reading)
             if ended in ready or (ended < 0 and _has_ended(pid)):
                 break
             watch.look()
     for _ in range(_DRAIN):
-        if not _pump(reading, log):
+        if not _pump_output(reading, log):
             break
 
 
-def _pump(reading: int, log: BuildLog) -> bool:
+def _pump_output(reading: int, log: BuildLog) -> bool:
     """Move one piece from the pipe to the log. Return False at its end or when it is empty."""
     try:
         data = os.read(reading, _PIECE)

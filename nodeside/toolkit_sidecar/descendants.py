@@ -72,7 +72,7 @@ def in_own_container() -> bool:
 
 def die_with_parent(parent: int) -> None:
     """Have this process killed when its parent dies, however the parent dies."""
-    libc = _libc()
+    libc = _load_libc()
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the prctl, and a stranger adopted us
@@ -81,7 +81,7 @@ def die_with_parent(parent: int) -> None:
 
 def adopt_orphans() -> None:
     """Make this process the one that adopts its orphaned descendants."""
-    libc = _libc()
+    libc = _load_libc()
     if libc is None or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         log.warning("cannot become a child subreaper: a detached build process may survive")
 
@@ -94,7 +94,7 @@ def enclosure() -> Callable[[], None]:
     receives the signals that the sidecar keeps blocked. Unlike the sidecar it is dumpable, as it
     could not change its own files in /proc otherwise.
     """
-    libc = _libc()
+    libc = _load_libc()
     parent = os.getpid()
 
     def enter() -> None:
@@ -102,8 +102,8 @@ def enclosure() -> Callable[[], None]:
         if libc is not None:
             libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         be_killed_first()
-        _lower(resource.RLIMIT_CORE, 0)
-        _lower(resource.RLIMIT_FSIZE, _LARGEST_FILE)
+        _lower_limit(resource.RLIMIT_CORE, 0)
+        _lower_limit(resource.RLIMIT_FSIZE, _LARGEST_FILE)
         if libc is not None:
             libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -115,14 +115,14 @@ def enclosure() -> Callable[[], None]:
 
 def descendants(of: int = 0) -> frozenset[int]:
     """Return the pids of all processes below this one, or below process `of`."""
-    return _below(of or os.getpid()).pids
+    return _find_below(of or os.getpid()).pids
 
 
-def _below(of: int) -> Found:
+def _find_below(of: int) -> Found:
     """Return the processes below `of`; sure if none ended, and maybe forked, during the search."""
     children: dict[int, list[int]] = {}
     sure = True
-    for pid in _processes():
+    for pid in _list_processes():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
             children.setdefault(parent_of(stat), []).append(pid)
@@ -145,16 +145,16 @@ def kill_descendants(mark: str, spared: frozenset[int]) -> frozenset[int]:
     """
 
     def find() -> Found:
-        pids = (descendants() - spared) or _marked(mark)
-        return Found(pids, sure=bool(spared) or _childless())
+        pids = (descendants() - spared) or _find_marked(mark)
+        return Found(pids, sure=bool(spared) or _has_no_child())
 
     return _kill_all(find).left
 
 
 def kill_marked(prefix: str) -> int:
     """Kill what an earlier sidecar's builds left behind. Return the number of processes."""
-    left = _marked(prefix)
-    _kill(left)
+    left = _find_marked(prefix)
+    _kill_pids(left)
     return len(left)
 
 
@@ -166,7 +166,7 @@ def kill_others(keeper: int) -> KillResult:
     """
 
     def find() -> Found:
-        found = _below(keeper)
+        found = _find_below(keeper)
         return Found(found.pids - {os.getpid()}, found.sure)
 
     return _kill_all(find)
@@ -185,7 +185,7 @@ def _kill_all(find: Callable[[], Found]) -> KillResult:
         left, sure = find()
         if not left and (sure or (late and last)):
             return KillResult(len(killed), left)
-        _kill(left)
+        _kill_pids(left)
         for pid in left:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -210,7 +210,7 @@ def _kill_container() -> None:
             os.kill(-1, signal.SIGKILL)
 
 
-def _childless() -> bool:
+def _has_no_child() -> bool:
     """Return whether we have no child, not even a dead one.
 
     Since orphans become our children, we then have no descendants, however fast they fork.
@@ -227,11 +227,11 @@ def parent_of(stat: str) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def _marked(prefix: str) -> frozenset[int]:
+def _find_marked(prefix: str) -> frozenset[int]:
     """Return the other processes whose environment has a mark that starts with `prefix`."""
     variable = f"{MARK}={prefix}".encode()
     pids: set[int] = set()
-    for pid in _processes():
+    for pid in _list_processes():
         with suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if pid != os.getpid() and any(item.startswith(variable) for item in variables):
@@ -239,26 +239,26 @@ def _marked(prefix: str) -> frozenset[int]:
     return frozenset(pids)
 
 
-def _processes() -> list[int]:
+def _list_processes() -> list[int]:
     with suppress(OSError):
         return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     return []
 
 
-def _kill(pids: Iterable[int]) -> None:
+def _kill_pids(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _lower(what: int, to: int) -> None:
+def _lower_limit(what: int, to: int) -> None:
     with suppress(OSError, ValueError):
         hard = resource.getrlimit(what)[1]
         limit = to if hard == resource.RLIM_INFINITY else min(to, hard)
         resource.setrlimit(what, (limit, limit))
 
 
-def _libc() -> Any:
+def _load_libc() -> Any:
     """Return the C library, or None if the interpreter has no ctypes."""
     try:
         import ctypes

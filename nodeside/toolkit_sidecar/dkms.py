@@ -1,6 +1,6 @@
 """Turns an unmodified dkms tree into a recipe: what its dkms.conf means for this kernel.
 
-`interpret` is pure: values in, a plan out. It follows the manual, dkms(8); where that is silent, it
+`make_plan` is pure: values in, a plan out. It follows the manual, dkms(8); where that is silent, it
 does what dkms 3 does (functions `read_conf`, `prepare_build` and `actual_build`).
 """
 
@@ -18,7 +18,14 @@ from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
-from nodeside.toolkit_sidecar.recipe import Product, Recipe, Workplace, inside, llvm, patch_steps
+from nodeside.toolkit_sidecar.recipe import (
+    Product,
+    Recipe,
+    Workplace,
+    llvm_arguments,
+    patch_steps,
+    path_inside,
+)
 from nodeside.values import frozen
 
 _PATH_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+~:-]{0,99}$")
@@ -44,13 +51,13 @@ class DkmsPlan:
     notes: tuple[str, ...]
 
 
-def interpret(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
+def make_plan(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
     """Return a dkms.conf's plan for this kernel. Raises BuildFailed: bad-source or excluded."""
     name, version = values.first("PACKAGE_NAME"), values.first("PACKAGE_VERSION")
     for variable, value in (("PACKAGE_NAME", name), ("PACKAGE_VERSION", version)):
         if not _PATH_NAME.match(value):
-            raise _bad(f"{variable} must be a plain name, got {value!r}")
-    reason = exclusion(values, 0, kernel, headers)
+            raise _bad_source_error(f"{variable} must be a plain name, got {value!r}")
+    reason = exclusion_in_words(values, 0, kernel, headers)
     if reason:
         raise BuildFailed(
             FailureKind.EXCLUDED,
@@ -58,20 +65,20 @@ def interpret(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
             hint="its dkms.conf says so; use a version of the driver that supports "
             f"{kernel.release}",
         )
-    products, left_out = _products(values, name, kernel, headers)
+    products, left_out = _announced_products(values, name, kernel, headers)
     return DkmsPlan(
         name=name,
         version=version,
-        make=_make(values),
-        patches=_patches(values),
+        make=_make_command(values),
+        patches=_patch_names(values),
         pre_build=values.first("PRE_BUILD"),
         post_build=values.first("POST_BUILD"),
         products=products,
-        notes=(*left_out, *_notes(values)),
+        notes=(*left_out, *_notes_on_ignored(values)),
     )
 
 
-def exclusion(values: Values, index: int, kernel: Kernel, headers: Headers) -> str:
+def exclusion_in_words(values: Values, index: int, kernel: Kernel, headers: Headers) -> str:
     """Return the BUILD_EXCLUSIVE rule that excludes the kernel, in words; "" if none does.
 
     The rule at index 0 applies to all modules, a rule at another index to that module only.
@@ -84,15 +91,15 @@ def exclusion(values: Values, index: int, kernel: Kernel, headers: Headers) -> s
         if pattern and not values.matches(variable, index):
             return f"{variable} {pattern!r} does not match {subject}"
     lowest = values["BUILD_EXCLUSIVE_KERNEL_MIN"].get(index, "")
-    if lowest and padded(kernel.release) < padded(lowest):
+    if lowest and pad_version(kernel.release) < pad_version(lowest):
         return f"BUILD_EXCLUSIVE_KERNEL_MIN is {lowest}, the kernel is {kernel.release}"
     highest = values["BUILD_EXCLUSIVE_KERNEL_MAX"].get(index, "")
-    if highest and padded(kernel.release) > padded(highest):
+    if highest and pad_version(kernel.release) > pad_version(highest):
         return f"BUILD_EXCLUSIVE_KERNEL_MAX is {highest}, the kernel is {kernel.release}"
     return _config_exclusion(values["BUILD_EXCLUSIVE_CONFIG"].get(index, ""), headers)
 
 
-def padded(version: str) -> str:
+def pad_version(version: str) -> str:
     """Pad a version's numbers to three digits, so that comparing text compares versions."""
     return re.sub(r"\d+", lambda number: number.group().zfill(3), version)
 
@@ -103,8 +110,8 @@ def dkms_recipe(plan: DkmsPlan, place: Workplace, directory: Path) -> Recipe:
     if place.compiler:
         env.setdefault("CC", place.compiler)  # dkms exports the headers' compiler
     before = patch_steps(place, tuple(f"patches/{name}" for name in plan.patches), directory)
-    pre, pre_note = _script("PRE_BUILD", plan.pre_build, directory, env)
-    post, post_note = _script("POST_BUILD", plan.post_build, directory, env)
+    pre, pre_note = _script_step("PRE_BUILD", plan.pre_build, directory, env)
+    post, post_note = _script_step("POST_BUILD", plan.post_build, directory, env)
     make = Step("make", ("bash", "-c", make_command(plan, place, directory)), directory, env)
     return Recipe(
         before=(*before, *pre, make),
@@ -119,7 +126,10 @@ def make_command(plan: DkmsPlan, place: Workplace, directory: Path) -> str:
     """Return the vendor's MAKE line, or the default one, with the arguments that dkms adds."""
     settings, headers = place.request.settings, place.headers
     command = plan.make or f"make -C {headers.directory} M={directory}"
-    extra = (*llvm(headers, (command, *settings.make_arguments)), *settings.make_arguments)
+    extra = (
+        *llvm_arguments(headers, (command, *settings.make_arguments)),
+        *settings.make_arguments,
+    )
     if extra:
         command = f"{command} {shlex.join(extra)}"
     if command.startswith("make"):
@@ -128,7 +138,7 @@ def make_command(plan: DkmsPlan, place: Workplace, directory: Path) -> str:
     return command
 
 
-def _make(values: Values) -> str:
+def _make_command(values: Values) -> str:
     """Return the last MAKE whose MAKE_MATCH fits. MAKE[0] without a pattern fits every kernel."""
     makes = values["MAKE"]
     chosen = "" if values["MAKE_MATCH"].get(0) else makes.get(0, "")
@@ -138,7 +148,7 @@ def _make(values: Values) -> str:
     return chosen
 
 
-def _patches(values: Values) -> tuple[str, ...]:
+def _patch_names(values: Values) -> tuple[str, ...]:
     return tuple(
         name
         for index, name in values["PATCH"].items()
@@ -146,7 +156,7 @@ def _patches(values: Values) -> tuple[str, ...]:
     )
 
 
-def _products(
+def _announced_products(
     values: Values, package: str, kernel: Kernel, headers: Headers
 ) -> tuple[tuple[Product, ...], list[str]]:
     """Return the announced modules, and a note for each one that its own rule excludes."""
@@ -156,26 +166,30 @@ def _products(
     products: list[Product] = []
     left_out: list[str] = []
     for index in indices:
-        product = _product(values, index, default)
-        reason = exclusion(values, index, kernel, headers)
+        product = _read_product(values, index, default)
+        reason = exclusion_in_words(values, index, kernel, headers)
         if reason:
             left_out.append(f"dkms.conf leaves out {product.installed_as}: {reason}")
         else:
             products.append(product)
     if not indices:
-        raise _bad("it announces no module: BUILT_MODULE_NAME[0] is not set")
+        raise _bad_source_error("it announces no module: BUILT_MODULE_NAME[0] is not set")
     return tuple(products), left_out
 
 
-def _product(values: Values, index: int, default: str) -> Product:
+def _read_product(values: Values, index: int, default: str) -> Product:
     built = values["BUILT_MODULE_NAME"].get(index, "") or default
     installed_as = values["DEST_MODULE_NAME"].get(index, "") or built
     for variable, name in (("BUILT_MODULE_NAME", built), ("DEST_MODULE_NAME", installed_as)):
         if not _MODULE_NAME.match(name) or name.endswith((".o", ".ko")):
-            raise _bad(f"{variable}[{index}] must be a module's name without .ko, got {name!r}")
+            raise _bad_source_error(
+                f"{variable}[{index}] must be a module's name without .ko, got {name!r}"
+            )
     location = Path(values["BUILT_MODULE_LOCATION"].get(index, ""))
     if location.is_absolute() or ".." in location.parts:
-        raise _bad(f"BUILT_MODULE_LOCATION[{index}] leads out of the source: {str(location)!r}")
+        raise _bad_source_error(
+            f"BUILT_MODULE_LOCATION[{index}] leads out of the source: {str(location)!r}"
+        )
     strip = values["STRIP"].get(index, "") or values.first("STRIP")
     return Product(location / f"{built}.ko", installed_as, not strip.lower().startswith("n"))
 
@@ -187,13 +201,13 @@ def _config_exclusion(rules: str, headers: Headers) -> str:
     """
     for rule in rules.split() if headers.config else ():
         forbidden = rule.startswith("!")
-        if headers.enabled(rule.lstrip("!")) == forbidden:
+        if headers.is_enabled(rule.lstrip("!")) == forbidden:
             state = "enabled" if forbidden else "not enabled"
             return f"BUILD_EXCLUSIVE_CONFIG has {rule}, which is {state} in this kernel"
     return ""
 
 
-def _script(
+def _script_step(
     variable: str, text: str, directory: Path, env: Mapping[str, str]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Return the step of a PRE_BUILD or POST_BUILD script; a note if it cannot be run.
@@ -204,13 +218,13 @@ def _script(
     if not text:
         return (), ()
     name, *arguments = text.split()
-    program = inside(directory, name, variable)
+    program = path_inside(directory, name, variable)
     if not os.access(program, os.X_OK):
         return (), (f"dkms.conf: the {variable} script {name} is not executable: not run",)
     return (Step(variable, (str(program), *arguments), directory, env, required=False),), ()
 
 
-def _notes(values: Values) -> list[str]:
+def _notes_on_ignored(values: Values) -> list[str]:
     notes: list[str] = []
     ignored = [name for name in _NOTHING_IS_INSTALLED if any(values[name].values())]
     if ignored:
@@ -232,7 +246,7 @@ def _notes(values: Values) -> list[str]:
     return notes
 
 
-def _bad(message: str) -> BuildFailed:
+def _bad_source_error(message: str) -> BuildFailed:
     return BuildFailed(
         FailureKind.BAD_SOURCE,
         f"dkms.conf: {message}",

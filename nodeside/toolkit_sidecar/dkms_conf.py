@@ -114,7 +114,9 @@ class Values:
         return index in self[f"{name}:matches"]
 
 
-def evaluation(conf: Path, dump: Path, shell: Mapping[str, str], env: Mapping[str, str]) -> Step:
+def evaluation_step(
+    conf: Path, dump: Path, shell: Mapping[str, str], env: Mapping[str, str]
+) -> Step:
     """Return the step that evaluates `conf` and writes its values to `dump`."""
     ours = {
         "_ns_names": " ".join(VARIABLES),
@@ -144,7 +146,7 @@ def evaluate(
             "build.kind is dkms, but there is no dkms.conf in the directory of the build",
             hint="set build.directory in driver.yaml to the directory that has it",
         )
-    step = evaluation(conf, dump, shell, env)
+    step = evaluation_step(conf, dump, shell, env)
     code = run_confined(step, mark=mark, log=log, watch=watch)
     try:
         with open_untrusted(dump, limit=_DUMP_LIMIT) as file:

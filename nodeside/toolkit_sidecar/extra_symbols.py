@@ -31,7 +31,7 @@ def write_extra_symbols(given: Path, kernels: Path, target: Path) -> None:
             f"the symbols of other drivers cannot be read: {exc}",
             hint="the driver puts them there before the request; restart the driver container",
         ) from exc
-    order = _order(kernels)
+    order = _field_order(kernels)
     with disk_errors(target), target.open("w") as out:
         for line in lines:
             crc, symbol, module, export, namespace = (*line.split("\t"), *[""] * 5)[:5]
@@ -39,7 +39,7 @@ def write_extra_symbols(given: Path, kernels: Path, target: Path) -> None:
             out.write("\t".join(fields[name] for name in order) + "\n")
 
 
-def _order(kernels: Path) -> str:
+def _field_order(kernels: Path) -> str:
     """Return the order of the fields in a kernel's list: `n` is the namespace, `e` the export."""
     try:
         with kernels.open("rb") as file:

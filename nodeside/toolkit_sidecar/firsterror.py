@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from nodeside.toolkit_sidecar.remedies import MISSING, remedy
+from nodeside.toolkit_sidecar.remedies import MISSING, find_remedy
 from nodeside.values import frozen
 
 # A line without any of these is skipped: a build may print a million lines, and `in` is fast.
@@ -110,7 +110,7 @@ class FirstError:
     @property
     def hint(self) -> str:
         """Return what to do about the error and what may be related; "" if nothing is known."""
-        words = [remedy(self.line)]
+        words = [find_remedy(self.line)]
         missing, error = self._first_missing, self._error
         if missing and error and missing.number < error.number and self.error == self.line:
             words.append(f"an earlier line reports a missing tool: {missing.text[:_QUOTED]}")

@@ -39,13 +39,13 @@ class Headers:
         plain = self.directory / ".config"
         return plain if plain.exists() else self.directory / "include/config/auto.conf"
 
-    def enabled(self, name: str) -> bool:
+    def is_enabled(self, name: str) -> bool:
         return self.config.get(name) in ("y", "m")
 
 
 def find_headers(root: Path, kernel: Kernel) -> Headers:
     """Return the headers of exactly this kernel. Raises BuildFailed: no-headers or wrong-kernel."""
-    for directory in places(root, kernel.release):
+    for directory in header_places(root, kernel.release):
         if (directory / "Makefile").is_file():
             headers = read_headers(directory)
             check_identity(headers, kernel)
@@ -57,22 +57,22 @@ def read_headers(directory: Path) -> Headers:
     """Read release, version and configuration of a kernel build directory."""
     generated = directory / "include/generated"
     names = ("utsrelease.h", "utsversion.h", "compile.h")
-    defined = defines("\n".join(_text(generated / name) for name in names))
-    config = _text(directory / "include/config/auto.conf") or _text(directory / ".config")
+    defined = read_defines("\n".join(_read_text(generated / name) for name in names))
+    config = _read_text(directory / "include/config/auto.conf") or _read_text(directory / ".config")
     return Headers(
         directory,
         defined.get("UTS_RELEASE", ""),
         defined.get("UTS_VERSION", ""),
-        settings(config),
+        read_settings(config),
     )
 
 
-def defines(text: str) -> dict[str, str]:
+def read_defines(text: str) -> dict[str, str]:
     """Return UTS_RELEASE and UTS_VERSION from the text of generated headers."""
     return dict(_DEFINE.findall(text))
 
 
-def settings(text: str) -> dict[str, str]:
+def read_settings(text: str) -> dict[str, str]:
     """Return the CONFIG_ settings of a kernel configuration, without quotes."""
     return {name: value.strip().strip('"') for name, value in _SETTING.findall(text)}
 
@@ -102,14 +102,14 @@ def check_identity(headers: Headers, kernel: Kernel) -> None:
         )
 
 
-def present(root: Path) -> tuple[str, ...]:
+def installed_releases(root: Path) -> tuple[str, ...]:
     """Return the sorted kernel releases whose headers are installed."""
     patterns = ("lib/modules/*/build", "usr/src/kernels/*", "usr/src/linux-headers-*")
     releases: set[str] = set()
     for pattern in patterns:
         for directory in root.glob(pattern):
-            place = _inside(root, directory)
-            defined = defines(_text(place / "include/generated/utsrelease.h"))
+            place = _inside_root(root, directory)
+            defined = read_defines(_read_text(place / "include/generated/utsrelease.h"))
             if defined.get("UTS_RELEASE") and (place / "Makefile").is_file():
                 releases.add(defined["UTS_RELEASE"])
     return tuple(sorted(releases))
@@ -118,8 +118,8 @@ def present(root: Path) -> tuple[str, ...]:
 def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
     """Return every kernel with headers, with what a build needs to know about it in advance."""
     kernels = []
-    for release in present(root):
-        directory = next(d for d in places(root, release) if (d / "Makefile").is_file())
+    for release in installed_releases(root):
+        directory = next(d for d in header_places(root, release) if (d / "Makefile").is_file())
         headers = read_headers(directory)
         signature_hash = headers.config.get("CONFIG_MODULE_SIG_HASH", "")
         kernels.append(ToolkitKernel(release, headers.version, signature_hash))
@@ -128,7 +128,7 @@ def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
 
 def find_any_build(root: Path, release: str) -> str:
     """Return the version string in the headers of a release not running here, "" if unknown."""
-    for directory in places(root, release):
+    for directory in header_places(root, release):
         if (directory / "Makefile").is_file():
             return read_headers(directory).version
     return ""
@@ -140,7 +140,7 @@ def driver_toolkit_kernels(root: Path) -> tuple[str, ...]:
     The file is unreliable: a key may be absent, hold junk, or lack the architecture.
     """
     with suppress(ValueError, RecursionError):
-        record = json.loads(_text(root / "etc/driver-toolkit-release.json") or "{}")
+        record = json.loads(_read_text(root / "etc/driver-toolkit-release.json") or "{}")
         if isinstance(record, dict):
             values = (record.get(key) for key in ("KERNEL_VERSION", "RT_KERNEL_VERSION"))
             return tuple(value for value in values if isinstance(value, str) and value)
@@ -148,7 +148,7 @@ def driver_toolkit_kernels(root: Path) -> tuple[str, ...]:
 
 
 def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
-    here = present(root)
+    here = installed_releases(root)
     claimed = [name for name in driver_toolkit_kernels(root) if name not in here]
     message = (
         f"toolkit has headers for {', '.join(here)}, the node runs {kernel.release}"
@@ -167,14 +167,14 @@ def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
     return BuildFailed(FailureKind.NO_HEADERS, message, hint=hint)
 
 
-def places(root: Path, release: str) -> Iterator[Path]:
+def header_places(root: Path, release: str) -> Iterator[Path]:
     """Yield the directories where the headers of a kernel may be."""
-    yield _inside(root, root / "lib/modules" / release / "build")
+    yield _inside_root(root, root / "lib/modules" / release / "build")
     yield root / "usr/src/kernels" / release
     yield root / f"usr/src/linux-headers-{release}"
 
 
-def _inside(root: Path, path: Path) -> Path:
+def _inside_root(root: Path, path: Path) -> Path:
     """Return `path`; if it is an absolute link, return its target below `root`."""
     if root != Path("/") and path.is_symlink():
         target = path.readlink()
@@ -183,7 +183,7 @@ def _inside(root: Path, path: Path) -> Path:
     return path
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the text of a file of the toolkit image, "" if it cannot be read."""
     with suppress(OSError):
         return path.read_text(errors="replace")

@@ -31,7 +31,7 @@ class CgroupLimits:
     memory: int | None = None
 
 
-def jobs(affinity: int, limits: Iterable[CgroupLimits]) -> int:
+def jobs_within(affinity: int, limits: Iterable[CgroupLimits]) -> int:
     """Return the number of jobs for `affinity` usable CPUs under all of `limits`; at least one.
 
     A fraction of a CPU counts as one: a throttled job is better than an idle CPU.
@@ -47,18 +47,18 @@ def jobs(affinity: int, limits: Iterable[CgroupLimits]) -> int:
 
 def parse_v2(files: Mapping[str, str]) -> CgroupLimits:
     """Return the limits of one cgroup v2 directory. `files` maps file names to their text."""
-    memories = [_number(files.get(name, "")) for name in ("memory.max", "memory.high")]
+    memories = [_parse_number(files.get(name, "")) for name in ("memory.max", "memory.high")]
     memory = min((value for value in memories if value is not None), default=None)
     quota, _, period = files.get("cpu.max", "").strip().partition(" ")
-    return CgroupLimits(_ratio(quota, period), memory)
+    return CgroupLimits(_cpu_ratio(quota, period), memory)
 
 
 def parse_v1(files: Mapping[str, str]) -> CgroupLimits:
     """Return the limits of one cgroup v1 directory of the cpu or the memory controller."""
-    memory = _number(files.get("memory.limit_in_bytes", ""))
+    memory = _parse_number(files.get("memory.limit_in_bytes", ""))
     if memory is not None and memory >= _V1_UNLIMITED:
         memory = None
-    cpus = _ratio(files.get("cpu.cfs_quota_us", ""), files.get("cpu.cfs_period_us", ""))
+    cpus = _cpu_ratio(files.get("cpu.cfs_quota_us", ""), files.get("cpu.cfs_period_us", ""))
     return CgroupLimits(cpus, memory)
 
 
@@ -73,7 +73,7 @@ def cgroup_paths(text: str) -> dict[str, str]:
     return by_controller
 
 
-def upwards(mount: Path, path: str) -> list[Path]:
+def cgroups_upwards(mount: Path, path: str) -> list[Path]:
     """Return the directory of a cgroup and all its ancestors, up to the mount.
 
     Inside a container the path may be the host's while the mount shows only the container's part.
@@ -89,19 +89,21 @@ def upwards(mount: Path, path: str) -> list[Path]:
 
 def count_jobs(root: Path) -> int:
     """Return the number of jobs for this process, from the cgroup files under `root`."""
-    total = CgroupLimits(memory=_total_memory(_read(root / "proc/meminfo")))
-    return jobs(len(os.sched_getaffinity(0)), [*_limits(root), total])
+    total = CgroupLimits(memory=_total_memory(_read_text(root / "proc/meminfo")))
+    return jobs_within(len(os.sched_getaffinity(0)), [*_read_limits(root), total])
 
 
 def memory_limit(root: Path) -> int | None:
     """Return the tightest memory limit of this process in bytes, None if there is none."""
-    return min((limit.memory for limit in _limits(root) if limit.memory is not None), default=None)
+    return min(
+        (limit.memory for limit in _read_limits(root) if limit.memory is not None), default=None
+    )
 
 
 def count_tasks(root: Path) -> int:
     """Return how many processes and threads this container has, 0 if that is unknown."""
     texts = cgroup_files(root, "pids.current", "pids.current", "pids")
-    return max(_number(text) or 0 for text in texts)
+    return max(_parse_number(text) or 0 for text in texts)
 
 
 def cgroup_files(root: Path, v2: str, v1: str, controller: str = "memory") -> Iterator[str]:
@@ -109,25 +111,25 @@ def cgroup_files(root: Path, v2: str, v1: str, controller: str = "memory") -> It
 
     `v2` and `v1` are the file's names there. A missing file yields "".
     """
-    paths, mount = cgroup_paths(_read(root / "proc/self/cgroup")), root / "sys/fs/cgroup"
+    paths, mount = cgroup_paths(_read_text(root / "proc/self/cgroup")), root / "sys/fs/cgroup"
     for place, path, name in (
         (mount, paths.get("", "/"), v2),
         (mount / controller, paths.get(controller, "/"), v1),
     ):
-        texts = (_read(directory / name) for directory in upwards(place, path))
+        texts = (_read_text(directory / name) for directory in cgroups_upwards(place, path))
         yield next((text for text in texts if text), "")
 
 
-def _limits(root: Path) -> list[CgroupLimits]:
+def _read_limits(root: Path) -> list[CgroupLimits]:
     """Return the limits of each cgroup that this process is in."""
-    paths = cgroup_paths(_read(root / "proc/self/cgroup"))
+    paths = cgroup_paths(_read_text(root / "proc/self/cgroup"))
     mount = root / "sys/fs/cgroup"
     limits = [
         parse_v2(_read_all(directory, ("cpu.max", "memory.max", "memory.high")))
-        for directory in upwards(mount, paths.get("", "/"))
+        for directory in cgroups_upwards(mount, paths.get("", "/"))
     ]
     for controller in ("cpu", "memory"):
-        for directory in upwards(mount / controller, paths.get(controller, "/")):
+        for directory in cgroups_upwards(mount / controller, paths.get(controller, "/")):
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes")
             limits.append(parse_v1(_read_all(directory, names)))
     return limits
@@ -137,28 +139,28 @@ def _total_memory(meminfo: str) -> int | None:
     for line in meminfo.splitlines():
         name, _, rest = line.partition(":")
         if name == "MemTotal":
-            kib = _number(rest.replace("kB", ""))
+            kib = _parse_number(rest.replace("kB", ""))
             return None if kib is None else kib << 10
     return None
 
 
-def _ratio(quota: str, period: str) -> float | None:
+def _cpu_ratio(quota: str, period: str) -> float | None:
     """Return the CPUs for a quota and a period in µs; None is no limit ("max" and -1)."""
-    quota_us, period_us = _number(quota), _number(period)
+    quota_us, period_us = _parse_number(quota), _parse_number(period)
     return quota_us / period_us if quota_us and period_us else None
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     """Parse a non-negative decimal number. Return None for "max", "-1", an empty or odd file."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _read_all(directory: Path, names: Iterable[str]) -> dict[str, str]:
-    return {name: _read(directory / name) for name in names}
+    return {name: _read_text(directory / name) for name in names}
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text()
     return ""

@@ -37,7 +37,7 @@ def be_killed_first() -> None:
             os.close(fd)
 
 
-def kills(root: Path) -> int:
+def count_kills(root: Path) -> int:
     """Return how many processes of this container the OOM killer has killed since it started."""
     highest = 0
     for text in cgroup_files(root, "memory.events", "memory.oom_control"):
@@ -48,7 +48,7 @@ def kills(root: Path) -> int:
     return highest
 
 
-def lives(jobs: int) -> int:
+def lives_for(jobs: int) -> int:
     """Return how often a build may be killed. Each kill halves its jobs; one job is tried twice."""
     return min(MOST_LIVES, jobs.bit_length() + 1)
 

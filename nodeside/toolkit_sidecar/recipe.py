@@ -72,7 +72,7 @@ class Workplace:
     @property
     def directory(self) -> Path:
         """Return the directory of the copy to build in. Raises BuildFailed: bad-source."""
-        return inside(self.source, self.request.settings.directory, "build.directory")
+        return path_inside(self.source, self.request.settings.directory, "build.directory")
 
 
 # A time for what a build stamps: the same source makes the same bytes, whenever it is built.
@@ -96,7 +96,7 @@ def build_environment(
     if request.settings.symbols:  # in the environment, so that a Makefile can add to it
         own = env.get("KBUILD_EXTRA_SYMBOLS", "")
         env["KBUILD_EXTRA_SYMBOLS"] = f"{own} {extra_symbols(out)}".strip()
-    path = process.environment(env)["PATH"]
+    path = process.make_environment(env)["PATH"]
     return {**env, "PATH": path_with_uname(out / "bin", request.kernel, path)}
 
 
@@ -119,11 +119,11 @@ def extra_symbols(out: Path) -> Path:
 def make_recipe(place: Workplace) -> Recipe:
     """Return the recipe of a kbuild tree or a plain command."""
     if place.request.settings.kind is BuildKind.COMMAND:
-        return _command(place)
-    return _kbuild(place)
+        return _command_recipe(place)
+    return _kbuild_recipe(place)
 
 
-def inside(base: Path, relative: str, what: str) -> Path:
+def path_inside(base: Path, relative: str, what: str) -> Path:
     """Return `base/relative`. Raises BuildFailed unless it exists and is really below `base`."""
     path = base / relative
     real = Path(os.path.realpath(path))
@@ -142,13 +142,13 @@ def patch_steps(place: Workplace, patches: tuple[str, ...], base: Path) -> tuple
     """Return a `patch -p1` for each file, in order. `base` is patched and holds the files."""
     steps: list[Step] = []
     for name in patches:
-        file = inside(base, name, "patch")
+        file = path_inside(base, name, "patch")
         argv = ("patch", "-p1", "--batch", "--forward", "-i", str(file))
         steps.append(Step("patch", argv, base, place.env))
     return tuple(steps)
 
 
-def llvm(headers: Headers, words: tuple[str, ...]) -> tuple[str, ...]:
+def llvm_arguments(headers: Headers, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the argument that makes kbuild use clang if clang compiled the kernel."""
     chosen = any(word.startswith(("LLVM=", "CC=")) for word in words)
     if headers.config.get("CONFIG_CC_IS_CLANG") == "y" and not chosen:
@@ -156,7 +156,7 @@ def llvm(headers: Headers, words: tuple[str, ...]) -> tuple[str, ...]:
     return ()
 
 
-def _kbuild(place: Workplace) -> Recipe:
+def _kbuild_recipe(place: Workplace) -> Recipe:
     if not any((place.directory / name).is_file() for name in ("Makefile", "Kbuild")):
         raise BuildFailed(
             FailureKind.BAD_SOURCE,
@@ -173,7 +173,7 @@ def _kbuild(place: Workplace) -> Recipe:
         str(place.headers.directory),
         f"M={place.directory}",
         f"-j{place.jobs}",
-        *llvm(place.headers, arguments),
+        *llvm_arguments(place.headers, arguments),
         *arguments,
         "modules",
     )
@@ -186,7 +186,7 @@ def _with_flags(argument: str, flags: tuple[str, ...]) -> str:
     return f"{name}={' '.join((value, *flags))}" if equals and name in _FLAGS else argument
 
 
-def _command(place: Workplace) -> Recipe:
+def _command_recipe(place: Workplace) -> Recipe:
     settings = place.request.settings
     if not settings.command:
         raise BuildFailed(

@@ -150,18 +150,18 @@ _WORDS: tuple[tuple[str, str], ...] = (
 )
 
 
-def remedy(line: str) -> str:
+def find_remedy(line: str) -> str:
     """Return what to do about an error line; "" if nothing is known."""
     if missing := MISSING.search(line):
         name = next(group for key, group in missing.groupdict().items() if group)
-        return _install(name, denied=line.endswith("Permission denied"))
+        return _install_hint(name, denied=line.endswith("Permission denied"))
     for pattern, words in _WORDS:
         if match := re.search(pattern, line):
             return match.expand(words)
     return ""
 
 
-def _install(name: str, *, denied: bool) -> str:
+def _install_hint(name: str, *, denied: bool) -> str:
     """Return how to get a program that could not be run."""
     if denied:
         return f"{name} is not executable: chmod +x in the source, and keep the mode in the image"

@@ -35,7 +35,7 @@ from nodeside.toolkit_sidecar.descendants import (
     own_container,
 )
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
-from nodeside.toolkit_sidecar.headers import places, present
+from nodeside.toolkit_sidecar.headers import header_places, installed_releases
 from nodeside.toolkit_sidecar.supervisor import MORE, SURVIVED, Life
 from nodeside.toolkit_sidecar.tree import remove_tree
 
@@ -76,7 +76,7 @@ class Sidecar:
             return SURVIVED
         self._remove_leftovers()
         while life.closed and (request := self._next_request(boot_id)):
-            self._answer(request, boot_id)
+            self._answer_request(request, boot_id)
             if not self._end_earlier_builds():
                 return SURVIVED
             self._remove_leftovers()
@@ -112,7 +112,7 @@ class Sidecar:
         """
         release = self.host.kernel.release
         self._make_room(self.shared.symvers(release))
-        for directory in places(self.host.root, release):
+        for directory in header_places(self.host.root, release):
             with suppress(OSError):
                 publish_bytes(
                     self.shared.symvers(release), (directory / "Module.symvers").read_bytes()
@@ -124,7 +124,7 @@ class Sidecar:
             pid=os.getppid(),
             boot_id=boot_id,
             started_at=time.time(),
-            toolkit_kernel=",".join(present(self.host.root)),
+            toolkit_kernel=",".join(installed_releases(self.host.root)),
         )
         self._make_room(self.shared.results / "sidecar.json")
         self.shared.publish_sidecar(record)
@@ -142,12 +142,12 @@ class Sidecar:
         outputs = {self.shared.out_dir(name) for name in requests}
         for entry in os.scandir(self.shared.results):
             if (path := Path(entry.path)) not in records or not _is_small_file(path):
-                self._remove(path)
+                self._remove_leftover(path)
         for entry in os.scandir(self.shared.out):
             if (path := Path(entry.path)) not in outputs:
-                self._remove(path)
+                self._remove_leftover(path)
 
-    def _remove(self, path: Path) -> None:
+    def _remove_leftover(self, path: Path) -> None:
         try:
             remove_tree(path)
             log.detail("removed a leftover", path=path)
@@ -179,16 +179,16 @@ class Sidecar:
         except (UntrustedFile, MalformedRecord):
             return True
 
-    def _answer(self, id: str, boot_id: str) -> None:
+    def _answer_request(self, id: str, boot_id: str) -> None:
         """Build one request and publish the result, whether it succeeded or failed."""
         log.fact("build begins", request=id)
         try:
-            result = self._build(id, boot_id)
+            result = self._build_request(id, boot_id)
         except Withdrawn:
             log.fact("build stopped: the request was withdrawn", request=id)
             return
         if result is not None:
-            self._publish(result)
+            self._publish_result(result)
             log.fact(
                 "build ended",
                 request=id,
@@ -197,19 +197,19 @@ class Sidecar:
                 seconds=round(sum(result.seconds.values()), 2),
             )
 
-    def _build(self, id: str, boot_id: str) -> BuildResult | None:
+    def _build_request(self, id: str, boot_id: str) -> BuildResult | None:
         try:
-            request = self._read(id)
+            request = self._read_request(id)
         except NodesideError as error:
             failed = BuildFailed(
                 FailureKind.PROTOCOL,
                 f"this sidecar does not understand the request: {error}",
                 hint="driver and toolkit.pyz come from one driver image; restart the pod",
             )
-            return builder.refusal(id, boot_id, failed)
+            return builder.refusal_result(id, boot_id, failed)
         if request is None:
             return None
-        return builder.answer(
+        return builder.answer_request(
             request,
             self.shared,
             root=self.host.root,
@@ -218,7 +218,7 @@ class Sidecar:
             first=self._life.first and not self._life.died,
         )
 
-    def _read(self, id: str) -> BuildRequest | None:
+    def _read_request(self, id: str) -> BuildRequest | None:
         record = read_untrusted(self.shared.request_path(id))
         if record is None:
             return None
@@ -233,9 +233,9 @@ class Sidecar:
     def _make_room(self, path: Path) -> None:
         """Remove a non-file from the path of a record: a build may have put a directory there."""
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-            self._remove(path)
+            self._remove_leftover(path)
 
-    def _publish(self, result: BuildResult) -> None:
+    def _publish_result(self, result: BuildResult) -> None:
         """Publish a result. If the disk is full, remove the build's files, but for its log.
 
         The next attempt, which would remove them, may be minutes away. If publishing fails even
@@ -270,7 +270,7 @@ class Sidecar:
             for entry in os.scandir(self.shared.out_dir(id)):
                 path = Path(entry.path)
                 if path != self.shared.build_log(id) or not _is_small_file(path):
-                    self._remove(path)
+                    self._remove_leftover(path)
 
     def _try_publish(self, result: BuildResult) -> NodesideError | None:
         """Publish a result. Return the error that prevents it, or None."""

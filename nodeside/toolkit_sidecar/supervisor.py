@@ -75,11 +75,11 @@ def stop_on_signals() -> None:
             Stopped.by = signal.Signals(number).name
             raise Stopped(Stopped.by)
 
-    def lost(what: sys.UnraisableHookArgs) -> None:
+    def report_lost(what: sys.UnraisableHookArgs) -> None:
         if what.exc_type is not Stopped:  # Stopped is recorded in `by`, and is no fault
             sys.__unraisablehook__(what)
 
-    sys.unraisablehook = lost
+    sys.unraisablehook = report_lost
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, stop)
 
@@ -140,7 +140,7 @@ class Supervisor:
                         hint="their pids are in the log; end them before the next start",
                     )
                 if died:
-                    self._deaths, self._deadly = self._deaths + 1, _names(requests)
+                    self._deaths, self._deadly = self._deaths + 1, _request_names(requests)
                     time.sleep(_AGAIN)
                     continue
                 self._deaths = 0
@@ -158,7 +158,7 @@ class Supervisor:
 
     def _reset_deaths(self, requests: Iterable[tuple[str, int]]) -> None:
         """Reset the death count if a request that may have caused the deaths is gone."""
-        if not self._deadly <= _names(requests):
+        if not self._deadly <= _request_names(requests):
             self._deaths = 0
 
     def _run_worker(self, lock: int, life: Life) -> tuple[int, str]:
@@ -302,7 +302,7 @@ def _reap_orphans() -> None:
             pass
 
 
-def _names(requests: Iterable[tuple[str, int]]) -> frozenset[str]:
+def _request_names(requests: Iterable[tuple[str, int]]) -> frozenset[str]:
     return frozenset(name for name, _ in requests)
 
 

@@ -72,13 +72,13 @@ def require_toolchain(bench: Bench, jobs: int) -> Toolchain:
     return Toolchain(
         compiler=compiler.text,
         headers=str(headers.directory),
-        symvers_sha256=_digest(headers.directory / "Module.symvers"),
+        symvers_sha256=_file_digest(headers.directory / "Module.symvers"),
         kernel_compiler=kernels_compiler(headers).text,
         jobs=jobs,
     )
 
 
-def inspect(bench: Bench) -> tuple[ToolCheck, ...]:
+def inspect_toolchain(bench: Bench) -> tuple[ToolCheck, ...]:
     """Run all checks and return every outcome. A failed check does not hide dependent ones."""
     findings: list[ToolCheck] = []
     for name, check in CHECKS:
@@ -91,20 +91,20 @@ def inspect(bench: Bench) -> tuple[ToolCheck, ...]:
     return tuple(findings)
 
 
-def _headers(bench: Bench) -> str:
+def _check_headers(bench: Bench) -> str:
     bench.headers = find_headers(bench.root, bench.kernel)
     if not bench.headers.version:
         bench.notes.append("the headers do not contain the kernel's version string (uname -v)")
     return f"{bench.headers.directory}: {bench.headers.release} {bench.headers.version}".rstrip()
 
 
-def _make(_: Bench) -> str:
-    return _required("make", "every build needs it")
+def _check_make(_: Bench) -> str:
+    return _require_tool("make", "every build needs it")
 
 
-def _required(name: str, why: str) -> str:
+def _require_tool(name: str, why: str) -> str:
     """Return the path of a tool. It is not started as a test, because that costs milliseconds."""
-    path = shutil.which(name, path=process.environment()["PATH"])
+    path = shutil.which(name, path=process.make_environment()["PATH"])
     if path is None:
         raise BuildFailed(
             FailureKind.NO_TOOLS,
@@ -114,7 +114,7 @@ def _required(name: str, why: str) -> str:
     return path
 
 
-def _compiler(bench: Bench) -> str:
+def _check_compiler(bench: Bench) -> str:
     headers = bench.known_headers
     bench.compiler, note = check_compiler(headers, bench.settings, bench.root)
     if note:
@@ -159,7 +159,7 @@ def _why_not_started(path: Path, cause: BaseException | None) -> str:
     return "install the whole headers package (Debian: linux-kbuild-*, Fedora: kernel-devel)"
 
 
-def _exec(bench: Bench) -> str:
+def _check_exec(bench: Bench) -> str:
     """Check that programs may run here: kbuild and configure scripts run what they just built.
 
     The directory may be a vendor's, with a link in the place of the probe: `doctor` checks the
@@ -186,7 +186,7 @@ def _exec(bench: Bench) -> str:
     return f"programs run in {bench.out}"
 
 
-def _disk(bench: Bench) -> str:
+def _check_disk(bench: Bench) -> str:
     free, needed = free_bytes(bench.out), LEAST_SPACE + _GROWTH * bench.source_bytes
     if free < needed:
         raise BuildFailed(
@@ -198,20 +198,20 @@ def _disk(bench: Bench) -> str:
     return f"{free >> 20} MiB free in {bench.out}"
 
 
-def _bash(bench: Bench) -> str:
+def _check_bash(bench: Bench) -> str:
     if bench.settings.kind is not BuildKind.DKMS:
         return "not needed"
-    return _required("bash", "a dkms.conf is a bash program")
+    return _require_tool("bash", "a dkms.conf is a bash program")
 
 
 CHECKS: tuple[tuple[str, Callable[[Bench], str]], ...] = (
-    ("headers", _headers),
-    ("make", _make),
-    ("compiler", _compiler),
-    ("disk space", _disk),
-    ("exec", _exec),
+    ("headers", _check_headers),
+    ("make", _check_make),
+    ("compiler", _check_compiler),
+    ("disk space", _check_disk),
+    ("exec", _check_exec),
     ("kbuild tools", _kbuild_tools),
-    ("bash", _bash),
+    ("bash", _check_bash),
 )
 
 
@@ -225,7 +225,7 @@ def _cannot_write(path: Path, exc: OSError) -> BuildFailed:
     )
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -103,13 +103,13 @@ class TrialCache:
             return entry
         with disk_errors(entry):
             entry.parent.mkdir(parents=True, exist_ok=True)
-        with self.locked(kind, name):
+        with self.hold_lock(kind, name):
             if not entry.exists():
-                self._make(entry, maker, needs_mib)
+                self._make_entry(entry, maker, needs_mib)
         return entry
 
     @contextmanager
-    def locked(self, kind: str, name: str) -> Iterator[None]:
+    def hold_lock(self, kind: str, name: str) -> Iterator[None]:
         """Hold the exclusive lock of one entry while the block runs. Raises TrialError."""
         lock = self.directory / kind / f".lock-{name}"
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ class TrialCache:
                 "NODESIDE_TRIAL_CACHE",
             )
 
-    def _make(self, entry: Path, maker: Maker, needs_mib: int) -> None:
+    def _make_entry(self, entry: Path, maker: Maker, needs_mib: int) -> None:
         self.require_space(needs_mib, f"{entry.parent.name}/{entry.name}")
         unfinished = entry.parent / f"{TEMPORARY_PREFIX}{entry.name}"
         remove_tree(unfinished)

@@ -35,7 +35,9 @@ _EPILOG = (
 )
 
 
-def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[str]) -> list[Argv]:
+def _split_commands(
+    _context: click.Context, _option: click.Parameter, lines: Sequence[str]
+) -> list[Argv]:
     """Split the commands into argvs. One with a character that a shell acts on goes to a shell."""
     try:
         argvs = [
@@ -78,7 +80,7 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     "commands",
     multiple=True,
     metavar="COMMAND",
-    callback=_split,
+    callback=_split_commands,
     help="Run this in the machine afterwards, in a container with its devices; by sh, if it has a "
     "character such as | or $.",
 )
@@ -154,21 +156,21 @@ def trial(
     TARGET is a directory with a driver.yaml (or that file), the source of a module without one, or
     the name of a Debian package such as vpoll-dkms.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt_trial)
     from nodeside.trial.privilege import become_root
 
     become_root()
     architecture = architecture_named(arch)
     kernels = kernels or (architecture.default_kernel,)
     if clean_cache:
-        _clean()
+        _clean_cache()
     elif "" in (target, report, *kernels, *reboots):
         raise click.UsageError(
             "the target, a kernel or the directory of the report is empty; is a shell variable "
             "unset?"
         )
     elif "list" in kernels:
-        _list(accel, architecture, output)
+        _list_kernels(accel, architecture, output)
     elif target is None:
         raise click.UsageError(f"name a driver to try, such as {_DEFAULT_TARGET}")
     else:
@@ -190,12 +192,12 @@ def trial(
         if (keep or watch) and len(kernels) > 1:
             raise click.UsageError("--keep and --watch are about one machine: name one --kernel")
         if watch:
-            _watch(options, others=report is not None or output == "json")
+            _watch_target(options, others=report is not None or output == "json")
         else:
-            _try(options, output, report)
+            _try_target(options, output, report)
 
 
-def _watch(options: TryOptions, *, others: bool) -> NoReturn:
+def _watch_target(options: TryOptions, *, others: bool) -> NoReturn:
     from nodeside.trial.session import watch_session
 
     if options.keep or options.reboots or others:
@@ -205,17 +207,17 @@ def _watch(options: TryOptions, *, others: bool) -> NoReturn:
     raise SystemExit(watch_session(options))
 
 
-def _try(options: TryOptions, output: str, report: str | None) -> NoReturn:
+def _try_target(options: TryOptions, output: str, report: str | None) -> NoReturn:
     from nodeside.trial.result import exit_code
-    from nodeside.trial.session import session
+    from nodeside.trial.session import run_session
 
     with _place_of(report) as place:
         runs: list[TrialRun] = []
         try:
-            session(options, runs=runs)
+            run_session(options, runs=runs)
         finally:
             if runs:  # of a matrix that was interrupted, what is known is not lost
-                _show(options, runs, output, place)
+                _show_runs(options, runs, output, place)
         raise SystemExit(int(exit_code(runs)))
 
 
@@ -231,7 +233,7 @@ def _place_of(report: str | None) -> Iterator[OwnedPlace | None]:
         yield place
 
 
-def _show(
+def _show_runs(
     options: TryOptions, runs: Sequence[TrialRun], output: str, place: OwnedPlace | None
 ) -> None:
     from nodeside.trial import result
@@ -245,13 +247,13 @@ def _show(
         write_report(place, options.target, runs)
 
 
-def _clean() -> None:
+def _clean_cache() -> None:
     from nodeside.trial import cache
 
     click.echo(f"removed {cache.remove()}")
 
 
-def _list(accelerator: str, architecture: Architecture, output: str) -> None:
+def _list_kernels(accelerator: str, architecture: Architecture, output: str) -> None:
     from nodeside.text.table import table
     from nodeside.trial.workshop import Workshop
 
@@ -269,6 +271,6 @@ def _list(accelerator: str, architecture: Architecture, output: str) -> None:
     click.echo(table(rows, header=("KERNEL", "FLAVOUR", "HEADERS")))
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
+def _interrupt_trial(_number: int, _frame: FrameType | None) -> None:
     """End the trial on SIGTERM the way Ctrl-C does, with a full cleanup."""
     raise KeyboardInterrupt

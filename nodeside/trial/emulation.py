@@ -34,8 +34,8 @@ _HEADERS = 64 + 56  # bytes of an ELF header and one program header
 
 def require_emulation(architecture: Architecture) -> None:
     """Raise TrialError unless programs of this architecture run here in a root file system."""
-    if architecture.is_foreign and not runs(architecture):
-        why, hint = explain(architecture)
+    if architecture.is_foreign and not runs_here(architecture):
+        why, hint = explain_failure(architecture)
         raise TrialError(
             f"this host cannot run programs for {architecture.name}, which the root file systems "
             f"of its machine consist of: {why}",
@@ -43,7 +43,7 @@ def require_emulation(architecture: Architecture) -> None:
         )
 
 
-def runs(architecture: Architecture) -> bool:
+def runs_here(architecture: Architecture) -> bool:
     """Return whether the smallest program of this architecture runs in a root of its own."""
     with scratch_directory("emulation") as root:
         (root / "exit").write_bytes(exit_program(architecture))
@@ -67,7 +67,7 @@ def exit_program(architecture: Architecture) -> bytes:
     return ident + header + segment + code
 
 
-def explain(architecture: Architecture, entries: Path = _ENTRIES) -> tuple[str, str]:
+def explain_failure(architecture: Architecture, entries: Path = _ENTRIES) -> tuple[str, str]:
     """Return why programs do not run, and what to do about it."""
     name = architecture.user_emulation
     install = f"apt-get install {_PACKAGES}"

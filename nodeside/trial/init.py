@@ -77,16 +77,18 @@ def init(
     become_root()
     if "" in (source, kernel, into, build_directory):
         raise click.UsageError("SOURCE or the value of an option is empty; is a variable unset?")
-    directory, draft = _make(
+    directory, draft = _write_files(
         source, into, kernel, toolkit_packages, force=force, build_directory=build_directory or ""
     )
-    document = _document(directory, draft)
-    click.echo(json.dumps(document, indent=2) if output == "json" else _table(document, directory))
+    document = _summary_document(directory, draft)
+    click.echo(
+        json.dumps(document, indent=2) if output == "json" else _summary_table(document, directory)
+    )
     if draft.problem:
         raise SystemExit(ExitCode.BUILD_FAILED)
 
 
-def _make(
+def _write_files(
     source: str,
     into: str | None,
     kernel: str,
@@ -106,15 +108,15 @@ def _make(
     from nodeside.trial.owned_place import owned_place
     from nodeside.trial.target.dependencies import require_packages
     from nodeside.trial.target.draft import draft_of
-    from nodeside.trial.target.target import LEFT_OUT, exists, package_tree
+    from nodeside.trial.target.target import LEFT_OUT, package_tree, path_exists
     from nodeside.trial.workshop import Workshop
 
     path = Path(source)
-    is_package = not exists(path)
+    is_package = not path_exists(path)
     if not is_package and into:
         raise UsageError(f"--into is for packages, and {source} is a directory")
     directory = Path(into or source.removesuffix("-dkms")) if is_package else path
-    if is_package and exists(directory) and not force:
+    if is_package and path_exists(directory) and not force:
         raise UsageError(f"{directory} is there already", hint="--into DIR, or --force")
     with (
         owned_place(directory) as place,
@@ -130,7 +132,7 @@ def _make(
         vendor_tree.copy(found, tree, leave_out=(*LEFT_OUT, *scaffold.FILES))
         evaluate, build = partial(workshop.evaluate, chosen), partial(workshop.build, chosen)
         draft = draft_of(tree, path, evaluate, build, build_directory)
-        files = scaffold.texts(draft, "src" if is_package else ".", __version__)
+        files = scaffold.file_texts(draft, "src" if is_package else ".", __version__)
         (scratch / "driver.yaml").write_text(files["driver.yaml"])
         load(scratch / "driver.yaml")  # a name in the source may be none that a driver can have
         if is_package and place.has("src"):
@@ -140,7 +142,7 @@ def _make(
     return directory, draft
 
 
-def _document(directory: Path, draft: Draft) -> dict[str, Any]:
+def _summary_document(directory: Path, draft: Draft) -> dict[str, Any]:
     from nodeside.trial import scaffold
 
     hardware = scaffold.hardware_of(draft.files)
@@ -158,7 +160,7 @@ def _document(directory: Path, draft: Draft) -> dict[str, Any]:
     }
 
 
-def _table(document: dict[str, Any], directory: Path) -> str:
+def _summary_table(document: dict[str, Any], directory: Path) -> str:
     from nodeside.text.table import table
 
     where = shlex.quote(str(directory))

@@ -60,20 +60,22 @@ class OwnedPlace:
                 with tarfile.open(fileobj=packed, mode="w") as archive:
                     archive.add(tree, arcname=".")
                 packed.seek(0)
-            call = self._writer(files, packed if tree is not None else None)
+            call = self._make_writer(files, packed if tree is not None else None)
             with disk_errors(self.path):
                 run_in_child(call, _SECONDS, keep=(self.found.descriptor, packed.fileno()))
 
-    def _writer(self, files: Mapping[str, bytes], packed: IO[bytes] | None) -> Callable[[], None]:
+    def _make_writer(
+        self, files: Mapping[str, bytes], packed: IO[bytes] | None
+    ) -> Callable[[], None]:
         def write() -> None:
-            _become(self.found.owner)
+            _become_user(self.found.owner)
             os.umask(0o022)
             directory = self.found.make()
             os.fchdir(directory)
             if packed is not None and not os.path.lexists("src"):
                 if os.path.lexists(_UNPACKED):  # of one that was killed
                     shutil.rmtree(_UNPACKED)
-                _unpack(packed, _UNPACKED)
+                _unpack_tree(packed, _UNPACKED)
                 os.fchdir(directory)
                 Path(_UNPACKED).rename("src")
             new = [name for name in files if not os.path.lexists(name)]
@@ -95,7 +97,7 @@ def owned_place(path: Path) -> Iterator[OwnedPlace]:
         yield OwnedPlace(path, found)
 
 
-def _unpack(packed: IO[bytes], to: str) -> None:
+def _unpack_tree(packed: IO[bytes], to: str) -> None:
     """Unpack an archive that we have made, of a tree without anything but files and links.
 
     It goes into a new directory of ours, wherever that is moved to. Nobody else can write to it.
@@ -112,7 +114,7 @@ def _unpack(packed: IO[bytes], to: str) -> None:
             archive.extractall()  # noqa: S202  # ours
 
 
-def _become(user: int) -> None:
+def _become_user(user: int) -> None:
     """Take the rights of a user, for good. Root stays root in directories of its own."""
     if os.geteuid() != 0 or user == 0:
         return

@@ -28,7 +28,7 @@ from nodeside.system.files import disk_errors
 from nodeside.system.pci import PciDevice
 from nodeside.system.process import Completed
 from nodeside.trial.errors import MachineLost, TrialError
-from nodeside.trial.host.build import HostBuild, tell
+from nodeside.trial.host.build import HostBuild, print_build_line
 from nodeside.trial.machine import shell
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
@@ -109,7 +109,7 @@ class BootOptions:
     keep: bool = False
 
 
-def run(
+def boot_in_turn(
     node: TrialNode,
     target: TrialTarget,
     options: BootOptions,
@@ -127,7 +127,7 @@ def run(
         if kernel.release in settled:
             run = settled[kernel.release]
             if last and options.keep:
-                kept = _boot(node, kernel, target, options, progress, play=_Pod.keep)
+                kept = _boot_kernel(node, kernel, target, options, progress, play=_Pod.keep)
                 words = ("this is the result from before the shell",)
                 run = replace(
                     run, accelerator=kept.accelerator, boot_seconds=kept.boot_seconds, notes=words
@@ -137,11 +137,11 @@ def run(
             progress.say(f"not booting {kernel.release} again: the driver crashed it")
         else:
             play = partial(_Pod.play, keep=last)
-            runs.append(_boot(node, kernel, target, options, progress, play=play))
+            runs.append(_boot_kernel(node, kernel, target, options, progress, play=play))
     return tuple(runs)
 
 
-def _boot(
+def _boot_kernel(
     node: TrialNode,
     kernel: KernelDisk,
     target: TrialTarget,
@@ -181,20 +181,20 @@ class _Pod:
 
     def keep(self) -> TrialRun:
         """Open a shell beside the toolkit container, for a source that has not compiled."""
-        self._provide()
+        self._run_init_container()
         sidecar = self._start_sidecar()
         try:
             self._give_shell(sidecar)
         except MachineLost:
             if not self.machine.splats():
                 raise
-            return self._crashed("the shell was open")
-        self._stop(sidecar)
-        return self._result(ExitCode.BUILD_FAILED, {}, ())
+            return self._crash_result("the shell was open")
+        self._stop_sidecar(sidecar)
+        return self._make_result(ExitCode.BUILD_FAILED, {}, ())
 
     def play(self, *, keep: bool) -> TrialRun:
         self._fill_cache()
-        self._provide()
+        self._run_init_container()
         sidecar = self._start_sidecar()
         moment = "the driver was brought up"
         try:
@@ -203,23 +203,23 @@ class _Pod:
             ready = report.get("state") == "ready"
             moment = "its devices were looked at"
             devices = self._find_devices() if ready else None
-            notes = self._notes() if ready else ()
+            notes = self._missing_notes() if ready else ()
             moment = "the commands ran"
-            commands = self._consume(ready=ready)
+            commands = self._run_consumers(ready=ready)
             moment = "the shell was open"
             if keep and self.options.keep:
                 self._give_shell(sidecar)
         except MachineLost:
             if not self.machine.splats():
                 raise
-            return self._crashed(moment)
-        self._stop(sidecar)
+            return self._crash_result(moment)
+        self._stop_sidecar(sidecar)
         if running is not None:
-            self._stop(running)
-        run = self._result(done.exit_code, report, commands)
+            self._stop_sidecar(running)
+        run = self._make_result(done.exit_code, report, commands)
         return replace(run, devices=devices, notes=notes)
 
-    def _notes(self) -> tuple[str, ...]:
+    def _missing_notes(self) -> tuple[str, ...]:
         """Return what a driver that is ready has not shown."""
         wanted = self.target.driver.spec.hardware.pci
         if not wanted:
@@ -238,11 +238,11 @@ class _Pod:
         return (note,)
 
     def _give_shell(self, sidecar: GuestProcess) -> None:
-        """Open a shell, and keep what was edited in it, since the machine ends with it."""
+        """Open a shell, and keep the edits made in it, since the machine ends with it."""
         self.progress.say("the machine keeps running; leave the shell to end it (exit, or Ctrl-D)")
         try:
-            with self.progress.muted():
-                shell.interact(self.machine, toolkit=sidecar.pid)
+            with self.progress.mute():
+                shell.run_shell(self.machine, toolkit=sidecar.pid)
             self._save_edits(self.machine)
         except MachineLost:
             if self.machine.splats():
@@ -252,12 +252,12 @@ class _Pod:
             raise
 
     def _save_edits(self, machine: Machine) -> None:
-        """Write what was edited in the shell into a file, or show it where that cannot be."""
-        patch = shell.edits(machine)
+        """Write the edits of the shell into a file, or print them if that is impossible."""
+        patch = shell.edits_as_patch(machine)
         if not patch:
             return
         try:
-            path = _written(f"{self.target.driver.name}-edited-", patch)
+            path = _write_patch(f"{self.target.driver.name}-edited-", patch)
         except NodesideError as error:
             self.progress.say(f"what you have edited could not be kept in a file: {error}")
             for line in patch.splitlines():
@@ -265,7 +265,7 @@ class _Pod:
         else:
             self.progress.say(f"what you have edited, as a patch for the driver image: {path}")
 
-    def _crashed(self, moment: str) -> TrialRun:
+    def _crash_result(self, moment: str) -> TrialRun:
         """Return the run of a driver that crashed the kernel: a result, and no fault of ours."""
         splats, console = self.machine.splats(), self.machine.serial_log()
         for row in console[max(0, console.find(splats[0])) :].splitlines()[:_CRASH_LINES]:
@@ -282,9 +282,9 @@ class _Pod:
             "hint": "see the kernel's log above, in the lines marked kernel",
             "exitCode": int(ExitCode.LOAD_FAILED),
         }
-        return replace(self._result(ExitCode.LOAD_FAILED, report, ()), crashed=True)
+        return replace(self._make_result(ExitCode.LOAD_FAILED, report, ()), crashed=True)
 
-    def _result(
+    def _make_result(
         self, exit_code: int, report: Mapping[str, Any], commands: tuple[Consumed, ...]
     ) -> TrialRun:
         return TrialRun(
@@ -295,7 +295,7 @@ class _Pod:
             built_on=self._built_on(report),
             report=report,
             commands=commands,
-            mistakes=_mistakes(report),
+            mistakes=_find_mistakes(report),
             splats=self.machine.splats(),
         )
 
@@ -308,7 +308,7 @@ class _Pod:
                 timeout=300,
             )
 
-    def _provide(self) -> None:
+    def _run_init_container(self) -> None:
         """Run the init container, which puts the sidecar's program into the shared directory."""
         done = self.machine.run(
             ["nodeside", "driver", "provide"],
@@ -322,7 +322,7 @@ class _Pod:
             )
 
     def _start_sidecar(self) -> GuestProcess:
-        tell = partial(_tell, self.progress, "toolkit")
+        tell = partial(_print_container_line, self.progress, "toolkit")
         argv = sidecar_command(Path("/shared"))
         return self.machine.start(argv, "toolkit", on_line=tell, on_error=tell)
 
@@ -334,7 +334,7 @@ class _Pod:
     def _run_driver(self) -> tuple[GuestProcess | None, Completed]:
         """Bring the driver up. Returns its process, if it runs on for the sake of services."""
         argv = ["nodeside", "driver", "run", "--once", "--output", "json"]
-        tell = partial(_tell, self.progress, "driver")
+        tell = partial(_print_container_line, self.progress, "driver")
         where = self._container
         if not self.target.driver.spec.services:
             done = self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
@@ -359,7 +359,7 @@ class _Pod:
         if not driver.spec.devices:
             return None
         argv = ["nodeside", "driver", "devices", "--output", "json"]
-        tell = partial(_tell, self.progress, "driver")
+        tell = partial(_print_container_line, self.progress, "driver")
         try:
             done = self.machine.run(
                 argv, self._container, timeout=_DEVICES_SECONDS, check=False, on_error=tell
@@ -374,12 +374,12 @@ class _Pod:
         resources = [{"resource": each.resource, **missing} for each in driver.spec.devices]
         return {"driver": driver.name, "ready": True, "resources": resources}
 
-    def _consume(self, *, ready: bool) -> tuple[Consumed, ...]:
+    def _run_consumers(self, *, ready: bool) -> tuple[Consumed, ...]:
         """Run the consumers if the driver is ready, and the user's commands in any case."""
         argvs = (*(self.target.extras.commands if ready else ()), *self.options.commands)
-        return tuple(self._command(argv) for argv in argvs)
+        return tuple(self._run_command(argv) for argv in argvs)
 
-    def _command(self, argv: Sequence[str]) -> Consumed:
+    def _run_command(self, argv: Sequence[str]) -> Consumed:
         self.progress.say(f"running {shlex.join(argv)}")
         tell = partial(self.progress.line, "command |")
         done = self.machine.run(
@@ -394,7 +394,7 @@ class _Pod:
         output = (done.output or done.errors).strip()[-_OUTPUT:]
         return Consumed(tuple(argv), done.exit_code, output)
 
-    def _stop(self, sidecar: GuestProcess) -> None:
+    def _stop_sidecar(self, sidecar: GuestProcess) -> None:
         with suppress(TrialError):
             sidecar.kill()
 
@@ -404,7 +404,7 @@ class _Pod:
         return "node" if report.get("source") == "built" else ""
 
 
-def _written(prefix: str, patch: str) -> Path:
+def _write_patch(prefix: str, patch: str) -> Path:
     """Write a patch into a new file, which belongs to who started us with sudo.
 
     Raises NoSpace, SystemRefused; no file is left then.
@@ -429,11 +429,11 @@ def crash_site(console: str) -> str:
     return site[1] if site else ""
 
 
-def _tell(progress: Progress, container: str, line: str) -> None:
+def _print_container_line(progress: Progress, container: str, line: str) -> None:
     """Print a line of a container's log. Build output is shown once, as the toolkit's."""
     text = line.removeprefix(f"{container} ")
     if not text.startswith("build | "):
-        tell(progress, f"{container:7} |", text)
+        print_build_line(progress, f"{container:7} |", text)
 
 
 def failed_build(target: TrialTarget, build: HostBuild) -> TrialRun:
@@ -465,7 +465,7 @@ def failed_trial(target: str, kernel: str, error: NodesideError) -> TrialRun:
     return TrialRun(kernel, "", 0.0, int(error.exit_code), "", report)
 
 
-def _mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:
+def _find_mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what an API server would refuse in the node's announcements."""
     announced = report.get("announced") or {}
     mistakes = list(check_labels(announced.get("labels") or {}))

@@ -34,10 +34,12 @@ def become_root() -> None:
     if sudo is None:
         raise TrialError("root file systems can only be made by root", hint="run it again as root")
     Progress().say("only root can make root file systems: continuing with sudo")
-    _replace([sudo, *_preserved(), "env", *_environment(), sys.executable, *sys.argv])
+    _replace_process(
+        [sudo, *_preserve_option(), "env", *_other_variables(), sys.executable, *sys.argv]
+    )
 
 
-def _preserved() -> list[str]:
+def _preserve_option() -> list[str]:
     """Return sudo's option for the variables whose values may hold a password.
 
     Everybody can read the words of a command.
@@ -46,7 +48,7 @@ def _preserved() -> list[str]:
     return [f"--preserve-env={','.join(names)}"] if names else []
 
 
-def _environment() -> list[str]:
+def _other_variables() -> list[str]:
     """Return the other variables that the command needs. The cache stays the user's."""
     env = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     env["NODESIDE_TRIAL_CACHE"] = str(default_directory())
@@ -54,7 +56,7 @@ def _environment() -> list[str]:
     return [f"{name}={value}" for name, value in env.items()]
 
 
-def _replace(argv: list[str]) -> NoReturn:
+def _replace_process(argv: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(argv[0], argv)  # noqa: S606  # this process becomes sudo; nothing of ours is left

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 
 _KEPT = 20_000  # lines
 _LONGEST = 2000  # characters of a line that is kept
@@ -47,17 +47,17 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print one step, with the seconds since the trial began."""
-        self._write(f"[{time.monotonic() - self.started:6.1f} s]", escaped(text))
+        self._write_line(f"[{time.monotonic() - self.started:6.1f} s]", escape_controls(text))
 
     def line(self, prefix: str, text: str) -> None:
         """Print one line of a container's or a kernel's output, prefixed with its origin.
 
         It may hold any character, such as an escape sequence that writes the clipboard.
         """
-        self._write(prefix, escaped(text))
+        self._write_line(prefix, escape_controls(text))
 
     @contextmanager
-    def muted(self) -> Iterator[None]:
+    def mute(self) -> Iterator[None]:
         """Show nothing in the block, while the terminal is somebody else's. All lines are kept."""
         self._muted = True
         try:
@@ -75,7 +75,7 @@ class Progress:
             yield
             return
         ended = threading.Event()
-        arguments = (directory, _size(directory), ended)
+        arguments = (directory, _size_on_disk(directory), ended)
         watching = threading.Thread(target=self._show_size, args=arguments, daemon=True)
         watching.start()
         try:
@@ -84,39 +84,39 @@ class Progress:
             ended.set()
             watching.join()
             with self._writing:
-                self._transient("")
+                self._show_transient("")
 
     def _show_size(self, directory: Path, before: int, ended: threading.Event) -> None:
         looks = deque([(time.monotonic(), 0)], maxlen=_RATE_OVER)
         while not ended.wait(_LOOK):
-            grown = max(0, _size(directory) - before)
+            grown = max(0, _size_on_disk(directory) - before)
             now, (then, had) = time.monotonic(), looks[0]
             looks.append((now, grown))
             if len(looks) <= 2:  # in the first second
                 continue
             rate = max(0, grown - had) / (now - then)
             with self._writing:
-                self._transient(f"           {grown / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s")
+                self._show_transient(f"           {grown / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s")
 
-    def _transient(self, text: str) -> None:
+    def _show_transient(self, text: str) -> None:
         """Show a line that the next one replaces."""
-        self.stream.write(f"{self._erase}{self._dim(text) if text else ''}")
+        self.stream.write(f"{self._erase}{self._dim_text(text) if text else ''}")
         self.stream.flush()
         self._erase = _ERASE_LINE if text else ""
 
-    def _dim(self, text: str) -> str:
+    def _dim_text(self, text: str) -> str:
         return f"\x1b[2m{text}\x1b[0m" if self.color else text
 
-    def _write(self, prefix: str, text: str) -> None:
+    def _write_line(self, prefix: str, text: str) -> None:
         self.kept.append(f"{prefix} {text}"[:_LONGEST])
         if not (self.quiet or self._muted):
             with self._writing:
-                self._transient("")
-                self.stream.write(f"{self._dim(prefix)} {text}\n")
+                self._show_transient("")
+                self.stream.write(f"{self._dim_text(prefix)} {text}\n")
                 self.stream.flush()
 
 
-def _size(directory: Path) -> int:
+def _size_on_disk(directory: Path) -> int:
     """Return the bytes on disk below a directory, whose files may come and go meanwhile."""
     total = 0
     for place, _, names in os.walk(directory):

@@ -53,15 +53,15 @@ def read_devices(text: str) -> Mapping[str, Any] | None:
         return None
     if not isinstance(document, dict) or not _is_moderate(document):
         return None
-    return document if _all(document.get("resources"), _is_resource) else None
+    return document if _is_list_of(document.get("resources"), _is_resource) else None
 
 
 def _is_resource(found: object) -> bool:
     return (
         isinstance(found, dict)
         and isinstance(found.get("resource"), str)
-        and _all(found.get("devices"), _is_device)
-        and _all(found.get("notes"), _is_text)
+        and _is_list_of(found.get("devices"), _is_device)
+        and _is_list_of(found.get("notes"), _is_text)
     )
 
 
@@ -69,7 +69,7 @@ def _is_device(device: object) -> bool:
     return (
         isinstance(device, dict)
         and all(isinstance(device.get(name), str) for name in ("id", "why"))
-        and _all(device.get("nodes"), _is_text)
+        and _is_list_of(device.get("nodes"), _is_text)
     )
 
 
@@ -77,7 +77,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _all(values: object, holds: Callable[[object], bool]) -> bool:
+def _is_list_of(values: object, holds: Callable[[object], bool]) -> bool:
     return isinstance(values, list) and all(map(holds, values))
 
 
@@ -97,7 +97,7 @@ def _is_moderate(value: object, depth: int = 0) -> bool:
 
 
 def _is_report(report: Mapping[str, Any]) -> bool:
-    if not _has(report, _FIELDS):
+    if not _has_types(report, _FIELDS):
         return False
     announced = report.get("announced") or {}
     return (
@@ -106,8 +106,8 @@ def _is_report(report: Mapping[str, Any]) -> bool:
         and all(isinstance(check, dict) for check in report.get("checks") or ())
         and all(_is_service(service) for service in report.get("services") or ())
         and all(_is_rung(rung) for rung in report.get("rungs") or ())
-        and _has(announced, _ANNOUNCED)
-        and _has(announced.get("nodeDriver") or {}, _NODE_DRIVER)
+        and _has_types(announced, _ANNOUNCED)
+        and _has_types(announced.get("nodeDriver") or {}, _NODE_DRIVER)
     )
 
 
@@ -121,7 +121,7 @@ def _is_rung(rung: object) -> bool:
     return isinstance(rung, dict) and {"rung", "served", "why"} <= rung.keys()
 
 
-def _has(document: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
+def _has_types(document: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
     return all(
         document.get(name) is None or isinstance(document[name], kind)
         for name, kind in fields.items()

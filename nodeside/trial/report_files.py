@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from nodeside.errors import ExitCode
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.text.html_page import (
     Bar,
     Cell,
     bad,
     bars,
-    folded,
+    fold_text,
     good,
     heading,
     html_table,
@@ -61,7 +61,7 @@ def write_report(place: OwnedPlace, target: str, runs: Sequence[TrialRun]) -> No
 # --- JUnit ------------------------------------------------------------------------------------
 
 
-def cases(run: TrialRun) -> Iterator[Case]:
+def list_cases(run: TrialRun) -> Iterator[Case]:
     """Yield the steps of a run: build, load, each check, each command."""
     code = run.exit_code
     never_booted = run.built_on == "host" and not run.accelerator
@@ -77,7 +77,7 @@ def cases(run: TrialRun) -> Iterator[Case]:
     for check in run.report.get("checks") or ():
         found = f"{check.get('found') or 'nothing'}; expected {check.get('expected', '')}"
         name = f"check {check.get('name', '')}"
-        yield Case(name, _number(check.get("seconds")), "" if check.get("ok") else found)
+        yield Case(name, _seconds_of(check.get("seconds")), "" if check.get("ok") else found)
     if run.splats:
         yield Case("kernel log", problem="\n".join(run.splats))
     for command in run.commands:
@@ -101,9 +101,9 @@ _OF_BUILD = frozenset(
 
 def as_junit(target: str, runs: Sequence[TrialRun]) -> str:
     """Return the runs as JUnit XML. A kernel that the driver excludes is skipped, not failed."""
-    root = ElementTree.Element("testsuites", name=_xml(f"nodeside try {target}"))
+    root = ElementTree.Element("testsuites", name=_xml_text(f"nodeside try {target}"))
     for run in runs:
-        all_cases = list(cases(run))
+        all_cases = list(list_cases(run))
         if run.exit_code == ExitCode.EXCLUDED:
             all_cases = [Case("build", skipped=first_error(run))]
         failures = sum(bool(case.problem) for case in all_cases)
@@ -111,7 +111,7 @@ def as_junit(target: str, runs: Sequence[TrialRun]) -> str:
         suite = ElementTree.SubElement(
             root,
             "testsuite",
-            name=_xml(run.kernel),
+            name=_xml_text(run.kernel),
             tests=str(len(all_cases)),
             failures=str(failures),
             skipped=str(skipped),
@@ -119,29 +119,33 @@ def as_junit(target: str, runs: Sequence[TrialRun]) -> str:
             time=f"{sum(stage_seconds(run).values()):.3f}",
         )
         for case in all_cases:
-            name = _xml(case.name)
+            name = _xml_text(case.name)
             row = ElementTree.SubElement(
-                suite, "testcase", name=name, classname=_xml(run.kernel), time=f"{case.seconds:.3f}"
+                suite,
+                "testcase",
+                name=name,
+                classname=_xml_text(run.kernel),
+                time=f"{case.seconds:.3f}",
             )
             if case.problem:
-                first = _xml(case.problem.partition("\n")[0])
+                first = _xml_text(case.problem.partition("\n")[0])
                 failure = ElementTree.SubElement(row, "failure", message=first)
-                failure.text = _xml(case.problem)
+                failure.text = _xml_text(case.problem)
             if case.skipped:
-                ElementTree.SubElement(row, "skipped", message=_xml(case.skipped))
+                ElementTree.SubElement(row, "skipped", message=_xml_text(case.skipped))
         if failures:
             output = ElementTree.SubElement(suite, "system-out")
-            output.text = _xml("\n".join(run.log[-_SHOWN:]))
+            output.text = _xml_text("\n".join(run.log[-_SHOWN:]))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, "unicode")}\n'
 
 
-def _xml(text: str) -> str:
+def _xml_text(text: str) -> str:
     """Return a text without the characters that no XML document may have."""
-    return escaped(text, keep="\t\n")
+    return escape_controls(text, keep="\t\n")
 
 
-def _number(value: object) -> float:
+def _seconds_of(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
@@ -163,15 +167,15 @@ def as_page(target: str, runs: Sequence[TrialRun]) -> str:
         f"nodeside try {target}",
         (
             paragraph(f"{working} of {len(runs)} kernels: the driver gets ready and works."),
-            html_table(header, [_row(run, stages) for run in runs]),
+            html_table(header, [_run_row(run, stages) for run in runs]),
             heading("Where the time went"),
-            bars("time of each stage", [_bar(run) for run in runs], colors),
-            *(part for run in runs for part in _details(run)),
+            bars("time of each stage", [_run_bar(run) for run in runs], colors),
+            *(part for run in runs for part in _run_details(run)),
         ),
     )
 
 
-def _row(run: TrialRun, stages: Sequence[str]) -> list[str | Cell]:
+def _run_row(run: TrialRun, stages: Sequence[str]) -> list[str | Cell]:
     seconds = stage_seconds(run)
     times = [number(f"{seconds[name]:.1f} s" if name in seconds else "-") for name in stages]
     if run.verdict == ExitCode.OK:
@@ -179,12 +183,12 @@ def _row(run: TrialRun, stages: Sequence[str]) -> list[str | Cell]:
     return [run.kernel, bad(f"exit code {run.verdict}"), *times, long(first_error(run))]
 
 
-def _bar(run: TrialRun) -> Bar:
+def _run_bar(run: TrialRun) -> Bar:
     seconds = stage_seconds(run)
     return Bar(f"{run.kernel}: {sum(seconds.values()):.1f} s", tuple(seconds.items()))
 
 
-def _details(run: TrialRun) -> Iterator[str]:
+def _run_details(run: TrialRun) -> Iterator[str]:
     facts = {
         "exit code": f"{run.verdict}",
         "message": str(run.report.get("message") or ""),
@@ -195,4 +199,4 @@ def _details(run: TrialRun) -> Iterator[str]:
     more = f"... {left_out} lines before\n" if left_out > 0 else ""
     yield heading(run.kernel)
     yield html_table(("", ""), [(name, long(value)) for name, value in facts.items() if value])
-    yield folded("log", more + "\n".join(run.log[-_SHOWN:]))
+    yield fold_text("log", more + "\n".join(run.log[-_SHOWN:]))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodeside.errors import ExitCode
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.text.table import table
 from nodeside.trial.host.build import BY_HAND
 from nodeside.trial.pod import Consumed, TrialRun
@@ -31,7 +31,7 @@ def exit_code(runs: Sequence[TrialRun]) -> int:
 def as_json(target: str, runs: Sequence[TrialRun]) -> str:
     document = {
         "target": target,
-        "runs": [_document(run) for run in runs],
+        "runs": [_run_document(run) for run in runs],
         "exitCode": int(exit_code(runs)),
     }
     return json.dumps(document, indent=2)
@@ -46,11 +46,11 @@ def as_table(runs: Sequence[TrialRun], *, matrix: bool = False) -> str:
     if matrix or len(runs) > 1:
         stages = stages_of(runs)
         header = ("KERNEL", "RESULT", *(name.upper() for name in stages), "FIRST ERROR")
-        parts.append(table([_summary(run, stages) for run in runs], header=header))
+        parts.append(table([_summary_row(run, stages) for run in runs], header=header))
     if matrix:
         good = (run for run in runs if run.verdict == ExitCode.OK)
-        notes = dict.fromkeys(note for run in good for note in _notes(run))
-        parts += [f"note: {escaped(note)}" for note in notes]
+        notes = dict.fromkeys(note for run in good for note in _list_notes(run))
+        parts += [f"note: {escape_controls(note)}" for note in notes]
     return "\n\n".join(parts)
 
 
@@ -80,14 +80,14 @@ def first_error(run: TrialRun) -> str:
     return line.rpartition(_FIRST)[2][:_SHOWN]
 
 
-def _summary(run: TrialRun, stages: Sequence[str]) -> tuple[str, ...]:
+def _summary_row(run: TrialRun, stages: Sequence[str]) -> tuple[str, ...]:
     seconds = stage_seconds(run)
     times = (f"{seconds[name]:.1f} s" if name in seconds else "-" for name in stages)
     result = "ready" if run.verdict == ExitCode.OK else f"exit code {run.verdict}"
     return (run.kernel, result, *times, first_error(run))
 
 
-def _document(run: TrialRun) -> dict[str, Any]:
+def _run_document(run: TrialRun) -> dict[str, Any]:
     return {
         "kernel": run.kernel,
         "accelerator": run.accelerator,
@@ -109,31 +109,34 @@ def _document(run: TrialRun) -> dict[str, Any]:
 
 def _run_table(run: TrialRun) -> str:
     report = run.report
-    parts = [table(_head(run))]
-    if by_hand := _message(run)[1]:  # unwrapped, to be copied
-        parts.append(f"{BY_HAND}\n{escaped(by_hand)}")
+    parts = [table(_head_rows(run))]
+    if by_hand := _failure_message(run)[1]:  # unwrapped, to be copied
+        parts.append(f"{BY_HAND}\n{escape_controls(by_hand)}")
     if rungs := report.get("rungs"):
         rows = [(r["rung"], "served" if r["served"] else "-", r["why"]) for r in rungs]
         parts.append(table(rows, header=("RUNG", "", "WHY")))
     if checks := report.get("checks"):
-        parts.append(table([_check(check) for check in checks], header=("CHECK", "", "FOUND")))
+        parts.append(table([_check_row(check) for check in checks], header=("CHECK", "", "FOUND")))
     if services := report.get("services"):
-        rows = [_service(service) for service in services]
+        rows = [_service_row(service) for service in services]
         parts.append(table(rows, header=("SERVICE", "", "WHY")))
     if stages := report.get("stages"):
-        rows = [(name, f"{seconds:.2f} s", _where(name)) for name, seconds in stages.items()]
+        rows = [
+            (name, f"{seconds:.2f} s", _container_of_stage(name))
+            for name, seconds in stages.items()
+        ]
         parts.append(table(rows, header=("STAGE", "TIME", "WHERE")))
-    if devices := _devices(run):
+    if devices := _device_rows(run):
         parts.append(table(devices, header=("DEVICE", "", "NODES", "HEALTH")))
-    if announced := _announced(run):
+    if announced := _announcement_rows(run):
         parts.append(table(announced, header=("ANNOUNCED", "")))
     if run.commands:
-        rows = [_command(command) for command in run.commands]
+        rows = [_command_row(command) for command in run.commands]
         parts.append(table(rows, header=("COMMAND", "", "OUTPUT")))
     return "\n\n".join(parts)
 
 
-def _head(run: TrialRun) -> list[tuple[str, str]]:
+def _head_rows(run: TrialRun) -> list[tuple[str, str]]:
     report = run.report
     verdict = run.verdict
     code = ExitCode(verdict) if verdict in list(ExitCode) else None
@@ -141,44 +144,44 @@ def _head(run: TrialRun) -> list[tuple[str, str]]:
     rows = [
         ("driver", f"{report.get('driver', '?')} {report.get('version', '')}".strip()),
         ("kernel", run.kernel),
-        ("machine", _machine(run)),
+        ("machine", _machine_in_words(run)),
         ("state", str(report.get("state", "no report"))),
     ]
     if run.built_on:
         words = {"host": "in the toolkit's root file system on this host", "node": "on the node"}
         rows.append(("build", words[run.built_on]))
-    said = {**report, "message": _message(run)[0]}
+    said = {**report, "message": _failure_message(run)[0]}
     if run.build_seconds and said.get("source") == "cached":
         said["source"] = "cached: it was built on this host just now"
     rows += [(key, str(said[key])) for key in ("source", "message", "hint") if said.get(key)]
     if modules := report.get("modules"):
         rows.append(("modules", ", ".join(modules)))
-    rows += [("note", note) for note in _notes(run)]
+    rows += [("note", note) for note in _list_notes(run)]
     rows += [("kernel log", row) for row in run.splats]
     return [*rows, ("exit code", f"{verdict}{meaning}")]
 
 
-def _notes(run: TrialRun) -> list[str]:
+def _list_notes(run: TrialRun) -> list[str]:
     return [str(note) for note in (*(run.report.get("notes") or ()), *run.notes)]
 
 
-def _message(run: TrialRun) -> tuple[str, str]:
+def _failure_message(run: TrialRun) -> tuple[str, str]:
     """Return the message of a run, and the command that repeats a failed build, "" if none."""
     message, _, by_hand = str(run.report.get("message") or "").partition(f"\n{BY_HAND}\n")
     return message, by_hand
 
 
-def _machine(run: TrialRun) -> str:
+def _machine_in_words(run: TrialRun) -> str:
     if not run.accelerator:
         return "not booted: there is nothing to load"
     return f"{_EMULATION[run.accelerator]}, booted in {run.boot_seconds} s"
 
 
-def _where(stage: str) -> str:
+def _container_of_stage(stage: str) -> str:
     return "toolkit container" if stage == "build" else "driver container"
 
 
-def _check(check: Any) -> tuple[str, str, str]:
+def _check_row(check: Any) -> tuple[str, str, str]:
     found = str(check.get("found", ""))
     if check.get("ok"):
         return str(check.get("name", "")), "ok", found
@@ -186,12 +189,12 @@ def _check(check: Any) -> tuple[str, str, str]:
     return str(check.get("name", "")), "FAILED", f"{found or 'nothing'}; expected {expected}"
 
 
-def _service(service: Any) -> tuple[str, str, str]:
+def _service_row(service: Any) -> tuple[str, str, str]:
     state = "ready" if service.get("ready") is True else "not ready"
     return service["name"], state, service["message"]
 
 
-def _devices(run: TrialRun) -> list[tuple[str, ...]]:
+def _device_rows(run: TrialRun) -> list[tuple[str, ...]]:
     """Return the devices that `nodeside driver devices` found, or why it found none."""
     rows: list[tuple[str, str, str, str]] = []
     for found in run.devices["resources"] if run.devices else ():
@@ -200,10 +203,10 @@ def _devices(run: TrialRun) -> list[tuple[str, ...]]:
             nodes = " ".join(device["nodes"])
             rows.append((resource, device["id"], nodes, device["why"] or "healthy"))
         rows += [(resource, "", "", note) for note in found["notes"]]
-    return [tuple(escaped(cell, keep="") for cell in row) for row in rows]
+    return [tuple(escape_controls(cell, keep="") for cell in row) for row in rows]
 
 
-def _announced(run: TrialRun) -> list[tuple[str, str]]:
+def _announcement_rows(run: TrialRun) -> list[tuple[str, str]]:
     """Return the announcements to the API server, and whether it would accept them."""
     announced = run.report.get("announced") or {}
     rows = [("label", f"{key}={value}") for key, value in (announced.get("labels") or {}).items()]
@@ -223,7 +226,7 @@ def _announced(run: TrialRun) -> list[tuple[str, str]]:
     return rows
 
 
-def _command(command: Consumed) -> tuple[str, str, str]:
+def _command_row(command: Consumed) -> tuple[str, str, str]:
     good = "ok" if command.exit_code == 0 else f"exit {command.exit_code}"
     last = "\n".join(line[:_SHOWN] for line in command.output.rsplit("\n", 3)[-3:])
     return shlex.join(command.argv), good, last

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.errors import UsageError
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.protocol.bundle_key import BuildKind
 from nodeside.protocol.labels import API_VERSION
 from nodeside.spec import json_schema
@@ -78,7 +78,7 @@ class FoundHardware:
     others: Mapping[str, int]
 
     @property
-    def emulated(self) -> tuple[tuple[str, str], ...]:
+    def emulated_devices(self) -> tuple[tuple[str, str], ...]:
         return tuple(each for each in self.pci if each in _EMULATED)
 
 
@@ -95,17 +95,17 @@ def hardware_of(files: Iterable[ModuleFile]) -> FoundHardware:
     return FoundHardware(tuple(sorted(pci)), others)
 
 
-def texts(draft: Draft, source: str, release: str) -> dict[str, str]:
+def file_texts(draft: Draft, source: str, release: str) -> dict[str, str]:
     """Return the files by name. `source` is the path of the source, `release` ours."""
     words = {
         "name": draft.name,
         "version": draft.version,
-        "tag": _tag(draft.version),
+        "tag": _image_tag(draft.version),
         "release": release,
     }
     return {
-        "driver.yaml": "\n".join(_driver(draft, source)) + "\n",
-        "trial.yaml": "\n".join(_trial(draft)) + "\n",
+        "driver.yaml": "\n".join(_driver_lines(draft, source)) + "\n",
+        "trial.yaml": "\n".join(_trial_lines(draft)) + "\n",
         "Containerfile": _CONTAINERFILE.format(**words),
         ".dockerignore": _DOCKERIGNORE,
         SCHEMA: json.dumps(json_schema(), indent=1) + "\n",
@@ -122,7 +122,7 @@ def require_absent(place: OwnedPlace) -> None:
         )
 
 
-def _driver(draft: Draft, source: str) -> Iterator[str]:
+def _driver_lines(draft: Draft, source: str) -> Iterator[str]:
     hardware = hardware_of(draft.files)
     yield f"# yaml-language-server: $schema={SCHEMA}"
     yield '# Made by `nodeside init`: check what is marked with "guess". All other fields are in'
@@ -130,29 +130,29 @@ def _driver(draft: Draft, source: str) -> Iterator[str]:
     yield f"apiVersion: {API_VERSION}"
     yield "kind: Driver"
     yield "metadata:"
-    yield f"  name: {_text(draft.name)}{_guess(draft, 'name')}"
+    yield f"  name: {_yaml_text(draft.name)}{_guess_comment(draft, 'name')}"
     yield "spec:"
-    yield f"  version: {_text(draft.version)}{_guess(draft, 'version')}"
+    yield f"  version: {_yaml_text(draft.version)}{_guess_comment(draft, 'version')}"
     yield "  # A cluster needs the image that the Containerfile makes:"
-    yield f"  # image: registry.example.com/drivers/{draft.name}:{_tag(draft.version)}"
-    yield from _hardware(hardware)
+    yield f"  # image: registry.example.com/drivers/{draft.name}:{_image_tag(draft.version)}"
+    yield from _hardware_lines(hardware)
     yield "  source:"
-    yield f"    path: {_text(source)}"
+    yield f"    path: {_yaml_text(source)}"
     if source == ".":
         yield f"    exclude: [{', '.join(_BESIDE)}]"
-    yield from _build(draft)
-    yield from _modules(draft)
-    yield from _firmware(draft.files)
-    yield from _validate(draft, hardware)
+    yield from _build_lines(draft)
+    yield from _module_lines(draft)
+    yield from _firmware_lines(draft.files)
+    yield from _validate_lines(draft, hardware)
 
 
-def _hardware(hardware: FoundHardware) -> Iterator[str]:
+def _hardware_lines(hardware: FoundHardware) -> Iterator[str]:
     yield "  # The nodes of a cluster that get the driver; without `hardware`, all of them do."
     listed = hardware.pci[:LIST_LIMIT]
     if listed:
         yield "  hardware:"
         yield "    pci: # as the modules' MODULE_DEVICE_TABLE says"
-        yield from (f"      - {{{_id(each)}}}" for each in listed)
+        yield from (f"      - {{{_pci_id(each)}}}" for each in listed)
     if left := len(hardware.pci) - len(listed):
         vendors = sorted({vendor for vendor, _ in hardware.pci[LIST_LIMIT:]})
         yield f"      # guess: {left} more, of {', '.join(vendors)}, did not fit. An entry without"
@@ -165,90 +165,90 @@ def _hardware(hardware: FoundHardware) -> Iterator[str]:
         yield '  #   nodeSelector: {example.com/has-the-device: "true"}'
 
 
-def _build(draft: Draft) -> Iterator[str]:
+def _build_lines(draft: Draft) -> Iterator[str]:
     yield "  build:"
-    yield f"    kind: {draft.build.kind.value}{_guess(draft, 'build')}"
+    yield f"    kind: {draft.build.kind.value}{_guess_comment(draft, 'build')}"
     if draft.build.directory != ".":
-        yield f"    directory: {_text(draft.build.directory)}"
+        yield f"    directory: {_yaml_text(draft.build.directory)}"
     if draft.build.command:
-        words = ", ".join(_text(word) for word in draft.build.command)
+        words = ", ".join(_yaml_text(word) for word in draft.build.command)
         yield f"    command: [{words}]"
     if draft.build.kind is BuildKind.KBUILD:
         yield "    # makeArguments: [CONFIG_EXAMPLE=m]"
 
 
-def _modules(draft: Draft) -> Iterator[str]:
+def _module_lines(draft: Draft) -> Iterator[str]:
     files = {file.name: file for file in draft.files}
-    yield f"  modules:{_guess(draft, 'modules')}"
+    yield f"  modules:{_guess_comment(draft, 'modules')}"
     for name in draft.modules:
-        yield f"    - name: {_text(name)}"
+        yield f"    - name: {_yaml_text(name)}"
         file = files.get(name.replace("-", "_"))
         if file is not None and file.parameters:
             yield "      # parameters: # all of them are strings"
-            yield from _parameters(list(file.parameters.values()))
+            yield from _parameter_lines(list(file.parameters.values()))
 
 
-def _parameters(parameters: Sequence[Parameter]) -> Iterator[str]:
+def _parameter_lines(parameters: Sequence[Parameter]) -> Iterator[str]:
     for each in parameters[:_PARAMETERS]:
-        words = ": ".join(_comment(word) for word in (each.type, each.description) if word)
-        yield f'      #   {_comment(each.name)}: ""{f" # {words}" if words else ""}'
+        words = ": ".join(_comment_text(word) for word in (each.type, each.description) if word)
+        yield f'      #   {_comment_text(each.name)}: ""{f" # {words}" if words else ""}'
     if len(parameters) > _PARAMETERS:
         yield f"      #   and {len(parameters) - _PARAMETERS} more, see modinfo"
 
 
-def _firmware(files: Sequence[ModuleFile]) -> Iterator[str]:
-    names = sorted({_comment(name) for file in files for name in file.firmware})
+def _firmware_lines(files: Sequence[ModuleFile]) -> Iterator[str]:
+    names = sorted({_comment_text(name) for file in files for name in file.firmware})
     if names:
         shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
         yield f"  # The modules may request firmware: {shown}"
         yield "  # firmware: {path: firmware} # files that the image brings, as in /lib/firmware"
 
 
-def _validate(draft: Draft, hardware: FoundHardware) -> Iterator[str]:
-    """Check that hold in a trial too: of a device, only where QEMU has it."""
+def _validate_lines(draft: Draft, hardware: FoundHardware) -> Iterator[str]:
+    """Yield checks that hold in a trial too: of a device, only where QEMU has it."""
     driver = draft.modules[0]
     yield "  # What shows that the driver works. A node where it does not hold is not ready."
-    if hardware.emulated:
+    if hardware.emulated_devices:
         yield "  validate:"
         yield "    bound:"
-        for each in hardware.emulated:
-            bound = f"{_id(each)}, driver: {_text(driver)}"
+        for each in hardware.emulated_devices:
+            bound = f"{_pci_id(each)}, driver: {_yaml_text(driver)}"
             yield f"      - {{{bound}}} # guess: the driver's name in sysfs"
         return
     yield "  # validate:"
     yield "  #   devices: [/dev/example0]"
     for each in hardware.pci[:1]:
         yield "  #   bound:"
-        yield f"  #     - {{{_id(each)}, driver: {_text(driver)}}}"
+        yield f"  #     - {{{_pci_id(each)}, driver: {_yaml_text(driver)}}}"
 
 
-def _trial(draft: Draft) -> Iterator[str]:
+def _trial_lines(draft: Draft) -> Iterator[str]:
     yield "# Only for `nodeside try`: devices that QEMU emulates, and commands to run once the"
     yield "# driver is ready, in a container with its devices and with the node below /host."
-    devices = [_EMULATED[each] for each in hardware_of(draft.files).emulated]
+    devices = [_EMULATED[each] for each in hardware_of(draft.files).emulated_devices]
     yield f"devices: [{', '.join(devices)}]"
     yield "# commands:"
     yield "#   - [cat, /proc/modules]"
 
 
-def _id(pci: tuple[str, str]) -> str:
+def _pci_id(pci: tuple[str, str]) -> str:
     vendor, device = pci
     return f'vendor: "{vendor}"' + (f', device: "{device}"' if device else "")
 
 
-def _guess(draft: Draft, name: str) -> str:
+def _guess_comment(draft: Draft, name: str) -> str:
     return f" # guess: {draft.guesses[name]}" if name in draft.guesses else ""
 
 
-def _text(text: str) -> str:
+def _yaml_text(text: str) -> str:
     """Return a text as YAML, in quotes if it takes them."""
     return write_yaml([text], width=_ANY_WIDTH).removeprefix("- ").rstrip("\n")
 
 
-def _tag(version: str) -> str:
+def _image_tag(version: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", version)
 
 
-def _comment(text: str) -> str:
-    line = escaped(" ".join(text.split()))
+def _comment_text(text: str) -> str:
+    line = escape_controls(" ".join(text.split()))
     return line if len(line) <= _COMMENT else f"{line[:_COMMENT]}..."

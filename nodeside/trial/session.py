@@ -21,8 +21,8 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.pod import BootOptions, TrialRun
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import dependencies
-from nodeside.trial.target.target import TrialTarget, exists, prepare
-from nodeside.trial.watch import require_triable, watch
+from nodeside.trial.target.target import TrialTarget, path_exists, prepare
+from nodeside.trial.watch import require_triable, watch_target
 from nodeside.trial.workshop import Workshop
 from nodeside.values import frozen
 
@@ -47,7 +47,7 @@ class TryOptions:
     toolkit_packages: tuple[str, ...] = ()
 
 
-def session(
+def run_session(
     options: TryOptions, progress: Progress | None = None, *, runs: list[TrialRun] | None = None
 ) -> tuple[TrialRun, ...]:
     """Try a driver. Raises NodesideError. In any case nothing is left running or mounted.
@@ -94,7 +94,7 @@ def watch_session(options: TryOptions, progress: Progress | None = None) -> int:
         qemu.require_qemu(options.architecture)
         qemu.require_devices(options.devices, options.architecture)
         kernel = workshop.resolve(options.kernels[0])
-        return watch(
+        return watch_target(
             path.absolute(),
             kernel,
             workshop,
@@ -151,12 +151,12 @@ class _Session:
         target = prepare(options.target, image, workshop.archive, evaluate, build)
         require_triable(target, options.architecture)
         kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
-        runs = self._try(target, kernels, self._builds(target, kernels))
+        runs = self._try_kernels(target, kernels, self._build_on_host(target, kernels))
         if any(run.exit_code == ExitCode.BUILD_FAILED for run in runs) and not options.keep:
             runs = self._with_dependencies(target, kernels, runs)
         failed = next((run for run in runs if run.verdict != ExitCode.OK), None)
         if failed is not None:
-            self._advise(failed)
+            self._print_advice(failed)
         return runs
 
     def _with_dependencies(
@@ -167,10 +167,10 @@ class _Session:
         Returns the runs of before if there is nothing to add, or if it cannot be added.
         """
         name, workshop = self.options.target, self.workshop
-        if exists(Path(name)):
+        if path_exists(Path(name)):
             return runs
         toolkit = workshop.roots.toolkit(kernels[0].compiler)
-        lacking = dependencies.missing(name, workshop.archive, toolkit)
+        lacking = dependencies.missing_dependencies(name, workshop.archive, toolkit)
         if not lacking:
             return runs
         self.progress.say(
@@ -179,13 +179,13 @@ class _Session:
         before = workshop.roots.toolkit_packages
         workshop.roots.toolkit_packages += lacking
         try:
-            return self._try(target, kernels, self._builds(target, kernels))
+            return self._try_kernels(target, kernels, self._build_on_host(target, kernels))
         except ArchiveError as error:
             workshop.roots.toolkit_packages = before
             self.progress.say(f"they could not be added: {error}")
             return runs
 
-    def _try(
+    def _try_kernels(
         self, target: TrialTarget, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
     ) -> tuple[TrialRun, ...]:
         """Boot the kernels, except those for which the driver did not compile on this host."""
@@ -208,11 +208,11 @@ class _Session:
             boot = BootOptions(
                 kernels, options.devices, options.commands, options.append, options.keep
             )
-            runs = pod.run(node, target, boot, self.progress, failed)
+            runs = pod.boot_in_turn(node, target, boot, self.progress, failed)
         seconds = {build.kernel: build.seconds for build in builds}
         return tuple(replace(run, build_seconds=seconds.get(run.kernel, 0.0)) for run in runs)
 
-    def _advise(self, run: TrialRun) -> None:
+    def _print_advice(self, run: TrialRun) -> None:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""
         name, exit_code = self.options.target, run.verdict
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
@@ -242,7 +242,7 @@ class _Session:
             words += [word for value in values for word in (option, value)]
         return shlex.join(words)
 
-    def _builds(
+    def _build_on_host(
         self, target: TrialTarget, kernels: tuple[KernelDisk, ...]
     ) -> tuple[HostBuild, ...]:
         """Build on the host, once for each kernel, if that was requested or is faster."""
@@ -251,7 +251,7 @@ class _Session:
         python = self.workshop.packed_python()
         toolkit = self.workshop.roots.toolkit(kernels[0].compiler)
         return tuple(
-            host_build.build(
+            host_build.build_on_host(
                 target.image,
                 kernel,
                 toolkit=toolkit,

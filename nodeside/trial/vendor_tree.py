@@ -37,9 +37,9 @@ def copy(source: Path, target: Path, *, leave_out: Collection[str] = ()) -> None
     """
     with disk_errors(source):
         source = source.resolve()
-        used = sum(status.st_size for _, status, _ in _entries(source, leave_out))
+        used = sum(status.st_size for _, status, _ in _walk_entries(source, leave_out))
         _require_within_limit(source, used)
-        _copy(source, target, leave_out)
+        _copy_entries(source, target, leave_out)
 
 
 def require_inside(path: Path) -> Path:
@@ -61,11 +61,11 @@ def create(path: Path, data: bytes) -> None:
             file.write(data)
 
 
-def _copy(source: Path, target: Path, leave_out: Collection[str]) -> None:
+def _copy_entries(source: Path, target: Path, leave_out: Collection[str]) -> None:
     modes = {target: source.stat().st_mode & _MODES}
     left = LIMIT_MIB << 20
     target.mkdir(mode=0o700)
-    for relative, status, directory in _entries(source, leave_out):
+    for relative, status, directory in _walk_entries(source, leave_out):
         name, to = relative.name, target / relative
         if stat.S_ISDIR(status.st_mode):
             to.mkdir(mode=0o700)
@@ -96,12 +96,14 @@ def _copy_file(fd: int, source: Path, target: Path, left: int) -> int:
     return size
 
 
-def _entries(tree: Path, leave_out: Collection[str]) -> Iterator[tuple[Path, os.stat_result, int]]:
+def _walk_entries(
+    tree: Path, leave_out: Collection[str]
+) -> Iterator[tuple[Path, os.stat_result, int]]:
     """Yield the relative path of each entry, its status, and a descriptor of its directory.
 
     A directory comes before its content. No link is followed, even one made during the walk.
     """
-    for here, names, files, directory in os.fwalk(tree, onerror=_fail):
+    for here, names, files, directory in os.fwalk(tree, onerror=_raise_error):
         relative = Path(here).relative_to(tree)
         if len(relative.parts) > _DEPTH:
             raise TargetError(f"{here}: directories nested more than {_DEPTH} deep")
@@ -130,5 +132,5 @@ def _require_within_limit(source: Path, size: int) -> None:
         )
 
 
-def _fail(exc: OSError) -> NoReturn:
+def _raise_error(exc: OSError) -> NoReturn:
     raise exc

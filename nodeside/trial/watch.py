@@ -115,23 +115,23 @@ class Watching:
         """Try each change, until Ctrl-C. Raises NodesideError for what the first trial meets."""
         pause = pause or threading.Event().wait
         with ExitStack() as stack:
-            stack.callback(self._end)
+            stack.callback(self._end_machine)
             node: TrialNode | None = None
             while True:
                 seen = look_at(self.path)
                 try:
-                    target = self._prepared()
-                    if self._built(target):
+                    target = self._prepare_target()
+                    if self._build_on_host(target):
                         if node is None:
                             disk = self.workshop.kernel(self.kernel)
                             node = stack.enter_context(self.workshop.node(disk))
-                        self._tried(node, target)
+                        self._try_target(node, target)
                 except NodesideError as error:
                     if self._number == 1 and error.exit_code in (ExitCode.USAGE, ExitCode.TRIAL):
                         raise
                     if isinstance(error, MachineLost):
-                        self._end()
-                    self._failed(error.exit_code, str(error), error.hint)
+                        self._end_machine()
+                    self._report_failure(error.exit_code, str(error), error.hint)
                 self.progress.say(f"waiting for a change below {self.path}; Ctrl-C ends")
                 await_change(self.path, seen, pause)
 
@@ -140,7 +140,7 @@ class Watching:
         """The directory of this trial on the host; that of the one before is removed."""
         return self.scratch / str(self._number)
 
-    def _prepared(self) -> TrialTarget:
+    def _prepare_target(self) -> TrialTarget:
         shutil.rmtree(self._here, ignore_errors=True)
         self._number += 1
         self._here.mkdir()
@@ -151,10 +151,10 @@ class Watching:
         require_triable(target, self.workshop.architecture)
         return target
 
-    def _built(self, target: TrialTarget) -> bool:
-        """Build on this host; what is not needed again is not kept."""
+    def _build_on_host(self, target: TrialTarget) -> bool:
+        """Build on this host, and return whether that worked."""
         disk = self.workshop.kernel(self.kernel)
-        done = host_build.build(
+        done = host_build.build_on_host(
             target.image,
             disk,
             toolkit=self.workshop.roots.toolkit(disk.compiler),
@@ -164,23 +164,23 @@ class Watching:
             progress=self.progress,
         )
         if done.exit_code != ExitCode.OK:
-            self._failed(done.exit_code, done.message, done.hint)
+            self._report_failure(done.exit_code, done.message, done.hint)
         return done.exit_code == ExitCode.OK
 
-    def _tried(self, node: TrialNode, target: TrialTarget) -> None:
+    def _try_target(self, node: TrialNode, target: TrialTarget) -> None:
         """Replace what is loaded, and say how that went. A crash of the kernel is an outcome."""
         started = time.monotonic()
-        machine = self._running(node, target)
+        machine = self._ensure_machine(node, target)
         parcel = {target.image: _CURRENT, self._here / "cache": _CACHE}
         try:
-            self._send(machine, parcel)
+            self._copy_to_node(machine, parcel)
         except MachineLost:  # it crashed later than it was looked at: not by this change
-            self._crashed(machine, "since the last trial")
-            machine = self._running(node, target)
-            self._send(machine, parcel)
+            self._report_crash(machine, "since the last trial")
+            machine = self._ensure_machine(node, target)
+            self._copy_to_node(machine, parcel)
         try:
             spec = PRIVILEGED_DRIVER if target.driver.spec.privileged else DRIVER
-            process = self._waiting(machine, with_image(spec, _CURRENT))
+            process = self._waiting_process(machine, with_image(spec, _CURRENT))
             self._next = None
             process.write(b"\n")
             process.write(None)
@@ -190,7 +190,7 @@ class Watching:
             seconds = time.monotonic() - started
             if done.exit_code != ExitCode.OK:
                 message, hint = str(report.get("message", "no report")), str(report.get("hint", ""))
-                self._failed(done.exit_code, message, hint)
+                self._report_failure(done.exit_code, message, hint)
                 return
             checks = report.get("checks") or ()
             words = f"{len(checks)} checks passed" if checks else "nothing to check"
@@ -198,16 +198,16 @@ class Watching:
             who = f"{target.driver.name} {target.driver.spec.version}"
             self.progress.say(f"ready: {who}, {words}; {seconds:.1f} s since the build")
             before = machine.splats()
-            self._consume(machine, with_image(CONSUMER, _CURRENT), target)
-            self._waiting(machine, with_image(spec, _CURRENT))
+            self._run_consumers(machine, with_image(CONSUMER, _CURRENT), target)
+            self._waiting_process(machine, with_image(spec, _CURRENT))
             if complaints := machine.splats()[len(before) :]:
-                self._failed(ExitCode.VALIDATION_FAILED, "\n".join(complaints), "")
+                self._report_failure(ExitCode.VALIDATION_FAILED, "\n".join(complaints), "")
         except MachineLost:
             if not machine.splats():
                 raise
-            self._crashed(machine)
+            self._report_crash(machine)
 
-    def _waiting(self, machine: Machine, spec: ContainerSpec) -> GuestProcess:
+    def _waiting_process(self, machine: Machine, spec: ContainerSpec) -> GuestProcess:
         """Return the process that waits to try a change in such a container; start it if needed."""
         if self._next is not None and self._next[0] == spec and self._next[1].poll() is None:
             return self._next[1]
@@ -218,7 +218,7 @@ class Watching:
         self._next = (spec, process)
         return process
 
-    def _send(self, machine: Machine, places: Mapping[Path, str]) -> None:
+    def _copy_to_node(self, machine: Machine, places: Mapping[Path, str]) -> None:
         """Copy directories of this host to the node, in the place of earlier images."""
         with open(self._here / "parcel.tar", "w+b") as packed:
             with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -230,7 +230,7 @@ class Watching:
         script = f"mkdir -p {_CURRENT} && {empty} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
         machine.run(["sh", "-c", script], "node", timeout=_SEND_SECONDS)
 
-    def _consume(self, machine: Machine, where: ContainerSpec, target: TrialTarget) -> None:
+    def _run_consumers(self, machine: Machine, where: ContainerSpec, target: TrialTarget) -> None:
         for argv in (*target.extras.commands, *self.commands):
             tell = partial(self.progress.line, "command |")
             done = machine.run(
@@ -244,15 +244,15 @@ class Watching:
             )
             if done.exit_code != 0:
                 words = f"{' '.join(argv)}: exit code {done.exit_code}"
-                self._failed(ExitCode.VALIDATION_FAILED, words, "")
+                self._report_failure(ExitCode.VALIDATION_FAILED, words, "")
         self._show_log(machine)
 
-    def _running(self, node: TrialNode, target: TrialTarget) -> Machine:
+    def _ensure_machine(self, node: TrialNode, target: TrialTarget) -> Machine:
         """Return the machine; boot it if there is none, or if it has other devices."""
         devices = (*target.extras.devices, *self.devices)
         if self._machine is not None and devices != self._devices:
             self.progress.say("other devices: ending the machine")
-            self._end()
+            self._end_machine()
         if self._machine is None:
             self.progress.say(f"booting {self.kernel.release}")
             machine = node.boot(
@@ -266,20 +266,20 @@ class Watching:
             self._log = self._kernel_log(machine)
         return self._machine
 
-    def _crashed(self, machine: Machine, when: str = "") -> None:
+    def _report_crash(self, machine: Machine, when: str = "") -> None:
         site = crash_site(machine.serial_log())
         for row in machine.splats():
             self.progress.line("kernel  |", row)
-        self._end()
+        self._end_machine()
         words = " ".join(filter(None, ("the kernel crashed", when, f"in {site}" if site else "")))
-        self._failed(ExitCode.LOAD_FAILED, words, "the machine is booted again")
+        self._report_failure(ExitCode.LOAD_FAILED, words, "the machine is booted again")
 
-    def _end(self) -> None:
+    def _end_machine(self) -> None:
         machine, self._machine, self._next = self._machine, None, None
         if machine is not None:
             machine.__exit__(None, None, None)
 
-    def _failed(self, code: int, message: str, hint: str) -> None:
+    def _report_failure(self, code: int, message: str, hint: str) -> None:
         self.verdict = int(code)
         meaning = ExitCode(code).meaning if code in list(ExitCode) else ""
         self.progress.say(f"failed: exit code {int(code)}: {meaning}")
@@ -312,7 +312,7 @@ def require_triable(target: TrialTarget, architecture: Architecture) -> None:
         )
 
 
-def watch(
+def watch_target(
     path: Path,
     kernel: AvailableKernel,
     workshop: Workshop,

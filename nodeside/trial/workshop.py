@@ -74,12 +74,12 @@ class Workshop:
 
     def available_kernels(self) -> tuple[AvailableKernel, ...]:
         """Return every kernel of the archive, oldest first."""
-        return kernels.available(self.archive)
+        return kernels.available_kernels(self.archive)
 
     def resolve(self, name: str) -> AvailableKernel:
         """Return the kernel that a release, flavour or version means."""
         series = kernels.default_series(self.archive)
-        return kernels.resolve(name, self.available_kernels(), series, self.architecture)
+        return kernels.resolve_kernel(name, self.available_kernels(), series, self.architecture)
 
     def kernel(self, kernel: str | AvailableKernel) -> KernelDisk:
         """Return a kernel that is ready to boot."""
@@ -103,7 +103,7 @@ class Workshop:
     def evaluate(self, kernel: AvailableKernel, tree: Path) -> Evaluated:
         """Evaluate the dkms.conf of a tree for this kernel, on this host. Raises TargetError."""
         disk = self.kernel(kernel)
-        return dkms_tree.evaluator(disk, self.roots.toolkit(disk.compiler))(tree)
+        return dkms_tree.make_evaluator(disk, self.roots.toolkit(disk.compiler))(tree)
 
     def build(
         self, kernel: AvailableKernel | KernelDisk, tree: Path, settings: BuildSettings
@@ -167,7 +167,7 @@ class TrialNode:
         base = self.workshop.node_disk(driver, toolkit)
         with ExitStack() as stack:
             self._directory = stack.enter_context(scratch_directory("node"))
-            disks.overlay(base, self.directory / "node.qcow2")
+            disks.make_overlay(base, self.directory / "node.qcow2")
             self._make_payload()
             self._stack = stack.pop_all()
         return self

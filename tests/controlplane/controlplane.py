@@ -64,7 +64,7 @@ class _Running:
 
     @property
     def last_words(self) -> str:
-        return process.tail(self.log.read_text(errors="replace"))
+        return process.last_lines_of(self.log.read_text(errors="replace"))
 
     def stop(self) -> None:
         with suppress(ProcessLookupError):

@@ -20,7 +20,7 @@ import pytest
 from nodeside import log
 from nodeside.device_agent import agent as loop
 from nodeside.device_agent import finder
-from nodeside.device_agent.agent import Kubelet, run
+from nodeside.device_agent.agent import Kubelet, run_agent
 from nodeside.device_agent.feature_sinks import Sinks
 from nodeside.device_agent.finder import News
 from nodeside.spec.document import load
@@ -53,7 +53,7 @@ def agent_thread(
     where = Kubelet(kubelet, pod_resources or kubelet / "kubelet.sock")
     options = {"sinks": Sinks.of("edu", None, None, ""), "state": host.root / "state"} | options
     thread = threading.Thread(
-        target=run,
+        target=run_agent,
         args=(load(host.root / "driver.yaml"), host, where),
         kwargs={**options, "news": news},
         name="agent",

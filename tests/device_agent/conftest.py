@@ -27,4 +27,4 @@ def dra_kubelets() -> Iterator[DraKubelet]:
 @pytest.fixture
 def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that is not to begin cannot: it would not end in the thread of a test."""
-    monkeypatch.setattr("nodeside.device_agent.agent.run", None)
+    monkeypatch.setattr("nodeside.device_agent.agent.run_agent", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeside.device_agent.allocation import DeviceUnhealthy, UnknownDevice, given, preferred
+from nodeside.device_agent.allocation import DeviceUnhealthy, UnknownDevice, make_given, prefer_ids
 from nodeside.device_agent.inventory import Inventory, Offered
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.spec.devices import Give
@@ -24,7 +24,9 @@ def offered(*devices: FoundDevice, shares: int = 1) -> dict[str, Offered]:
 
 
 def test_a_container_gets_the_nodes_and_the_names_of_its_devices_in_order() -> None:
-    found = given(Give(environment=VARIABLES), offered(device("a2"), device("a10")), ["a10", "a2"])
+    found = make_given(
+        Give(environment=VARIABLES), offered(device("a2"), device("a10")), ["a10", "a2"]
+    )
     assert found.nodes == ("/dev/a2", "/dev/control", "/dev/a10")
     assert found.environment == {
         "IDS": "a2,a10",
@@ -35,14 +37,16 @@ def test_a_container_gets_the_nodes_and_the_names_of_its_devices_in_order() -> N
 
 
 def test_two_shares_of_a_device_give_it_once() -> None:
-    found = given(Give(environment=VARIABLES), offered(device("a"), shares=2), ["a::1", "a::0"])
+    found = make_given(
+        Give(environment=VARIABLES), offered(device("a"), shares=2), ["a::1", "a::0"]
+    )
     assert found.environment["IDS"] == "a"
     assert found.nodes == ("/dev/a", "/dev/control")
 
 
 def test_units_without_an_address_leave_its_variable_empty() -> None:
     units = offered(*(FoundDevice(str(number)) for number in (3, 17)))
-    assert given(Give(environment=VARIABLES), units, ["17", "3"]).environment == {
+    assert make_given(Give(environment=VARIABLES), units, ["17", "3"]).environment == {
         "IDS": "3,17",
         "BDF": "",
         "NODES": "<>",
@@ -53,12 +57,12 @@ def test_units_without_an_address_leave_its_variable_empty() -> None:
 @pytest.mark.parametrize("wrong", ["b", "", "a::0", "a" * 10000])
 def test_a_device_that_is_not_listed_is_not_given(wrong: str) -> None:
     with pytest.raises(UnknownDevice, match="there is no device"):
-        given(Give(), offered(device("a")), ["a", wrong])
+        make_given(Give(), offered(device("a")), ["a", wrong])
 
 
 def test_a_device_that_does_not_work_is_not_given_and_it_says_why() -> None:
     with pytest.raises(DeviceUnhealthy, match="a does not work: bound to no driver"):
-        given(Give(), offered(device("a", why="bound to no driver, not to edu")), ["a"])
+        make_given(Give(), offered(device("a", why="bound to no driver, not to edu")), ["a"])
 
 
 def test_devices_come_from_the_smallest_root_that_has_enough() -> None:
@@ -66,11 +70,11 @@ def test_devices_come_from_the_smallest_root_that_has_enough() -> None:
     far = [device(name, numa=1, root="pci0000:80") for name in ("x", "y")]
     all_of = offered(*near, *far)
     ids = list(all_of)
-    assert preferred(all_of, ids, [], 2) == ["x", "y"]
-    assert preferred(all_of, ids, [], 3) == ["a", "b", "c"]
-    assert preferred(all_of, ids, ["c"], 2) == ["c", "a"]
-    assert len(preferred(all_of, ids, [], 4)) == 4
-    assert preferred(all_of, ["b", "y"], [], 2) == ["b", "y"], "no place has enough"
+    assert prefer_ids(all_of, ids, [], 2) == ["x", "y"]
+    assert prefer_ids(all_of, ids, [], 3) == ["a", "b", "c"]
+    assert prefer_ids(all_of, ids, ["c"], 2) == ["c", "a"]
+    assert len(prefer_ids(all_of, ids, [], 4)) == 4
+    assert prefer_ids(all_of, ["b", "y"], [], 2) == ["b", "y"], "no place has enough"
 
 
 def test_devices_of_one_numa_node_are_better_than_those_of_two() -> None:
@@ -79,18 +83,18 @@ def test_devices_of_one_numa_node_are_better_than_those_of_two() -> None:
         device("b", numa=1, root="pci0000:40"),
         device("c", numa=1, root="pci0000:80"),
     )
-    assert preferred(all_of, ["a", "b", "c"], [], 2) == ["b", "c"]
+    assert prefer_ids(all_of, ["a", "b", "c"], [], 2) == ["b", "c"]
 
 
 def test_shares_are_spread_over_devices_and_taken_where_most_are_left() -> None:
     all_of = offered(device("a"), device("b"), shares=3)
-    assert preferred(all_of, ["a::2", "b::0", "b::1"], [], 1) == ["b::0"]
-    assert preferred(all_of, list(all_of), [], 2) == ["a::0", "b::0"]
-    assert preferred(all_of, list(all_of), ["a::0", "a::1"], 3) == ["a::0", "a::1", "b::0"]
+    assert prefer_ids(all_of, ["a::2", "b::0", "b::1"], [], 1) == ["b::0"]
+    assert prefer_ids(all_of, list(all_of), [], 2) == ["a::0", "b::0"]
+    assert prefer_ids(all_of, list(all_of), ["a::0", "a::1"], 3) == ["a::0", "a::1", "b::0"]
 
 
 def test_what_the_kubelet_cannot_have_is_left_out() -> None:
     all_of = offered(device("a"))
-    assert preferred(all_of, ["a", "nothing"], ["nothing"], 3) == ["a"]
-    assert preferred(all_of, [], [], 1) == []
-    assert preferred(all_of, ["a"], [], -1) == []
+    assert prefer_ids(all_of, ["a", "nothing"], ["nothing"], 3) == ["a"]
+    assert prefer_ids(all_of, [], [], 1) == []
+    assert prefer_ids(all_of, ["a"], [], -1) == []

@@ -197,7 +197,7 @@ class One(Sinks):
     def __init__(self, sink: Recorded | None) -> None:
         self.sink = sink
 
-    def chosen(self) -> Recorded | None:
+    def choose_sink(self) -> Recorded | None:
         return self.sink
 
 
@@ -410,11 +410,11 @@ def test_nfd_is_the_one_that_labels_where_it_is_which_is_said_once(
     access = PodAccess.from_environment(variables)
     sinks = Sinks.of("edu", directory, access, variables["NODE_NAME"])
 
-    assert isinstance(sinks.chosen(), NodeLabels)
-    assert isinstance(sinks.chosen(), NodeLabels)
+    assert isinstance(sinks.choose_sink(), NodeLabels)
+    assert isinstance(sinks.choose_sink(), NodeLabels)
     directory.mkdir()
-    assert isinstance(sinks.chosen(), FeatureFile)
-    assert isinstance(sinks.chosen(), FeatureFile)
+    assert isinstance(sinks.choose_sink(), FeatureFile)
+    assert isinstance(sinks.choose_sink(), FeatureFile)
     messages = [record.message for record in caplog.records]
     assert [each for each in messages if "label" in each] == [
         "the device agent labels the node itself",
@@ -432,8 +432,8 @@ def test_without_nfd_and_without_a_token_there_are_no_labels_which_is_said_once(
         (server.credentials / "token").unlink()
     access = PodAccess.from_environment(variables)
     sinks = Sinks.of("edu", tmp_path / "features.d", access, variables.get("NODE_NAME", ""))
-    assert sinks.chosen() is None
-    assert sinks.chosen() is None
+    assert sinks.choose_sink() is None
+    assert sinks.choose_sink() is None
     [record] = warnings(caplog)
     assert record.message.startswith("the node gets no labels: neither")
 

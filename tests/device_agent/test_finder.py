@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.device_agent.finder import Finder, News, _subsystems
+from nodeside.device_agent.finder import Finder, News, _watched_subsystems
 from nodeside.devices.discovery import FoundDevices
 from nodeside.protocol.ready_file import clear_ready
 from nodeside.system.host import Host
@@ -198,4 +198,4 @@ def test_its_threads_end_with_it(host: Host) -> None:
 def test_it_hears_only_of_what_may_concern_the_devices(
     device: dict[str, Any], subsystems: list[str]
 ) -> None:
-    assert list(_subsystems(driver(device).spec.devices)) == subsystems
+    assert list(_watched_subsystems(driver(device).spec.devices)) == subsystems

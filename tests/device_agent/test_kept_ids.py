@@ -85,7 +85,7 @@ def test_a_broken_file_is_said_and_made_anew(
     seen(tmp_path, *PORTS[1:])
 
     assert said == ["the ids of devices are given anew"]
-    assert kept(tmp_path).read().known == {PORTS[1]: "00:06.0", PORTS[2]: "00:06.0-2"}
+    assert kept(tmp_path).read().known_ids == {PORTS[1]: "00:06.0", PORTS[2]: "00:06.0-2"}
 
 
 def test_two_devices_never_have_one_id_though_a_file_says_so(tmp_path: Path) -> None:
@@ -122,10 +122,14 @@ def test_of_too_many_those_that_were_seen_last_are_kept(tmp_path: Path) -> None:
         ids.of(paths)
         ours.write(ids)
 
-    again = kept(tmp_path).read().known
+    again = kept(tmp_path).read().known_ids
 
-    assert {path: ids.known[path] for path in there}.items() <= again.items() <= ids.known.items()
-    assert len(again) < len(ids.known)
+    assert (
+        {path: ids.known_ids[path] for path in there}.items()
+        <= again.items()
+        <= ids.known_ids.items()
+    )
+    assert len(again) < len(ids.known_ids)
 
 
 def test_without_a_directory_nothing_is_kept() -> None:
@@ -133,4 +137,4 @@ def test_without_a_directory_nothing_is_kept() -> None:
     ids = ours.read()
     ids.of(PORTS)
     ours.write(ids)
-    assert kept(None).read().known == {}
+    assert kept(None).read().known_ids == {}

@@ -13,7 +13,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodeside.device_agent.inventory import Known, Offered, Sight
-from nodeside.device_agent.metrics import Exposition, number, serving
+from nodeside.device_agent.metrics import Exposition, parse_number, serve_metrics
 from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
 from nodeside.devices.discovery import FoundDevice
 from nodeside.protocol.ready_file import ready_path
@@ -158,14 +158,14 @@ def test_a_kubelet_that_does_not_answer_costs_nothing_else(tmp_path: Path) -> No
     ],
 )
 def test_what_is_no_finite_number_is_no_sample(text: str, value: float | None) -> None:
-    assert number(text) == value
+    assert parse_number(text) == value
 
 
 def test_it_is_served_under_one_path(tmp_path: Path) -> None:
     def exposition() -> Exposition:
         return Exposition(driver(EDU), Host(tmp_path), [sight(WORKS)], dict)
 
-    with serving(0, exposition, host="127.0.0.1") as port:
+    with serve_metrics(0, exposition, host="127.0.0.1") as port:
         address = f"http://127.0.0.1:{port}"
         answer = requests.get(f"{address}/metrics", timeout=LONG)
         assert "nodeside_device_healthy" in samples(answer.text)

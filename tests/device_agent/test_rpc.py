@@ -19,7 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeside.device_agent import connections, messages, rpc
-from nodeside.device_agent.rpc import CallFailed, Feed, PreconditionFailed, RpcServer, Unary, call
+from nodeside.device_agent.rpc import (
+    CallFailed,
+    Feed,
+    PreconditionFailed,
+    RpcServer,
+    Unary,
+    call_method,
+)
 from tests.console import until
 from tests.device_agent.agent_process import kubelet_directory
 from tests.patience import patience
@@ -63,7 +70,7 @@ class Service:
     def call(self, *ids: str, method: str = METHOD, **more: Any) -> Any:
         request = REQUEST()
         request.container_requests.add(devices_ids=ids)
-        return call(self.path, method, request, ANSWER, **{"timeout": LONG} | more)
+        return call_method(self.path, method, request, ANSWER, **{"timeout": LONG} | more)
 
     def works(self) -> bool:
         return len(self.call("a").container_responses) == 1
@@ -152,7 +159,7 @@ def test_a_peer_that_is_not_there_is_said(directory: Path, kind: str) -> None:
         with closing(socket.socket(socket.AF_UNIX)) as left:
             left.bind(str(path))
     with pytest.raises(CallFailed, match=r"^cannot connect: "):
-        call(path, METHOD, REQUEST(), ANSWER, timeout=LONG)
+        call_method(path, METHOD, REQUEST(), ANSWER, timeout=LONG)
 
 
 @pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100_000])
@@ -170,7 +177,7 @@ def test_a_peer_that_speaks_something_else_is_said(directory: Path, says: bytes)
 
         threading.Thread(target=speak, daemon=True).start()
         with pytest.raises(CallFailed, match=r"^the connection failed: "):
-            call(path, METHOD, REQUEST(), ANSWER, timeout=LONG)
+            call_method(path, METHOD, REQUEST(), ANSWER, timeout=LONG)
 
 
 def test_a_peer_that_says_nothing_is_said(directory: Path) -> None:
@@ -179,7 +186,7 @@ def test_a_peer_that_says_nothing_is_said(directory: Path) -> None:
         mute.bind(str(path))
         mute.listen()
         with pytest.raises(CallFailed, match=r"^no answer within 0\.2 s$"):
-            call(path, METHOD, REQUEST(), ANSWER, timeout=0.2)
+            call_method(path, METHOD, REQUEST(), ANSWER, timeout=0.2)
 
 
 def test_a_socket_that_cannot_be_made_is_an_error(service: Service, directory: Path) -> None:
@@ -442,7 +449,7 @@ def test_a_server_that_stops_ends_its_streams_and_starts_again(
 def starved() -> Iterator[None]:
     """The thread of the loop gets no time, as in a process that was stopped."""
     held = threading.Event()
-    rpc._loop().call_soon_threadsafe(held.wait, LONG)
+    rpc._event_loop().call_soon_threadsafe(held.wait, LONG)
     try:
         yield
     finally:
@@ -467,12 +474,12 @@ ENDS = """
 import sys, threading
 from pathlib import Path
 from nodeside.device_agent.messages import Empty
-from nodeside.device_agent.rpc import CallFailed, RpcServer, Unary, call
+from nodeside.device_agent.rpc import CallFailed, RpcServer, Unary, call_method
 
 server = RpcServer({"t.T": {"Hold": Unary(lambda _: threading.Event().wait(), Empty)}})
 server.start(Path(sys.argv[1]))
 try:
-    call(Path(sys.argv[1]), "/t.T/Hold", Empty(), Empty, timeout=0.2)
+    call_method(Path(sys.argv[1]), "/t.T/Hold", Empty(), Empty, timeout=0.2)
 except CallFailed:
     server.stop()
     print("the end")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.device_agent.allocation import Given, given
+from nodeside.device_agent.allocation import Given, make_given
 from nodeside.device_agent.inventory import Inventory
 from nodeside.devices import discovery
 from nodeside.devices.discovery import FoundDevices
@@ -107,7 +107,7 @@ def container(found: FoundDevices) -> Given:
     """What a container gets that asked for all of them."""
     inventory = Inventory(ENTRY.resource, ENTRY.shares)
     inventory.update(found, 0.0)
-    return given(ENTRY.give, inventory.known.offered, ids(found))
+    return make_given(ENTRY.give, inventory.known.offered, ids(found))
 
 
 both = pytest.mark.parametrize(("add", "name"), [(opae, "intel-fpga-port"), (dfl, "dfl-port")])

@@ -13,7 +13,7 @@ import pytest
 import nodeside
 from cluster.model.snapshot import Settings
 from cluster.options.devices.agent_manifests import device_agent
-from nodeside.device_agent.allocation import Given, given
+from nodeside.device_agent.allocation import Given, make_given
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
 from nodeside.spec import Driver, load
@@ -65,7 +65,7 @@ def test_units_that_are_counted_are_named_by_their_numbers() -> None:
         name: Offered(name, FoundDevice(name)) for name in map(str, range(device.discover.count))
     }
     assert len(offered) == 40
-    assert given(device.give, offered, ["17", "3"]) == Given((), {"ACCELERATOR_UNITS": "3,17"})
+    assert make_given(device.give, offered, ["17", "3"]) == Given((), {"ACCELERATOR_UNITS": "3,17"})
 
 
 def test_the_daemon_set_is_what_the_controller_would_make() -> None:

@@ -23,7 +23,7 @@ from nodeside.trial.cache import digest_of
 from nodeside.trial.debian.archive import Archive, proxy_environment
 from nodeside.trial.host.container import OWN_PROCESSES
 from nodeside.trial.machine.guest import syscalls as sc
-from nodeside.trial.machine.guest.container import bind, mount_devices
+from nodeside.trial.machine.guest.container import bind_mount, mount_devices
 from nodeside.trial.workshop import Workshop
 from tests.costs.cold import building
 from tests.patience import patience
@@ -130,7 +130,7 @@ def entering(root: Path, binds: Mapping[Path, str]) -> Callable[[], None]:
         sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
         sc.mount(str(root), str(root), flags=sc.MS_BIND | sc.MS_REC)
         sc.mount("proc", f"{root}/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
-        bind("/sys", f"{root}/sys", "")
+        bind_mount("/sys", f"{root}/sys", "")
         mount_devices(root)
         for source, target in binds.items():
             _bind(source, root / target.lstrip("/"))
@@ -142,7 +142,7 @@ def entering(root: Path, binds: Mapping[Path, str]) -> Callable[[], None]:
 
 def _bind(source: Path, target: Path) -> None:
     if source.is_dir():
-        bind(str(source), str(target), "")
+        bind_mount(str(source), str(target), "")
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     target.touch()

@@ -161,7 +161,7 @@ def unpacked_size(root: Path) -> int:
 @contextmanager
 def engine(cache: TrialCache) -> Iterator[Engine]:
     """One process has it at a time."""
-    with cache.locked("images", "engine"):
+    with cache.hold_lock("images", "engine"):
         directory = cache.path("images", "engine")
         directory.mkdir(parents=True, exist_ok=True)
         cache.require_space(_NEEDS_MIB, "building the images")

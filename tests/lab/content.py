@@ -158,7 +158,7 @@ def _pull(
             platform = ("--platform", f"linux/{architecture.name}")
             pull = ("images", "pull", "--hosts-dir", hosts.parents[1], *platform, image)
             process.run([*ctr, *pull], timeout=_PULL)
-    disks.ext4(tree, directory / "images.ext4", label="images", free_mib=_FREE_MIB)
+    disks.make_ext4(tree, directory / "images.ext4", label="images", free_mib=_FREE_MIB)
     shutil.rmtree(tree)
 
 
@@ -191,6 +191,6 @@ def _await_answer(words: Sequence[str | Path], child: process.Child, log: Path) 
     deadline = time.monotonic() + _START
     while process.run(words, timeout=_START, check=False).exit_code != 0:
         if child.poll() is not None or time.monotonic() > deadline:
-            said = process.tail(log.read_text(errors="replace"))
+            said = process.last_lines_of(log.read_text(errors="replace"))
             raise DeadlinePassed(f"containerd of this host did not start\n{said}")
         time.sleep(_LOOK)

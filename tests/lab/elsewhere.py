@@ -110,7 +110,7 @@ def _served(child: process.Child, log: Path) -> str:
         if found := re.search(r"Starting to serve on (\S+)", said):
             return f"http://{found[1]}"
         if child.poll() is not None or time.monotonic() > deadline:
-            raise DeadlinePassed(f"kubectl proxy does not serve: {process.tail(said)}")
+            raise DeadlinePassed(f"kubectl proxy does not serve: {process.last_lines_of(said)}")
         time.sleep(_LOOK)
 
 

@@ -41,7 +41,7 @@ def make_disk(workshop: Workshop, programs: Mapping[str, Path]) -> Path:
         tree = directory / "tree"
         process.run(["cp", "-al", root, tree], timeout=300)
         _settle(tree, programs)
-        disks.ext4(tree, directory / "node.ext4", label="node", free_mib=_FREE_MIB)
+        disks.make_ext4(tree, directory / "node.ext4", label="node", free_mib=_FREE_MIB)
         shutil.rmtree(tree)
 
     return workshop.cache.make("kubelets", name, fill, needs_mib=2048) / "node.ext4"

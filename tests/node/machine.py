@@ -90,8 +90,8 @@ class Computer:
     _machine: Machine | None = None
 
     def __post_init__(self, disk: Path, images: Path) -> None:
-        disks.overlay(disk, self.directory / "node.qcow2")
-        disks.overlay(images, self.directory / "images.qcow2")
+        disks.make_overlay(disk, self.directory / "node.qcow2")
+        disks.make_overlay(images, self.directory / "images.qcow2")
 
     @property
     def machine(self) -> Machine:
@@ -124,7 +124,7 @@ class Computer:
             _APPEND,
             more=(
                 *self.cable.words,
-                *qemu.drive(self.directory / "images.qcow2", "images"),
+                *qemu.drive_arguments(self.directory / "images.qcow2", "images"),
                 *("-qmp", f"unix:{self._qmp},server=on,wait=off"),
             ),
             descriptors=(self.cable.descriptor,),
@@ -204,6 +204,6 @@ def _payload(directory: Path, settings: Mapping[str, str], workshop: Workshop) -
         path = tree / "settings" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    disks.ext4(tree, image, label="payload")
+    disks.make_ext4(tree, image, label="payload")
     shutil.rmtree(tree)
     return image

@@ -25,7 +25,7 @@ from nodeside.spec import (
 from nodeside.spec.cli import spec
 from nodeside.spec.document import read_text
 from nodeside.spec.model import DriverSpec
-from nodeside.spec.reference import EXAMPLE, SMALLEST, WRONG, mistakes
+from nodeside.spec.reference import EXAMPLE, SMALLEST, WRONG, mistake_examples
 from nodeside.spec.schema import Field, ListOf, Pattern, Section, shape_of
 from tests.spec.documents import document
 
@@ -131,8 +131,8 @@ def test_the_example_has_every_field_there_is() -> None:
 
 def test_the_small_example_and_the_mistakes_of_the_page_are_real() -> None:
     assert read_text(SMALLEST).spec.version == "1.2.0"
-    assert mistakes().count("\n") == 2
-    assert 'got 1.10; write "1.10"' in mistakes()
+    assert mistake_examples().count("\n") == 2
+    assert 'got 1.10; write "1.10"' in mistake_examples()
     assert WRONG.count("\n") > 10
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from nodeside.protocol.build_records import FailureKind
 from nodeside.system import process
-from nodeside.toolkit_sidecar.collect import collect, find_modules
+from nodeside.toolkit_sidecar.collect import collect_modules, find_modules
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
 from tests.toolkit_sidecar.faketoolkit import LONG
@@ -37,7 +37,7 @@ def test_a_wanted_module_that_lies_twice_in_the_tree_is_taken_once(tmp_path: Pat
     newest = module(tree / "a/extra.ko", "extra", mtime=2)
     module(tree / "b/extra.ko", "extra")
     recipe = announcing(tree, Product(Path("main.ko"), "main", False))
-    found = collect(recipe, [tree], tmp_path, ("main", "extra"), proceed)
+    found = collect_modules(recipe, [tree], tmp_path, ("main", "extra"), proceed)
     assert [item.file for item in found.modules] == ["modules/main.ko", "modules/extra.ko"]
     assert f"the build produced extra.ko more than once; using {newest}" in found.notes
 
@@ -49,7 +49,7 @@ def test_a_wanted_module_that_is_announced_under_another_name_is_taken_once(
     module(tree / "core.ko", "straw")
     module(tree / "old/straw.ko", "straw")
     recipe = announcing(tree, Product(Path("core.ko"), "straw", False))
-    (found,) = collect(recipe, [tree], tmp_path, ("straw",), proceed).modules
+    (found,) = collect_modules(recipe, [tree], tmp_path, ("straw",), proceed).modules
     assert (found.file, found.built_as) == ("modules/straw.ko", "core")
 
 
@@ -63,7 +63,7 @@ def test_two_modules_that_dkms_conf_gives_one_name_are_a_fault_of_the_source(
     with pytest.raises(
         BuildFailed, match=r"gives two modules the name x: main.ko and extra.ko"
     ) as e:
-        collect(announcing(tree, *two), [tree], tmp_path, (), proceed)
+        collect_modules(announcing(tree, *two), [tree], tmp_path, (), proceed)
     assert e.value.kind is FailureKind.BAD_SOURCE
 
 
@@ -71,7 +71,7 @@ def test_a_module_that_dkms_conf_announces_twice_is_taken_once(tmp_path: Path) -
     tree = tmp_path / "build"
     module(tree / "main.ko", "main")
     product = Product(Path("main.ko"), "main", False)
-    found = collect(announcing(tree, product, product), [tree], tmp_path, (), proceed)
+    found = collect_modules(announcing(tree, product, product), [tree], tmp_path, (), proceed)
     assert [item.name for item in found.modules] == ["main"]
 
 
@@ -107,7 +107,9 @@ def test_a_file_full_of_names_has_none_and_takes_no_memory(tmp_path: Path) -> No
     file.write_bytes(b"".join(b"\0name=%060d\0" % number for number in range(200_000)))
 
     tracemalloc.start()
-    (found,) = collect(announcing(file.parent), [file.parent], tmp_path, (), proceed).modules
+    (found,) = collect_modules(
+        announcing(file.parent), [file.parent], tmp_path, (), proceed
+    ).modules
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
@@ -125,5 +127,5 @@ def test_the_disk_and_the_deadline_are_checked_while_modules_are_copied(tmp_path
             raise BuildFailed(FailureKind.DISK_FULL, "no space left")
 
     with pytest.raises(BuildFailed, match="no space left"):
-        collect(announcing(tree), [tree], tmp_path, (), end_at_8_mib)
+        collect_modules(announcing(tree), [tree], tmp_path, (), end_at_8_mib)
     assert sum(copy.stat().st_size for copy in (tmp_path / "modules").iterdir()) < 16 << 20

@@ -8,7 +8,7 @@ import pytest
 
 from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.toolkit_sidecar.dkms import DkmsPlan, interpret, padded
+from nodeside.toolkit_sidecar.dkms import DkmsPlan, make_plan, pad_version
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
@@ -21,7 +21,7 @@ def plan(**variables: str | dict[int, str]) -> DkmsPlan:
     """The plan for the given variables; names and a module are there unless given."""
     default = {"PACKAGE_NAME": "straw", "PACKAGE_VERSION": "1.0", "BUILT_MODULE_NAME": "straw"}
     values = {**default, **variables}
-    return interpret(
+    return make_plan(
         Values({k: {0: v} if isinstance(v, str) else v for k, v in values.items()}), KERNEL, HEADERS
     )
 
@@ -130,7 +130,9 @@ def test_what_is_ignored_is_said() -> None:
 
 
 def test_versions_compare_as_numbers() -> None:
-    assert padded("6.1.0-9") < padded("6.1.0-10") < padded("6.12") < padded("10.0")
+    assert (
+        pad_version("6.1.0-9") < pad_version("6.1.0-10") < pad_version("6.12") < pad_version("10.0")
+    )
 
 
 CONF = """

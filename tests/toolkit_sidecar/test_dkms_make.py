@@ -19,7 +19,7 @@ from nodeside.system import process
 from nodeside.toolkit_sidecar import dkms_conf
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import BuildWatch
-from nodeside.toolkit_sidecar.dkms import interpret, make_command
+from nodeside.toolkit_sidecar.dkms import make_command, make_plan
 from nodeside.toolkit_sidecar.headers import Headers
 from nodeside.toolkit_sidecar.recipe import Workplace
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, DIGEST, KERNEL, LONG
@@ -84,7 +84,7 @@ def workplace(directory: Path) -> Workplace:
     make.parent.mkdir()
     make.write_text('#!/bin/sh\necho "$*" >>"$SAID"\n')
     make.chmod(0o755)
-    path = f"{make.parent}:{process.environment()['PATH']}"
+    path = f"{make.parent}:{process.make_environment()['PATH']}"
     env = {"PATH": path, "SAID": str(directory / "said")}
     settings = BuildSettings(BuildKind.DKMS, ("straw",))
     request = BuildRequest("1", "straw", "1.0", KERNEL, BOOT_ID, DIGEST, settings, LONG)
@@ -107,6 +107,6 @@ def run(place: Workplace, line: str) -> list[str]:
             log=log,
             watch=BuildWatch(seconds=LONG, request=conf, disk=place.out),
         )
-    command = make_command(interpret(values, KERNEL, HEADERS), place, here)
+    command = make_command(make_plan(values, KERNEL, HEADERS), place, here)
     process.run(["bash", "-c", command], timeout=LONG, env=place.env, cwd=here)
     return (place.out / "said").read_text().splitlines()

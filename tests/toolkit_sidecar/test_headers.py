@@ -28,8 +28,8 @@ def test_headers_of_this_kernel_are_found(toolkit: FakeToolkit) -> None:
     found = headers.find_headers(toolkit.root, KERNEL)
     assert found.directory == toolkit.root / f"usr/src/linux-headers-{KERNEL.release}"
     assert (found.release, found.version) == (KERNEL.release, KERNEL.version)
-    assert found.enabled("CONFIG_I2C")
-    assert not found.enabled("CONFIG_HWMON")
+    assert found.is_enabled("CONFIG_I2C")
+    assert not found.is_enabled("CONFIG_HWMON")
 
 
 def test_the_build_link_of_the_kernel_comes_first(toolkit: FakeToolkit) -> None:
@@ -98,5 +98,5 @@ def test_headers_that_were_never_prepared_are_refused(toolkit: FakeToolkit) -> N
 
 @given(st.text())
 def test_no_configuration_breaks_the_reader(text: str) -> None:
-    headers.settings(text)
-    headers.defines(text)
+    headers.read_settings(text)
+    headers.read_defines(text)

@@ -226,7 +226,9 @@ def test_a_worker_that_builds_could_open_begins_none(
     monkeypatch.setattr(sidecar, "kill_others", lambda _: descendants.KillResult(0, frozenset()))
     failed = BuildFailed(FailureKind.COMPILE, "make failed")
     monkeypatch.setattr(
-        builder, "answer", lambda request, *_, **__: builder.refusal(request.id, BOOT_ID, failed)
+        builder,
+        "answer_request",
+        lambda request, *_, **__: builder.refusal_result(request.id, BOOT_ID, failed),
     )
     request = toolkit.request()
     worker = sidecar.Sidecar(toolkit.shared, Host(toolkit.root), lambda *_: None)

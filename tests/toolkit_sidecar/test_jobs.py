@@ -13,13 +13,13 @@ from nodeside.toolkit_sidecar.jobs import (
     MEMORY_PER_JOB,
     CgroupLimits,
     cgroup_paths,
+    cgroups_upwards,
     count_jobs,
     count_tasks,
-    jobs,
+    jobs_within,
     memory_limit,
     parse_v1,
     parse_v2,
-    upwards,
 )
 
 
@@ -46,7 +46,7 @@ from nodeside.toolkit_sidecar.jobs import (
 def test_the_tightest_limit_decides(
     affinity: int, limits: list[CgroupLimits], expected: int
 ) -> None:
-    assert jobs(affinity, limits) == expected
+    assert jobs_within(affinity, limits) == expected
 
 
 def test_cgroup_v2_files_are_read() -> None:
@@ -64,7 +64,7 @@ def test_cgroup_v1_files_are_read() -> None:
 
 @given(st.dictionaries(st.sampled_from(["cpu.max", "memory.max", "memory.high"]), st.text()))
 def test_no_text_breaks_the_reader(files: dict[str, str]) -> None:
-    assert jobs(4, [parse_v2(files), parse_v1(files)]) >= 1
+    assert jobs_within(4, [parse_v2(files), parse_v1(files)]) >= 1
 
 
 def test_the_limit_of_memory_is_the_tightest_and_not_what_the_node_has(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_processes_of_the_container_are_counted(
 @given(st.text())
 def test_no_cgroup_path_leads_out_of_the_mount(text: str) -> None:
     for path in cgroup_paths(text).values():
-        for directory in upwards(Path("/sys/fs/cgroup"), path):
+        for directory in cgroups_upwards(Path("/sys/fs/cgroup"), path):
             assert Path(os.path.normpath(directory)).is_relative_to("/sys/fs/cgroup")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.protocol.build_records import FailureKind
-from nodeside.toolkit_sidecar.memory import kills, lives
+from nodeside.toolkit_sidecar.memory import count_kills, lives_for
 from tests.toolkit_sidecar.faketoolkit import FakeToolkit, SidecarProcess, until
 
 SLEEPER = 'echo "$PPID" >$HOME/pid; sleep 1000\n'
@@ -71,7 +71,7 @@ def test_a_step_of_which_the_kernel_killed_a_process_is_repeated_and_then_named(
     assert result.failure is FailureKind.OUT_OF_MEMORY
     assert result.message.startswith("out of memory: the OOM killer killed a process of the build")
     assert "make" in result.command
-    assert (limited.shared.root / "runs").read_text() == "x\n" * lives(1)
+    assert (limited.shared.root / "runs").read_text() == "x\n" * lives_for(1)
 
 
 def test_a_build_for_which_half_the_jobs_need_little_enough_succeeds(limited: FakeToolkit) -> None:
@@ -93,14 +93,14 @@ def test_an_error_of_the_compiler_is_no_lack_of_memory(limited: FakeToolkit) -> 
 def test_a_build_gets_half_the_jobs_each_time_and_a_single_one_twice(
     jobs: int, expected: int
 ) -> None:
-    assert lives(jobs) == expected
+    assert lives_for(jobs) == expected
 
 
 def test_kills_are_counted_in_both_versions_of_cgroups(tmp_path: Path) -> None:
-    assert kills(tmp_path) == 0
+    assert count_kills(tmp_path) == 0
     old = tmp_path / "sys/fs/cgroup/memory/memory.oom_control"
     old.parent.mkdir(parents=True)
     old.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    assert kills(tmp_path) == 2
+    assert count_kills(tmp_path) == 2
     (tmp_path / "sys/fs/cgroup/memory.events").write_text("oom 9\noom_kill 5\noom_group_kill 1\n")
-    assert kills(tmp_path) == 5
+    assert count_kills(tmp_path) == 5

@@ -10,7 +10,7 @@ from nodeside.errors import NodesideError, NoSpace, SystemRefused
 from nodeside.protocol.build_records import BuildResult, FailureKind
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system.host import Host
-from nodeside.toolkit_sidecar.builder import refusal
+from nodeside.toolkit_sidecar.builder import refusal_result
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.sidecar import Sidecar
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, FakeToolkit
@@ -38,7 +38,7 @@ class Disk:
 def answer(toolkit: FakeToolkit) -> BuildResult:
     request = toolkit.request()
     (toolkit.shared.out_dir(request.id) / "build").mkdir(parents=True)
-    return refusal(request.id, BOOT_ID, BuildFailed(FailureKind.COMPILE, "make failed"))
+    return refusal_result(request.id, BOOT_ID, BuildFailed(FailureKind.COMPILE, "make failed"))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_an_answer_is_kept_while_the_disk_refuses_it_which_is_said_once(
     error: NodesideError,
 ) -> None:
     disk = Disk(monkeypatch, [error] * 9)
-    sidecar(toolkit, disk)._publish(answer)
+    sidecar(toolkit, disk)._publish_result(answer)
     assert toolkit.shared.result(answer.request, BOOT_ID) == answer
     assert disk.pauses == [0.5, 1, 2, 4, 8, 16, 16, 16]
     assert warnings == ["cannot publish the result; retrying until it succeeds"]
@@ -74,7 +74,7 @@ def test_a_full_disk_gets_the_files_of_the_build_and_is_then_asked_at_once(
     warnings: list[str],
 ) -> None:
     disk = Disk(monkeypatch, [ERROR])
-    sidecar(toolkit, disk)._publish(answer)
+    sidecar(toolkit, disk)._publish_result(answer)
     assert toolkit.shared.result(answer.request, BOOT_ID) == answer
     assert not (toolkit.shared.out_dir(answer.request) / "build").exists()
     assert (disk.pauses, warnings) == ([], [])
@@ -85,7 +85,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_given_up(
 ) -> None:
     disk = Disk(monkeypatch, [ERROR] * 1000)
     gone = replace(answer, request="abababababab-9")
-    sidecar(toolkit, disk)._publish(gone)
+    sidecar(toolkit, disk)._publish_result(gone)
     assert disk.pauses == [0.5]
 
 
@@ -95,5 +95,5 @@ def test_a_directory_in_the_place_of_the_log_is_removed_when_the_disk_is_full(
     log = toolkit.shared.build_log(answer.request)
     (log / "directory").mkdir(parents=True)
     full = replace(answer, failure=FailureKind.DISK_FULL)
-    sidecar(toolkit, Disk(monkeypatch, []))._publish(full)
+    sidecar(toolkit, Disk(monkeypatch, []))._publish_result(full)
     assert not log.exists()

@@ -14,14 +14,14 @@ from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.system import process
 from nodeside.toolkit_sidecar.compiler import (
     Compiler,
-    ask,
+    ask_compiler,
     chosen_by_driver,
-    compare,
+    compare_compilers,
     kernels_compiler,
     major_version,
 )
 from nodeside.toolkit_sidecar.headers import read_headers
-from nodeside.toolkit_sidecar.toolchain import Bench, inspect
+from nodeside.toolkit_sidecar.toolchain import Bench, inspect_toolchain
 from tests.toolkit_sidecar.faketoolkit import CONFIG, KERNEL, LONG, FakeToolkit
 
 GCC_13 = '#!/bin/bash\ncase $1 in -dumpversion) echo 13 ;; *) echo "gcc (Debian) 13.2.0" ;; esac\n'
@@ -32,11 +32,13 @@ def gcc(major: int) -> Compiler:
 
 
 def test_compilers_compare_by_family_and_major() -> None:
-    assert compare(gcc(12), gcc(12)) == ""
-    assert compare(gcc(12), gcc(13)) == "gcc 12 compiled the kernel, gcc here is version 13"
-    assert compare(gcc(0), gcc(13)) == ""
+    assert compare_compilers(gcc(12), gcc(12)) == ""
+    assert (
+        compare_compilers(gcc(12), gcc(13)) == "gcc 12 compiled the kernel, gcc here is version 13"
+    )
+    assert compare_compilers(gcc(0), gcc(13)) == ""
     clang = Compiler("clang", "clang 14", "clang", 14)
-    assert compare(clang, gcc(12)) == "clang compiled the kernel, gcc is gcc"
+    assert compare_compilers(clang, gcc(12)) == "clang compiled the kernel, gcc is gcc"
 
 
 def test_the_kernels_compiler_is_in_its_configuration(toolkit: FakeToolkit) -> None:
@@ -61,7 +63,7 @@ def test_an_endless_version_of_a_compiler_is_clipped(tmp_path: Path) -> None:
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\nhead -c 30000000 /dev/zero | tr '\\0' '('\n")
     compiler.chmod(0o755)
-    assert len(ask(str(compiler)).text) == 500
+    assert len(ask_compiler(str(compiler)).text) == 500
 
 
 def test_another_major_version_is_refused_with_what_is_there(toolkit: FakeToolkit) -> None:
@@ -132,7 +134,9 @@ def test_the_check_for_noexec_writes_through_no_link(toolkit: FakeToolkit, tmp_p
     place.mkdir()
     (place / ".tmp-noexec-probe").symlink_to(precious)
 
-    findings = inspect(Bench(toolkit.root, KERNEL, BuildSettings(BuildKind.KBUILD, ()), place))
+    findings = inspect_toolchain(
+        Bench(toolkit.root, KERNEL, BuildSettings(BuildKind.KBUILD, ()), place)
+    )
 
     assert [finding.ok for finding in findings if finding.check == "exec"] == [True]
     assert precious.read_text() == "precious"

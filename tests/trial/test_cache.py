@@ -124,7 +124,7 @@ def test_a_thing_that_another_trial_never_ends_to_make_is_named(
     monkeypatch.setattr(trial_cache, "_MAKING", 0.0)
     with (
         TrialCache(tmp_path / "cache") as cache,
-        cache.locked("kernels", "a"),
+        cache.hold_lock("kernels", "a"),
         pytest.raises(TrialError, match="another trial has been making kernels/a for") as caught,
     ):
         cache.make("kernels", "a", write(""))

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from nodeside.errors import NodesideError
 from nodeside.trial import emulation
 from nodeside.trial.cache import default_directory
-from nodeside.trial.cli import _split, trial
+from nodeside.trial.cli import _split_commands, trial
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine.qemu import device_names
 from nodeside.trial.progress import Progress
@@ -79,7 +79,7 @@ def test_an_architecture_that_no_machine_has_is_refused_with_those_there_are() -
 def test_a_missing_qemu_is_said_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulation, "runs", lambda _: True)
+    monkeypatch.setattr(emulation, "runs_here", lambda _: True)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     error = fails("examples/edu", "--arch", "arm64")
@@ -121,7 +121,7 @@ def test_a_device_is_known_by_its_model() -> None:
 def test_a_command_with_what_only_a_shell_understands_goes_to_one(
     line: str, argv: tuple[str, ...]
 ) -> None:
-    assert _split(click.Context(trial), trial.params[0], [line]) == [argv]
+    assert _split_commands(click.Context(trial), trial.params[0], [line]) == [argv]
 
 
 @pytest.mark.usefixtures("cache")

@@ -12,7 +12,7 @@ from nodeside.errors import ExitCode
 from nodeside.system import process
 from nodeside.trial import emulation
 from nodeside.trial.architecture import AMD64, ARM64
-from nodeside.trial.emulation import exit_program, explain, require_emulation
+from nodeside.trial.emulation import exit_program, explain_failure, require_emulation
 from nodeside.trial.errors import TrialError
 
 ENTRY = "enabled\ninterpreter /usr/libexec/qemu-binfmt/aarch64-binfmt-P\nflags: {}\noffset 0\n"
@@ -26,7 +26,7 @@ def entries(tmp_path: Path, entry: str = "") -> Path:
 
 
 def test_this_hosts_own_programs_take_no_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulation, "runs", lambda _: pytest.fail("nothing is to be tried"))
+    monkeypatch.setattr(emulation, "runs_here", lambda _: pytest.fail("nothing is to be tried"))
 
     require_emulation(AMD64)
 
@@ -34,8 +34,10 @@ def test_this_hosts_own_programs_take_no_emulation(monkeypatch: pytest.MonkeyPat
 def test_without_emulation_it_is_said_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulation, "runs", lambda _: False)
-    monkeypatch.setattr(emulation, "explain", lambda _: explain(ARM64, entries(tmp_path)))
+    monkeypatch.setattr(emulation, "runs_here", lambda _: False)
+    monkeypatch.setattr(
+        emulation, "explain_failure", lambda _: explain_failure(ARM64, entries(tmp_path))
+    )
 
     with pytest.raises(TrialError, match="cannot run programs for arm64") as caught:
         require_emulation(ARM64)
@@ -46,7 +48,7 @@ def test_without_emulation_it_is_said_what_is_missing(
 
 
 def test_a_place_without_binfmt_misc_is_said_with_the_mount(tmp_path: Path) -> None:
-    why, hint = explain(ARM64, tmp_path / "nothing")
+    why, hint = explain_failure(ARM64, tmp_path / "nothing")
 
     assert why.startswith("binfmt_misc is not mounted at ")
     assert hint.startswith("mount -t binfmt_misc ")
@@ -65,7 +67,7 @@ def test_a_place_without_binfmt_misc_is_said_with_the_mount(tmp_path: Path) -> N
 def test_an_entry_that_does_not_serve_is_explained(
     tmp_path: Path, entry: str, why: str, hint: str
 ) -> None:
-    found = explain(ARM64, entries(tmp_path, entry))
+    found = explain_failure(ARM64, entries(tmp_path, entry))
 
     assert why in found[0]
     assert hint in found[1]
@@ -84,4 +86,4 @@ def test_what_the_kernel_refuses_to_start_does_not_run(monkeypatch: pytest.Monke
     unknown = replace(ARM64, name="unknown")
     monkeypatch.setitem(emulation._EXIT, "unknown", (65535, b""))
 
-    assert not emulation.runs(unknown)
+    assert not emulation.runs_here(unknown)

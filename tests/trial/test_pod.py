@@ -25,7 +25,7 @@ def test_of_a_long_output_the_end_is_kept() -> None:
     other: Any = None
     options = BootOptions((), commands=(("c",),))
 
-    (said,) = _Pod(other, machine, other, options, Progress(quiet=True))._consume(ready=False)
+    (said,) = _Pod(other, machine, other, options, Progress(quiet=True))._run_consumers(ready=False)
 
     assert len(said.output) == 1 << 20
     assert said.output.endswith("xend")
@@ -59,7 +59,9 @@ def test_a_crash_is_a_result_that_names_the_place_of_it() -> None:
     )
     stream = io.StringIO()
 
-    run = _Pod(node, machine, target, BootOptions(()), Progress(stream))._crashed("it was loaded")
+    run = _Pod(node, machine, target, BootOptions(()), Progress(stream))._crash_result(
+        "it was loaded"
+    )
 
     assert (run.crashed, run.exit_code) == (True, ExitCode.LOAD_FAILED)
     assert run.report["message"] == (
@@ -109,4 +111,4 @@ def test_a_driver_that_is_ready_without_its_device_is_told_so(
 ) -> None:
     pod = pod_that_says("0x8086\n0x1237\n0x1234\n0x11e8\n", io.StringIO(), wanted)
 
-    assert len(pod._notes()) == notes
+    assert len(pod._missing_notes()) == notes

@@ -24,7 +24,7 @@ def test_no_password_is_in_the_words_of_sudo(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("NODESIDE_SUITE", "trixie")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(privilege, "_replace", said.extend)
+    monkeypatch.setattr(privilege, "_replace_process", said.extend)
 
     privilege.become_root()
 
@@ -40,7 +40,7 @@ def test_without_a_proxy_sudo_is_asked_for_no_variable(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(privilege, "_replace", said.extend)
+    monkeypatch.setattr(privilege, "_replace_process", said.extend)
 
     privilege.become_root()
 

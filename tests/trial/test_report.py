@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nodeside.trial import result
-from nodeside.trial.pod import _mistakes
+from nodeside.trial.pod import _find_mistakes
 from nodeside.trial.report import read_devices, read_report
 from tests.trial.runs import DEVICES, REPORT, run
 
@@ -64,7 +64,7 @@ def test_a_report_too_deep_to_be_shown_is_not_believed(depth: int) -> None:
 def shown(text: str) -> None:
     report = read_report(text)
     assert report["state"] == "failed"
-    done = run(report=report, mistakes=_mistakes(report))
+    done = run(report=report, mistakes=_find_mistakes(report))
     assert "is not believed" in result.as_table([done])
     assert "is not believed" in result.as_json("x", [done])
 

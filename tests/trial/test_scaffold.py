@@ -39,7 +39,7 @@ def a_module(name: str = "chip", *aliases: str, **parameters: str) -> ModuleFile
 
 def written(draft: Draft, directory: Path, source: str = ".") -> Driver:
     (directory / "drivers" / "chip").mkdir(parents=True, exist_ok=True)
-    texts = scaffold.texts(draft, source, "0.1")
+    texts = scaffold.file_texts(draft, source, "0.1")
     with owned_place(directory) as place:
         place.write({name: text.encode() for name, text in texts.items()})
     return load(directory / "driver.yaml")

@@ -70,7 +70,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
         trials = Trials(outcomes)
         monkeypatch.setattr(session._Session, "run", lambda *words: trials(*words))  # noqa: PLW0108  # bound
         options = TryOptions("edu", tuple(outcomes))
-        return session.session(options, Progress(io.StringIO()), runs=runs)
+        return session.run_session(options, Progress(io.StringIO()), runs=runs)
 
     return tried
 
@@ -159,9 +159,13 @@ def again(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch, target: str = "ipt-netflow-dkms"
 ) -> tuple[TrialRun, ...]:
     """Try again what failed for want of a package."""
-    monkeypatch.setattr(session._Session, "_try", lambda _, *words: attempts.attempt(*words))
-    monkeypatch.setattr(session._Session, "_builds", lambda *_: ())
-    monkeypatch.setattr("nodeside.trial.target.dependencies.missing", lambda *_: (attempts.needs,))
+    monkeypatch.setattr(
+        session._Session, "_try_kernels", lambda _, *words: attempts.attempt(*words)
+    )
+    monkeypatch.setattr(session._Session, "_build_on_host", lambda *_: ())
+    monkeypatch.setattr(
+        "nodeside.trial.target.dependencies.missing_dependencies", lambda *_: (attempts.needs,)
+    )
     workshop: Any = SimpleNamespace(roots=attempts, archive=None)
     progress = Progress(io.StringIO())
     made = session._Session(TryOptions(target, ("6.1",)), workshop, Path(), progress)
@@ -204,7 +208,7 @@ def test_the_shell_that_is_proposed_is_in_the_machine_that_failed() -> None:
     stream = io.StringIO()
     made = session._Session(options, FakeWorkshop(), Path(), Progress(stream=stream))  # type: ignore[arg-type]
 
-    made._advise(run(kernel="6.12.1", exit_code=int(ExitCode.VALIDATION_FAILED)))
+    made._print_advice(run(kernel="6.12.1", exit_code=int(ExitCode.VALIDATION_FAILED)))
 
     assert (
         "nodeside try 'a dir' --kernel 6.12.1 --keep --device edu --append x=1 "

@@ -131,7 +131,7 @@ class DkmsPackages:
         """The package as a driver, in its directory below `images`."""
         scratch = self.images.parent / "scratch" / name
         scratch.mkdir(parents=True)
-        evaluate = dkms_tree.evaluator(self.kernel, self._toolkit)
+        evaluate = dkms_tree.make_evaluator(self.kernel, self._toolkit)
         build = partial(self.workshop.build, self.kernel)
         try:
             target.prepare(name, scratch / "image", self.workshop.archive, evaluate, build)
@@ -146,7 +146,7 @@ class DkmsPackages:
 
     def _build(self, name: str, driver: Driver) -> Outcome:
         started = time.monotonic()
-        done = host_build.build(
+        done = host_build.build_on_host(
             self.images / name,
             self.kernel,
             toolkit=self._toolkit,

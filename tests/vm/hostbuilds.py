@@ -60,7 +60,7 @@ class HostBuilds:
         words += ["--shared", str(self._toolkit(kernel).root)]
         words += [word for each in after for word in ("--symbols-of", str(each.directory))]
         words += ["--cache", str(self.directory / "cache"), *_named(kernel)]
-        done = nodeside(*words, "--kernel-version", build.version(kernel))
+        done = nodeside(*words, "--kernel-version", build.kernel_version(kernel))
         return read_bundle(Path(json.loads(done.output)["path"]))
 
     def _toolkit(self, kernel: KernelDisk) -> SharedDir:

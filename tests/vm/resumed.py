@@ -115,7 +115,7 @@ class SavedMachine:
         files, standing = self._saved
         self._resumes += 1
         with scratch_directory("resumed") as directory:
-            disks.overlay(files.node, directory / "node.qcow2", kind="qcow2")
+            disks.make_overlay(files.node, directory / "node.qcow2", kind="qcow2")
             name = f"{files.node.parent.name}-{self._resumes}"
             own = replace(
                 files,

@@ -99,7 +99,7 @@ def test_a_kernel_with_larger_pages_loads_unloads_and_loads_again_and_says_where
 
 def as_in_a_trial(workshop: Workshop, driver: Path, kernel: KernelDisk, cache: Path) -> Bundle:
     """The bundle that a trial would have: one of an earlier trial, if nothing has changed."""
-    built = host_build.build(
+    built = host_build.build_on_host(
         driver,
         kernel,
         toolkit=workshop.roots.toolkit(kernel.compiler),

@@ -114,7 +114,9 @@ def test_what_init_writes_for_a_package_is_the_driver_that_got_ready(
         files = read_modules(sorted(packages.cache.glob(f"{tried.name}/*/modules/*")))
         settings = BuildSettings(BuildKind.DKMS, modules)
         draft = Draft(tried.name, tried.spec.version, settings, tuple(files))
-        (tmp_path / "driver.yaml").write_text(scaffold.texts(draft, "src", "0.1")["driver.yaml"])
+        (tmp_path / "driver.yaml").write_text(
+            scaffold.file_texts(draft, "src", "0.1")["driver.yaml"]
+        )
 
         made = load(tmp_path / "driver.yaml").spec
 

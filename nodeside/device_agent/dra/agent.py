@@ -16,7 +16,7 @@ from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.publisher import Publication, Publisher
 from nodeside.device_agent.dra.service import ClaimService
 from nodeside.device_agent.dra.site import Site
-from nodeside.device_agent.dra.slices import MOST, Document, device, full_address
+from nodeside.device_agent.dra.slices import MOST, Document, device_document, full_address
 from nodeside.device_agent.inventory import Inventory, Offered, Sight
 from nodeside.device_agent.pod_resources import Held
 from nodeside.devices.discovery import FoundDevices
@@ -35,7 +35,7 @@ class DraAgent:
         self._site = site
         self._entries = {each.resource: each for each in dra_devices(driver.spec.devices)}
         entries = list(self._entries.values())
-        self._service = ClaimService(driver.name, entries, site, self._claim)
+        self._service = ClaimService(driver.name, entries, site, self._fetch_claim)
         self._driver = DraDriver(driver.name, site, self._service, self._kubelet_came)
         self._inventories: dict[str, Inventory] = {}
         self._publisher: Publisher | None = None
@@ -47,17 +47,19 @@ class DraAgent:
         return resource in self._entries
 
     def take(self, found: FoundDevices, now: float) -> None:
-        """Offer what was found of one resource."""
+        """Offer the devices that were found for one resource."""
         name = found.resource
         is_new = name not in self._inventories
         if is_new:
             shares = self._entries[name].shares
-            self._inventories[name] = Inventory(name, shares, lambda: self._service.held(name))
+            self._inventories[name] = Inventory(
+                name, shares, lambda: self._service.prepared_ids(name)
+            )
         inventory = self._inventories[name]
         if inventory.update(found, now) or is_new:
             self._service.offer(name, inventory.known.offered)
             if self._publisher is not None:
-                self._publisher.want(self._published())
+                self._publisher.want(self._working_devices())
 
     @property
     def is_watched(self) -> bool:
@@ -74,7 +76,7 @@ class DraAgent:
             cluster = DraClient(self._site.access)  # of the publisher's thread
             publication = Publication(cluster, self._driver.name, self._site.node)
             self._publisher = Publisher(publication)
-            self._publisher.want(self._published())
+            self._publisher.want(self._working_devices())
         if not is_serving:
             self._publish_no_more()
 
@@ -103,11 +105,11 @@ class DraAgent:
         }
 
     def close(self) -> None:
-        """End it. The kubelet deletes the slices if nobody comes back within 30 s."""
+        """End it. The kubelet deletes the slices unless an agent comes back within 30 s."""
         self._publish_no_more()
         self._driver.close()
 
-    def _claim(self, namespace: str, name: str) -> Document:
+    def _fetch_claim(self, namespace: str, name: str) -> Document:
         """Ask for a claim, in one of the server's threads. Raises KubernetesError."""
         with closing(DraClient(self._site.access)) as cluster:
             return cluster.claim(namespace, name)
@@ -123,10 +125,10 @@ class DraAgent:
 
     # --- what is published
 
-    def _published(self) -> Sequence[Document]:
+    def _working_devices(self) -> Sequence[Document]:
         """Return the devices that work, as ResourceSlices have them."""
         devices = [
-            self._document(name, each)
+            self._device_document(name, each)
             for name, inventory in sorted(self._inventories.items())
             for each in inventory.known.offered.values()
             if each.device.healthy
@@ -136,9 +138,9 @@ class DraAgent:
         self._is_cut = len(devices) > MOST
         return devices
 
-    def _document(self, resource: str, offered: Offered) -> Document:
+    def _device_document(self, resource: str, offered: Offered) -> Document:
         attributes = self._entries[resource].attributes
-        return device(
+        return device_document(
             device_name(resource, offered.id),
             offered,
             resource=resource,

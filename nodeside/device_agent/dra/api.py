@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from nodeside.device_agent.dra.slices import API, Document, Write, part
+from nodeside.device_agent.dra.slices import API, Document, Write, mapping_at
 from nodeside.kube.client import ApiCall, Caller, Client, PodAccess
 from nodeside.kube.nodes import read_node
 
@@ -19,7 +19,7 @@ _PAGES = 64
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-def _meaning(call: ApiCall, status: int) -> tuple[str, str] | None:
+def _explain_missing_api(call: ApiCall, status: int) -> tuple[str, str] | None:
     if status != 404 or call.verb != "list":
         return None
     return (
@@ -35,7 +35,7 @@ CALLER: Final = Caller(
         _SLICES: ("resource.k8s.io", ("list", "create", "update", "delete")),
         _CLAIMS: ("resource.k8s.io", ("get",)),
     },
-    _meaning,
+    _explain_missing_api,
 )
 
 
@@ -46,7 +46,7 @@ class DraClient:
         self._client = Client(access, CALLER, answer=_LARGEST)
 
     def node_uid(self, node: str) -> str:
-        return str(part(self._client.send(read_node(node)), "metadata").get("uid", ""))
+        return str(mapping_at(self._client.send(read_node(node)), "metadata").get("uid", ""))
 
     def claim(self, namespace: str, name: str) -> Document:
         path = f"/apis/{API}/namespaces/{quote(namespace, safe='')}/{_CLAIMS}/"
@@ -55,14 +55,14 @@ class DraClient:
 
     def slices(self, driver: str, node: str) -> list[Document]:
         """Return the slices of a driver and a node."""
-        return list(self._listed(driver, node, {"limit": str(_PAGE)}))
+        return list(self._list_slices(driver, node, {"limit": str(_PAGE)}))
 
     def versions(self, driver: str, node: str) -> Mapping[str, str]:
         """Return the resourceVersions of the slices by their names, as some cache has them."""
-        found = self._listed(driver, node, {"resourceVersion": "0"}, _METADATA_ONLY)
-        return {_name(each): version(each) for each in found}
+        found = self._list_slices(driver, node, {"resourceVersion": "0"}, _METADATA_ONLY)
+        return {_object_name(each): resource_version(each) for each in found}
 
-    def _listed(
+    def _list_slices(
         self, driver: str, node: str, options: Mapping[str, str], accept: str = ApiCall.accept
     ) -> Iterator[Document]:
         query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}", **options}
@@ -70,14 +70,14 @@ class DraClient:
             path = f"{_PATH}?{urlencode(query)}"
             answer = self._client.send(ApiCall("list", _SLICES, driver, "GET", path, accept=accept))
             items = answer.get("items") or ()
-            yield from (each for each in items if isinstance(each, Mapping) and _name(each))
-            following = str(part(answer, "metadata").get("continue", ""))
+            yield from (each for each in items if isinstance(each, Mapping) and _object_name(each))
+            following = str(mapping_at(answer, "metadata").get("continue", ""))
             if not following:
                 return
             query["continue"] = following
 
     def write(self, write: Write) -> Document:
-        """Carry it out; return the slice as it is now, or what is said of one that was deleted."""
+        """Carry out a write; return the slice as it is now, or the answer to a deletion."""
         path = _PATH if write.verb == "create" else f"{_PATH}/{quote(write.name, safe='')}"
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}[write.verb]
         body = None if write.verb == "delete" else write.document
@@ -89,10 +89,10 @@ class DraClient:
         self._client.close()
 
 
-def version(document: Document) -> str:
+def resource_version(document: Document) -> str:
     """Return the resourceVersion of an object."""
-    return str(part(document, "metadata").get("resourceVersion", ""))
+    return str(mapping_at(document, "metadata").get("resourceVersion", ""))
 
 
-def _name(document: Document) -> str:
-    return str(part(document, "metadata").get("name", ""))
+def _object_name(document: Document) -> str:
+    return str(mapping_at(document, "metadata").get("name", ""))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodeside.device_agent.allocation import Given
-from nodeside.device_agent.dra.slices import part
+from nodeside.device_agent.dra.slices import mapping_at
 from nodeside.errors import NodesideError
 from nodeside.protocol.labels import API_GROUP
 from nodeside.spec.devices import Mount
@@ -77,12 +77,12 @@ class Edits:
         edits = {
             "env": [f"{name}={text}" for name, text in env.items()],
             "deviceNodes": [{"path": node, "permissions": "rw"} for node in nodes],
-            "mounts": [_mount(each) for each in mounts],
+            "mounts": [_mount_document(each) for each in mounts],
         }
         return {key: value for key, value in edits.items() if value}
 
 
-def allotted(
+def read_claim(
     document: Mapping[str, Any], *, uid: str, namespace: str, name: str, driver: str, pool: str
 ) -> Claim:
     """Return what a claim, as the API server has it, was allocated of a driver. Raises ClaimUnfit.
@@ -90,13 +90,13 @@ def allotted(
     `uid` is that which the kubelet means: a claim that was deleted may have a successor.
     """
     words = f"ResourceClaim {namespace}/{name}"
-    found = part(document, "metadata").get("uid")
+    found = mapping_at(document, "metadata").get("uid")
     if found != uid:
         raise ClaimUnfit(f"{words} is another one now: its uid is {str(found)[:64]}, not {uid}")
-    allocation = part(part(document, "status"), "allocation")
+    allocation = mapping_at(mapping_at(document, "status"), "allocation")
     if not allocation:
         raise ClaimUnfit(f"{words} is not allocated")
-    results = part(allocation, "devices").get("results")
+    results = mapping_at(allocation, "devices").get("results")
     mine = [
         each
         for each in (results if isinstance(results, list) else [])
@@ -110,10 +110,10 @@ def allotted(
         raise ClaimUnfit(
             f"{words} is allocated a device of {str(wrong.get('pool'))[:64]!r}, not of {pool}"
         )
-    return Claim(uid, namespace, name, tuple(_allotted(each) for each in mine))
+    return Claim(uid, namespace, name, tuple(_read_allotted(each) for each in mine))
 
 
-def _allotted(result: Mapping[str, Any]) -> Allotted:
+def _read_allotted(result: Mapping[str, Any]) -> Allotted:
     # A request with alternatives is "request/alternative"; containers name only the request.
     request = str(result.get("request")).partition("/")[0]
     return Allotted(request, str(result.get("device")))
@@ -145,7 +145,7 @@ def cdi_spec(kind: str, claim: Claim, edits: Mapping[str, Edits]) -> dict[str, A
     return {"cdiVersion": CDI_VERSION, "kind": kind, "devices": devices} if devices else None
 
 
-def _mount(mount: Mount) -> Mapping[str, Any]:
+def _mount_document(mount: Mount) -> Mapping[str, Any]:
     return {
         "hostPath": mount.host_path,
         "containerPath": mount.container_path or mount.host_path,

@@ -43,9 +43,9 @@ class DraDriver:
         self._registration = RpcServer(
             {
                 "pluginregistration.Registration": {
-                    "GetInfo": Unary(self._info, messages.InfoRequest),
+                    "GetInfo": Unary(self._answer_info, messages.InfoRequest),
                     "NotifyRegistrationStatus": Unary(
-                        self._registered, messages.RegistrationStatus
+                        self._note_registration, messages.RegistrationStatus
                     ),
                 }
             }
@@ -62,21 +62,21 @@ class DraDriver:
             return False
         try:
             if not self._is_locked():
-                self._say("another agent is the DRA driver here; waiting for its end")
+                self._log_trouble("another agent is the DRA driver here; waiting for its end")
                 return False
             if not self._is_listening():
-                self._listen()
+                self._start_listening()
         except (OSError, NodesideError) as exc:
             self._failures += 1
             self._next = now + backoff(self._failures, _FIRST, _LONGEST)
-            self._say(f"cannot serve the kubelet: {exc}")
+            self._log_trouble(f"cannot serve the kubelet: {exc}")
             return False
         self._failures, self._said = 0, ""
         return True
 
     def close(self) -> None:
         """End it, and let another agent be the driver."""
-        self._stop()
+        self._stop_listening()
         self._service.close()
         self._lock.release()
 
@@ -89,13 +89,13 @@ class DraDriver:
         return self._lock.take()
 
     def _is_listening(self) -> bool:
-        """Whether both sockets are those that this agent made."""
+        """Whether both sockets are still the ones that this agent made."""
         sockets = self._sockets
         return bool(sockets) and all(identity(path) == known for path, known in sockets.items())
 
-    def _listen(self) -> None:
+    def _start_listening(self) -> None:
         """Serve, then be found. What an earlier agent left behind is removed: we hold the lock."""
-        self._stop()
+        self._stop_listening()
         self._service.open()
         paths = (self._registered_by, self._socket)
         for path in paths:
@@ -105,8 +105,8 @@ class DraDriver:
         self._sockets = {path: identity(path) for path in paths}
         log.fact("waiting for the kubelet", driver=self.name, socket=self._registered_by)
 
-    def _stop(self) -> None:
-        """Tell the kubelet first: it gives us no claim while nothing answers."""
+    def _stop_listening(self) -> None:
+        """Deregister first, so that the kubelet sends no claim to a socket without a server."""
         paths, self._sockets = list(self._sockets), {}
         self.is_registered = False
         self._registration.stop()
@@ -115,7 +115,7 @@ class DraDriver:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def _say(self, words: str) -> None:
+    def _log_trouble(self, words: str) -> None:
         """Log a trouble once."""
         if words != self._said:
             self._said = words
@@ -123,7 +123,7 @@ class DraDriver:
 
     # --- for the server's threads
 
-    def _info(self, _request: Any) -> Any:
+    def _answer_info(self, _request: Any) -> Any:
         return messages.PluginInfo(
             type="DRAPlugin",
             name=self.name,
@@ -131,7 +131,7 @@ class DraDriver:
             supported_versions=VERSIONS,
         )
 
-    def _registered(self, status: Any) -> Any:
+    def _note_registration(self, status: Any) -> Any:
         self.is_registered = status.plugin_registered
         if status.plugin_registered:
             self.registrations += 1

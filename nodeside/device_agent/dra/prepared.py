@@ -36,38 +36,38 @@ class Prepared:
         for directory in (self._records, self._cdi):
             with disk_errors(directory):
                 directory.mkdir(parents=True, exist_ok=True)
-        self.claims: dict[str, Claim] = dict(self._read())
-        self._sweep()
+        self.claims: dict[str, Claim] = dict(self._read_records())
+        self._sweep_leftovers()
 
     def keep(self, claim: Claim, spec: Mapping[str, Any] | None) -> None:
         """Say that a claim is prepared, and what its containers get. Raises NodesideError."""
         if self.claims.get(claim.uid) != claim:
-            publish(self._record(claim.uid), encode(claim))
+            publish(self._record_path(claim.uid), encode(claim))
             self.claims[claim.uid] = claim
         if spec is None:
-            _unlink(self._spec(claim.uid))
-        elif self._written(claim.uid) != spec:
-            publish(self._spec(claim.uid), spec)
+            _unlink_file(self._spec_path(claim.uid))
+        elif self._read_spec(claim.uid) != spec:
+            publish(self._spec_path(claim.uid), spec)
 
     def drop(self, uid: str) -> bool:
         """Forget a claim, if it is known; return whether it was. Raises NodesideError."""
-        _unlink(self._spec(uid))
-        _unlink(self._record(uid))
+        _unlink_file(self._spec_path(uid))
+        _unlink_file(self._record_path(uid))
         return self.claims.pop(uid, None) is not None
 
-    def _written(self, uid: str) -> Mapping[str, Any] | None:
+    def _read_spec(self, uid: str) -> Mapping[str, Any] | None:
         with suppress(UntrustedFile):
-            return read_untrusted(self._spec(uid))
+            return read_untrusted(self._spec_path(uid))
         return None
 
-    def _record(self, uid: str) -> Path:
+    def _record_path(self, uid: str) -> Path:
         return self._records / f"{uid}{_SUFFIX}"
 
-    def _spec(self, uid: str) -> Path:
+    def _spec_path(self, uid: str) -> Path:
         return self._cdi / f"{self._prefix}{uid}{_SUFFIX}"
 
-    def _read(self) -> Iterator[tuple[str, Claim]]:
-        for name in islice(_names(self._records), _MOST):
+    def _read_records(self) -> Iterator[tuple[str, Claim]]:
+        for name in islice(_record_names(self._records), _MOST):
             uid = name.removesuffix(_SUFFIX)
             try:
                 if not UID.fullmatch(uid):
@@ -80,32 +80,32 @@ class Prepared:
             else:
                 yield uid, claim
 
-    def _sweep(self) -> None:
-        """Remove CDI files that no record knows, and what was being written at a crash."""
-        known = {self._spec(uid).name for uid in self.claims}
-        for name in list(_names(self._cdi)):
+    def _sweep_leftovers(self) -> None:
+        """Remove CDI files without a record, and files that a crash left half written."""
+        known = {self._spec_path(uid).name for uid in self.claims}
+        for name in list(_record_names(self._cdi)):
             uid = name.removeprefix(self._prefix).removesuffix(_SUFFIX)
             if name.startswith(self._prefix) and UID.fullmatch(uid) and name not in known:
                 log.fact("a CDI file of no claim is removed", file=name[:120])
                 with suppress(NodesideError):
-                    _unlink(self._cdi / name)
+                    _unlink_file(self._cdi / name)
         halves = (self._cdi, f"{TEMPORARY_PREFIX}{self._prefix}"), (self._records, TEMPORARY_PREFIX)
         for directory, prefix in halves:
-            for name in [each for each in _entries(directory) if each.startswith(prefix)]:
+            for name in [each for each in _list_directory(directory) if each.startswith(prefix)]:
                 with suppress(NodesideError):
-                    _unlink(directory / name)
+                    _unlink_file(directory / name)
 
 
-def _unlink(path: Path) -> None:
+def _unlink_file(path: Path) -> None:
     with disk_errors(path):
         path.unlink(missing_ok=True)
 
 
-def _names(directory: Path) -> Iterator[str]:
-    return (name for name in _entries(directory) if name.endswith(_SUFFIX))
+def _record_names(directory: Path) -> Iterator[str]:
+    return (name for name in _list_directory(directory) if name.endswith(_SUFFIX))
 
 
-def _entries(directory: Path) -> Iterator[str]:
+def _list_directory(directory: Path) -> Iterator[str]:
     with disk_errors(directory), os.scandir(directory) as entries:
         for entry in entries:
             yield entry.name

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nodeside import log
-from nodeside.device_agent.dra.api import version
-from nodeside.device_agent.dra.slices import Document, SlicePool, Write, writes
+from nodeside.device_agent.dra.api import resource_version
+from nodeside.device_agent.dra.slices import Document, SlicePool, Write, plan_writes
 from nodeside.http.status import KubernetesError
 from nodeside.system.clock import Clock, backoff
 
@@ -73,11 +73,11 @@ class Publication:
             return self._not_before - now
         try:
             if now >= self._look_at:
-                self._look(now)
+                self._check_versions(now)
             if not self._is_current:
-                self._write(self._devices, now)
+                self._write_slices(self._devices, now)
         except KubernetesError as error:
-            self._fail(error, now)
+            self._note_failure(error, now)
         else:
             self._failures, self._said = 0, ""
         finally:
@@ -85,22 +85,22 @@ class Publication:
         due = self._look_at if self._is_current else now
         return max(due, self._not_before) - now
 
-    def _look(self, now: float) -> None:
-        """See whether somebody else has written."""
+    def _check_versions(self, now: float) -> None:
+        """Check whether another writer has changed the slices."""
         self._look_at = now + (_SOON if now < self._soon_until else _LOOK)
         if self._stored is None:
             return
         found = self._cluster.versions(self._driver, self._node)
-        if found != {name: version(each) for name, each in self._stored.items()}:
+        if found != {name: resource_version(each) for name, each in self._stored.items()}:
             self._stored, self._is_current = None, False
 
-    def _write(self, devices: Sequence[Document], now: float) -> None:
+    def _write_slices(self, devices: Sequence[Document], now: float) -> None:
         if self._stored is None:
             found = self._cluster.slices(self._driver, self._node)
             self._node_uid = self._cluster.node_uid(self._node)  # it may be another Node by now
             self._stored = {each["metadata"]["name"]: each for each in found}
         pool = SlicePool(self._driver, self._node, self._node_uid)
-        due = writes(pool, list(self._stored.values()), devices)
+        due = plan_writes(pool, list(self._stored.values()), devices)
         for write in due:
             answer = self._cluster.write(write)
             if write.verb == "delete":
@@ -113,7 +113,7 @@ class Publication:
             self._not_before = now + _PAUSE
             log.fact("ResourceSlices are written", devices=len(devices), written=len(due))
 
-    def _fail(self, error: KubernetesError, now: float) -> None:
+    def _note_failure(self, error: KubernetesError, now: float) -> None:
         self._failures += 1
         self._stored, self._is_current = None, False  # how far it came is not known
         missing = error.status == 404 and "has no resource.k8s.io" in str(error)
@@ -127,7 +127,7 @@ class Publication:
 
 
 def _with_version(write: Write, answer: Document) -> Document:
-    metadata = {**write.document["metadata"], "resourceVersion": version(answer)}
+    metadata = {**write.document["metadata"], "resourceVersion": resource_version(answer)}
     return {**write.document, "metadata": metadata}
 
 
@@ -140,7 +140,7 @@ class Publisher:
         self._changed = threading.Condition()
         self._devices: Sequence[Document] | None = None
         self._kubelet_came = self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread = threading.Thread(target=self._keep_writing, name="publisher", daemon=True)
         self._thread.start()
 
     def want(self, devices: Sequence[Document]) -> None:
@@ -150,18 +150,18 @@ class Publisher:
             self._changed.notify_all()
 
     def kubelet_came(self) -> None:
-        """Note that the kubelet has asked who we are: it has started, or seen our socket anew."""
+        """Note that the kubelet has asked who we are: it has started, or found our new socket."""
         with self._changed:
             self._kubelet_came = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Write nothing any more, apart from what is being written."""
+        """Start no further write; one that is under way is finished."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _keep_writing(self) -> None:
         wait = math.inf
         while True:
             with self._changed:

@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from nodeside import log
 from nodeside.device_agent import messages
-from nodeside.device_agent.allocation import Given, given
+from nodeside.device_agent.allocation import Given, make_given
 from nodeside.device_agent.dra.claims import (
     UID,
     Allotted,
     Claim,
     ClaimUnfit,
     Edits,
-    allotted,
     cdi_device,
     cdi_kind,
     cdi_spec,
+    read_claim,
 )
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.prepared import Prepared
@@ -83,13 +83,15 @@ class ClaimService:
         self._working = threading.Lock()
         self._preparing: dict[object, str] = {}  # the uids of claims that are being asked for
         self._preparations: Counter[str] = Counter()  # claims by resource, since the start
-        self._health = Feed(self._healths, messages.NodeWatchResourcesRequest)
+        self._health = Feed(self._health_response, messages.NodeWatchResourcesRequest)
         self._was_watched = False
         self.services: Services = {
             f"{messages.DRA_PACKAGE}.DRAPlugin": {
-                "NodePrepareResources": Unary(self._prepare, messages.NodePrepareResourcesRequest),
+                "NodePrepareResources": Unary(
+                    self._answer_prepare, messages.NodePrepareResourcesRequest
+                ),
                 "NodeUnprepareResources": Unary(
-                    self._unprepare, messages.NodeUnprepareResourcesRequest
+                    self._answer_unprepare, messages.NodeUnprepareResourcesRequest
                 ),
             },
             VERSIONS[1]: {"NodeWatchResources": self._health},
@@ -115,18 +117,18 @@ class ClaimService:
             self._prepared = None
 
     def offer(self, resource: str, offered: Mapping[str, Offered]) -> None:
-        """Say what there is of a resource; CDI files of its prepared claims follow."""
+        """Replace the devices of a resource, and rewrite the CDI files of its prepared claims."""
         self._offered[resource] = offered
         self._devices = {
             device_name(name, each.id): _Device(self._entries[name], each)
             for name, some in self._offered.items()
             for each in some.values()
         }
-        self._health.changed()
+        self._health.send_again()
         if self._prepared is not None:
             self._write_anew(self._prepared)
 
-    def held(self, resource: str) -> frozenset[str]:
+    def prepared_ids(self, resource: str) -> frozenset[str]:
         """Return the ids of the devices that prepared claims have."""
         claims = self._prepared.claims if self._prepared else {}
         taken = {each.device for claim in list(claims.values()) for each in claim.devices}
@@ -151,7 +153,7 @@ class ClaimService:
         with self._working:
             for uid, claim in list(prepared.claims.items()):
                 try:
-                    prepared.keep(claim, cdi_spec(self._kind, claim, self._edits(claim)))
+                    prepared.keep(claim, cdi_spec(self._kind, claim, self._edits_by_request(claim)))
                 except ClaimUnfit:
                     continue
                 except NodesideError as exc:
@@ -162,7 +164,7 @@ class ClaimService:
 
     # --- for the server's threads
 
-    def _prepare(self, request: Any) -> Any:
+    def _answer_prepare(self, request: Any) -> Any:
         claims = {}
         for number, each in enumerate(request.claims):
             try:
@@ -170,7 +172,7 @@ class ClaimService:
                 answer = messages.NodePrepareResourceResponse(devices=devices)
             except NodesideError as error:
                 words = f"{error}; {error.hint}" if error.hint else str(error)
-                log.warning("a claim is not prepared", claim=_words(each), why=error)
+                log.warning("a claim is not prepared", claim=_claim_in_words(each), why=error)
                 answer = messages.NodePrepareResourceResponse(error=words)
             claims[each.uid] = answer
         return messages.NodePrepareResourcesResponse(claims=claims)
@@ -185,16 +187,16 @@ class ClaimService:
             with self._exclusive_change(prepared):
                 if mine not in self._preparing:
                     raise ClaimUnfit("it was unprepared while the API server was asked for it")
-                spec = cdi_spec(self._kind, claim, self._edits(claim))
+                spec = cdi_spec(self._kind, claim, self._edits_by_request(claim))
                 is_new = claim.uid not in prepared.claims
                 prepared.keep(claim, spec)
                 if is_new:
-                    self._preparations.update(self._resources(claim))
+                    self._preparations.update(self._resources_of(claim))
         finally:
             self._preparing.pop(mine, None)
         if is_new:
             names = ",".join(each.device for each in claim.devices)
-            log.fact("a claim is prepared", claim=_words(asked), devices=names)
+            log.fact("a claim is prepared", claim=_claim_in_words(asked), devices=names)
         given_names = {each["name"] for each in spec["devices"]} if spec else set()
         return _prepared_devices_of(claim, self._site.node, self._kind, given_names)
 
@@ -209,21 +211,21 @@ class ClaimService:
 
     @contextmanager
     def _exclusive_change(self, prepared: Prepared) -> Iterator[None]:
-        """Change what is prepared, alone. Raises ClaimUnfit if another agent may do so by now."""
+        """Hold the right to change prepared claims. Raises ClaimUnfit if another agent has it."""
         with self._working:
             if self._prepared is not prepared:
                 raise ClaimUnfit(_ENDS)
             yield
 
     def _fetch_claim(self, asked: Any, known: Claim | None) -> Claim:
-        """Return what the API server says of a claim; while it fails, what is known."""
+        """Return a claim from the API server; while that fails, the claim as it is known here."""
         try:
             document = self._ask(asked.namespace, asked.name)
         except KubernetesError as error:
             if known is not None and (error.status == 0 or is_transient(error.status)):
                 return known
             raise
-        return allotted(
+        return read_claim(
             document,
             uid=asked.uid,
             namespace=asked.namespace,
@@ -232,7 +234,7 @@ class ClaimService:
             pool=self._site.node,
         )
 
-    def _edits(self, claim: Claim) -> Mapping[str, Edits]:
+    def _edits_by_request(self, claim: Claim) -> Mapping[str, Edits]:
         """Return what containers get, by request. Raises ClaimUnfit."""
         devices = self._devices
         edits = {}
@@ -251,17 +253,17 @@ class ClaimService:
     ) -> tuple[Given, tuple[Mount, ...]]:
         give = self._entries[resource].give
         try:
-            return given(give, self._offered.get(resource, {}), ids), give.mounts
+            return make_given(give, self._offered.get(resource, {}), ids), give.mounts
         except NodesideError as error:
             raise ClaimUnfit(str(error)) from error
 
-    def _resources(self, claim: Claim) -> set[str]:
+    def _resources_of(self, claim: Claim) -> set[str]:
         devices = self._devices
         return {
             devices[each.device].entry.resource for each in claim.devices if each.device in devices
         }
 
-    def _unprepare(self, request: Any) -> Any:
+    def _answer_unprepare(self, request: Any) -> Any:
         claims = {}
         for number, each in enumerate(request.claims):
             answer = messages.NodeUnprepareResourceResponse()
@@ -272,14 +274,14 @@ class ClaimService:
                         self._preparing.pop(call, None)
                     is_known = prepared.drop(each.uid)
                 if is_known:
-                    log.fact("a claim is unprepared", claim=_words(each))
+                    log.fact("a claim is unprepared", claim=_claim_in_words(each))
             except NodesideError as error:
-                log.warning("a claim is not unprepared", claim=_words(each), why=error)
+                log.warning("a claim is not unprepared", claim=_claim_in_words(each), why=error)
                 answer = messages.NodeUnprepareResourceResponse(error=str(error))
             claims[each.uid] = answer
         return messages.NodeUnprepareResourcesResponse(claims=claims)
 
-    def _healths(self) -> Any:
+    def _health_response(self) -> Any:
         """Return the health of all devices, which the kubelet puts into the status of pods."""
         self._was_watched, now = True, int(time.time())
         return messages.NodeWatchResourcesResponse(
@@ -302,7 +304,7 @@ def _prepared_devices_of(
     """Return the devices of a claim. The first of a request brings what all of them give."""
     seen: set[str] = set()
 
-    def cdi(each: Allotted) -> Sequence[str]:
+    def cdi_ids(each: Allotted) -> Sequence[str]:
         name = cdi_device(claim, each.request)
         is_first = each.request not in seen
         seen.add(each.request)
@@ -313,11 +315,11 @@ def _prepared_devices_of(
             request_names=[each.request],
             pool_name=pool,
             device_name=each.device,
-            cdi_device_ids=cdi(each),
+            cdi_device_ids=cdi_ids(each),
         )
         for each in claim.devices
     ]
 
 
-def _words(asked: Any) -> str:
+def _claim_in_words(asked: Any) -> str:
     return f"{asked.namespace[:64]}/{asked.name[:64]}"

@@ -59,7 +59,7 @@ class Write:
 # --- one device ---------------------------------------------------------------------------------
 
 
-def device(
+def device_document(
     name: str,
     offered: Offered,
     *,
@@ -74,22 +74,24 @@ def device(
     """
     found = offered.device
     attributes: dict[str, Document] = {
-        key: typed(value) for key, value in found.attributes.items() if key not in set(left_out)
+        key: typed_attribute(value)
+        for key, value in found.attributes.items()
+        if key not in set(left_out)
     }
-    attributes["resource"] = _string(resource)
+    attributes["resource"] = _string_attribute(resource)
     attributes["driverVersion"] = (
         {"version": version}
         if len(version) <= _VALUE and _SEMVER.fullmatch(version)
-        else _string(version)
+        else _string_attribute(version)
     )
     if found.address:
-        attributes[f"{_STANDARD}/pciBusID"] = _string(full_address(found.address))
+        attributes[f"{_STANDARD}/pciBusID"] = _string_attribute(full_address(found.address))
     if found.pci_root:
-        attributes[f"{_STANDARD}/pcieRoot"] = _string(found.pci_root)
+        attributes[f"{_STANDARD}/pcieRoot"] = _string_attribute(found.pci_root)
     if found.numa_node >= 0:
         attributes["numaNode"] = {"int": found.numa_node}
     if all(ids):
-        attributes["vendor"], attributes["device"] = map(_string, ids)
+        attributes["vendor"], attributes["device"] = map(_string_attribute, ids)
     return {"name": name, "attributes": attributes}
 
 
@@ -98,14 +100,14 @@ def full_address(address: str) -> str:
     return f"0000:{address}" if _SHORT.fullmatch(address) else address
 
 
-def typed(text: str) -> Document:
+def typed_attribute(text: str) -> Document:
     """Return an attribute: a decimal number without leading zeros is an integer of 64 bits."""
     if _INTEGER.fullmatch(text) and -(1 << 63) <= int(text) < 1 << 63:
         return {"int": int(text)}
-    return _string(text)
+    return _string_attribute(text)
 
 
-def _string(text: str) -> Document:
+def _string_attribute(text: str) -> Document:
     """Return a string of at most 64 bytes, without what cannot be shown or sent."""
     shown = "".join(c for c in text[: 4 * _VALUE] if c.isprintable())
     return {"string": shown.encode(errors="ignore")[:_VALUE].decode(errors="ignore")}
@@ -114,7 +116,9 @@ def _string(text: str) -> Document:
 # --- all of them --------------------------------------------------------------------------------
 
 
-def writes(pool: SlicePool, stored: Sequence[Document], devices: Sequence[Document]) -> list[Write]:
+def plan_writes(
+    pool: SlicePool, stored: Sequence[Document], devices: Sequence[Document]
+) -> list[Write]:
     """Return what makes the stored slices of a pool say what devices there are.
 
     `stored` are whole slices of this driver and node, as the API server has them; nobody else
@@ -126,9 +130,11 @@ def writes(pool: SlicePool, stored: Sequence[Document], devices: Sequence[Docume
     }
     taken = {each["metadata"]["name"] for each in stored}
     layout = laid_out(
-        {name: _names(each) for name, each in ours.items()}, list(wanted), _free_names(pool, taken)
+        {name: _device_names(each) for name, each in ours.items()},
+        list(wanted),
+        _free_names(pool, taken),
     )
-    generation = _generation(ours, layout)
+    generation = _next_generation(ours, layout)
     found = []
     for name, members in layout.items():
         spec = {
@@ -141,7 +147,7 @@ def writes(pool: SlicePool, stored: Sequence[Document], devices: Sequence[Docume
             },
             "devices": [wanted[each] for each in members],
         }
-        if (write := _written(pool, name, spec, ours.get(name))) is not None:
+        if (write := _plan_write(pool, name, spec, ours.get(name))) is not None:
             found.append(write)
     gone = [each for each in stored if each["metadata"]["name"] not in layout]
     return [*found, *(Write("delete", each) for each in gone)]
@@ -184,7 +190,7 @@ def _free_names(pool: SlicePool, taken: Container[str]) -> Iterator[str]:
     return (name for name in names if name not in taken)
 
 
-def _generation(ours: Mapping[str, Document], layout: Mapping[str, object]) -> int:
+def _next_generation(ours: Mapping[str, Document], layout: Mapping[str, object]) -> int:
     """Return the generation of the pool: a new one if its slices are others than before."""
     pools = [_pool_of(each) for each in ours.values()]
     known = [each["generation"] for each in pools if isinstance(each.get("generation"), int)]
@@ -196,7 +202,7 @@ def _generation(ours: Mapping[str, Document], layout: Mapping[str, object]) -> i
     return newest if same else newest + 1
 
 
-def _written(pool: SlicePool, name: str, spec: Document, old: Document | None) -> Write | None:
+def _plan_write(pool: SlicePool, name: str, spec: Document, old: Document | None) -> Write | None:
     owner = {"apiVersion": "v1", "kind": "Node", "name": pool.node, "uid": pool.node_uid}
     metadata: dict[str, Any] = {"name": name, "ownerReferences": [owner]}
     document = {"apiVersion": API, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
@@ -208,16 +214,16 @@ def _written(pool: SlicePool, name: str, spec: Document, old: Document | None) -
     return Write("update", document)
 
 
-def part(document: Document, key: str) -> Document:
+def mapping_at(document: Document, key: str) -> Document:
     """Return the mapping at a key, an empty one if there is none."""
     found = document.get(key)
     return found if isinstance(found, Mapping) else {}
 
 
 def _pool_of(stored: Document) -> Document:
-    return part(part(stored, "spec"), "pool")
+    return mapping_at(mapping_at(stored, "spec"), "pool")
 
 
-def _names(stored: Document) -> list[str]:
+def _device_names(stored: Document) -> list[str]:
     devices = stored["spec"].get("devices")
     return [str(each.get("name")) for each in devices or () if isinstance(each, Mapping)]

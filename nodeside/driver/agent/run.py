@@ -124,7 +124,9 @@ class DriverLoop:
             self.config, self.tell, self.last_read, expected_kernel=self.expected_kernel
         )
         journal = Journal(task, self.tell, services=self.services)
-        listener = replace(self.listener, on_sidecar=partial(journal.state, State.BUILDING))
+        listener = replace(
+            self.listener, on_sidecar=partial(journal.announce_state, State.BUILDING)
+        )
         loader = self.loader or Loader(task.host)
         attempt = Attempt(task, journal, loader, listener, self.services, self.earlier)
         try:
@@ -270,4 +272,4 @@ def _report_failure(journal: Journal, error: NodesideError) -> Report:
     """
     log.warning(str(error), driver=journal.task.name, reason=error.reason, hint=error.hint)
     unrelated = isinstance(error, Locked | KernelChanged | StoppedWaiting)
-    return journal.failed(error, announce=not unrelated)
+    return journal.report_failure(error, announce=not unrelated)

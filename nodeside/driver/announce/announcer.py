@@ -175,7 +175,7 @@ class Announcer:
                 if self._mail is not None:
                     (status, event_sent), self._mail = self._mail, None
                     self._delivery.want(status, event_sent=event_sent)
-                self._at_rest = self._delivery.settled()
+                self._at_rest = self._delivery.is_settled()
                 wait = self._delivery.due(hurry=self._hurry)
                 if wait is not None and wait <= 0:
                     return True

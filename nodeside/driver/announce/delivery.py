@@ -106,7 +106,7 @@ class Delivery:
             return min(self._refused_until[part] for part in self._open_parts()) - now
         return max(0.0, self._not_before - now, 0.0 if hurry else self._settled_at() - now)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Return whether nothing is left that an early retry could change."""
         return self._next_part() is None
 

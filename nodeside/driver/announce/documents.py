@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from nodeside.errors import encodable
+from nodeside.errors import make_encodable
 from nodeside.kube.client import ApiCall
 from nodeside.protocol.labels import API_GROUP, API_VERSION, node_driver_name, state_label
 from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT, NodeDriverStatus, State
@@ -102,7 +102,7 @@ def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, A
         "type": "Normal" if status.state is State.READY else "Warning",
         "regarding": {**node, "uid": node_uid} if node_uid else node,
         "related": {"apiVersion": API_VERSION, "kind": "NodeDriver", "name": name},
-        "note": _cut_bytes(encodable(_event_message(status)), _NOTE_LIMIT),
+        "note": _cut_bytes(make_encodable(_event_message(status)), _NOTE_LIMIT),
     }
 
 
@@ -114,7 +114,7 @@ def _status_document(status: NodeDriverStatus) -> dict[str, Any]:
 
 def _clip_value(value: object) -> object:
     if isinstance(value, str):
-        value, cut = encodable(value), " [cut]"
+        value, cut = make_encodable(value), " [cut]"
         fits = len(value) <= REPORT_TEXT
         return value if fits else value[: REPORT_TEXT - len(cut)] + cut
     if isinstance(value, Mapping):

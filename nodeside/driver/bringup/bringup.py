@@ -105,7 +105,7 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
     _prove_loaded(attempt, loaded, record, mark=mark)
     if files is not None:
         files.make_current()
-    report = journal.ready()
+    report = journal.report_ready()
     _collect_bundles(task)
     _collect_files(task)
     return report
@@ -122,7 +122,7 @@ def _unload_for_predecessor(attempt: Attempt) -> None:
     if ours and stays_until_reboot(task):
         log.warning(f"{names} is to leave, but only a reboot removes {task.name}")
         return
-    begin = partial(attempt.journal.state, State.UNLOADING, f"leaves before {names} does")
+    begin = partial(attempt.journal.announce_state, State.UNLOADING, f"leaves before {names} does")
     unload_driver(attempt, modules_to_unload((), record, ours), record, begin=begin)
     clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)
@@ -141,7 +141,7 @@ def report_if_loaded(attempt: Attempt) -> Report | None:
         return None
     journal.source = Rung.LOADED
     _prove_loaded(attempt, wanted_modules(task, proof), observed.record)
-    return journal.ready()
+    return journal.report_ready()
 
 
 def _await_settled(attempt: Attempt) -> None:
@@ -167,7 +167,7 @@ def _await_settled(attempt: Attempt) -> None:
         if attempt.listener.stopping():
             raise StoppedWaiting(f"stopped while {words}")
         if not announced:
-            attempt.journal.state(State.LOADING, f"{words}; waiting until that ends")
+            attempt.journal.announce_state(State.LOADING, f"{words}; waiting until that ends")
             announced = True
         loader.clock.sleep(_PAUSE)
 
@@ -187,9 +187,9 @@ def climb_ladder(
             observed = observed.with_finding(rung, plan.RungFinding("not requested"))
             continue
         if rung is Rung.BUILT:
-            journal.state(State.BUILDING)
+            journal.announce_state(State.BUILDING)
         with journal.stage(_STAGES[rung]):
-            observed = observed.with_finding(rung, rungs.look_at_rung(task, rung, attempt.listener))
+            observed = observed.with_finding(rung, rungs.look(task, rung, attempt.listener))
 
 
 _STAGES = {

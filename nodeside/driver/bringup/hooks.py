@@ -38,7 +38,7 @@ def _run_hook(name: str, hook: Hook) -> None:
         raise HookFailed(f"{name}: {error}", hint=error.hint) from error
     if done.exit_code != 0:
         words = f"{process.exit_code_in_words(done.exit_code)}: {' '.join(hook.command)}"
-        last = process.tail(done.output.strip(), _LINES)
+        last = process.last_lines_of(done.output.strip(), _LINES)
         raise HookFailed(
             f"{name}: {words}\n{last}" if last else f"{name}: {words}",
             hint="its whole output is in the log of the driver container",

@@ -197,7 +197,7 @@ class Installation:
         replacement = (self.bundle.digest, insertions, devices)  # a card may be plugged in
         if decision is plan.Replacement.REPLACE and not self.attempt.listener.repeat_failed:
             self.attempt.earlier.refuse_repetition(replacement)
-        self.journal.state(State.LOADING)
+        self.journal.announce_state(State.LOADING)
         with self.journal.stage("load"):
             mark = self.loader.kernel_log.mark()
             before = device_numbers(self.task.host)
@@ -242,12 +242,12 @@ class Installation:
         If one of them turns out to be held after others were unloaded, these are loaded again from
         `previous`. The record is still that of the loaded version.
         """
-        self.journal.state(State.UNLOADING, "replacing the loaded version")
+        self.journal.announce_state(State.UNLOADING, "replacing the loaded version")
         known = self.known
         try:
             leaving = self._modules_to_unload()
             unload_driver(self.attempt, leaving, known.record)
-            self.journal.state(State.LOADING)
+            self.journal.announce_state(State.LOADING)
         except Exception as error:
             names = dict.fromkeys((*known.in_kernel, *getattr(error, "removed", ())))
             gone = [name for name in names if self.loader.modules.state(name) is None]

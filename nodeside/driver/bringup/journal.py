@@ -77,22 +77,22 @@ class Journal:
         log.fact(text, driver=self.task.name)
         self.notes.append(text)
 
-    def state(self, state: State, message: str = "", *, reason: str = "") -> None:
+    def announce_state(self, state: State, message: str = "", *, reason: str = "") -> None:
         """Announce a new state."""
         self._announce_report(self.report(state, reason=reason, message=message))
 
-    def waits(self, error: NodesideError) -> None:
+    def announce_obstacle(self, error: NodesideError) -> None:
         """Announce that the unload waits for this obstacle to pass; this is not a failure."""
         self._announce_report(
             self.report(State.UNLOADING, reason=error.reason, message=str(error), hint=error.hint)
         )
 
-    def ready(self) -> Report:
+    def report_ready(self) -> Report:
         report = self.report(State.READY)
         self._announce_report(report)
         return report
 
-    def failed(self, error: NodesideError, *, announce: bool = True) -> Report:
+    def report_failure(self, error: NodesideError, *, announce: bool = True) -> Report:
         """Return the report of a failure. A loaded module that cannot be unloaded needs a reboot.
 
         That includes a module in use, although its unload is retried: its holder may release it,

@@ -23,7 +23,7 @@ from nodeside.protocol.node_status import Rung
 def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[BundleManifest, ...]:
     """Return the cached manifests of the desired bundle and of a compatible one that we loaded."""
     described = []
-    own = task.cache.described(task.tag, task.name)
+    own = task.cache.describe(task.tag, task.name)
     if own is not None and own.manifest.key == task.key:
         described.append(own)
     if record is not None and record.source is Rung.COMPATIBLE and record.key != task.key:
@@ -32,8 +32,8 @@ def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[Bundl
             for cached in task.cache.manifests(task.name)
             if cached.manifest.key == record.key and of_same_source(task, cached.manifest)
         ]
-        described += [bundle for tag in tags if (bundle := task.cache.described(tag, task.name))]
-    return tuple(bundle.manifest for bundle in described if not task.distrust(bundle))
+        described += [bundle for tag in tags if (bundle := task.cache.describe(tag, task.name))]
+    return tuple(bundle.manifest for bundle in described if not task.distrust_reason(bundle))
 
 
 def remote_manifest(task: Task) -> BundleManifest | None:

@@ -239,7 +239,7 @@ def command_succeeds(check: CommandCheck) -> CheckResult:
         result = process.run(check.command, timeout=check.timeout_seconds, check=False)
     except NodesideError as exc:
         return CheckResult(name, False, expected, str(exc))
-    tail = process.tail(result.errors.strip() or result.output.strip(), 3)
+    tail = process.last_lines_of(result.errors.strip() or result.output.strip(), 3)
     words = process.exit_code_in_words(result.exit_code)
     ok = result.exit_code == 0
     return CheckResult(name, ok, expected, words if ok or not tail else f"{words}: {tail[:_TEXT]}")

@@ -297,7 +297,7 @@ def _parse_documents(stream: _Unzipped, documents: Mapping[str, bytes]) -> Descr
 
 
 def _compare_files(manifest: BundleManifest, files: dict[str, BundleFile], what: str) -> None:
-    """Raise BundleError unless the files are exactly those that the manifest describes."""
+    """Raise BundleError unless the files are exactly what the manifest describes."""
     listed = {file.file: file for file in manifest.files()}
     for name in sorted(listed.keys() - files.keys()):
         raise BundleError(f"{what}: {name} is missing")

@@ -11,9 +11,9 @@
 
 A bundle appears when a complete, synced directory is renamed into place. It is renamed away before
 it is deleted, so a tag is always either complete or absent. A crash leaves at most `.tmp-*`
-directories, which are never taken for bundles; `collect` and the next `staging` remove those that
-no process has locked. Every bundle is verified before use. One that fails verification is set aside
-and treated as absent from then on.
+directories, which are never taken for bundles; `collect` and the next `staging_directory` remove
+those that no process has locked. Every bundle is verified before use. One that fails verification
+is set aside and treated as absent from then on.
 
 Whether a bundle may be used is not decided here: `trust.py` judges fetched bundles on every use.
 """
@@ -92,7 +92,7 @@ class Cache:
             raise BundleError(problems[0])
         return None
 
-    def described(self, tag: str, driver: str) -> Described | None:
+    def describe(self, tag: str, driver: str) -> Described | None:
         """Return manifest and signature, unverified, to compare with the loaded modules."""
         for directory in self._candidate_directories(tag, driver):
             with (
@@ -117,7 +117,7 @@ class Cache:
                 yield CachedManifest(directory.name, manifest)
 
     @contextmanager
-    def staging(self) -> Iterator[Path]:
+    def staging_directory(self) -> Iterator[Path]:
         """Yield a directory on the cache's file system and remove it at the end of the block.
 
         Leftovers of killed processes are removed first: a driver that is killed repeatedly while it
@@ -176,7 +176,7 @@ class Cache:
     # --- places and locks ---------------------------------------------------------------------
 
     def _candidate_directories(self, tag: str, driver: str) -> Iterator[Path]:
-        """Yield the directory of this tag, then those of other tags that end with the same key."""
+        """Yield the directory of this tag, then of other tags that end with the same key."""
         if not tag or "/" in tag or tag.startswith("."):
             raise BundleError(f"{tag!r} is not the tag of a bundle")
         key, parent = tag.rpartition("-")[2], self.root / driver

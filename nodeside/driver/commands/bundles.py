@@ -48,7 +48,7 @@ def fetch(task: Task) -> CommandOutput:
             "driver.yaml names no prebuilt sources", hint="add spec.prebuilt.sources, or build"
         )
     cached = rungs.look_in_cache(task)
-    finding = cached if cached.bundle is not None else rungs.fetch_bundle(task)
+    finding = cached if cached.bundle is not None else rungs.fetch(task)
     if finding.bundle is None:
         raise NothingFetched(
             f"no source delivered {task.tag}: {finding.why}",
@@ -62,9 +62,7 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOut
     finding = RungFinding("") if again else rungs.look_in_cache(task)
     if finding.bundle is None:
         with _toolkit_config(task.config, local=local) as config:
-            finding = rungs.build_bundle(
-                replace(task, config=config), make_listener(SIDECAR_TIMEOUT)
-            )
+            finding = rungs.build(replace(task, config=config), make_listener(SIDECAR_TIMEOUT))
     assert finding.bundle is not None  # a build raises or returns a bundle
     return _bundle_outcome(task, finding.bundle, finding)
 

@@ -7,7 +7,7 @@ from typing import Any
 from nodeside.devices.discovery import FoundDevice, FoundDevices, discover
 from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.ladder.task import Config, read_driver
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.protocol.ready_file import read_ready
 from nodeside.text.table import table
 
@@ -52,4 +52,4 @@ def _device_row(resource: str, device: FoundDevice) -> tuple[str, ...]:
 
 def _single_line(text: str) -> str:
     """Return a text of the driver's as one line, which cannot look like another row."""
-    return escaped(text, keep="")
+    return escape_controls(text, keep="")

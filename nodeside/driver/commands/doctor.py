@@ -78,7 +78,7 @@ def _check_driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
         return
     words = (f"{task.name} {task.version}", task.settings.kind.value, task.variant)
     yield DoctorRow("driver.yaml", Level.OK, ", ".join(filter(None, words)))
-    cached = task.cache.described(task.tag, task.name) is not None
+    cached = task.cache.describe(task.tag, task.name) is not None
     yield DoctorRow("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
     yield from _said_at_boot(task)
 
@@ -245,7 +245,7 @@ def _check_toolkit(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]
             "toolkit: jobs", Level.OK, f"make -j{record['jobs']}, by cgroup limits and CPUs"
         )
     except (ValueError, KeyError, TypeError):
-        output = process.tail(done.errors or done.output, 5)
+        output = process.last_lines_of(done.errors or done.output, 5)
         yield DoctorRow(
             "toolkit", Level.WARN, f"could not be checked here: {output}", _ASK_THE_TOOLKIT
         )

@@ -237,7 +237,7 @@ def unload(task: Task) -> CommandOutput:
 
 def stop_services(task: Task) -> CommandOutput:
     """Return which services would be stopped."""
-    running = [row["name"] for row in services.service_rows(task, None) if row["pids"]]
+    running = [row["name"] for row in services.rows(task, None) if row["pids"]]
     steps = [f"stop {name}" for name in reversed(running)]
     return dry_run_outcome(task, *(steps or ["stop nothing: none of its services runs here"]))
 

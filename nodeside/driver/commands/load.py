@@ -48,7 +48,7 @@ def _bring_up(attempt: Attempt, closed: tuple[Rung, ...]) -> Report:
     except NodesideError as error:
         # A refusal before anything was touched is reported to the caller, but not announced.
         journal = attempt.journal
-        return journal.failed(error, announce=journal.told is not None)
+        return journal.report_failure(error, announce=journal.told is not None)
 
 
 def validate(task: Task) -> CommandOutput:
@@ -70,5 +70,5 @@ def validate(task: Task) -> CommandOutput:
                 hint=f"nodeside driver plan -f {task.config.driver_file}",
             )
     except NodesideError as error:
-        return as_outcome(journal.failed(error))
-    return as_outcome(journal.ready())
+        return as_outcome(journal.report_failure(error))
+    return as_outcome(journal.report_ready())

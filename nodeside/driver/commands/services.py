@@ -19,9 +19,9 @@ _COLUMNS = ("SERVICE", "STATE", "RESTARTS", "PROCESSES", "MEMORY", "CPU")
 def show(task: Task) -> CommandOutput:
     """Return what runs of each service, in the order of their start."""
     ready = read_ready(task.host, task.name, task.boot_id)
-    services = service_rows(task, ready)
+    services = rows(task, ready)
     document = {"driver": task.name, "ready": ready is not None, "services": services}
-    return CommandOutput(document, text=services_table(services) or "driver.yaml has no services")
+    return CommandOutput(document, text=as_table(services) or "driver.yaml has no services")
 
 
 def stop(task: Task) -> CommandOutput:
@@ -33,7 +33,7 @@ def stop(task: Task) -> CommandOutput:
     return CommandOutput({"driver": task.name, "stopped": stopped}, [("stopped", words)])
 
 
-def service_rows(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:
+def rows(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:
     """Return a row of a document for each service.
 
     `restarts` is null while the driver is not ready.
@@ -48,7 +48,7 @@ def service_rows(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:
     return found
 
 
-def services_table(services: list[dict[str, Any]]) -> str:
+def as_table(services: list[dict[str, Any]]) -> str:
     """Return the rows as a table, "" if there are none."""
     table_rows = [
         (

@@ -45,7 +45,7 @@ def read_status(task: Task) -> CommandOutput:
         "parameters": as_document(asked_parameters(task.driver.spec.modules, task.command_line)),
         "cache": bundles,
         "userspace": _userspace_version(task),
-        "services": services.service_rows(task, ready) if task.driver.spec.services else [],
+        "services": services.rows(task, ready) if task.driver.spec.services else [],
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
     return CommandOutput(document, text=_status_text(task, document), exit_code=code)
@@ -104,6 +104,6 @@ def _status_text(task: Task, document: dict[str, Any]) -> str:
     parts = [
         table(head),
         table(rows, header=columns),
-        services.services_table(document["services"]),
+        services.as_table(document["services"]),
     ]
     return "\n\n".join(part for part in parts if part)

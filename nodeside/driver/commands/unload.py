@@ -62,9 +62,9 @@ def unload(task: Task) -> CommandOutput:
             # Told before the next lock holder, who may load it again at once, tells its own.
             try:
                 removed = _unload_modules(Attempt(task, journal, Loader(task.host)))
-                journal.state(State.WAITING, "unloaded", reason=UNLOADED)
+                journal.announce_state(State.WAITING, "unloaded", reason=UNLOADED)
             except NodesideError as error:
-                journal.failed(error, announce=journal.told is not None)
+                journal.report_failure(error, announce=journal.told is not None)
                 raise
             finally:
                 announcer.flush(_TELL)
@@ -95,11 +95,11 @@ class _Patience:
         with self._hold_lock():
             try:
                 removed = self._until_idle()
-                self.journal.state(State.WAITING, "unloaded", reason=UNLOADED)
+                self.journal.announce_state(State.WAITING, "unloaded", reason=UNLOADED)
             except UnloadStopped:
                 raise
             except NodesideError as error:
-                self.journal.failed(error)
+                self.journal.report_failure(error)
                 raise
             finally:
                 self.announcer.flush(_TELL)
@@ -129,7 +129,7 @@ class _Patience:
         attempt = Attempt(self.task, self.journal, Loader(self.task.host), listener)
         pause = _FIRST_LOOK
         removed: tuple[str, ...] = ()
-        self.journal.state(State.UNLOADING)
+        self.journal.announce_state(State.UNLOADING)
         while True:
             try:
                 return removed + _unload_modules(attempt)
@@ -147,7 +147,7 @@ class _Patience:
         told = self.journal.told
         if told is None or told.message != str(error):
             log.warning(str(error), driver=self.task.name, reason=error.reason, hint=error.hint)
-            self.journal.waits(error)
+            self.journal.announce_obstacle(error)
 
     def _sleep_unless_stopped(self, seconds: float) -> None:
         if self.watch.stopping is not None:
@@ -165,7 +165,7 @@ def _unload_modules(attempt: Attempt) -> tuple[str, ...]:
     task, loader = attempt.task, attempt.loader
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     what = modules_to_unload((), record, loaded_by_nodeside(task, record, loader))
-    begin = partial(attempt.journal.state, State.UNLOADING)
+    begin = partial(attempt.journal.announce_state, State.UNLOADING)
     removed = unload_driver(attempt, what, record, begin=begin)
     run_directory.clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)

@@ -47,7 +47,7 @@ def local_sidecar() -> Iterator[SharedDir]:
 
 
 def _end_sidecar(child: process.Child) -> None:
-    """Let the sidecar end its build, then kill what is left of it, even on a Ctrl-C here."""
+    """Let the sidecar end its build, then kill its remaining processes, even on a Ctrl-C here."""
     try:
         process.kill_group(child.pid, signal.SIGTERM)
         with suppress(process.StillRunning):

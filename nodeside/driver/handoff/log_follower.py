@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 
 _READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 12  # bytes of the build log read at once
@@ -77,7 +77,7 @@ class LogFollower:
         for line in lines:
             if self.left < 0:
                 return
-            text = escaped(line.decode(errors="replace"))
+            text = escape_controls(line.decode(errors="replace"))
             self.left -= len(json.dumps(text)) + _FRAME
             if self.left < 0:
                 text = f"[log truncated: only the first {_TOTAL >> 20} MiB are shown]"

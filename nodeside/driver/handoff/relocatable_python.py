@@ -159,7 +159,7 @@ def pack_python(to: Path, interpreter: Path | None = None, *, link: bool = False
 
 
 def ask_interpreter(interpreter: Path) -> Interpreter:
-    """Return where an interpreter keeps its parts; for a virtual environment, those of its base."""
+    """Return the paths of an interpreter; for a virtual environment, those of its base."""
     output = process.run([interpreter, "-I", "-S", "-c", _FACTS], timeout=_TIMEOUT).output
     executable, library_name, version, stdlib, extensions, full_version = json.loads(output)
     return Interpreter(

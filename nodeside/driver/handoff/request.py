@@ -17,7 +17,7 @@ from pathlib import Path
 from nodeside import log
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.errors import Locked, NodesideError
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.protocol.build_records import BuildRequest, BuildResult, FailureKind
 from nodeside.protocol.records import publish, read_untrusted
 from nodeside.protocol.shared_directory import REQUEST_ID, SharedDir, request_id
@@ -40,8 +40,8 @@ class ToolkitBuildFailed(NodesideError):
         self.exit_code = kind.exit_code
         self.reason = kind.reason
         self.first_error = _one_line(result.first_error)
-        text = "\n".join(escaped(line) for line in _failure_text(result).split("\n"))
-        super().__init__(text, hint=escaped(result.hint), retryable=kind.retryable)
+        text = "\n".join(escape_controls(line) for line in _failure_text(result).split("\n"))
+        super().__init__(text, hint=escape_controls(result.hint), retryable=kind.retryable)
 
 
 class RequestWithdrawn(NodesideError):
@@ -226,5 +226,5 @@ def _failure_text(result: BuildResult) -> str:
 
 def _one_line(text: str) -> str:
     """Escape and shorten text that vendor code may have written, for use within a line."""
-    line = escaped(text.strip())
+    line = escape_controls(text.strip())
     return line if len(line) <= _ERROR_LENGTH else f"{line[:_ERROR_LENGTH]}…"

@@ -152,7 +152,7 @@ def _is_product(tree: Path, directory: Path, name: str) -> bool:
 
 
 def _linked_objects(directory: Path, command: str, target: str) -> list[str]:
-    """Return the objects that are linked or archived; those of a module are listed in a file."""
+    """Return the objects that are linked or archived; a module lists its objects in a file."""
     words = []
     for word in command.split():
         if word.startswith("@"):

@@ -41,7 +41,7 @@ class Asked:
 
 
 def asked_parameters(modules: Iterable[Module], line: CommandLine) -> tuple[Asked, ...]:
-    """Return all parameters of these modules, those of the command line first."""
+    """Return all parameters of these modules, the command line's first."""
     return tuple(each for module in modules for each in _parameters_of(module, line))
 
 

@@ -31,7 +31,7 @@ def absent_dependencies(
 def doubtful_symbols(
     modules: Sequence[ModuleFile], facts: KernelFacts, symbols: Symbols | None, exported: Symbols
 ) -> frozenset[str]:
-    """Return the symbols of which only the running kernel can tell whether they are there."""
+    """Return the symbols that only the running kernel can confirm."""
     siblings = {module.name for module in modules}
     ours = {symbol for module in modules for symbol in module.exports}
     doubtful = {

@@ -63,7 +63,7 @@ class Leaving:
 def modules_to_unload(
     wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str]
 ) -> Leaving:
-    """Return what has to go: modules by name, and those that are loaded, last loaded first."""
+    """Return the modules to unload: the wanted ones and the loaded ones, last loaded first."""
     names = dict.fromkeys((*reversed(wanted), *reversed(tuple(loaded))))
     return Leaving(tuple(names), frozenset(record.devices if record else ()))
 

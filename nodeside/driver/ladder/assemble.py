@@ -34,7 +34,7 @@ def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundl
     Raises BundleError if the output cannot be used; SigningError, NoSpace, SystemRefused.
     """
     try:
-        with task.cache.staging() as staging:
+        with task.cache.staging_directory() as staging:
             raw = staging / "raw"
             raw.mkdir()
             modules = _take_delivery(task, shared, result, raw)

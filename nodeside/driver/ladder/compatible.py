@@ -100,7 +100,7 @@ def _read_bundle(
         return RungFinding(f"is damaged: {error}")
     if bundle is None:
         return RungFinding("was removed from the cache")
-    if problem := task.distrust(read_manifest(bundle.directory)):
+    if problem := task.distrust_reason(read_manifest(bundle.directory)):
         return RungFinding(problem)
     try:
         return bundle, read_modules([bundle.module_path(m.name) for m in bundle.manifest.modules])

@@ -1,8 +1,8 @@
 """Looks at one rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
 
-`plan.climb` decides which rung to look at; `look_at_rung` does it and describes the result. Each
-successful look leaves a verified bundle in the node's cache. The steps after a build are in
-`assemble.py`, the comparison with another kernel's bundle is in `compatible.py`.
+`plan.climb` decides which rung to look at; `look` does it and describes the result. Each successful
+look leaves a verified bundle in the node's cache. The steps after a build are in `assemble.py`, the
+comparison with another kernel's bundle is in `compatible.py`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from nodeside.driver.store.sources import ManifestOutcome
 
 
-def look_at_rung(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
+def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
     """Look at one rung. Raises the errors of a build; other rungs only report why they failed."""
     match rung:
         case Rung.CACHED:
             return look_in_cache(task)
         case Rung.FETCHED:
-            return fetch_bundle(task)
+            return fetch(task)
         case Rung.COMPATIBLE:
             from nodeside.driver.ladder.compatible import (
                 look_for_compatible,  # late: few drivers allow it
@@ -49,7 +49,7 @@ def look_at_rung(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding
 
             return look_for_compatible(task, listener)
         case Rung.BUILT:
-            return build_bundle(task, listener)
+            return build(task, listener)
         case Rung.LOADED:
             raise AssertionError("the loaded rung is decided from what is in the kernel")
     assert_never(rung)
@@ -72,16 +72,16 @@ def peek_in_cache(task: Task) -> plan.RungFinding:
 def _cached_finding(task: Task, bundle: Bundle | None) -> plan.RungFinding:
     if bundle is None:
         return plan.RungFinding(f"no bundle {task.tag} in {task.cache.root}")
-    if problem := task.distrust(read_manifest(bundle.directory)):
+    if problem := task.distrust_reason(read_manifest(bundle.directory)):
         return plan.RungFinding(f"the cache holds {bundle.directory.name}, which {problem}")
     return usable_finding(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
-def fetch_bundle(task: Task) -> plan.RungFinding:
+def fetch(task: Task) -> plan.RungFinding:
     """Try the prebuilt sources in order; verify the bundle and adopt it into the cache."""
     from nodeside.driver.store import sources  # late: imports requests
 
-    with task.cache.staging() as staging:
+    with task.cache.staging_directory() as staging:
         outcome = sources.fetch_first(
             task.sources,
             _wanted_bundle(task),
@@ -136,7 +136,7 @@ def _wanted_bundle(task: Task) -> WantedBundle:
     return base.WantedBundle(task.name, task.version, task.kernel, task.key)
 
 
-def build_bundle(task: Task, listener: Listener) -> plan.RungFinding:
+def build(task: Task, listener: Listener) -> plan.RungFinding:
     """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
     assert shared is not None  # ensured by plan.why_closed

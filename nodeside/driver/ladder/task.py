@@ -144,7 +144,7 @@ class Task:
             return trust
         return replace(trust, certificate=str(self.path(trust.certificate)))
 
-    def distrust(self, described: Described) -> str:
+    def distrust_reason(self, described: Described) -> str:
         """Return why a bundle in the cache may not be used, as a clause; "" if it may."""
         return distrust_reason(self.trust, self.cache, self.name, described)
 
@@ -213,7 +213,7 @@ def resolve_task(config: Config, kernel: Kernel | None = None) -> Task:
 
 
 def _exported_symbols(driver: Driver, config: Config, kernel: Kernel) -> ExportedSymbols:
-    """Return what the drivers before this one export; nothing, if that is not known here."""
+    """Return the symbols that the drivers before this one export; none if unknown here."""
     after = driver.spec.after
     if config.after is not None:
         return symbols_of_bundles(driver, config.after, kernel)

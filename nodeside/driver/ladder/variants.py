@@ -7,7 +7,7 @@ from functools import cache
 from itertools import zip_longest
 
 from nodeside.errors import SystemRefused
-from nodeside.spec.model import Build, Kernels, merged
+from nodeside.spec.model import Build, Kernels, merge_variant
 from nodeside.system.regex_search import search
 
 
@@ -21,7 +21,7 @@ def build_for(build: Build, release: str) -> tuple[Build, str]:
         name = f"build.variants[{number}]"
         try:
             if fits_kernels(variant.when, release):
-                return merged(build, variant), name
+                return merge_variant(build, variant), name
         except SystemRefused as error:
             raise SystemRefused(f"{name}.when.kernel: {error}", retryable=True) from error
     return build, ""

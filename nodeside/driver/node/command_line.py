@@ -47,7 +47,7 @@ class CommandLine:
         """Return the parameters of a module, without those that it cannot be given."""
         name, left_out = kernel_name(module), self.left_out_of(module)
         return {
-            key: _value_alone(key) if value is None else value
+            key: _value_when_alone(key) if value is None else value
             for key, value in self.said.get(name, {}).items()
             if key not in left_out
         }
@@ -65,7 +65,7 @@ class CommandLine:
         }
 
     def for_modules(self, files: Iterable[ModuleFile]) -> CommandLine:
-        """Return what these modules can be given of it."""
+        """Return the command line with only the parameters that these modules can be given."""
         return replace(self, files={file.name: file for file in files})
 
 
@@ -88,7 +88,7 @@ def parse_command_line(text: str) -> CommandLine:
     return CommandLine(said, blacklist)
 
 
-def _value_alone(name: str) -> str:
+def _value_when_alone(name: str) -> str:
     return _ALONE_DYNDBG if name == "dyndbg" else _ALONE
 
 

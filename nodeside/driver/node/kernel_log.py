@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside.driver.node.syscalls import Syscalls
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
@@ -74,12 +74,12 @@ class KernelLog:
         Lines contain raw process names, so control characters are escaped.
         """
         try:
-            return list(map(escaped, parse_syslog(self.syscalls.kernel_log()))), ""
+            return list(map(escape_controls, parse_syslog(self.syscalls.kernel_log()))), ""
         except OSError as exc:
             denied = exc.strerror
         path = self.host.dev / "kmsg"
         try:
-            return list(map(escaped, parse_kmsg(_read_kmsg(path)))), ""
+            return list(map(escape_controls, parse_kmsg(_read_kmsg(path)))), ""
         except OSError as exc:
             return [], (
                 f"kernel log not readable: syslog(2): {denied} (it takes CAP_SYSLOG); "

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.errors import DeadlinePassed, NodesideError
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.records import decode, encode
 from nodeside.system import sysfs
@@ -231,5 +231,5 @@ def _describe_process(host: Host, pid: int, paths: list[str]) -> Process:
 
 def _printable_name(text: str, limit: int = _COMMAND_LIMIT) -> str:
     """Escape and shorten an untrusted name of a process or mount, to embed in a single line."""
-    text = escaped(text)
+    text = escape_controls(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -8,7 +8,7 @@ from collections import deque
 from typing import IO, Any
 
 from nodeside import log
-from nodeside.log import escaped
+from nodeside.log import escape_controls
 from nodeside.system.clock import Clock
 
 _LINE, _LAST, _UNSEARCHED = 1000, 20, 4096  # characters of a line; lines
@@ -28,7 +28,7 @@ class Output:
         self._reader: threading.Thread | None = None
 
     def follow(self, pipe: IO[bytes]) -> None:
-        """Read until nobody holds the other end."""
+        """Read until no process holds the other end."""
         self._reader = threading.Thread(target=self._read_pipe, args=(pipe,), daemon=True)
         self._reader.start()
 
@@ -60,8 +60,8 @@ class Output:
             self._tell_dropped()
 
     def line(self, text: str) -> None:
-        """Take a line, of which the beginning is kept."""
-        text = escaped(text[:_LINE])
+        """Take a line; only its beginning is kept."""
+        text = escape_controls(text[:_LINE])
         self._last.append(text)
         self._unsearched.append(text)
         now = Clock().now()

@@ -89,14 +89,14 @@ class RunningService:
         """End it and every process that it has started. One stuck in the kernel is left."""
         name, seconds = self.service.name, self.service.stop_timeout_seconds
         child = self._child.pid if self._child.poll() is None else 0
-        left = processes.end_processes(self._driver, name, seconds, self._clock, child=child)
+        left = processes.end(self._driver, name, seconds, self._clock, child=child)
         if left:
             log.warning("a service does not end: stuck in the kernel", service=name, pids=left)
         self._child.poll()
 
 
 def _who_listens(path: str) -> str:
-    """Return why nobody listens at a Unix socket, "" if somebody does.
+    """Return why no process listens at a Unix socket, "" if one does.
 
     The kernel's table (proc(5), net/unix) is read, since a connection that ends at once is too much
     for some daemons. It has the paths as they were bound.

@@ -63,7 +63,7 @@ class HttpStore(ServedStore):
         return BasicAuthorization(credentials, self._transport) if credentials else None
 
     def describe(self, tag: str) -> Described | None:
-        return self._transport.retrying(lambda: self._fetch_described(tag))
+        return self._transport.retry(lambda: self._fetch_described(tag))
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
         url = self._archive_url(tag)

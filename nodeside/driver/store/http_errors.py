@@ -13,7 +13,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from nodeside.driver.store.base import FetchError
-from nodeside.http.failures import causes, printable, root_cause, safe_url
+from nodeside.http.failures import chain_of_causes, make_printable, root_cause, safe_url
 from nodeside.http.status import retry_after_seconds
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def wrong_proxy() -> FetchError:
 
 def _tls_error(where: str, exc: Exception, cause: str) -> FetchError:
     hint = ""
-    for each in causes(exc):
+    for each in chain_of_causes(exc):
         if isinstance(each, ssl.SSLCertVerificationError):
             hint = "pass the CA certificate of the server with --ca-file"
         elif isinstance(each, ssl.SSLError) and each.reason in _NO_TLS:
@@ -92,7 +92,7 @@ def _tls_error(where: str, exc: Exception, cause: str) -> FetchError:
 def status_error(url: str, response: requests.Response, body: bytes) -> FetchError:
     """Return the error for a response that is neither a success nor a redirect to follow."""
     status = response.status_code
-    words = f"{safe_url(url)}: {status} {printable(response.reason or '')}".rstrip()
+    words = f"{safe_url(url)}: {status} {make_printable(response.reason or '')}".rstrip()
     detail = _registry_message(body)
     message = f"{words}: {detail}" if detail else words
     if status == 401:
@@ -121,4 +121,4 @@ def _registry_message(body: bytes) -> str:
     first = errors[0] if isinstance(errors, list) and errors else None
     if isinstance(first, dict):
         first = first.get("message") or first.get("code")
-    return printable(first) if isinstance(first, str) else ""
+    return make_printable(first) if isinstance(first, str) else ""

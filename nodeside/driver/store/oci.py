@@ -177,8 +177,8 @@ class OciStore(ServedStore):
 
     def _upload_blob(self, blob: _Blob, path: Path) -> None:
         url = f"{self._url}/blobs/{blob.digest}"
-        if self._transport.retrying(lambda: self._transport.ask("HEAD", url)) is None:
-            self._transport.retrying(lambda: self._upload_once(blob, path))
+        if self._transport.retry(lambda: self._transport.ask("HEAD", url)) is None:
+            self._transport.retry(lambda: self._upload_once(blob, path))
 
     def _upload_once(self, blob: _Blob, path: Path) -> None:
         """Start an upload, then send the whole blob in one request."""
@@ -197,7 +197,7 @@ class OciStore(ServedStore):
     def _put_image(self, manifest: bytes, tag: str) -> None:
         url = f"{self._url}/manifests/{tag}"
         headers = {"Content-Type": MANIFEST_TYPE}
-        self._transport.retrying(
+        self._transport.retry(
             lambda: self._transport.ask("PUT", url, headers=headers, body=manifest)
         )
         reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)

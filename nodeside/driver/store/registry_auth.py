@@ -152,7 +152,7 @@ class RegistryAuthorization:
     def _request_token(
         self, method: str, url: str, headers: dict[str, str], body: bytes | None
     ) -> str:
-        with self._transport.unauthenticated():
+        with self._transport.without_authorization():
             reply = self._transport.ask(method, url, headers=headers, body=body, limit=_TOKEN_LIMIT)
         try:
             record = json.loads(reply.body) if reply else {}

@@ -128,7 +128,7 @@ class Transport:
 
     def get(self, url: str, *, limit: int, accept: str = "*/*") -> Reply | None:
         """Get a small document of at most `limit` bytes, or None if there is none (404)."""
-        return self.retrying(lambda: self.ask("GET", url, limit=limit, headers={"Accept": accept}))
+        return self.retry(lambda: self.ask("GET", url, limit=limit, headers={"Accept": accept}))
 
     def ask(
         self,
@@ -188,7 +188,7 @@ class Transport:
         return origin(self._home).scheme == "http"
 
     @contextmanager
-    def unauthenticated(self) -> Iterator[None]:
+    def without_authorization(self) -> Iterator[None]:
         """Send requests in this block without Authorization, except from their own headers."""
         previous, self.authorization = self.authorization, None
         try:
@@ -196,7 +196,7 @@ class Transport:
         finally:
             self.authorization = previous
 
-    def retrying(self, attempt: Callable[[], T]) -> T:
+    def retry(self, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds, with backoff while its FetchErrors are retryable."""
         failures = 0
         while True:
@@ -207,12 +207,12 @@ class Transport:
                 self._wait_or_raise(exc, failures)
 
     def _wait_or_raise(self, exc: FetchError, failures: int) -> None:
-        if not exc.retryable or failures >= _ATTEMPTS or self.deadline.passed:
+        if not exc.retryable or failures >= _ATTEMPTS or self.deadline.has_passed:
             raise exc
         pause = backoff(failures, self._options.backoff)
         if exc.after is not None:
             pause = exc.after
-        if pause >= self.deadline.left:
+        if pause >= self.deadline.seconds_left:
             raise exc
         self.deadline.pause(pause)
 
@@ -306,8 +306,8 @@ class Transport:
         request_headers = dict(headers)
         if at_home and self.authorization and (value := self.authorization.header()):
             request_headers["Authorization"] = value
-        left = self.deadline.left
-        if self.deadline.passed or left <= 0:
+        left = self.deadline.seconds_left
+        if self.deadline.has_passed or left <= 0:
             raise self._deadline_error(url)
         options = self._options
         stall = left if body is not None else min(options.stall_timeout, left)
@@ -340,7 +340,7 @@ class Transport:
                 yield chunk
         except network_errors() as exc:
             raise self._exchange_error(url, exc) from exc
-        if self.deadline.passed:
+        if self.deadline.has_passed:
             raise self._deadline_error(url)
         if expected is not None and received < expected:
             raise FetchError(
@@ -357,7 +357,7 @@ class Transport:
             return b""
 
     def _exchange_error(self, url: str, exc: Exception) -> FetchError:
-        return self._deadline_error(url) if self.deadline.passed else exchange_error(url, exc)
+        return self._deadline_error(url) if self.deadline.has_passed else exchange_error(url, exc)
 
     def _deadline_error(self, url: str) -> FetchError:
         return FetchError(

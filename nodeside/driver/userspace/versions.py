@@ -142,7 +142,7 @@ def _finish_directories(tree: Tree, staging: Path) -> None:
 
 
 def _remove_version(path: Path) -> None:
-    """Remove a version or what is left of one; first by name, so that none is half there."""
+    """Remove a version or its remains; it is renamed first, so that none is half there."""
     if path.is_symlink():
         path.unlink()
         return

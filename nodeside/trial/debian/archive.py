@@ -109,24 +109,24 @@ class Archive:
     def download(self, packages: Sequence[str], directory: Path) -> tuple[Path, ...]:
         """Fetch package files into `directory`. If that fails, renew the lists and retry once."""
         try:
-            self._download(packages, directory)
+            self._download_once(packages, directory)
         except process.ToolError:
             self.update()
             try:
-                self._download(packages, directory)
+                self._download_once(packages, directory)
             except process.ToolError as exc:
-                raise _failed(f"cannot fetch {', '.join(packages)}", exc) from exc
+                raise _archive_error(f"cannot fetch {', '.join(packages)}", exc) from exc
         return tuple(sorted(directory.glob("*.deb")))
 
     def update(self) -> None:
         """Renew the package lists. Old lists are used if the archive cannot be reached."""
         self.progress.say("fetching the package lists")
-        directory = self._prepare(self.sources)
+        directory = self._prepare_settings(self.sources)
         try:
-            self._update(directory)
+            self._update_lists(directory)
         except process.ToolError as exc:
-            if not _stamp(directory).exists():
-                raise _failed("cannot fetch the package lists", exc) from exc
+            if not _stamp_path(directory).exists():
+                raise _archive_error("cannot fetch the package lists", exc) from exc
             self.progress.say("the archive cannot be reached; using the old package lists")
         self._names = None
 
@@ -146,7 +146,9 @@ class Archive:
         suite = os.environ.get("NODESIDE_SUITE", "")
         if mirror := os.environ.get("NODESIDE_MIRROR"):
             suite = suite or _host_suite() or DEFAULT_SUITE
-            return Sources(suite, tuple(_line(mirror, s) for s in (suite, f"{suite}-updates")))
+            return Sources(
+                suite, tuple(_sources_line(mirror, s) for s in (suite, f"{suite}-updates"))
+            )
         if _host_suite() and not suite:
             return Sources(_host_suite(), self._host_sources())
         return Sources(suite or DEFAULT_SUITE, self._mmdebstrap_sources(suite or DEFAULT_SUITE))
@@ -161,11 +163,11 @@ class Archive:
         apt = directory / "apt"
         _write_settings(apt, AMD64, None, self.fetch_settings())
         try:
-            self._update(apt)
+            self._update_lists(apt)
         except process.ToolError as exc:
             if not any((apt / "state" / "lists").glob("*_Packages*")):
-                raise _failed("cannot fetch the package lists", exc) from exc
-        targets = _run("apt-get", "indextargets", "Created-By: Packages", conf=apt)
+                raise _archive_error("cannot fetch the package lists", exc) from exc
+        targets = _run_apt("apt-get", "indextargets", "Created-By: Packages", conf=apt)
         lines = dict.fromkeys(debian_lines(targets))
         if not lines:
             raise ArchiveError(
@@ -180,9 +182,9 @@ class Archive:
 
     # --- running apt
 
-    def _prepare(self, sources: Sources) -> Path:
+    def _prepare_settings(self, sources: Sources) -> Path:
         directory = self.cache.path("archive", self.digest)
-        with self.cache.locked("archive", self.digest):
+        with self.cache.hold_lock("archive", self.digest):
             if not (directory / "apt.conf").exists():
                 _write_settings(directory, self.architecture, sources, self.fetch_settings())
                 self._adopt_lists(directory, sources)
@@ -192,41 +194,41 @@ class Archive:
         """Reuse the lists fetched to find the host's Debian sources, to save a second fetch."""
         entry = self.cache.path("sources", digest_of(_host_sources_text()))
         apt = entry / "apt"
-        if self.architecture.is_foreign or not _stamp(apt).exists():
+        if self.architecture.is_foreign or not _stamp_path(apt).exists():
             return
         if tuple((entry / "sources.list").read_text().splitlines()) == sources.lines:
             shutil.copytree(apt / "state", directory / "state", dirs_exist_ok=True)
-            shutil.copy2(_stamp(apt), _stamp(directory))
+            shutil.copy2(_stamp_path(apt), _stamp_path(directory))
 
-    def _ready(self) -> Path:
-        directory = self._prepare(self.sources)
-        stamp = _stamp(directory)
+    def _fresh_settings(self) -> Path:
+        directory = self._prepare_settings(self.sources)
+        stamp = _stamp_path(directory)
         if not stamp.exists() or time.time() - stamp.stat().st_mtime > _FRESH:
             self.update()
         return directory
 
-    def _update(self, directory: Path) -> None:
-        with self.cache.locked("archive", "update"):
+    def _update_lists(self, directory: Path) -> None:
+        with self.cache.hold_lock("archive", "update"):
             with self.progress.size(directory / "state"):
-                _run("apt-get", "update", "-q", "--error-on=any", conf=directory, timeout=600)
-            _stamp(directory).touch()
+                _run_apt("apt-get", "update", "-q", "--error-on=any", conf=directory, timeout=600)
+            _stamp_path(directory).touch()
 
     def _apt_cache(self, *words: str, check: bool = True) -> str:
-        return _run("apt-cache", *words, conf=self._ready(), check=check)
+        return _run_apt("apt-cache", *words, conf=self._fresh_settings(), check=check)
 
-    def _download(self, packages: Sequence[str], directory: Path) -> None:
-        conf = self._ready()
+    def _download_once(self, packages: Sequence[str], directory: Path) -> None:
+        conf = self._fresh_settings()
         with self.progress.size(directory):
-            _run("apt-get", "download", "-q", *packages, conf=conf, timeout=1800, cwd=directory)
+            _run_apt("apt-get", "download", "-q", *packages, conf=conf, timeout=1800, cwd=directory)
 
 
-def unpack(package: Path, directory: Path) -> None:
+def unpack_package(package: Path, directory: Path) -> None:
     """Unpack a .deb below a directory without running its code, and without setuid or setgid."""
     process.run(["dpkg-deb", "-x", package, directory], timeout=600)
     process.run(["chmod", "-R", "u-s,g-s", directory], timeout=120)
 
 
-def _run(
+def _run_apt(
     *argv: str, conf: Path, timeout: float = 120, cwd: Path | None = None, check: bool = True
 ) -> str:
     env = proxy_environment() | {"APT_CONFIG": str(conf / "apt.conf")}
@@ -282,7 +284,8 @@ def _ask_mmdebstrap(suite: str, directory: Path) -> None:
     done = process.run(argv, timeout=120, check=False, env=proxy_environment())
     if not (directory / "sources.list").exists():
         raise ArchiveError(
-            f"mmdebstrap knows no Debian release named {suite}\n{process.tail(done.errors)}",
+            f"mmdebstrap knows no Debian release named {suite}\n"
+            f"{process.last_lines_of(done.errors)}",
             hint="set NODESIDE_SUITE to a release of Debian",
         )
     lines = (directory / "sources.list").read_text().splitlines()
@@ -308,7 +311,7 @@ def other_components(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{main} {component}" for main in mains for component in _OTHER_COMPONENTS)
 
 
-def _line(mirror: str, suite: str) -> str:
+def _sources_line(mirror: str, suite: str) -> str:
     return f"deb {_signed_by()}{mirror} {suite} main"
 
 
@@ -335,11 +338,11 @@ def _host_settings() -> str:
     return process.run(["apt-config", "dump"], timeout=30).output
 
 
-def _stamp(directory: Path) -> Path:
+def _stamp_path(directory: Path) -> Path:
     return directory / "updated"
 
 
-def _failed(what: str, exc: process.ToolError) -> ArchiveError:
+def _archive_error(what: str, exc: process.ToolError) -> ArchiveError:
     errors = [row for row in exc.completed.errors.splitlines() if row.startswith(("E:", "W:"))]
     return ArchiveError(
         "\n".join([what, *errors[-5:]]),

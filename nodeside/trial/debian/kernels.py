@@ -43,7 +43,7 @@ class AvailableKernel:
         return DebianVersion(self.release.removesuffix(f"-{self.flavour}")), self.flavour
 
 
-def _image(architecture: Architecture) -> re.Pattern[str]:
+def _image_pattern(architecture: Architecture) -> re.Pattern[str]:
     """Return the pattern of the names of packages with a kernel."""
     return re.compile(
         r"^linux-image-(?P<release>(?P<version>\d+\.\d+\..*?)"
@@ -55,7 +55,7 @@ def from_names(
     names: Iterable[str], architecture: Architecture = AMD64
 ) -> tuple[AvailableKernel, ...]:
     """Return the kernels among package names, oldest first. Images with signed modules win."""
-    packages, image = set(names), _image(architecture)
+    packages, image = set(names), _image_pattern(architecture)
     images: dict[str, re.Match[str]] = {}
     for name in sorted(packages):  # the signed name sorts before the one with -unsigned
         match = image.match(name)
@@ -92,11 +92,11 @@ def packages_of(kernel: AvailableKernel, archive: Archive) -> KernelPackages:
         for needed, *_ in archive.alternatives(name):
             if _PART.match(needed) and needed not in names:
                 names.append(needed)
-            compiler = compiler or _compiler(needed, archive)
+            compiler = compiler or _compiler_of_package(needed, archive)
     return KernelPackages(tuple(names), compiler)
 
 
-def _compiler(package: str, archive: Archive) -> str:
+def _compiler_of_package(package: str, archive: Archive) -> str:
     """Return `gcc-12` if the package is it or is a linux-compiler package for it, else ""."""
     if match := _COMPILER.fullmatch(package):
         return match["package"]
@@ -106,13 +106,13 @@ def _compiler(package: str, archive: Archive) -> str:
     return ""
 
 
-def available(archive: Archive) -> tuple[AvailableKernel, ...]:
+def available_kernels(archive: Archive) -> tuple[AvailableKernel, ...]:
     return from_names(archive.names(), archive.architecture)
 
 
 def default_series(archive: Archive) -> str:
     """Return the series of Debian's own `linux-image-<flavour>` packages, "" if unknown."""
-    image = _image(archive.architecture)
+    image = _image_pattern(archive.architecture)
     for flavour in archive.architecture.flavours:
         for package in archive.depends(f"linux-image-{flavour}"):
             if match := image.match(package):
@@ -120,7 +120,7 @@ def default_series(archive: Archive) -> str:
     return ""
 
 
-def resolve(
+def resolve_kernel(
     name: str,
     kernels: Sequence[AvailableKernel],
     series: str = "",
@@ -134,7 +134,7 @@ def resolve(
     for kernel in kernels:
         if kernel.release == name:
             return kernel
-    version, flavour = _split(name, architecture)
+    version, flavour = _split_flavour(name, architecture)
     matching = [
         kernel
         for kernel in kernels
@@ -143,10 +143,10 @@ def resolve(
     preferred = [kernel for kernel in matching if not version and kernel.series == series]
     if preferred or matching:
         return (preferred or matching)[-1]
-    raise _unknown(name, kernels, architecture)
+    raise _unknown_kernel_error(name, kernels, architecture)
 
 
-def _split(name: str, architecture: Architecture) -> tuple[str, str]:
+def _split_flavour(name: str, architecture: Architecture) -> tuple[str, str]:
     for flavour in architecture.flavours:
         if name == flavour:
             return "", flavour
@@ -159,7 +159,7 @@ def _is_version(kernel: AvailableKernel, version: str) -> bool:
     return not version or re.match(rf"{re.escape(version)}(?![0-9])", kernel.release) is not None
 
 
-def _unknown(
+def _unknown_kernel_error(
     name: str, kernels: Sequence[AvailableKernel], architecture: Architecture
 ) -> UnknownKernel:
     names = [*architecture.flavours, *(kernel.release for kernel in kernels)]

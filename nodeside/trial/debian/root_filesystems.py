@@ -75,11 +75,14 @@ class RootFileSystems:
         recipe = "\n".join((str(RECIPE), self.archive.digest, *packages, *_LEFT_OUT))
         name = f"{role}-{digest_of(recipe)}"
         entry = self.cache.make(
-            "roots", name, lambda path: self._bootstrap(role, packages, path), needs_mib=NEEDS_MIB
+            "roots",
+            name,
+            lambda path: self._bootstrap_root(role, packages, path),
+            needs_mib=NEEDS_MIB,
         )
         return entry / "root"
 
-    def _bootstrap(self, role: str, packages: Sequence[str], directory: Path) -> None:
+    def _bootstrap_root(self, role: str, packages: Sequence[str], directory: Path) -> None:
         require_root()
         long = "five minutes, under emulation" if self.archive.architecture.is_foreign else _USUAL
         self.progress.say(f"making the {role}'s root file system (about {long})")
@@ -99,7 +102,7 @@ class RootFileSystems:
                 process.run(argv, timeout=1800, env=env)
         except process.ToolError as exc:
             raise ArchiveError(
-                f"cannot make the {role}'s root file system\n{_errors(exc.completed.errors)}",
+                f"cannot make the {role}'s root file system\n{_error_lines(exc.completed.errors)}",
                 hint="check the network and the proxy, or set NODESIDE_MIRROR to a Debian mirror",
             ) from exc
         shutil.rmtree(directory / "root" / "var" / "cache" / "apt", ignore_errors=True)
@@ -118,6 +121,6 @@ def require_root() -> None:
         )
 
 
-def _errors(text: str) -> str:
+def _error_lines(text: str) -> str:
     rows = [row for row in text.splitlines() if row.startswith(("E:", "W:", "dpkg:"))]
-    return "\n".join(rows[-8:]) or process.tail(text)
+    return "\n".join(rows[-8:]) or process.last_lines_of(text)

@@ -12,7 +12,7 @@ _END = ((0,), 0)
 _PARTS = re.compile(r"(\d+)|(\D+)")
 
 
-def _weight(char: str) -> int:
+def _character_weight(char: str) -> int:
     """Return the weight of a character: `~` sorts before the end, letters before the rest."""
     if char == "~":
         return -1
@@ -27,7 +27,7 @@ class DebianVersion:
         self.text = text
         epoch, _, rest = text.rpartition(":")
         upstream, _, revision = rest.rpartition("-") if "-" in rest else (rest, "", "")
-        self._key = (int(epoch or 0), _key(upstream), _key(revision))
+        self._key = (int(epoch or 0), _version_key(upstream), _version_key(revision))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DebianVersion) and self._key == other._key
@@ -42,13 +42,13 @@ class DebianVersion:
         return f"DebianVersion({self.text!r})"
 
 
-def _key(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
+def _version_key(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
     """Return alternating runs of non-digits and digits. 0 ends a run, so `~` sorts below it."""
     pairs: list[tuple[tuple[int, ...], int]] = []
     letters: tuple[int, ...] = (0,)
     for number, other in _PARTS.findall(text):
         if other:
-            letters = (*(_weight(char) for char in other), 0)
+            letters = (*(_character_weight(char) for char in other), 0)
         else:
             pairs.append((letters, int(number)))
             letters = (0,)

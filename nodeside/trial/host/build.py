@@ -57,7 +57,7 @@ class HostBuild:
     seconds: float = 0.0
 
 
-def build(
+def build_on_host(
     image: Path,
     kernel: KernelDisk,
     *,
@@ -75,11 +75,11 @@ def build(
     words = [
         *(sys.executable, "-P", "-c", _COMMAND, "driver", "build"),
         *("--driver", str(image / "driver.yaml"), "--cache", str(kept or cache)),
-        *("--kernel", kernel.release, "--kernel-version", version(kernel)),
+        *("--kernel", kernel.release, "--kernel-version", kernel_version(kernel)),
         *("--kernel-arch", kernel.architecture.machine),
     ]
     env = {"PYTHONPATH": str(Path(nodeside.__file__).parent.parent)}
-    if kept is not None and _taken(words, env, kept, cache):
+    if kept is not None and _take_kept(words, env, kept, cache):
         progress.say(f"the bundle for {kernel.release} is there: nothing has changed since")
         return HostBuild(kernel.release, ExitCode.OK, cache)
     progress.say(f"building for {kernel.release} in the toolkit's root file system on this host")
@@ -96,19 +96,19 @@ def build(
             on_line=partial(_tell_once, progress, "host    |"),
         )
     if kept is not None and done.exit_code == ExitCode.OK:
-        _taken(words, env, kept, cache)
-    hint = _last(done.output, "hint: ")
+        _take_kept(words, env, kept, cache)
+    hint = _last_message(done.output, "hint: ")
     return HostBuild(
         kernel.release,
         done.exit_code,
         cache,
-        _last(done.output, "error: ").partition(f"\n{BY_HAND}\n")[0],
+        _last_message(done.output, "error: ").partition(f"\n{BY_HAND}\n")[0],
         OUTPUT_IS_ABOVE if "/build.log" in hint else hint,
         round(done.elapsed, 1),
     )
 
 
-def tell(progress: Progress, prefix: str, line: str) -> None:
+def print_build_line(progress: Progress, prefix: str, line: str) -> None:
     """Print a line of a build. Files in its directory are named relative to the source."""
     ours = line.startswith(("# ", "build | # "))
     progress.line(prefix, line if ours else _BUILD_DIRECTORY.sub("", line))
@@ -117,10 +117,10 @@ def tell(progress: Progress, prefix: str, line: str) -> None:
 def _tell_once(progress: Progress, prefix: str, line: str) -> None:
     """Leave out how to repeat a command: its directories are gone when the build has ended."""
     if line != BY_HAND and not line.startswith("cd /shared/out/"):
-        tell(progress, prefix, line)
+        print_build_line(progress, prefix, line)
 
 
-def _taken(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path) -> bool:
+def _take_kept(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path) -> bool:
     """Copy the bundle from `kept`; return False if it is not there.
 
     Without a toolkit, `driver build` only looks.
@@ -148,12 +148,12 @@ def _forget_the_oldest(kept: Path) -> None:
             shutil.rmtree(old.parent, ignore_errors=True)
 
 
-def version(kernel: KernelDisk) -> str:
+def kernel_version(kernel: KernelDisk) -> str:
     """Return the `uname -v` of a kernel that is not running, from its headers."""
     return find_any_build(kernel.tree, kernel.release)
 
 
-def _last(output: str, prefix: str) -> str:
+def _last_message(output: str, prefix: str) -> str:
     """Return the text after the last `error: ` or `hint: ` in the output, up to the next hint."""
     _, separator, rest = output.rpartition(f"\n{prefix}")
     return rest.split("\nhint: ")[0].strip() if separator else ""

@@ -21,7 +21,7 @@ from nodeside.system.process import WrapperFailed
 from nodeside.toolkit_sidecar.memory import be_killed_first
 from nodeside.trial.machine.containers import TOOLKIT_UID
 from nodeside.trial.machine.guest import syscalls as sc
-from nodeside.trial.machine.guest.container import bind, mount_devices
+from nodeside.trial.machine.guest.container import bind_mount, mount_devices
 
 _NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
 
@@ -56,7 +56,7 @@ def entrance(
     directories of this machine to paths in the container.
     """
     try:
-        yield _entering(layers, scratch, binds)
+        yield _make_entrance(layers, scratch, binds)
     except WrapperFailed as exc:
         raise SystemRefused(
             f"cannot enter a container of {layers[-1]}: a namespace or a mount was refused",
@@ -64,7 +64,7 @@ def entrance(
         ) from exc
 
 
-def _entering(
+def _make_entrance(
     layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str]
 ) -> Callable[[], None]:
     layer, root = scratch / "layer", scratch / "root"
@@ -84,10 +84,10 @@ def _entering(
         upper = f"upperdir={layer}/upper,workdir={layer}/work"
         sc.mount("overlay", str(root), "overlay", options=f"lowerdir={lower},{upper}")
         sc.mount("proc", f"{root}/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
-        bind("/sys", f"{root}/sys", "ro")
+        bind_mount("/sys", f"{root}/sys", "ro")
         mount_devices(root)
         for source, target in binds.items():
-            bind(str(source), f"{root}{target}", "")
+            bind_mount(str(source), f"{root}{target}", "")
         sc.pivot_root(str(root))
 
     return enter

@@ -20,7 +20,7 @@ from nodeside.protocol.bundle_key import BuildSettings, bundle_key
 from nodeside.protocol.shared_directory import request_id
 from nodeside.system.host import Host, Kernel
 from nodeside.system.scratch import scratch_directory
-from nodeside.trial.host.build import OUTPUT_IS_ABOVE, tell, version
+from nodeside.trial.host.build import OUTPUT_IS_ABOVE, kernel_version, print_build_line
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
@@ -43,7 +43,7 @@ def built_modules(
     """
     way = " ".join(settings.command) or f"{settings.kind.value} in {settings.directory}"
     progress.say(f"building it for {kernel.release} ({way}), to see what modules it has")
-    target = Kernel(kernel.release, version(kernel), kernel.architecture.machine)
+    target = Kernel(kernel.release, kernel_version(kernel), kernel.architecture.machine)
     digest = source_digest(tree)
     wanted = BuildRequest(
         id=request_id(bundle_key(digest, settings, target), 1),
@@ -63,7 +63,7 @@ def built_modules(
         shared.create()
         provide_source(tree, shared, digest)
         request = request_build(shared, wanted)
-        listener = Listener(on_build_line=partial(tell, progress, "host    |"))
+        listener = Listener(on_build_line=partial(print_build_line, progress, "host    |"))
         try:
             result = await_result(shared, request, listener)
         except ToolkitBuildFailed as failed:  # what it names is gone with the container

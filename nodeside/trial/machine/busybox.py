@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from nodeside.trial.cache import TrialCache
-from nodeside.trial.debian.archive import Archive, unpack
+from nodeside.trial.debian.archive import Archive, unpack_package
 from nodeside.trial.machine import initramfs
 
 _PACKAGE = "busybox-static"
@@ -25,7 +25,7 @@ def make(archive: Archive, cache: TrialCache) -> Path:
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
             tree = Path(scratch)
             (package,) = archive.download([_PACKAGE], tree)
-            unpack(package, tree)
+            unpack_package(package, tree)
             shutil.copy(next(tree.glob("**/bin/busybox")), directory / "busybox")
 
     return cache.make("busybox", archive.digest, fill) / "busybox"

@@ -19,42 +19,46 @@ class CpioArchive:
     _directories: set[str] = field(default_factory=set)
 
     def file(self, name: str, data: bytes, mode: int = 0o644) -> None:
-        self._parents(name)
-        self._add(name, stat.S_IFREG | mode, data)
+        self._add_parents(name)
+        self._add_entry(name, stat.S_IFREG | mode, data)
 
     def directory(self, name: str) -> None:
-        self._parents(f"{name}/")
+        self._add_parents(f"{name}/")
 
     def link(self, name: str, target: str) -> None:
-        self._parents(name)
-        self._add(name, stat.S_IFLNK | 0o777, target.encode())
+        self._add_parents(name)
+        self._add_entry(name, stat.S_IFLNK | 0o777, target.encode())
 
     def device(self, name: str, major: int, minor: int) -> None:
         """Add a character device."""
-        self._parents(name)
-        self._add(name, stat.S_IFCHR | 0o600, b"", device=(major, minor))
+        self._add_parents(name)
+        self._add_entry(name, stat.S_IFCHR | 0o600, b"", device=(major, minor))
 
     def data(self) -> bytes:
-        return b"".join([*self._parts, _entry(_TRAILER, 0, b"", (0, 0), len(self._parts) + 1)])
+        return b"".join(
+            [*self._parts, _encode_entry(_TRAILER, 0, b"", (0, 0), len(self._parts) + 1)]
+        )
 
-    def _parents(self, name: str) -> None:
+    def _add_parents(self, name: str) -> None:
         words = name.split("/")[:-1]
         for count in range(1, len(words) + 1):
             parent = "/".join(words[:count])
             if parent not in self._directories:
                 self._directories.add(parent)
-                self._add(parent, stat.S_IFDIR | 0o755, b"")
+                self._add_entry(parent, stat.S_IFDIR | 0o755, b"")
 
-    def _add(self, name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)) -> None:
-        self._parts.append(_entry(name, mode, data, device, len(self._parts) + 1))
+    def _add_entry(
+        self, name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)
+    ) -> None:
+        self._parts.append(_encode_entry(name, mode, data, device, len(self._parts) + 1))
 
 
-def _entry(name: str, mode: int, data: bytes, device: tuple[int, int], inode: int) -> bytes:
+def _encode_entry(name: str, mode: int, data: bytes, device: tuple[int, int], inode: int) -> bytes:
     path = name.encode() + b"\0"
     fields = (inode, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(path), 0)
     header = b"070701" + b"".join(b"%08X" % value for value in fields)
-    return _padded(header + path) + _padded(data)
+    return _pad_to_four(header + path) + _pad_to_four(data)
 
 
-def _padded(data: bytes) -> bytes:
+def _pad_to_four(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 4)

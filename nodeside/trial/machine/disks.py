@@ -10,12 +10,12 @@ from nodeside.trial.cache import MIB
 _INODE_COST = 512  # bytes per inode in the file system's tables, with room to spare
 
 
-def ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> None:
+def make_ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> None:
     """Make an ext4 image of `tree`, with its content and ownership, and `free_mib` MiB free.
 
     The image is sparse, so free space costs nothing.
     """
-    used, count = _measure(tree)
+    used, count = _measure_tree(tree)
     size = (used + count * _INODE_COST) * 11 // 10 + (free_mib + 16) * MIB
     inodes = count + 1024 + free_mib * MIB // 16384
     image.touch()
@@ -30,7 +30,7 @@ def ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> None:
     )  # fmt: skip
 
 
-def overlay(base: Path, image: Path, *, kind: str = "raw") -> None:
+def make_overlay(base: Path, image: Path, *, kind: str = "raw") -> None:
     """Make a qcow2 image that reads from `base`, of that kind, and stores all writes itself."""
     process.run(
         ["qemu-img", "create", "-q", "-f", "qcow2", "-F", kind, "-b", base.resolve(), image],
@@ -38,7 +38,7 @@ def overlay(base: Path, image: Path, *, kind: str = "raw") -> None:
     )
 
 
-def _measure(tree: Path) -> tuple[int, int]:
+def _measure_tree(tree: Path) -> tuple[int, int]:
     """Return the bytes that the tree takes in blocks of 4 KiB, and its number of files."""
     used = count = 0
     for path in tree.rglob("*"):

@@ -67,7 +67,7 @@ def _add_modules(archive: CpioArchive, modules: Path) -> None:
     order = load_order(_NEEDED, tree)
     network = [name for name in load_order(_NETWORK, tree) if name not in order]
     for name in (*order, *network):
-        archive.file(f"modules/{name}.ko", _plain(modules / tree.paths[name]))
+        archive.file(f"modules/{name}.ko", _read_uncompressed(modules / tree.paths[name]))
     for file, names in (("order", order), ("network", network)):
         archive.file(f"modules/{file}", "".join(f"{name}.ko\n" for name in names).encode())
 
@@ -81,7 +81,7 @@ def load_order(names: Iterable[str], tree: InTree) -> list[str]:
     return list(dict.fromkeys(module for name in loadable for module in tree.load_order(name)))
 
 
-def _plain(path: Path) -> bytes:
+def _read_uncompressed(path: Path) -> bytes:
     """Return a module as the kernel's own loader takes it: uncompressed, signature included."""
     if path.suffix == ".xz":
         return lzma.decompress(path.read_bytes())

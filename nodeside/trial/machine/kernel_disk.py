@@ -17,7 +17,7 @@ from nodeside.protocol.records import publish, read_untrusted
 from nodeside.system import process
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
-from nodeside.trial.debian.archive import Archive, unpack
+from nodeside.trial.debian.archive import Archive, unpack_package
 from nodeside.trial.debian.kernels import AvailableKernel, packages_of
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine import busybox, disks, initramfs
@@ -84,22 +84,22 @@ class _Maker:
         tree = directory / "tree"
         with tempfile.TemporaryDirectory(dir=directory) as downloads:
             for package in self.archive.download(packages.names, Path(downloads)):
-                unpack(package, tree)
+                unpack_package(package, tree)
         self.progress.say(f"making the kernel disk of {release}")
-        modules = _arrange(tree, release)
+        modules = _merge_usr(tree, release)
         _take_kernel(tree, modules, directory / "vmlinuz")
         for name in ("boot", "usr/share"):
             shutil.rmtree(tree / name, ignore_errors=True)
-        _depmod(tree / "usr", release)
+        _run_depmod(tree / "usr", release)
         (directory / "initramfs").write_bytes(initramfs.build(modules, self.busybox))
-        disks.ext4(tree, directory / "kernel.ext4", label="kernel")
+        disks.make_ext4(tree, directory / "kernel.ext4", label="kernel")
         for name in ("kernel", "vdso"):  # the modules are in the image; the tree is for builds
             shutil.rmtree(modules / name, ignore_errors=True)
         record = {"release": release, "compiler": packages.compiler}
         publish(directory / "kernel.json", record)
 
 
-def _arrange(tree: Path, release: str) -> Path:
+def _merge_usr(tree: Path, release: str) -> Path:
     """Move `/lib` into `/usr/lib`, as on merged-/usr systems. Return the modules' directory."""
     if (tree / "lib").is_dir() and not (tree / "lib").is_symlink():
         shutil.copytree(tree / "lib", tree / "usr" / "lib", symlinks=True, dirs_exist_ok=True)
@@ -119,6 +119,6 @@ def _take_kernel(tree: Path, modules: Path, to: Path) -> None:
     found.rename(to)
 
 
-def _depmod(base: Path, release: str) -> None:
+def _run_depmod(base: Path, release: str) -> None:
     """Make modules.dep and its siblings. depmod looks for `<base>/lib/modules`."""
     process.run(["depmod", "-b", base, release], timeout=120)

@@ -60,7 +60,7 @@ class MachineLink:
         self._last = 0
         self._lost = False
         self._odd = ""  # what was wrong with an event, if that ended the connection
-        self._reader = threading.Thread(target=self._read, name="link", daemon=True)
+        self._reader = threading.Thread(target=self._read_events, name="link", daemon=True)
         self._reader.start()
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class MachineLink:
             with self._lock:
                 self._socket.sendall(line)
         except OSError as exc:
-            raise MachineLost(f"the machine is gone{self._because()}") from exc
+            raise MachineLost(f"the machine is gone{self._reason_in_words()}") from exc
 
     def next(self, talk: Conversation, timeout: float, what: str) -> dict[str, Any]:
         """Return a conversation's next event. Raises DeadlinePassed, MachineLost, TrialError."""
@@ -109,7 +109,9 @@ class MachineLink:
             raise DeadlinePassed(f"timed out after {timeout:g} s: {what}") from None
         if event["event"] == "lost":
             talk.events.put(event)  # so that the next call gets it too
-            raise MachineLost(f"the machine ended before this was done: {what}{self._because()}")
+            raise MachineLost(
+                f"the machine ended before this was done: {what}{self._reason_in_words()}"
+            )
         if event["event"] == "failed":
             raise TrialError(f"the agent in the machine: {event['message']} (for: {what})")
         return event
@@ -126,17 +128,17 @@ class MachineLink:
         with self._lock:
             self._conversations.pop(talk.id, None)
 
-    def _because(self) -> str:
+    def _reason_in_words(self) -> str:
         """Return why the machine is gone, as an appendix to an error."""
         odd = f"; its agent sent {self._odd}, so the connection was closed" if self._odd else ""
         return f"{odd}{self._why_lost()}"
 
-    def _read(self) -> None:
+    def _read_events(self) -> None:
         try:
             with self._socket.makefile("rb") as lines:
                 while line := lines.readline(_LINE_BYTES):
                     if line.endswith(b"\n"):  # otherwise the machine died in the middle of it
-                        self._deliver(_event(line))
+                        self._deliver_event(_parse_event(line))
                     elif len(line) == _LINE_BYTES:
                         raise _Odd("an endless line")
         except _Odd as odd:
@@ -144,9 +146,9 @@ class MachineLink:
         except OSError:
             pass
         finally:
-            self._lose()
+            self._announce_loss()
 
-    def _lose(self) -> None:
+    def _announce_loss(self) -> None:
         """Tell every call that the machine is gone, and the machine that nobody listens."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -156,7 +158,7 @@ class MachineLink:
         for talk in talks:
             talk.events.put({"event": "lost"})
 
-    def _deliver(self, event: dict[str, Any]) -> None:
+    def _deliver_event(self, event: dict[str, Any]) -> None:
         talk = self._conversations.get(event.get("id", 0))
         if talk is None:
             return
@@ -176,7 +178,7 @@ class _Odd(Exception):
     """An event that the agent does not send."""
 
 
-def _event(line: bytes) -> dict[str, Any]:
+def _parse_event(line: bytes) -> dict[str, Any]:
     """Parse and check one event. Raises _Odd."""
     try:
         event = json.loads(line)

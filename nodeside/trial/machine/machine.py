@@ -128,13 +128,15 @@ class GuestProcess:
         return self._conversation.id
 
     def begin(self, **fields: object) -> None:
-        self._talk = self._link.ask("start", argv=list(self.argv), on_data=self._take, **fields)
+        self._talk = self._link.ask(
+            "start", argv=list(self.argv), on_data=self._take_output, **fields
+        )
         told = self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
         self.pid = int(told["pid"])
 
     def go_on(self, before: GuestProcess) -> None:
         """Be the process that was begun as `before`, over another connection."""
-        self._talk = self._link.adopt(before.id, on_data=self._take)
+        self._talk = self._link.adopt(before.id, on_data=self._take_output)
         self.pid = before.pid
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -172,7 +174,7 @@ class GuestProcess:
         assert self._talk is not None
         return self._talk
 
-    def _take(self, stream: str, data: bytes) -> None:
+    def _take_output(self, stream: str, data: bytes) -> None:
         self._streams[stream].add(data)
         if self.on_data is not None:
             self.on_data(data)
@@ -205,7 +207,7 @@ class Machine:
     def __enter__(self) -> Self:
         for boots_left in reversed(range(_BOOTS)):
             try:
-                self._boot()
+                self._boot_qemu()
             except TrialError:
                 if not (boots_left and self._emulation_failed()):
                     raise
@@ -213,12 +215,12 @@ class Machine:
                 break
         return self
 
-    def _boot(self) -> None:
+    def _boot_qemu(self) -> None:
         started = time.monotonic()
         ours, theirs = socket.socketpair()
         try:
             child = process.start(
-                qemu.argv(self.settings, self.files, theirs.fileno()),
+                qemu.make_argv(self.settings, self.files, theirs.fileno()),
                 stdout=open(self._qemu_log, "wb"),
                 stderr=process.INTO_STDOUT,
                 pass_fds=[theirs.fileno(), *self.settings.descriptors],
@@ -232,12 +234,12 @@ class Machine:
         try:
             self._await_boot()
         except BaseException:
-            self._stop()
+            self._stop_qemu()
             raise
         self.boot_seconds = time.monotonic() - started
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stop()
+        self._stop_qemu()
         if kind is None and not self.allow_splats and (complaints := self.splats()):
             raise TrialError(
                 "the machine's kernel complained:\n" + "\n".join(complaints),
@@ -349,7 +351,7 @@ class Machine:
     def power_off(self, *, hard: bool = False) -> None:
         """Shut down. `hard` cuts the power, which loses unsynced data."""
         if hard:
-            self._stop()
+            self._stop_qemu()
             return
         talk = self._link.ask("power-off")
         self._link.until(talk, "done", _ANSWER_SECONDS, "power-off")
@@ -359,7 +361,7 @@ class Machine:
         """Wait until the machine switches itself off; cut the power after `timeout` seconds."""
         with suppress(process.StillRunning):
             self._qemu.wait(timeout=timeout)
-        self._stop()
+        self._stop_qemu()
 
     def serial_log(self) -> str:
         """Return the console output of the kernel and the initramfs; the end of a long one."""
@@ -367,7 +369,7 @@ class Machine:
 
     def splats(self) -> tuple[str, ...]:
         """Return the head lines of the kernel's complaints; only some of very many."""
-        return tuple(_cut(find_splats(self.serial_log().splitlines())[:_SPLATS]))
+        return tuple(_shorten_rows(find_splats(self.serial_log().splitlines())[:_SPLATS]))
 
     @property
     def _link(self) -> MachineLink:
@@ -395,7 +397,7 @@ class Machine:
         crashed = self._exit_code == -signal.SIGSEGV
         return emulated and (crashed or _STALE_BREAKPOINT.search(self.serial_log()) is not None)
 
-    def _stop(self) -> None:
+    def _stop_qemu(self) -> None:
         """Make sure that QEMU is gone. Harmless if it already is."""
         if self._running is None:
             return
@@ -407,7 +409,7 @@ class Machine:
     def _why_lost(self) -> str:
         """Return the end of the console and of QEMU's output, as an appendix to an error."""
         console, said = self.serial_log().splitlines(), _end_of(self._qemu_log).splitlines()
-        rows = [*self.splats(), *_cut([*console[-12:], *said[-5:]])]
+        rows = [*self.splats(), *_shorten_rows([*console[-12:], *said[-5:]])]
         rows.append(f"the whole console: {self.files.serial}")
         return "".join(f"\n    {row}" for row in rows if row.strip())
 
@@ -416,7 +418,7 @@ class Machine:
         return self.files.serial.with_suffix(".qemu")
 
 
-def _cut(rows: Sequence[str]) -> list[str]:
+def _shorten_rows(rows: Sequence[str]) -> list[str]:
     return [row[:_SHOWN] for row in rows]
 
 

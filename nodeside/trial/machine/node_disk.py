@@ -47,7 +47,7 @@ def make(
         _lay_out(tree, busybox)
         _link_tree(driver, tree / "driver")
         _link_tree(toolkit, tree / "toolkit")
-        disks.ext4(tree, directory / "node.ext4", label="node", free_mib=FREE_MIB)
+        disks.make_ext4(tree, directory / "node.ext4", label="node", free_mib=FREE_MIB)
         shutil.rmtree(tree)
 
     return cache.make("nodes", name, fill, needs_mib=2048) / "node.ext4"

@@ -53,9 +53,9 @@ def make(
     package = Path(nodeside.__file__).parent
     shutil.copytree(package, tree / "python" / "nodeside", ignore=_is_cache, symlinks=True)
     compile_package(tree / "python" / "nodeside", driver_root, architecture)
-    _script(tree / "agent", _agent_script(architecture))
+    _write_script(tree / "agent", _agent_script(architecture))
     (tree / "bin").mkdir()
-    _script(tree / "bin" / "nodeside", _COMMAND)
+    _write_script(tree / "bin" / "nodeside", _COMMAND)
     if driver_image is None:
         (tree / "driver-image").mkdir()
     else:
@@ -66,7 +66,7 @@ def make(
     if cache is not None:
         process.run(["cp", "-a", cache, tree / "cache"], timeout=120)
     process.run(["chown", "-R", "0:0", tree], timeout=60)
-    disks.ext4(tree, image, label="payload")
+    disks.make_ext4(tree, image, label="payload")
     shutil.rmtree(tree)
     return image
 
@@ -80,7 +80,7 @@ def _is_cache(_: str, names: list[str]) -> set[str]:
     return {name for name in names if name == "__pycache__"}
 
 
-def _script(path: Path, text: str) -> None:
+def _write_script(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
 

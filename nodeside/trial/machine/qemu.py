@@ -67,7 +67,7 @@ class MachineFiles:
     serial: Path
 
 
-def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[str]:
+def make_argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[str]:
     """Return the whole command.
 
     setpriv makes QEMU die with us, whatever kills us, and prlimit limits its memory.
@@ -80,13 +80,13 @@ def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[
     words = [
         "setpriv", "--pdeathsig", "KILL", "--",
         "prlimit", f"--data={settings.memory_mib + _OF_QEMU_MIB << 20}", "--",
-        architecture.qemu, *base(settings, architecture),
+        architecture.qemu, *base_arguments(settings, architecture),
         "-kernel", str(files.kernel.vmlinuz), "-initrd", str(files.kernel.initramfs),
         "-append", " ".join(append),
         "-serial", f"file:{files.serial}",
-        *drive(files.node, "node"),
-        *drive(files.kernel.image, "kernel", read_only=True),
-        *drive(files.payload, "payload", read_only=True),
+        *drive_arguments(files.node, "node"),
+        *drive_arguments(files.kernel.image, "kernel", read_only=True),
+        *drive_arguments(files.payload, "payload", read_only=True),
         "-device", "virtio-serial-pci",
         "-chardev", f"socket,id=agent,fd={agent_fd}",
         "-device", f"virtserialport,chardev=agent,name={PORT}",
@@ -98,7 +98,7 @@ def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[
     return [*words, *settings.more]
 
 
-def base(settings: MachineSettings, architecture: Architecture) -> list[str]:
+def base_arguments(settings: MachineSettings, architecture: Architecture) -> list[str]:
     cpu = "host" if settings.accelerator == "kvm" else architecture.emulated_cpu
     return [
         "-machine", architecture.qemu_machine, "-accel", settings.accelerator, "-cpu", cpu,
@@ -123,8 +123,8 @@ def choose_accelerator(requested: str, kernel: KernelDisk, cache: TrialCache) ->
     if kernel.architecture.is_foreign or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     path = cache.directory / "accelerator.json"
-    circumstances = {"boot": _boot_id(), "qemu": version(kernel.architecture)}
-    with cache.locked("qemu", "accelerator"):
+    circumstances = {"boot": _boot_id(), "qemu": qemu_version(kernel.architecture)}
+    with cache.hold_lock("qemu", "accelerator"):
         record = read_untrusted(path) or {}
         if record.get("circumstances") != circumstances:
             works = kvm_works(kernel)
@@ -141,7 +141,12 @@ def kvm_works(kernel: KernelDisk) -> bool:
         serial = directory / "serial"
         settings = MachineSettings(accelerator="kvm", memory_mib=512, cpus=1)
         words = [
-            *(architecture.qemu, *base(settings, architecture), "-kernel", str(kernel.vmlinuz)),
+            *(
+                architecture.qemu,
+                *base_arguments(settings, architecture),
+                "-kernel",
+                str(kernel.vmlinuz),
+            ),
             *("-append", f"console={console} earlyprintk={console} panic=-1"),
             *("-serial", f"file:{serial}"),
         ]
@@ -158,7 +163,7 @@ def kvm_works(kernel: KernelDisk) -> bool:
             child.wait()
 
 
-def version(architecture: Architecture = AMD64) -> str:
+def qemu_version(architecture: Architecture = AMD64) -> str:
     """Return the first line of `qemu --version`. Raises TrialError if QEMU is missing."""
     require_qemu(architecture)
     return process.run([architecture.qemu, "--version"], timeout=10).output.splitlines()[0]
@@ -186,7 +191,9 @@ def known_devices(architecture: Architecture = AMD64) -> frozenset[str]:
     return frozenset(row.split('"')[1] for row in rows)
 
 
-def drive(image: Path, name: str, *, read_only: bool = False) -> tuple[str, str, str, str]:
+def drive_arguments(
+    image: Path, name: str, *, read_only: bool = False
+) -> tuple[str, str, str, str]:
     """Return QEMU's words for a disk: an image that is only read, or an overlay in qcow2."""
     kind = "format=raw,read-only=on" if read_only else "format=qcow2,read-only=off"
     where = f"if=none,id={name},file={image},{kind}"

@@ -54,7 +54,7 @@ def require_terminal() -> None:
         )
 
 
-def interact(machine: Machine, *, toolkit: int) -> None:
+def run_shell(machine: Machine, *, toolkit: int) -> None:
     """Connect this terminal to a shell until that ends.
 
     `toolkit` is the process ID of the toolkit container's first process.
@@ -70,7 +70,7 @@ def interact(machine: Machine, *, toolkit: int) -> None:
         cwd="/driver-image",
         env={"TERM": os.environ.get("TERM", "linux"), "TOOLKIT": str(toolkit)},
         terminal=True,
-        on_data=_show,
+        on_data=_show_bytes,
     )
     ended = threading.Event()
 
@@ -86,8 +86,8 @@ def interact(machine: Machine, *, toolkit: int) -> None:
                 child.write(os.read(sys.stdin.fileno(), 4096))
 
 
-def edits(machine: Machine) -> str:
-    """Return as a patch for the driver image what was edited in the shell."""
+def edits_as_patch(machine: Machine) -> str:
+    """Return the edits of the shell as a patch for the driver image."""
     words = (
         f"cd {EDITED_IMAGE} && cd $(mktemp -d) && "
         f"ln -s {IMAGE_ON_NODE} a && ln -s {EDITED_IMAGE} b && diff -ruN a b"
@@ -96,7 +96,7 @@ def edits(machine: Machine) -> str:
     return done.output
 
 
-def _show(data: bytes) -> None:
+def _show_bytes(data: bytes) -> None:
     os.write(sys.stdout.fileno(), data)
 
 

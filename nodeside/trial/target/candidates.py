@@ -35,7 +35,7 @@ class Candidate:
         return Path(self.directory).parts
 
 
-def listed(candidates: Iterable[Candidate]) -> str:
+def directories_in_words(candidates: Iterable[Candidate]) -> str:
     """Return the directories in words; a tree of backports has hundreds."""
     return shortlist((each.directory for each in candidates), _LISTED)
 
@@ -45,7 +45,7 @@ def candidates_of(tree: Path) -> tuple[Candidate, ...]:
     found: list[Candidate] = []
     built: set[Path] = set()
     has_configure = (tree / "configure").is_file()
-    for directory in _directories(tree):
+    for directory in _walk_directories(tree):
         plain = lists_modules(directory)
         configured = has_configure and lists_modules(directory, TEMPLATE)
         if (plain or configured) and directory not in built:
@@ -65,17 +65,17 @@ def candidate_named(tree: Path, directory: str) -> Candidate:
     if plain.startswith(("/", "..")) or not lists_modules(tree / plain):
         raise UsageError(
             f"--directory {directory}: expected a directory of the source whose Kbuild or Makefile "
-            f"lists modules; these do: {listed(candidates) or 'none'}"
+            f"lists modules; these do: {directories_in_words(candidates) or 'none'}"
         )
     return Candidate(plain)
 
 
-def likeliest(tree: Path, candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
+def choose_likeliest(tree: Path, candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
     """Return the candidate to build and why, in words; None if nothing speaks for one of them."""
     if len(candidates) == 1:
         return candidates[0], "the only directory with obj-m"
-    names = listed(candidates)
-    highest = _highest(candidates)
+    names = directories_in_words(candidates)
+    highest = _highest_candidates(candidates)
     if len(highest) == 1:
         return highest[0], f"above the other directories with obj-m: {names}"
     tables = [each for each in highest if _has_device_table(tree / each.directory)]
@@ -87,8 +87,8 @@ def likeliest(tree: Path, candidates: Sequence[Candidate]) -> tuple[Candidate | 
     return None, f"several directories have obj-m: {names}"
 
 
-def _highest(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return those that are below no other."""
+def _highest_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that are below no other one."""
     parts = [each.parts for each in candidates]
     there = {*parts}
     return [
@@ -98,7 +98,7 @@ def _highest(candidates: Sequence[Candidate]) -> list[Candidate]:
     ]
 
 
-def _directories(tree: Path) -> Iterator[Path]:
+def _walk_directories(tree: Path) -> Iterator[Path]:
     waiting = [(tree, 0)]
     while waiting:
         directory, depth = waiting.pop(0)
@@ -111,10 +111,10 @@ def _directories(tree: Path) -> Iterator[Path]:
 
 def _has_device_table(directory: Path) -> bool:
     return any(
-        _DEVICE_TABLE.search(source_text(path)) for path in islice(_sources(directory), _FILES)
+        _DEVICE_TABLE.search(source_text(path)) for path in islice(_walk_sources(directory), _FILES)
     )
 
 
-def _sources(directory: Path) -> Iterator[Path]:
+def _walk_sources(directory: Path) -> Iterator[Path]:
     for here, _, files in os.walk(directory):
         yield from (Path(here) / name for name in files if name.endswith((".c", ".h")))

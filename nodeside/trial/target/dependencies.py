@@ -18,7 +18,7 @@ _STATUS = "var/lib/dpkg/status"
 _OF_DKMS = frozenset({"dkms", "kmod", "make"})  # the node side does what dkms does
 
 
-def missing(package: str, archive: Archive, toolkit: Path) -> tuple[str, ...]:
+def missing_dependencies(package: str, archive: Archive, toolkit: Path) -> tuple[str, ...]:
     """Return direct dependencies that `toolkit` lacks; empty if `package` is not a package."""
     if "/" in package or package not in archive.names():
         return ()

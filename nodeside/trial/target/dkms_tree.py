@@ -46,7 +46,7 @@ class Evaluated:
         The names are the kernel's: DEST_MODULE_NAME renames a file, not the module in it.
         """
         try:
-            plan = dkms.interpret(self.values, self.kernel, self.headers)
+            plan = dkms.make_plan(self.values, self.kernel, self.headers)
         except BuildFailed:
             return self._every_module()
         return tuple(product.file.stem for product in plan.products)
@@ -59,7 +59,7 @@ class Evaluated:
         return tuple(dict.fromkeys(names))
 
 
-def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
+def make_evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
     """Return a function that evaluates the dkms.conf of a tree for this kernel."""
 
     def evaluate(tree: Path) -> Evaluated:
@@ -69,7 +69,7 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
         variables = dkms_conf.shell_variables(
             headers, kernel.release, target.architecture, tree=Path("/var/lib/dkms"), jobs=1
         )
-        step = dkms_conf.evaluation(Path("/tree/dkms.conf"), Path("/out/dump"), variables, {})
+        step = dkms_conf.evaluation_step(Path("/tree/dkms.conf"), Path("/out/dump"), variables, {})
         with scratch_directory("dkms") as scratch:
             out = scratch / "out"
             out.mkdir()
@@ -82,7 +82,7 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
                 argv = [*UNPRIVILEGED, "prlimit", f"--fsize={_DUMP_LIMIT}", "--", *step.argv]
                 with suppress(process.ToolTimeout):  # then it has left no values
                     process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_TIMEOUT, check=False)
-            values = dkms_conf.parse_dump(_read(out / "dump"))
+            values = dkms_conf.parse_dump(_read_dump(out / "dump"))
         if values is None:
             raise TargetError(
                 f"{tree.name}/dkms.conf ended the shell that read it, or did not end within "
@@ -115,7 +115,7 @@ def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
     return smallest_document(label(name), plain_version(version), "src", build, modules)
 
 
-def _read(path: Path) -> bytes:
+def _read_dump(path: Path) -> bytes:
     """Read the dump of an untrusted program: a regular file of limited size; b"" if missing."""
     try:
         with open_untrusted(path, limit=_DUMP_LIMIT) as file:

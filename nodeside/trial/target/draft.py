@@ -31,8 +31,8 @@ from nodeside.trial.target.candidates import (
     Candidate,
     candidate_named,
     candidates_of,
-    likeliest,
-    listed,
+    choose_likeliest,
+    directories_in_words,
 )
 from nodeside.trial.target.dkms_tree import Evaluator, describe
 from nodeside.values import frozen
@@ -111,24 +111,26 @@ def _of_makefiles(tree: Path, source: Path, build: Builder, directory: str) -> D
     if directory:
         chosen = candidate_named(tree, directory)
     elif candidates:
-        chosen, why = likeliest(tree, candidates)
-    ways = _ways(tree, chosen)[: 1 if directory else None]
+        chosen, why = choose_likeliest(tree, candidates)
+    ways = _likely_settings(tree, chosen)[: 1 if directory else None]
     if not ways and not candidates:
         raise TargetError(
             f"{source.resolve().name} has no kernel module to build: expected a dkms.conf, or a "
             f"Kbuild or Makefile with obj-m, at most {DEEPEST} directories deep",
             hint="write a driver.yaml with build.kind: command, see docs/packaging-a-driver.md",
         )
-    draft = _built(tree, source, ways, build, undecided=bool(candidates) and chosen is None)
+    draft = _draft_that_builds(
+        tree, source, ways, build, undecided=bool(candidates) and chosen is None
+    )
     if draft is None:
-        raise _undecided(source, candidates)
+        raise _undecided_error(source, candidates)
     guess = _guess_of_build(draft.build, why, chosen)
     guesses = {**draft.guesses, **({"build": guess} if guess else {})}
     names = tuple(each.directory for each in candidates)
     return replace(draft, guesses=guesses, candidates=names)
 
 
-def _built(
+def _draft_that_builds(
     tree: Path, source: Path, ways: Sequence[BuildSettings], build: Builder, *, undecided: bool
 ) -> Draft | None:
     """Return the draft of the first way that builds modules, or of the first one, not built.
@@ -144,13 +146,13 @@ def _built(
         else:
             own = named_modules(tree / settings.directory)
             files = tuple(sorted(files, key=lambda file: file.name not in own))
-            return _draft(source, settings, files)
+            return _make_draft(source, settings, files)
     if undecided:
         return None
     named = named_modules(tree / ways[0].directory)
     if not named:
         raise failures[0]
-    return _draft(source, ways[0], (), named, str(failures[0]))
+    return _make_draft(source, ways[0], (), named, str(failures[0]))
 
 
 def _guess_of_build(settings: BuildSettings, why: str, chosen: Candidate | None) -> str:
@@ -166,19 +168,19 @@ def _guess_of_build(settings: BuildSettings, why: str, chosen: Candidate | None)
     return guess
 
 
-def _undecided(source: Path, candidates: Sequence[Candidate]) -> TargetError:
+def _undecided_error(source: Path, candidates: Sequence[Candidate]) -> TargetError:
     name = source.resolve().name
     init = f"nodeside init {shlex.quote(str(source))} --directory"
     commands = [f"{init} {shlex.quote(each.directory)}" for each in candidates[:_COMMANDS]]
     more = ", or another" if len(candidates) > _COMMANDS else ""
     return TargetError(
         f"{name} has several drivers, and nothing in it speaks for one of them: kbuild finds "
-        f"modules in {listed(candidates)}",
+        f"modules in {directories_in_words(candidates)}",
         hint="say which one is meant: " + ", or ".join(commands) + more,
     )
 
 
-def _ways(tree: Path, chosen: Candidate | None) -> list[BuildSettings]:
+def _likely_settings(tree: Path, chosen: Candidate | None) -> list[BuildSettings]:
     """Return the ways in which the source may be built, the likeliest first."""
     if chosen is not None and chosen.configured:
         script = _CONFIGURED.format(shlex.quote(chosen.directory))
@@ -194,7 +196,7 @@ def _ways(tree: Path, chosen: Candidate | None) -> list[BuildSettings]:
     return ways
 
 
-def _draft(
+def _make_draft(
     source: Path,
     settings: BuildSettings,
     files: tuple[ModuleFile, ...],

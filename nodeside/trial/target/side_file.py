@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.errors import SpecError
-from nodeside.spec.mistakes import Mistake, in_brief, refuse
+from nodeside.spec.mistakes import Mistake, in_brief, mistakes_error
 from nodeside.spec.mistakes import Path as Place
 from nodeside.spec.yamltext import read_yaml
 from nodeside.system.files import open_untrusted
@@ -63,15 +63,15 @@ def read_side_file(path: Path) -> Extras:
     """
     if not path.is_file():
         return NO_EXTRAS
-    text = _text(path)
+    text = _read_text(path)
     if all(line.partition("#")[0].strip() in ("", "---", "...") for line in text.splitlines()):
         return NO_EXTRAS
     document = read_yaml(text, str(path))
     values = {} if document.data is None else document.data
-    mistakes = (*document.mistakes, *_mistakes(values))
+    mistakes = (*document.mistakes, *_find_mistakes(values))
     if mistakes:
         raise SpecError(
-            str(refuse(document, mistakes)),
+            str(mistakes_error(document, mistakes)),
             hint="devices is a list of QEMU devices, commands a list of argvs",
         )
     assert isinstance(values, Mapping)
@@ -81,7 +81,7 @@ def read_side_file(path: Path) -> Extras:
     )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     with open_untrusted(require_inside(path), limit=_SIZE_LIMIT) as file:
         data = file.read(_SIZE_LIMIT)
     try:
@@ -90,7 +90,7 @@ def _text(path: Path) -> str:
         raise SpecError(f"{path}: not YAML: not UTF-8 at byte {exc.start}") from exc
 
 
-def _mistakes(values: Any) -> Iterator[Mistake]:
+def _find_mistakes(values: Any) -> Iterator[Mistake]:
     if not isinstance(values, Mapping):
         yield Mistake((), f"expected a mapping, got {in_brief(values)}")
         return

@@ -22,7 +22,7 @@ from nodeside.spec.model import Driver
 from nodeside.spec.yamltext import write_yaml
 from nodeside.system.files import disk_errors, open_untrusted
 from nodeside.trial import vendor_tree
-from nodeside.trial.debian.archive import Archive, unpack
+from nodeside.trial.debian.archive import Archive, unpack_package
 from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.target import dkms_tree
 from nodeside.trial.target.dkms_tree import Evaluator
@@ -55,12 +55,12 @@ def prepare(
     `build` is used only for a source that does not say what its modules are.
     """
     path = Path(name)
-    if exists(path):
+    if path_exists(path):
         return _from_path(path.absolute(), image, evaluate, build)
     return _from_dkms(package_tree(name, image.parent, archive), image, evaluate)
 
 
-def exists(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Return whether there is such a file or directory; a name that is too long is none."""
     try:
         return path.exists()
@@ -208,7 +208,7 @@ def _unpacked_tree(name: str, scratch: Path, archive: Archive) -> Path:
     for directory in (unpacked, downloads):
         directory.mkdir(mode=0o700)  # nobody else runs what the package brings
     for package in archive.download([name], downloads):
-        unpack(package, unpacked / "tree")
+        unpack_package(package, unpacked / "tree")
     found = sorted(conf.parent for conf in unpacked.glob("tree/usr/src/*/dkms.conf"))
     trees = [tree for tree in found if tree.resolve().is_relative_to(unpacked.resolve())]
     if not trees and (needed := _dkms_package_of(name, archive)):

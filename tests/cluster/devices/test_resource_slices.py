@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeside.device_agent.dra.api import CALLER, DraClient
-from nodeside.device_agent.dra.claims import allotted
+from nodeside.device_agent.dra.claims import read_claim
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.publisher import Publication
-from nodeside.device_agent.dra.slices import Document, device
+from nodeside.device_agent.dra.slices import Document, device_document
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
 from nodeside.http.status import KubernetesError
@@ -76,7 +76,7 @@ def cluster(control_plane: ControlPlane, access: PodAccess) -> Iterator[DraClien
 
 def devices(*ids: str, **more: Any) -> list[Document]:
     return [
-        device(
+        device_document(
             device_name("example.com/edu", each),
             Offered(each, FoundDevice(each, **more)),
             resource="example.com/edu",
@@ -165,7 +165,7 @@ def test_whatever_a_device_says_of_itself_is_taken(
         "nodeName": NODE,
         "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
         "devices": [
-            device(
+            device_document(
                 device_name("example.com/edu", each),
                 Offered(each, FoundDevice(each, attributes=attributes)),
                 resource="example.com/edu",
@@ -203,7 +203,7 @@ def test_a_claim_is_read_as_it_is_stored(control_plane: ControlPlane, cluster: D
     control_plane.do("PUT", f"{path}/status", {**stored, "status": {"allocation": allocation}})
     uid = stored["metadata"]["uid"]
 
-    found = allotted(
+    found = read_claim(
         cluster.claim("default", "one"),
         uid=uid,
         namespace="default",

@@ -75,7 +75,7 @@ class Replica:
 
     @property
     def last_words(self) -> str:
-        return process.tail(self.log.read_text(errors="replace"), 60)
+        return process.last_lines_of(self.log.read_text(errors="replace"), 60)
 
 
 @dataclass

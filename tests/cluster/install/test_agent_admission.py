@@ -16,7 +16,7 @@ from cluster.install.manifests import InstallSettings
 from cluster.model.names import DEVICE_AGENT, NAMESPACE
 from nodeside.device_agent.dra.api import DraClient
 from nodeside.device_agent.dra.publisher import Publication
-from nodeside.device_agent.dra.slices import device
+from nodeside.device_agent.dra.slices import device_document
 from nodeside.device_agent.feature_sinks import CALLER, NodeLabels
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
@@ -87,7 +87,7 @@ def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
     for now, devices in enumerate(([offered], [], [offered], [])):
         publication.want(
             [
-                device("edu-00-06-0", each, resource="example.com/edu", version="1.0.0")
+                device_document("edu-00-06-0", each, resource="example.com/edu", version="1.0.0")
                 for each in devices
             ]
         )

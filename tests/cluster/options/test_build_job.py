@@ -23,7 +23,7 @@ from nodeside.driver.cli import driver as driver_verbs
 from nodeside.driver.commands.options import first_there
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import Driver
-from nodeside.toolkit_sidecar.cli import _parser as sidecar_parser
+from nodeside.toolkit_sidecar.cli import _make_parser as sidecar_parser
 from tests import TOP
 from tests import yaml_in_c as yaml
 from tests.cluster.fakes.model import document

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeside.device_agent.dra.slices import Document, SlicePool, Write, device
+from nodeside.device_agent.dra.slices import Document, SlicePool, Write, device_document
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
 
@@ -20,7 +20,10 @@ def offered(id_: str = "00:06.0", **more: Any) -> Offered:
 
 def plain(*names: str) -> list[Document]:
     """Devices of slices."""
-    return [device(name, offered(), resource="example.com/edu", version="1.0") for name in names]
+    return [
+        device_document(name, offered(), resource="example.com/edu", version="1.0")
+        for name in names
+    ]
 
 
 def carried_out(stored: Sequence[Document], writes: Sequence[Write]) -> list[Document]:

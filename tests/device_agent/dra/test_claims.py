@@ -14,9 +14,9 @@ from nodeside.device_agent.dra.claims import (
     Claim,
     ClaimUnfit,
     Edits,
-    allotted,
     cdi_kind,
     cdi_spec,
+    read_claim,
 )
 from nodeside.spec.devices import Mount
 from tests.device_agent.dra.documents import OTHER_UID, POOL, UID, claim, result
@@ -25,7 +25,7 @@ FIRST, SECOND = "edu-00-06-0-47d5b5925eb3", "edu-00-07-0-b18c0f2d66a1"  # device
 
 
 def read(document: Any, uid: str = UID) -> Claim:
-    return allotted(
+    return read_claim(
         document, uid=uid, namespace="default", name="one", driver=POOL.driver, pool=POOL.node
     )
 

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeside.device_agent.dra.slices import MOST, PAGE, Document, SlicePool, device, typed, writes
+from nodeside.device_agent.dra.slices import (
+    MOST,
+    PAGE,
+    Document,
+    SlicePool,
+    device_document,
+    plan_writes,
+    typed_attribute,
+)
 from tests.device_agent.dra.documents import POOL, carried_out, offered, plain
 from tests.tries import tries
 
@@ -30,7 +38,7 @@ def test_a_device_says_where_and_what_it_is() -> None:
         numa_node=1,
         attributes={"afu_id": "d8424dc4a4a3c413", "speed": "8", "interrupts": "4711"},
     )
-    assert device(
+    assert device_document(
         "edu-00-06-0-47d5b5925eb3",
         found,
         resource="example.com/edu",
@@ -72,7 +80,7 @@ def test_a_device_says_where_and_what_it_is() -> None:
     ],
 )
 def test_an_attribute_has_the_type_that_its_text_has(text: str, attribute: Any) -> None:
-    assert typed(text) == attribute
+    assert typed_attribute(text) == attribute
 
 
 @pytest.mark.parametrize(
@@ -88,12 +96,12 @@ def test_an_attribute_has_the_type_that_its_text_has(text: str, attribute: Any) 
     ],
 )
 def test_a_version_is_semantic_or_a_string(version: str, attribute: str) -> None:
-    found = device("a", offered(), resource="example.com/edu", version=version)
+    found = device_document("a", offered(), resource="example.com/edu", version=version)
     assert list(found["attributes"]["driverVersion"]) == [attribute]
 
 
 def test_the_first_devices_make_one_slice_that_the_node_owns() -> None:
-    (write,) = writes(POOL, [], plain("a", "b"))
+    (write,) = plan_writes(POOL, [], plain("a", "b"))
     assert write.verb == "create"
     assert write.document == {
         "apiVersion": "resource.k8s.io/v1",
@@ -120,26 +128,26 @@ def test_slices_of_two_drivers_and_nodes_never_have_one_name() -> None:
         SlicePool("a.nodeside.io", "x.nodeside.io-gpu", "u"),
         SlicePool("x.nodeside.io", "gpu", "u"),
     ]
-    assert len({writes(pool, [], plain("a"))[0].name for pool in pools}) == len(pools)
+    assert len({plan_writes(pool, [], plain("a"))[0].name for pool in pools}) == len(pools)
 
 
 def test_what_is_as_it_should_be_is_not_written() -> None:
-    stored = carried_out([], writes(POOL, [], plain("a")))
-    assert writes(POOL, stored, plain("a")) == []
+    stored = carried_out([], plan_writes(POOL, [], plain("a")))
+    assert plan_writes(POOL, stored, plain("a")) == []
 
 
 def test_a_slice_has_128_devices_and_all_know_how_many_slices_there_are() -> None:
     every = [f"d{number}" for number in range(300)]
-    stored = carried_out([], writes(POOL, [], plain(*every)))
+    stored = carried_out([], plan_writes(POOL, [], plain(*every)))
     assert list(map(len, names(stored))) == [128, 128, 44]
     assert generations(stored) == {(1, 3)}
 
 
 def test_a_device_that_goes_changes_its_slice_only() -> None:
     every = [f"d{number}" for number in range(300)]
-    stored = carried_out([], writes(POOL, [], plain(*every)))
+    stored = carried_out([], plan_writes(POOL, [], plain(*every)))
 
-    (write,) = writes(POOL, stored, plain(*every[1:]))
+    (write,) = plan_writes(POOL, stored, plain(*every[1:]))
 
     assert (write.verb, write.name) == ("update", "edu.nodeside.io-n1-0")
     assert write.document["metadata"]["resourceVersion"] == "1"
@@ -149,36 +157,36 @@ def test_a_device_that_goes_changes_its_slice_only() -> None:
 
 def test_a_device_that_comes_takes_the_free_place() -> None:
     every = [f"d{number}" for number in range(300)]
-    stored = carried_out([], writes(POOL, [], plain(*every)))
-    stored = carried_out(stored, writes(POOL, stored, plain(*every[1:])))
+    stored = carried_out([], plan_writes(POOL, [], plain(*every)))
+    stored = carried_out(stored, plan_writes(POOL, stored, plain(*every[1:])))
 
-    stored = carried_out(stored, writes(POOL, stored, plain(*every[1:], "new")))
+    stored = carried_out(stored, plan_writes(POOL, stored, plain(*every[1:], "new")))
 
     assert names(stored)[0][-1] == "new"
     assert generations(stored) == {(1, 3)}
 
 
 def test_another_number_of_slices_is_a_new_generation_of_all() -> None:
-    stored = carried_out([], writes(POOL, [], plain("a")))
+    stored = carried_out([], plan_writes(POOL, [], plain("a")))
     every = ["a", *(f"d{number}" for number in range(PAGE))]
 
-    found = writes(POOL, stored, plain(*every))
+    found = plan_writes(POOL, stored, plain(*every))
 
     assert [write.verb for write in found] == ["update", "create"]
     assert generations(carried_out(stored, found)) == {(2, 2)}
 
 
 def test_no_devices_are_no_slices() -> None:
-    stored = carried_out([], writes(POOL, [], plain("a")))
-    assert [write.verb for write in writes(POOL, stored, [])] == ["delete"]
+    stored = carried_out([], plan_writes(POOL, [], plain("a")))
+    assert [write.verb for write in plan_writes(POOL, stored, [])] == ["delete"]
 
 
 def test_a_slice_of_another_pool_is_deleted_and_one_that_was_changed_is_put_right() -> None:
-    stored = carried_out([], writes(POOL, [], plain("a")))
+    stored = carried_out([], plan_writes(POOL, [], plain("a")))
     stored[0] = {**stored[0], "spec": {**stored[0]["spec"], "devices": plain("a", "forged")}}
     other = {"metadata": {"name": "odd"}, "spec": {"pool": {"name": "elsewhere"}}}
 
-    found = writes(POOL, [*stored, other, {"metadata": {"name": "x"}}], plain("a"))
+    found = plan_writes(POOL, [*stored, other, {"metadata": {"name": "x"}}], plain("a"))
 
     assert [(write.verb, write.name) for write in found] == [
         ("update", "edu.nodeside.io-n1-0"),
@@ -188,14 +196,14 @@ def test_a_slice_of_another_pool_is_deleted_and_one_that_was_changed_is_put_righ
 
 
 def test_a_node_that_was_made_anew_owns_its_slices() -> None:
-    stored = carried_out([], writes(POOL, [], plain("a")))
-    (write,) = writes(SlicePool(POOL.driver, POOL.node, "another"), stored, plain("a"))
+    stored = carried_out([], plan_writes(POOL, [], plain("a")))
+    (write,) = plan_writes(SlicePool(POOL.driver, POOL.node, "another"), stored, plain("a"))
     assert write.document["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 
 def test_ten_thousand_devices_are_79_slices_and_more_than_the_most_are_cut() -> None:
-    assert len(writes(POOL, [], plain(*(f"d{number}" for number in range(10_000))))) == 79
-    found = writes(POOL, [], plain(*(f"d{number}" for number in range(MOST + 1))))
+    assert len(plan_writes(POOL, [], plain(*(f"d{number}" for number in range(10_000))))) == 79
+    found = plan_writes(POOL, [], plain(*(f"d{number}" for number in range(MOST + 1))))
     assert len(found) == MOST // PAGE
 
 
@@ -211,14 +219,14 @@ def test_whatever_comes_and_goes_the_slices_say_it_and_a_device_never_moves(
         wanted = [f"d{number}" for number in look]
         before = {each: n for n, some in _named(stored).items() for each in some}
 
-        stored = carried_out(stored, writes(POOL, stored, plain(*wanted)))
+        stored = carried_out(stored, plan_writes(POOL, stored, plain(*wanted)))
 
         after = {each: n for n, some in _named(stored).items() for each in some}
         assert sorted(after) == sorted(wanted)
         assert all(after[each] == before[each] for each in after.keys() & before.keys())
         assert all(0 < len(some) <= PAGE for some in names(stored))
         assert len(generations(stored)) <= 1
-        assert writes(POOL, stored, plain(*wanted)) == []
+        assert plan_writes(POOL, stored, plain(*wanted)) == []
 
 
 def _named(stored: Sequence[Document]) -> dict[str, list[str]]:

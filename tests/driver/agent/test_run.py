@@ -197,7 +197,7 @@ def test_a_bug_is_told_like_a_failure_that_may_pass_with_its_traceback_in_the_lo
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
-    monkeypatch.setattr(rungs, "look_at_rung", surprised)
+    monkeypatch.setattr(rungs, "look", surprised)
     node.write_driver()
 
     _, report = run_of(node).once()
@@ -372,7 +372,9 @@ def test_a_failed_driver_never_ends_the_process_and_is_tried_ever_less_often(
     assert set(node.states) == {State.FAILED}
 
 
-@pytest.mark.parametrize("where", ["run.bring_up", "resolution.resolve_task", "run.Journal.state"])
+@pytest.mark.parametrize(
+    "where", ["run.bring_up", "resolution.resolve_task", "run.Journal.announce_state"]
+)
 def test_a_bug_never_ends_the_process_and_is_tried_ever_less_often(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -388,7 +390,7 @@ def test_where_nothing_can_even_be_told_the_process_goes_on(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.put_bundle(node.task())
-    monkeypatch.setattr("nodeside.driver.agent.run.Journal.failed", surprised)
+    monkeypatch.setattr("nodeside.driver.agent.run.Journal.report_failure", surprised)
     monkeypatch.setattr("nodeside.driver.agent.run.bring_up", surprised)
     assert live(node, monkeypatch, Why.PATIENCE).patience == [5, 10]
 

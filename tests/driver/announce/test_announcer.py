@@ -469,7 +469,7 @@ def test_forbidden_label_does_not_keep_the_rest_from_being_told(
     tell(delivery, READY)
 
     assert server.lines == [LABEL, "GET /api/v1/nodes/n1", NODE_DRIVER, EVENT]
-    assert delivery.settled()
+    assert delivery.is_settled()
     assert delivery.due() == 300
     [owner] = server.node_drivers["edu.n1"]["metadata"]["ownerReferences"]
     assert owner["uid"] == "uid-of-n1"
@@ -534,7 +534,7 @@ def test_what_is_still_refused_waits_also_where_the_rest_is_allowed_now(time: Ti
 
     delivery.step()
 
-    assert delivery.settled()
+    assert delivery.is_settled()
     assert delivery.due() == 10
 
 

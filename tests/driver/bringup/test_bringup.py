@@ -518,7 +518,7 @@ def test_a_failed_load_brings_back_the_previous_version_and_says_so(node: FakeNo
     assert "rolled back: the previous straw is loaded again" in str(caught.value)
     assert node.loaded == ("straw",)
     assert node.record == before
-    report = node.journal(task).failed(caught.value)
+    report = node.journal(task).report_failure(caught.value)
     assert report.state is State.FAILED
     assert "rolled back" in report.message
 
@@ -615,7 +615,7 @@ def test_a_failed_validation_keeps_the_module_and_is_reported(node: FakeNode) ->
 
     assert node.loaded == ("straw",)
     assert node.record is not None
-    report = journal.failed(caught.value)
+    report = journal.report_failure(caught.value)
     assert (report.state, report.exit_code) == (State.FAILED, ExitCode.VALIDATION_FAILED)
     assert [(check["name"], check["ok"]) for check in report.checks] == [
         ("module straw", True),

@@ -176,13 +176,13 @@ def test_a_module_that_appears_during_a_build_is_not_unloaded_by_the_roll_back(
     write(node.host.lib_modules("6.1.0-test") / "modules.builtin", "kernel/rival.ko\n")
     task = node.task(conflicts={"modules": ["rival"]}, unload={"foreign": foreign})
     node.put_bundle(task)
-    look = rungs.look_at_rung
+    look = rungs.look
 
     def meanwhile(task: Task, rung: Rung, listener: Listener) -> RungFinding:
         node.kernel.add("straw", FakeModule(taint=""))
         return look(task, rung, listener)
 
-    monkeypatch.setattr(rungs, "look_at_rung", meanwhile)
+    monkeypatch.setattr(rungs, "look", meanwhile)
     with pytest.raises(ConflictBuiltIn):
         node.bring_up(task)
 

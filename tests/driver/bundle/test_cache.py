@@ -46,7 +46,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 
 
 def put(cache: Cache, **different: Any) -> Bundle:
-    with cache.staging() as staging:
+    with cache.staging_directory() as staging:
         return cache.adopt(sample_bundle(staging / "bundle", **different).directory)
 
 
@@ -59,7 +59,7 @@ def test_what_was_adopted_is_found_at_its_tag(cache: Cache) -> None:
 
     assert bundle.directory == cache.root / "edu" / TAG
     assert cache.lookup(TAG, KEY, "edu") == bundle
-    described = cache.described(TAG, "edu")
+    described = cache.describe(TAG, "edu")
     assert described is not None
     assert described.manifest == bundle.manifest
     assert names(cache.root) == ["edu"]
@@ -68,7 +68,7 @@ def test_what_was_adopted_is_found_at_its_tag(cache: Cache) -> None:
 
 def test_an_empty_cache_has_nothing_and_is_not_created_by_looking(cache: Cache) -> None:
     assert cache.lookup(TAG, KEY, "edu") is None
-    assert cache.described(TAG, "edu") is None
+    assert cache.describe(TAG, "edu") is None
     assert list(cache.manifests("edu")) == []
     assert cache.collect("edu", set()) == ()
     assert not cache.root.exists()
@@ -88,7 +88,7 @@ def test_another_version_of_the_same_key_serves_unless_it_is_damaged(cache: Cach
     next_one = TAG.replace("1.2.0", "1.3.0-rc1")
 
     assert cache.lookup(next_one, KEY, "edu") == cache.peek(next_one, KEY, "edu") == bundle
-    described = cache.described(next_one, "edu")
+    described = cache.describe(next_one, "edu")
     assert described is not None
     assert described.manifest == bundle.manifest
     assert cache.lookup(next_one, KEY, "other") is None
@@ -211,7 +211,7 @@ def test_an_equal_bundle_stays_and_a_different_one_of_the_key_makes_way(
 
 
 def test_a_bundle_that_does_not_verify_is_not_adopted(cache: Cache) -> None:
-    with cache.staging() as staging:
+    with cache.staging_directory() as staging:
         bundle = sample_bundle(staging / "bundle")
         damage_truncate(bundle.directory)
         with pytest.raises(BundleError, match="has 17 bytes, expected 8991"):
@@ -245,7 +245,7 @@ def test_a_manifest_that_the_disk_cannot_read_any_more_is_no_manifest(
 
     monkeypatch.setattr("nodeside.driver.bundle.cache.read_manifest", unreadable)
 
-    assert cache.described(TAG, "edu") is None
+    assert cache.describe(TAG, "edu") is None
     assert list(cache.manifests("edu")) == []
 
 
@@ -293,7 +293,7 @@ def test_collect_removes_what_crashes_left_behind_but_nothing_in_use(cache: Cach
         sample_bundle(left / "bundle")
     (cache.root / ".tmp-file").write_text("x")
 
-    with cache.staging() as staging:
+    with cache.staging_directory() as staging:
         cache.collect("edu", {TAG})
 
         assert names(cache.root) == [staging.name, "edu"]
@@ -302,7 +302,7 @@ def test_collect_removes_what_crashes_left_behind_but_nothing_in_use(cache: Cach
 
 
 def test_staging_is_removed_also_after_an_error(cache: Cache) -> None:
-    with pytest.raises(BundleError, match="already exists"), cache.staging() as staging:
+    with pytest.raises(BundleError, match="already exists"), cache.staging_directory() as staging:
         sample_bundle(sample_bundle(staging / "bundle").directory)
 
     assert names(cache.root) == []
@@ -413,7 +413,7 @@ def test_what_killed_processes_left_in_staging_goes_with_the_next_one(cache: Cac
     abandoned = cache.root / ".tmp-abandoned"
     abandoned.mkdir(parents=True)
     (abandoned / "edu.ko").touch()
-    with cache.staging() as first, cache.staging():
+    with cache.staging_directory() as first, cache.staging_directory():
         assert not abandoned.exists()
         assert first.is_dir(), "it is in use"
 
@@ -480,7 +480,7 @@ def put_from(elsewhere: Path, cache: Cache, content: bytes) -> None:
 
     elsewhere.mkdir()
     pack(sample_bundle(elsewhere / "b", contents={"edu": content}), elsewhere / "b.tar.gz")
-    with cache.staging() as staging:
+    with cache.staging_directory() as staging:
         unpack(elsewhere / "b.tar.gz", staging / "bundle", 1 << 30)
 
 
@@ -507,7 +507,7 @@ def test_a_disk_that_fills_during_the_sync_is_no_space_too(
     def full(_: int) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    with cache.staging() as staging:
+    with cache.staging_directory() as staging:
         directory = sample_bundle(staging / "bundle").directory
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(NoSpace, match=f"no space left writing .*{TAG}"):

@@ -428,7 +428,7 @@ def test_a_bundle_that_is_signed_now_replaces_the_same_one_without_a_signature(
 
     cache = Cache(tmp_path / "cache")
     for sign_it in (lambda _: b"", by(acme)):
-        with cache.staging() as staging:
+        with cache.staging_directory() as staging:
             found = cache.adopt(sample_bundle(staging / "bundle", sign=sign_it).directory)
 
     assert read_manifest(found.directory).signature

@@ -175,7 +175,7 @@ class FakeNode:
             for name in task.wanted.names
         }
         into = cache or self.cache
-        with into.staging() as staging:
+        with into.staging_directory() as staging:
             paths = {
                 name: write_bytes(staging / f"{name}.ko", data) for name, data in files.items()
             }

@@ -222,7 +222,7 @@ def test_a_cache_that_is_in_use_changes_no_key(tmp_path: Path) -> None:
     node = FakeNode(tmp_path, spec={"source": {"path": "."}})
     node.cache = Cache(node.image)
     before = node.task()
-    with node.cache.staging() as staging:
+    with node.cache.staging_directory() as staging:
         write(staging, {"bundle/straw.ko": "half"})
         write(node.image, {"straw/.lock": "", "straw/.damaged-x-1/manifest.json": ""})
         assert node.task().key == before.key

@@ -8,7 +8,7 @@ import pytest
 
 from nodeside.errors import ExitCode
 from nodeside.trial.architecture import ARM64
-from nodeside.trial.debian.kernels import available, from_names, packages_of, resolve
+from nodeside.trial.debian.kernels import available_kernels, from_names, packages_of, resolve_kernel
 from nodeside.trial.errors import UnknownKernel
 from tests.trial.debian.local_archive import BOOKWORM, SID, TRIXIE, LocalArchive
 
@@ -75,16 +75,16 @@ def test_signed_image_is_preferred_because_its_modules_are_signed() -> None:
     ],
 )
 def test_a_word_means_the_newest_kernel_that_has_headers(wanted: str, release: str) -> None:
-    assert resolve(wanted, KERNELS, "6.1").release == release
+    assert resolve_kernel(wanted, KERNELS, "6.1").release == release
 
 
 def test_a_kernel_without_headers_is_there_when_named_exactly() -> None:
-    assert resolve("6.1.0-48-cloud-amd64", KERNELS, "6.1").headers == ""
+    assert resolve_kernel("6.1.0-48-cloud-amd64", KERNELS, "6.1").headers == ""
 
 
 def test_unknown_kernel_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(UnknownKernel, match=r"no kernel named '6\.1\.0-46-amd64'") as caught:
-        resolve("6.1.0-46-amd64", KERNELS, "6.1")
+        resolve_kernel("6.1.0-46-amd64", KERNELS, "6.1")
 
     assert "did you mean 6.1.0-4" in caught.value.hint
     assert "nodeside try --kernel list" in caught.value.hint
@@ -109,12 +109,12 @@ def test_a_flavour_with_larger_pages_is_one_of_its_own() -> None:
     ],
 )
 def test_a_word_means_a_kernel_of_the_machines_architecture(wanted: str, release: str) -> None:
-    assert resolve(wanted, ARM64_KERNELS, "6.1", ARM64).release == release
+    assert resolve_kernel(wanted, ARM64_KERNELS, "6.1", ARM64).release == release
 
 
 def test_a_kernel_of_another_architecture_is_unknown() -> None:
     with pytest.raises(UnknownKernel, match="no kernel named 'cloud-amd64'") as caught:
-        resolve("cloud-amd64", ARM64_KERNELS, "6.1", ARM64)
+        resolve_kernel("cloud-amd64", ARM64_KERNELS, "6.1", ARM64)
 
     assert "did you mean cloud-arm64" in caught.value.hint
 
@@ -163,7 +163,7 @@ def test_a_kernel_consists_of_what_its_image_and_headers_depend_on(
 ) -> None:
     archive = LocalArchive(tmp_path)
     archive.publish(index)
-    (kernel,) = available(archive)
+    (kernel,) = available_kernels(archive)
 
     found = packages_of(kernel, archive)
 
@@ -174,7 +174,7 @@ def test_a_kernel_consists_of_what_its_image_and_headers_depend_on(
 def test_a_kernel_without_headers_needs_no_compiler(tmp_path: Path) -> None:
     archive = LocalArchive(tmp_path)
     archive.publish(SID.replace("linux-headers-7.2.13+deb14-cloud-amd64", "linux-other"))
-    (kernel,) = available(archive)
+    (kernel,) = available_kernels(archive)
 
     found = packages_of(kernel, archive)
 

@@ -15,7 +15,7 @@ from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import parse
 from nodeside.system.process import Completed
 from nodeside.trial.host import build as host_build
-from nodeside.trial.host.build import build
+from nodeside.trial.host.build import build_on_host
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 
@@ -39,7 +39,7 @@ def test_nothing_of_a_vendors_directory_is_run_to_build(
         (tmp_path / f"{name}.py").write_text("open('run', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
 
-    done = build(
+    done = build_on_host(
         tmp_path / "no-image",
         KernelDisk(tmp_path, "6.1.0-56-cloud-amd64", headers=True, compiler="gcc-12"),
         toolkit=tmp_path,
@@ -76,6 +76,6 @@ def test_a_bundle_that_was_taken_before_is_taken_again(
     monkeypatch.setattr("nodeside.system.process.run", lambda *_, **__: done)
 
     for _ in range(2):
-        assert host_build._taken(["nodeside"], {}, kept, cache)
+        assert host_build._take_kept(["nodeside"], {}, kept, cache)
 
     assert (cache / "straw" / "tag").is_dir()

@@ -41,7 +41,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         return [sys.executable, "-c", QEMU, f"{script}", f"{files.serial}", f"{agent_fd}"]
 
     script = tmp_path / "script"
-    monkeypatch.setattr(qemu, "argv", argv)
+    monkeypatch.setattr(qemu, "make_argv", argv)
     disk = KernelDisk(tmp_path, "6.1.0", headers=True, compiler="gcc-12")
     files = MachineFiles(disk, tmp_path / "node", tmp_path / "payload", tmp_path / "serial")
     return Machine(MachineSettings(), files, allow_splats=True)

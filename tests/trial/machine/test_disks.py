@@ -26,7 +26,7 @@ def tree(tmp_path: Path) -> Path:
 def test_an_image_has_the_content_and_modes_of_the_tree(tree: Path, tmp_path: Path) -> None:
     image = tmp_path / "disk.ext4"
 
-    disks.ext4(tree, image, label="node")
+    disks.make_ext4(tree, image, label="node")
 
     assert debugfs(image, "cat /etc/name") == "trial\n"
     assert "Mode:  0755" in debugfs(image, "stat /tool")
@@ -37,7 +37,7 @@ def test_an_image_has_the_content_and_modes_of_the_tree(tree: Path, tmp_path: Pa
 def test_free_space_costs_nothing(tree: Path, tmp_path: Path) -> None:
     image = tmp_path / "disk.ext4"
 
-    disks.ext4(tree, image, label="node", free_mib=2048)
+    disks.make_ext4(tree, image, label="node", free_mib=2048)
 
     status = image.stat()
     assert status.st_size > 2048 * MIB
@@ -51,15 +51,15 @@ def test_many_small_files_fit(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
 
-    disks.ext4(tree, tmp_path / "disk.ext4", label="kernel")
+    disks.make_ext4(tree, tmp_path / "disk.ext4", label="kernel")
 
     assert debugfs(tmp_path / "disk.ext4", "cat /49/2999") == "x"
 
 
 def test_an_overlay_reads_from_its_base(tree: Path, tmp_path: Path) -> None:
-    disks.ext4(tree, tmp_path / "base.ext4", label="node")
+    disks.make_ext4(tree, tmp_path / "base.ext4", label="node")
 
-    disks.overlay(tmp_path / "base.ext4", tmp_path / "node.qcow2")
+    disks.make_overlay(tmp_path / "base.ext4", tmp_path / "node.qcow2")
 
     info = process.run(["qemu-img", "info", tmp_path / "node.qcow2"], timeout=20).output
     assert f"backing file: {tmp_path}/base.ext4" in info

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.trial.debian.kernels import available
+from nodeside.trial.debian.kernels import available_kernels
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine import kernel_disk
 from nodeside.trial.machine.kernel_disk import KernelDisk
@@ -50,7 +50,7 @@ def archive(tmp_path: Path) -> LocalArchive:
 
 def make(archive: LocalArchive) -> KernelDisk:
     with archive.cache:
-        (kernel,) = available(archive)
+        (kernel,) = available_kernels(archive)
         return kernel_disk.make(kernel, archive, archive.cache, archive.progress)
 
 

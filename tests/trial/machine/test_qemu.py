@@ -23,7 +23,7 @@ def test_the_memory_of_a_machine_and_its_devices_is_limited(tmp_path: Path) -> N
     disk = KernelDisk(tmp_path, "6.1.0", True, "gcc-12", replace(AMD64, qemu=str(script)))
     files = MachineFiles(disk, tmp_path / "node", tmp_path / "payload", tmp_path / "serial")
 
-    argv = qemu.argv(MachineSettings(memory_mib=1024), files, agent_fd=3)
+    argv = qemu.make_argv(MachineSettings(memory_mib=1024), files, agent_fd=3)
 
     assert process.run(argv, timeout=60).output == f"{(1024 + 4096) << 10}\n"
 
@@ -32,7 +32,7 @@ def test_another_architecture_has_its_own_qemu_machine_and_console(tmp_path: Pat
     disk = KernelDisk(tmp_path, "6.1.0-1-arm64", True, "gcc-12", ARM64)
     files = MachineFiles(disk, tmp_path / "node", tmp_path / "payload", tmp_path / "serial")
 
-    argv = qemu.argv(MachineSettings(), files, agent_fd=3)
+    argv = qemu.make_argv(MachineSettings(), files, agent_fd=3)
 
     assert "qemu-system-aarch64" in argv
     assert argv[argv.index("-machine") + 1].startswith("virt,")

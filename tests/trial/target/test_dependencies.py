@@ -14,7 +14,7 @@ from nodeside.trial.debian.archive import Archive
 from nodeside.trial.errors import TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
-from nodeside.trial.target.dependencies import missing, require_packages
+from nodeside.trial.target.dependencies import missing_dependencies, require_packages
 from nodeside.trial.target.dkms_tree import Evaluated
 
 DEPENDS = {
@@ -66,12 +66,15 @@ def evaluate_nothing(tree: Path) -> Evaluated:
 
 
 def test_what_the_toolkit_does_not_have_is_named(archive: SmallArchive, toolkit: Path) -> None:
-    assert missing("netflow-dkms", archive, toolkit) == ("libxtables-dev", "pkg-config")
+    assert missing_dependencies("netflow-dkms", archive, toolkit) == (
+        "libxtables-dev",
+        "pkg-config",
+    )
 
 
 def test_a_directory_has_no_dependencies(archive: SmallArchive, toolkit: Path) -> None:
-    assert missing("./examples/edu", archive, toolkit) == ()
-    assert missing("edu", archive, toolkit) == ()
+    assert missing_dependencies("./examples/edu", archive, toolkit) == ()
+    assert missing_dependencies("edu", archive, toolkit) == ()
 
 
 def test_a_package_without_a_tree_stands_for_the_dkms_package_it_depends_on(
@@ -98,4 +101,4 @@ def test_a_package_that_debian_does_not_have_is_refused_with_those_it_may_be(
 def test_of_alternatives_the_first_that_there_is_will_do(
     archive: SmallArchive, toolkit: Path
 ) -> None:
-    assert missing("choosy-dkms", archive, toolkit) == ("libxtables-dev",)
+    assert missing_dependencies("choosy-dkms", archive, toolkit) == ("libxtables-dev",)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.toolkit
 def evaluate() -> Iterator[Evaluator]:
     with Workshop(Progress(quiet=True)) as workshop:
         kernel = workshop.kernel("cloud-amd64")
-        yield dkms_tree.evaluator(kernel, workshop.roots.toolkit(kernel.compiler))
+        yield dkms_tree.make_evaluator(kernel, workshop.roots.toolkit(kernel.compiler))
 
 
 def describe(tmp_path: Path, conf: str, evaluate: Evaluator) -> dict[str, Any]:

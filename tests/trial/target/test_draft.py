@@ -16,7 +16,7 @@ from nodeside.spec import load
 from nodeside.spec.yamltext import write_yaml
 from nodeside.trial.errors import TargetError
 from nodeside.trial.target import candidates
-from nodeside.trial.target.candidates import Candidate, likeliest
+from nodeside.trial.target.candidates import Candidate, choose_likeliest
 from nodeside.trial.target.dkms_tree import Evaluated
 from nodeside.trial.target.draft import Draft, draft_of
 
@@ -192,7 +192,7 @@ def test_many_directories_are_not_each_compared_with_all_others(
     every = [Candidate(f"drivers/net/d{number}") for number in range(100)]
     every += [Candidate(f"{each.directory}/deep") for each in every]
 
-    chosen, why = likeliest(tmp_path, every)
+    chosen, why = choose_likeliest(tmp_path, every)
 
     assert chosen is None
     assert why.endswith("drivers/net/d9 and 190 more")

@@ -13,7 +13,7 @@ from nodeside.protocol.bundle_key import BuildSettings
 from nodeside.spec import load
 from nodeside.system import process
 from nodeside.trial.cache import TrialCache
-from nodeside.trial.debian.archive import Archive, unpack
+from nodeside.trial.debian.archive import Archive, unpack_package
 from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
@@ -274,7 +274,7 @@ def test_what_a_package_brings_gives_nobody_rights(tmp_path: Path) -> None:
     helper.chmod(0o6755)
     packed = package(tmp_path)
 
-    unpack(packed, tmp_path / "tree")
+    unpack_package(packed, tmp_path / "tree")
 
     assert (tmp_path / "tree" / "usr/src/helper").stat().st_mode & 0o7777 == 0o755
 

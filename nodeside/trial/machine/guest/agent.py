@@ -87,18 +87,18 @@ class GuestAgent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(self.port, selectors.EVENT_READ, self._on_port)
         self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
-        self._hello()
+        self._send_hello()
         while True:
             for key, _ in self.selector.select():
                 key.data()
-            self._reap()
+            self._reap_children()
 
     def send(self, event: str, **fields: object) -> None:
         data = (json.dumps({"event": event, **fields}) + "\n").encode()
         while data:
             data = data[os.write(self.port, data) :]
 
-    def _hello(self) -> None:
+    def _send_hello(self) -> None:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.send("hello", boot_id=boot_id, kernel=os.uname().release)
 
@@ -107,9 +107,9 @@ class GuestAgent:
         *lines, self.unread = self.unread.split(b"\n")
         for line in lines:
             if line:
-                self._handle(json.loads(line))
+                self._handle_request(json.loads(line))
 
-    def _handle(self, request: Mapping[str, Any]) -> None:
+    def _handle_request(self, request: Mapping[str, Any]) -> None:
         operation = getattr(self, "do_" + request["op"].replace("-", "_"))
         try:
             operation(**{key: value for key, value in request.items() if key != "op"})
@@ -129,8 +129,8 @@ class GuestAgent:
         container: Mapping[str, Any] | None = None,
         join: int | None = None,
     ) -> None:
-        room = self._room(id, container, join)
-        child = _spawn(argv, room, self._pid_of(join), env=env, cwd=cwd, terminal=pty)
+        room = self._container_to_enter(id, container, join)
+        child = _spawn_child(argv, room, self._pid_of(join), env=env, cwd=cwd, terminal=pty)
         self.children[id] = child
         for stream, fd in child.open.items():
             on_data = functools.partial(self._on_output, id, stream)
@@ -184,7 +184,7 @@ class GuestAgent:
 
     # --- children
 
-    def _room(
+    def _container_to_enter(
         self, id: int, spec: Mapping[str, Any] | None, join: int | None
     ) -> tuple[GuestContainer | None, bool]:
         """Return the container that the process enters, and whether it is the first one there."""
@@ -206,7 +206,7 @@ class GuestAgent:
         os.close(child.entered)
         child.entered = -1
         self.send("started", id=id, pid=child.pid)
-        self._report(id)
+        self._report_end(id)
 
     def _on_output(self, id: int, stream: str) -> None:
         child = self.children[id]
@@ -222,9 +222,9 @@ class GuestAgent:
         del child.open[stream]
         if not child.terminal:
             os.close(fd)
-        self._report(id)
+        self._report_end(id)
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         """Reap every dead child, our own or an orphan that PID 1 adopted."""
         while True:
             try:
@@ -236,9 +236,9 @@ class GuestAgent:
             for number, child in list(self.children.items()):
                 if child.pid == pid:
                     child.exit_code = os.waitstatus_to_exitcode(status)
-                    self._report(number)
+                    self._report_end(number)
 
-    def _report(self, id: int) -> None:
+    def _report_end(self, id: int) -> None:
         """Report the end of a process once all its output has been read."""
         child = self.children[id]
         if child.exit_code is None or child.open or child.entered >= 0:
@@ -251,7 +251,7 @@ class GuestAgent:
         self.send("exit", id=id, code=child.exit_code)
 
 
-def _spawn(
+def _spawn_child(
     argv: list[str],
     room: tuple[GuestContainer | None, bool],
     join: int | None,
@@ -262,7 +262,7 @@ def _spawn(
 ) -> Child:
     """Fork a child that enters its container and becomes `argv`."""
     container, first = room
-    inner, outer_in, streams = _channels(terminal)
+    inner, outer_in, streams = _open_channels(terminal)
     entered, entering = os.pipe()
     pidfd = None if join is None else os.pidfd_open(join)
 
@@ -275,7 +275,7 @@ def _spawn(
                 container.enter_new()
             elif pidfd is not None:
                 container.enter_existing(pidfd)
-            words = container.wrapped(argv)
+            words = container.wrap_command(argv)
         os.chdir(cwd)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, *_IGNORED):
@@ -283,14 +283,14 @@ def _spawn(
         os.execvpe(words[0], words, dict(env))  # noqa: S606  # there is no shell on purpose
 
     own_pids = container is not None and first and not container.spec["host_pids"]
-    pid = _fork(become, own_pids=own_pids, pidfd=pidfd)
+    pid = _fork_into(become, own_pids=own_pids, pidfd=pidfd)
     for fd in {*inner, *([] if pidfd is None else [pidfd])}:
         os.close(fd)
     os.close(entering)
     return Child(pid, outer_in, streams, terminal, container, first, entered)
 
 
-def _channels(terminal: bool) -> tuple[tuple[int, int, int], int, dict[str, int]]:
+def _open_channels(terminal: bool) -> tuple[tuple[int, int, int], int, dict[str, int]]:
     """Return the child's three descriptors, and the agent's ends for writing and for reading."""
     if terminal:
         master, slave = pty.openpty()
@@ -308,7 +308,7 @@ def _take_channels(inner: tuple[int, int, int], terminal: bool) -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def _fork(become: Callable[[], None], *, own_pids: bool, pidfd: int | None) -> int:
+def _fork_into(become: Callable[[], None], *, own_pids: bool, pidfd: int | None) -> int:
     """Fork into a new PID namespace, into a container's, or into this one.
 
     unshare and setns change the namespace of later children only, so this can be reverted.

@@ -71,7 +71,7 @@ class GuestContainer:
         root = self._mount_root()
         self._mount_system(root)
         for source, target, options in self.spec["binds"]:
-            bind(source, f"{root}{target}", options)
+            bind_mount(source, f"{root}{target}", options)
         sc.pivot_root(str(root))
 
     def enter_existing(self, pidfd: int) -> None:
@@ -79,7 +79,7 @@ class GuestContainer:
         sc.setns(pidfd, self.namespaces)
         os.chdir("/")
 
-    def wrapped(self, argv: Sequence[str]) -> list[str]:
+    def wrap_command(self, argv: Sequence[str]) -> list[str]:
         """Return the command that drops privileges in the container and then runs `argv`."""
         words = ["setpriv"]
         if (capabilities := self.spec["capabilities"]) is not None:
@@ -102,8 +102,8 @@ class GuestContainer:
         """Mount /proc, /sys and /dev as a container runtime does."""
         sc.mount("proc", f"{root}/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
         if self.spec["privileged"]:
-            bind("/sys", f"{root}/sys", "")
-            bind("/dev", f"{root}/dev", "")
+            bind_mount("/sys", f"{root}/sys", "")
+            bind_mount("/dev", f"{root}/dev", "")
         else:
             sc.mount("/sys", f"{root}/sys", flags=sc.MS_BIND)  # without the mounts below it
             sc.mount("none", f"{root}/sys", flags=sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY)
@@ -112,7 +112,7 @@ class GuestContainer:
             mount_devices(root)
 
 
-def bind(source: str, target: str, options: str) -> None:
+def bind_mount(source: str, target: str, options: str) -> None:
     """Bind-mount `source` at `target`. `options` are `ro` and `nodev`, joined by a comma."""
     Path(target).mkdir(parents=True, exist_ok=True)
     sc.mount(source, target, flags=sc.MS_BIND | sc.MS_REC)

@@ -32,24 +32,24 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    _check(_LIBC.unshare(flags), "unshare")
+    _check_result(_LIBC.unshare(flags), "unshare")
 
 
 def setns(fd: int, flags: int) -> None:
     """Enter namespaces of the process behind a pidfd, or the namespace behind any other fd."""
-    _check(_LIBC.setns(fd, flags), "setns")
+    _check_result(_LIBC.setns(fd, flags), "setns")
 
 
 def die_with_parent(parent: int) -> None:
     """Die (SIGKILL) when `parent` dies, the caller's parent. Raises OSError if it is dead."""
-    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    _check_result(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if os.getppid() != parent:
         raise ProcessLookupError(f"the parent {parent} is dead")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     words = (word.encode() or None for word in (source, target, kind))
-    _check(_LIBC.mount(*words, ctypes.c_ulong(flags), options.encode() or None), target)
+    _check_result(_LIBC.mount(*words, ctypes.c_ulong(flags), options.encode() or None), target)
 
 
 def pivot_root(root: str) -> None:
@@ -58,17 +58,17 @@ def pivot_root(root: str) -> None:
     Both arguments of pivot_root(2) are the same directory, as its man page suggests.
     """
     os.chdir(root)
-    _check(_LIBC.syscall(_SYS_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
-    _check(_LIBC.umount2(b".", _MNT_DETACH), "umount")
+    _check_result(_LIBC.syscall(_SYS_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    _check_result(_LIBC.umount2(b".", _MNT_DETACH), "umount")
     os.chdir("/")
 
 
 def power_off() -> None:
     """Power off the machine. Returns only if it cannot."""
-    _check(_LIBC.reboot(ctypes.c_int(_RB_POWER_OFF)), "reboot")
+    _check_result(_LIBC.reboot(ctypes.c_int(_RB_POWER_OFF)), "reboot")
 
 
-def _check(result: int, what: str) -> None:
+def _check_result(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
