@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from nodeside.system import sysfs
 from tests.device_agent.dra.played_kubelet import DraKubelet, dra_kubelet_process
 from tests.device_agent.played_kubelet import PlayedKubelet, kubelet_process
+from tests.no_fork import run_here
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +24,12 @@ def dra_kubelets() -> Iterator[DraKubelet]:
     """One that a test `move`s, and does not kill."""
     with dra_kubelet_process() as process:
         yield process
+
+
+@pytest.fixture(autouse=True)
+def attribute_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes are read in this process, at each look. tests/devices has the real reader."""
+    monkeypatch.setattr(sysfs, "run_in_child", run_here)
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
 from nodeside.driver.module import modulefile
 from nodeside.driver.services import processes
-from nodeside.errors import NodesideError
-from nodeside.system.child import ChildRaised
+from tests.no_fork import run_here
 
 
 @pytest.fixture(autouse=True)
@@ -21,17 +19,5 @@ def own_services(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def module_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Module files are read in this process: a fork of it for each costs more than most tests.
-
-    The tests of `module` have the real reader, with its limits.
-    """
-
-    def run_here(call: Callable[[], bytes], *_: object, **__: object) -> bytes:
-        try:
-            return call()
-        except (NodesideError, OSError):
-            raise
-        except Exception as exc:
-            raise ChildRaised(type(exc).__name__, str(exc)) from exc
-
+    """Module files are read in this process; the tests of `module` have the real reader."""
     monkeypatch.setattr(modulefile, "run_in_child", run_here)

@@ -60,7 +60,7 @@ def test_one_that_is_not_there_is_said_and_an_outage_is_no_answer(tmp_path: Path
         assert found.words == "there is no Secret token in nodeside"
         server.always = lambda _: refusal(500)
         with pytest.raises(ApiError):
-            read_secret(server.api(tmp_path), "nodeside", "token")
+            read_secret(server.api(tmp_path, deadline=0.2), "nodeside", "token")
 
 
 def test_a_change_wakes_and_an_outage_changes_nothing(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
 
 from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.metrics_server import MetricsServer
@@ -47,9 +49,24 @@ def serving(
         yield server, answers
 
 
+class _AnyCertificate(HTTPAdapter):
+    """For a server without a known certificate: `verify=False` alone loads this host's each time"""
+
+    _context = ssl._create_unverified_context()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=self._context, **options)
+
+
+def ask(server: MetricsServer, method: str, path: str, **headers: str) -> requests.Response:
+    with requests.Session() as session:
+        session.mount("https://", _AnyCertificate())
+        url = f"https://{HOST}:{server.port}{path}"
+        return session.request(method, url, headers=headers, verify=False, timeout=LONG)
+
+
 def get(server: MetricsServer, path: str = "/metrics", **headers: str) -> requests.Response:
-    url = f"https://{HOST}:{server.port}{path}"
-    return requests.get(url, headers=headers, verify=False, timeout=LONG)
+    return ask(server, "GET", path, **headers)
 
 
 def until_served(server: MetricsServer) -> requests.Response:
@@ -91,8 +108,7 @@ def test_who_may_not_is_told_why_and_nothing_else(status: int) -> None:
 
 def test_there_is_nothing_else_on_that_port() -> None:
     with serving() as (server, _):
-        url = f"https://{HOST}:{server.port}/metrics"
-        posted = requests.post(url, verify=False, timeout=LONG)
+        posted = ask(server, "POST", "/metrics")
 
         assert get(server, "/healthz").status_code == 404
         assert get(server, "/metrics/more").status_code == 404

@@ -146,16 +146,16 @@ def test_escapes_and_returns_in_the_log_are_shown_and_not_obeyed(building: Build
 
 
 LIMIT = "nodeside.driver.handoff.log_follower._TOTAL"
-TRUNCATED = "[log truncated: only the first 4 MiB are shown]"
+TRUNCATED = "[log truncated: only the first 1 MiB are shown]"
 
 
 @pytest.mark.parametrize("line", [b"", b"\x01" * 400, b"\xff" * 400, b"\\" * 400, b"cc -c x.c"])
 def test_no_kind_of_line_takes_more_of_the_log_than_the_limit(
     building: Building, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
-    monkeypatch.setattr(LIMIT, 4 << 20)
+    monkeypatch.setattr(LIMIT, 1 << 20)
     building.out.mkdir()
-    building.log.write_bytes((line + b"\n") * ((4 << 20) // (len(line) + 1)))
+    building.log.write_bytes((line + b"\n") * ((1 << 20) // (len(line) + 1)))
 
     formatter = log._Json("driver")
     written = 0
@@ -165,7 +165,7 @@ def test_no_kind_of_line_takes_more_of_the_log_than_the_limit(
 
     assert building.heard.count(TRUNCATED) == 1
     assert building.heard[-1] == TRUNCATED
-    assert (3 << 20) < written < (4 << 20) + 200
+    assert (3 << 18) < written < (1 << 20) + 200
 
 
 def test_a_build_that_prints_faster_than_we_read_is_stopped_at_once(
