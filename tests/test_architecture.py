@@ -114,10 +114,8 @@ def test_no_python_that_we_start_takes_modules_from_the_working_directory(module
 
 
 def test_only_one_module_of_the_spec_imports_yaml(modules: Modules) -> None:
-    readers = importing(modules, "yaml")
-    assert [path for path in readers if path.startswith("nodeside/spec/")] == [
-        "nodeside/spec/yamltext.py"
-    ]
+    of_spec = [module for module in modules if module[0].is_relative_to("nodeside/spec")]
+    assert importing(of_spec, "yaml") == ["nodeside/spec/yamltext.py"]
 
 
 def test_the_sidecar_imports_what_its_program_holds_and_the_standard_library() -> None:
@@ -191,10 +189,12 @@ def test_no_file_names_a_host_of_packages_or_the_place_of_this_checkout() -> Non
     words = "|".join(re.escape(host) for host in PACKAGE_HOSTS)
     checkout = rf"(?<![\w.-]){re.escape(str(ROOT))}(?![\w.-])" if len(ROOT.parts) > 2 else "(?!)"
     forbidden = re.compile(rf"{words}|{checkout}")
+    suspicious = (*PACKAGE_HOSTS, str(ROOT))  # to look for these takes a tenth of the time
     found = []
     for path in text_files():
         text = path.read_bytes().decode("utf-8", errors="replace")
-        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in forbidden.finditer(text)]
+        if any(word in text for word in suspicious):
+            found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in forbidden.finditer(text)]
     assert found == []
 
 

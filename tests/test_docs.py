@@ -277,9 +277,6 @@ def test_every_room_is_on_the_map() -> None:
     assert {room.name for room in ROOMS} - {"guest"} - on_map == set()
 
 
-_PYTHON_FILE = re.compile(r"[\w./-]*\w\.py\b")
-
-
 def test_a_file_that_a_docstring_names_is_there() -> None:
     sources = [
         path
@@ -292,13 +289,18 @@ def test_a_file_that_a_docstring_names_is_there() -> None:
     missing = [
         f"{path.relative_to(TOP)}: {name}"
         for path in sources
-        if set(_PYTHON_FILE.findall(text := path.read_text())) - there  # it is worth parsing
+        if _python_files(text := path.read_text()) - there  # it is worth parsing
         for node in ast.walk(ast.parse(text))
         if isinstance(node, documented)
-        for name in _PYTHON_FILE.findall(ast.get_docstring(node) or "")
-        if name not in there
+        for name in sorted(_python_files(ast.get_docstring(node) or "") - there)
     ]
     assert missing == []
+
+
+def _python_files(text: str) -> set[str]:
+    """The names in a text; to look for them in each line of it takes twenty times as long."""
+    lines = "\n".join(line for line in text.splitlines() if ".py" in line)
+    return set(re.findall(r"[\w./-]*\w\.py\b", lines))
 
 
 def _starts_of_names(path: str) -> list[int]:

@@ -19,6 +19,8 @@ from nodeside.system.host import Host
 from tests.patience import patience
 from tests.toolkit_sidecar.faketoolkit import until
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 LONG = patience(120.0)  # seconds: a deadline that only a broken test meets
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 SIZE_LIMIT = 25 << 20  # bytes of the packed Python

@@ -25,6 +25,7 @@ def test_the_program_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Path) -> None:
     (tmp_path / "toolkit.pyz").write_bytes(zipapp.build_zipapp())
     with zipfile.ZipFile(tmp_path / "toolkit.pyz") as archive:
@@ -34,6 +35,7 @@ def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Pat
     assert all("/toolkit_sidecar/" in name for name in names - shared - {"__main__.py"})
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_a_program_that_was_packed_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +46,7 @@ def test_a_program_that_was_packed_is_not_compiled_again(
     assert zipapp.build_zipapp(packed) == packed.read_bytes()
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_a_packed_program_of_other_sources_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +61,7 @@ def test_a_packed_program_of_other_sources_is_not_taken(
     assert zipapp.build_zipapp(packed) == current
 
 
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("length", [0, 1000, -1])
 def test_a_packed_program_that_was_cut_is_not_taken(tmp_path: Path, length: int) -> None:
     packed, current = tmp_path / "packed.pyz", zipapp.build_zipapp()
@@ -66,10 +70,12 @@ def test_a_packed_program_that_was_cut_is_not_taken(tmp_path: Path, length: int)
     assert zipapp.build_zipapp(packed) == current
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_without_a_packed_program_one_is_made(tmp_path: Path) -> None:
     assert zipapp.build_zipapp(tmp_path / "none") == zipapp.build_zipapp()
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_a_packed_program_of_another_python_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
