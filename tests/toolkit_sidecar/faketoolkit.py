@@ -25,6 +25,7 @@ from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
 from nodeside.system.files import UntrustedFile
 from nodeside.system.host import Kernel
+from tests import TOP
 from tests.patience import patience
 
 KERNEL = Kernel(
@@ -141,12 +142,12 @@ class FakeToolkit:
     ) -> Iterator[SidecarProcess]:
         """The real sidecar as a process; killed at the end if it still lives."""
         output = self.shared.root.parent / "output"
-        argv = [sys.executable, "-m", "nodeside.toolkit_sidecar", "run"]
+        # -S as in a pod: what else is installed takes half of Python's start.
+        argv = [sys.executable, "-S", "-m", "nodeside.toolkit_sidecar", "run"]
         argv += ["--shared", str(self.shared.root), "--root", str(self.root), *options]
+        env = {"PATH": self.path(), "PYTHONPATH": str(TOP), **(env or {})}
         with open(output, "ab") as file:
-            child = process.start(
-                argv, env={"PATH": self.path(), **(env or {})}, stdout=file, stderr=file
-            )
+            child = process.start(argv, env=env, stdout=file, stderr=file)
         try:
             yield SidecarProcess(child, self.shared, output)
         finally:
