@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,11 +21,10 @@ import pytest
 from nodeside.protocol.build_records import BuildRequest, BuildResult
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.protocol.shared_directory import SharedDir
-from nodeside.system import process
 from nodeside.system.files import UntrustedFile
 from nodeside.system.host import Kernel
-from tests import TOP
 from tests.patience import patience
+from tests.toolkit_sidecar.warm import WarmChild, start_sidecar
 
 KERNEL = Kernel(
     "6.1.0-9-cloud-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.27-1 (2023-05-08)", "x86_64"
@@ -142,17 +140,14 @@ class FakeToolkit:
     ) -> Iterator[SidecarProcess]:
         """The real sidecar as a process; killed at the end if it still lives."""
         output = self.shared.root.parent / "output"
-        # -S as in a pod: what else is installed takes half of Python's start.
-        argv = [sys.executable, "-S", "-m", "nodeside.toolkit_sidecar", "run"]
-        argv += ["--shared", str(self.shared.root), "--root", str(self.root), *options]
-        env = {"PATH": self.path(), "PYTHONPATH": str(TOP), **(env or {})}
-        with open(output, "ab") as file:
-            child = process.start(argv, env=env, stdout=file, stderr=file)
+        output.touch()
+        words = ["run", "--shared", str(self.shared.root), "--root", str(self.root), *options]
+        child = start_sidecar(words, {"PATH": self.path(), **(env or {})}, output)
         try:
             yield SidecarProcess(child, self.shared, output)
         finally:
             child.kill()
-            child.wait()
+            child.wait(LONG)
 
     def answer(self, request: BuildRequest, *options: str) -> BuildResult:
         """The sidecar's answer to one request."""
@@ -163,7 +158,7 @@ class FakeToolkit:
 class SidecarProcess:
     """A running sidecar."""
 
-    def __init__(self, child: process.Child, shared: SharedDir, output: Path) -> None:
+    def __init__(self, child: WarmChild, shared: SharedDir, output: Path) -> None:
         self.child = child
         self.shared = shared
         self._output = output
