@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from nodeside.system.process import run
 from tests import CORPUS
@@ -20,11 +22,22 @@ class Pair:
 
 
 def make_pair(directory: Path, name: str, *more: str) -> Pair:
+    """The same pair for the same words: to find the primes of a key takes half a second."""
     pair = Pair(directory / f"{name}.key", directory / f"{name}.pem")
-    run(
-        ["openssl", "req", "-x509", "-nodes", "-batch", "-newkey", "rsa:2048", "-days", "9",
-         "-subj", f"/O=Acme/CN={name}", "-keyout", pair.key, "-out", pair.certificate, *more],
-        timeout=60,
-    )  # fmt: skip
+    key, certificate = _made_once(name, more)
+    pair.key.write_bytes(key)
     pair.key.chmod(0o600)
+    pair.certificate.write_bytes(certificate)
     return pair
+
+
+@cache
+def _made_once(name: str, more: tuple[str, ...]) -> tuple[bytes, bytes]:
+    with TemporaryDirectory() as directory:
+        key, certificate = Path(directory, "key"), Path(directory, "pem")
+        run(
+            ["openssl", "req", "-x509", "-nodes", "-batch", "-newkey", "rsa:2048", "-days", "9",
+             "-subj", f"/O=Acme/CN={name}", "-keyout", key, "-out", certificate, *more],
+            timeout=60,
+        )  # fmt: skip
+        return key.read_bytes(), certificate.read_bytes()
