@@ -14,8 +14,8 @@ UNIT := not (vm or toolkit or cluster or registry or slow)
 # page tables. Pages of 2 MB make it 2 ms. glibc's malloc asks for them, Python's own does not.
 LARGE_PAGES := PYTHONMALLOC=malloc GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-# Temporary files are in memory then (tests/conftest.py), so that only those of failures are kept.
-KEEP_FEW := --override-ini tmp_path_retention_policy=failed
+# Temporary files are in memory then (tests/conftest.py), so only those of the last failure are kept.
+KEEP_FEW := --override-ini tmp_path_retention_count=1
 
 # What else `make test` does only in part.
 IN_FULL := --every-chapter -m 'long and not vm' tests/driver tests/cluster

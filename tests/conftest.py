@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import shutil
 import signal
 import time
 from collections import Counter, defaultdict
@@ -96,6 +97,7 @@ class Tiers:
     def __init__(self, config: pytest.Config, *, required: bool) -> None:
         self.config = config
         self.required = required
+        self.in_memory = False  # the files of tests: they go at the end, unless one failed
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: Counter[str] = Counter()  # by tier
         self.processor: Counter[str] = Counter()  # seconds of a processor, by unmarked unit test
@@ -191,6 +193,8 @@ class Tiers:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus == pytest.ExitCode.OK and self.missing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if exitstatus == pytest.ExitCode.OK and self.in_memory:
+            shutil.rmtree(self.config._tmp_path_factory.getbasetemp(), ignore_errors=True)  # type: ignore[attr-defined]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("what ran where")
@@ -261,11 +265,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)  # of the processes of `make test`, which have no terminal
     measured()  # before the processes start that run the tests: it is in their environment
     required = config.getoption("--all-tiers") and not config.getoption("collectonly")
-    config.pluginmanager.register(Tiers(config, required=required), "tiers")
+    tiers = Tiers(config, required=required)
+    config.pluginmanager.register(tiers, "tiers")
     from tests.room import Room, place_in_memory  # late: what it imports is to be rewritten
 
     if config.getoption("--hypothesis-profile") == "quick" and (place := place_in_memory()):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))  # of pytest's tmp_path
+        tiers.in_memory = os.environ["PYTEST_DEBUG_TEMPROOT"] == str(place)
     config.pluginmanager.register(Room(config), "room")
 
 
