@@ -96,10 +96,10 @@ def service(directory: Path) -> Iterator[Service]:
 
 
 def test_an_answer_may_be_as_large_as_the_caller_says(service: Service) -> None:
-    ids = [f"{number:060}" for number in range(50_000)]  # 3 MiB there, 4 MiB back
+    ids = [f"{number:0600}" for number in range(5_000)]  # 3 MiB there and back
     with pytest.raises(CallFailed, match=r"the message has \d+ bytes, more than 1048576"):
         service.call(*ids, largest=1 << 20)
-    assert len(service.call(*ids, largest=16 << 20).container_responses) == 50_000
+    assert len(service.call(*ids, largest=16 << 20).container_responses) == 5_000
 
 
 def test_a_request_that_is_too_large_is_refused(service: Service) -> None:

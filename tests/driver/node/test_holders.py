@@ -171,7 +171,7 @@ def test_what_a_process_makes_endless_takes_no_memory(kernel: FakeKernel) -> Non
     add_device(kernel.host, NULL, "vpoll", "virtual/misc/vpoll")
     process = add_process(kernel.host, 5, "app")
     row = f"7f00-7f01 rw-s 00000000 00:05 12 /{'x' * 4000}\n"
-    write(process / "maps", f"{row * 20_000}7f00-7f01 rw-s 00000000 00:05 12 /dev/vpoll\n")
+    write(process / "maps", f"{row * 10_000}7f00-7f01 rw-s 00000000 00:05 12 /dev/vpoll\n")
     os.truncate(process / "cmdline", 1 << 30)
     host, numbers, nodes = kernel.host, frozenset({NULL}), frozenset({"vpoll"})
 

@@ -344,7 +344,7 @@ def test_a_value_of_another_type_is_refused_and_is_no_error_of_ours(
 
 
 def test_aliases_that_give_more_than_fits_into_memory_are_refused() -> None:
-    long = "a: &a " + "x" * 100_000 + "\nb: [" + ", ".join(["*a"] * 1000) + "]\n"
+    long = "a: &a " + "x" * 100_000 + "\nb: [" + ", ".join(["*a"] * 200) + "]\n"
 
     assert refused(long) == "ConfigMap one: its documents have more than 768 KiB"
 
