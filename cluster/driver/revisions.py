@@ -158,9 +158,7 @@ class Revisions:
             for node in self.snapshot.nodes.values()
             if (assigned := node.labels.get(key)) is not None and assigned not in existing
         }
-        has_images = any(driver.spec.prebuilt.image for driver in self.drivers.values())
-        either = (False, True) if has_images else (False,)
-        ats = (Assignment(*each) for each in product(lost, self.drivers, either))
+        ats = (Assignment(*each) for each in product(lost, self.drivers, (False, True)))
         return existing | {self.name_of(at): at for at in ats}
 
     def name_of(self, at: Assignment) -> str:
