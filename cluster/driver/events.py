@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cluster.driver.status.problems import with_problems
 from cluster.model.actions import Action, EmitEvent, SetStatus
 from cluster.model.limits import fit_status
-from cluster.model.snapshot import DriverObject
+from cluster.model.problems import Problem
+from cluster.model.snapshot import DriverObject, Snapshot
 
 
-def set_status(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
-    """Yield the status if it changed, and an Event for each notable change of a condition."""
-    status = fit_status(status)
+def set_status(
+    snapshot: Snapshot, found: DriverObject, status: Mapping[str, Any], *more: Problem
+) -> Iterator[Action]:
+    """Yield the status if it changed, and an Event for each notable change of a condition.
+
+    It reports the problems of the Driver, and `more` of them. These have no Event: whoever met
+    them has told of them.
+    """
+    problems = (*snapshot.problems.get(found.name, ()), *more)
+    reasons = {problem.reason for problem in problems}
+    status = fit_status(with_problems(found, status, problems, now=snapshot.now))
     if status == found.status:
         return
     yield SetStatus(found.name, status)
@@ -23,7 +33,8 @@ def set_status(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Actio
             condition["status"],
             condition["reason"],
         )
-        if changed and condition["status"] == "True" and _deserves_event(condition["type"], old):
+        is_news = changed and condition["status"] == "True" and condition["reason"] not in reasons
+        if is_news and _deserves_event(condition["type"], old):
             warning = condition["type"] == "Degraded"
             reason, message = condition["reason"], condition["message"]
             yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)

@@ -7,6 +7,8 @@
     json_fields, parse, parse_claims, parse_pods, parse_stages    parsers of the API server's JSON
     labelmap, pci_labels  compact label sets; their labels about PCI devices
     lookup_cache          cached single-pass lookups
+    waiting               why the containers of a pod do not start
+    problems              what the controller met, which no plan can see
     coreos                versions of CoreOS, and the order of the toolkit tags named by them
     actions, lanes        the actions of a plan, and their dependencies
     pod_demand            the pods that a plan has to know, since Drivers evict them

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.lookup_cache import LookupCache
 from cluster.model.pod_demand import PodDemand
+from cluster.model.problems import Problem
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import Stages
 from cluster.model.waiting import Waiting
@@ -371,7 +372,8 @@ class Settings:
 class Snapshot:
     """The observed state, each kind by name.
 
-    `now` is the wall clock of the API server; if 0, no deadline ever expires.
+    `now` is the wall clock of the API server; if 0, no deadline ever expires. `problems` are those
+    that the controller met, by Driver.
     `stages` is None if no Driver has stages; they are not read then. `toolkit_labels` holds the
     labels, by image, that a plan requested. Those of the images in `toolkits_pending` are not read
     yet but may be later. `index` caches lookups over all objects of a kind.
@@ -392,6 +394,7 @@ class Snapshot:
     occupancy: Occupancy = field(default_factory=Occupancy)
     toolkit_labels: Mapping[str, ToolkitLabels] = field(default_factory=dict)
     toolkits_pending: frozenset[str] = frozenset()
+    problems: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
     index: LookupCache = field(default_factory=LookupCache, compare=False, repr=False)
 
     def pods_of(self, driver: str) -> Sequence[DriverPod]:

@@ -125,6 +125,12 @@ def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for name, old, new in _compare_mappings(before.drivers, after.drivers):
         if old != new:
             yield name
+    old_problems, new_problems = before.problems, after.problems
+    yield from (
+        name
+        for name in {*old_problems, *new_problems}
+        if old_problems.get(name) != new_problems.get(name)
+    )
     for kind in ("daemonsets", "revisions", "node_drivers", "pods", "jobs", "build_pods"):
         for _, old, new in _compare_mappings(getattr(before, kind), getattr(after, kind)):
             yield from {each.driver for each in (old, new) if each}

@@ -109,7 +109,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         steps.append(delete_unneeded_jobs(builds, resource.name, snapshot))
     if context.fallbacks.by_assignment:
         steps.append(fallback_events(context))
-    steps.append(set_status(resource, status))
+    steps.append(set_status(snapshot, resource, status))
     steps.append(_delete_revisions(context, leaving, builds or {}))
     if staging:
         steps.append(stage_objects(staging))
@@ -137,7 +137,7 @@ def _unload_of(context: DriverContext, members: Collection[str]) -> DriverUnload
 def _plan_of_deleted(snapshot: Snapshot, resource: DriverObject, now: float) -> Plan:
     """Return the actions that remove stages, then build Jobs, then what is on the nodes."""
     jobs: Iterable[Action] = ()
-    removal = delete_stages(snapshot, resource, now)
+    removal = delete_stages(snapshot, resource)
     if removal is None:
         removal = delete(snapshot, resource, now)
         if FINALIZER in resource.finalizers:
@@ -149,7 +149,9 @@ def _plan_of_deleted(snapshot: Snapshot, resource: DriverObject, now: float) -> 
 def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject, now: float) -> Plan:
     mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
     status = conditions.invalid_spec(resource, mistakes, now=now)
-    return Plan((*remove_drain_labels(snapshot, resource.name), *set_status(resource, status)))
+    return Plan(
+        (*remove_drain_labels(snapshot, resource.name), *set_status(snapshot, resource, status))
+    )
 
 
 def _has_build_jobs(context: DriverContext) -> bool:

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from cluster.model.actions import Action, Plan, merge_plans
-from cluster.model.snapshot import EMPTY, Snapshot
+from cluster.driver.events import set_status
+from cluster.model.actions import Action, Plan, SetStatus, merge_plans
+from cluster.model.problems import problem_of
+from cluster.model.snapshot import EMPTY, DriverObject, Snapshot
 from cluster.plan.context.context import Contexts, Memory
 from cluster.plan.cordons import end_cordons
 from cluster.plan.orphans import delete_orphans
@@ -56,27 +58,52 @@ def plan(
     plans: list[Plan] = []
     contexts = Contexts(snapshot, memories)
     for key in sorted(snapshot.drivers):
-        with _put_error_into(errors, key):
+        found = snapshot.drivers[key]
+        try:
             of_driver = cache.plan_of(key)
             if of_driver is None:
-                of_driver = plan_driver(snapshot, snapshot.drivers[key], now, contexts)
+                of_driver = plan_driver(snapshot, found, now, contexts)
+                of_driver = _with_problems(snapshot, found, of_driver)
                 cache.store(key, of_driver)
-            plans.append(of_driver)
+        except Exception as error:
+            if errors is None:
+                raise
+            errors[key] = error
+            bug = problem_of(error, f"plan driver {key}")
+            of_driver = Plan(tuple(set_status(snapshot, found, found.status, bug)))
+        plans.append(of_driver)
     orphans: tuple[Action, ...] = ()
-    with _put_error_into(errors, ""):
+    with _keep_error_in(errors):
         orphans = tuple(delete_orphans(snapshot))
     merged = merge_plans(plans, *orphans)
-    with _put_error_into(errors, ""):
+    with _keep_error_in(errors):
         cordons = tuple(end_cordons(snapshot, merged.actions))
         merged = replace(merged, actions=(*merged.actions, *cordons))
     return replace(merged, errors=errors or {})
 
 
 @contextmanager
-def _put_error_into(errors: dict[str, Exception] | None, driver: str) -> Iterator[None]:
+def _keep_error_in(errors: dict[str, Exception] | None) -> Iterator[None]:
+    """Put an exception of what is for no Driver into `errors`."""
     try:
         yield
     except Exception as error:
         if errors is None:
             raise
-        errors[driver] = error
+        errors[""] = error
+
+
+def report_problems(snapshot: Snapshot, now: float) -> Plan:
+    """Return a plan that only reports the problems of Drivers."""
+    snapshot = replace(snapshot, now=now)
+    drivers = snapshot.drivers.values()
+    return merge_plans([_with_problems(snapshot, each, Plan()) for each in drivers])
+
+
+def _with_problems(snapshot: Snapshot, found: DriverObject, plan: Plan) -> Plan:
+    """Return the plan, which reports the problems of the Driver also if it sets no status."""
+    is_set = any(isinstance(action, SetStatus) for action in plan.actions)
+    if is_set or not snapshot.problems.get(found.name):
+        return plan
+    report = set_status(snapshot, found, found.status)
+    return replace(plan, actions=(*plan.actions, *report))

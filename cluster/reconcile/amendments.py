@@ -1,23 +1,26 @@
-"""What earlier rounds change in a plan: failures, reverts, refused evictions, throttled reports.
+"""What earlier rounds tell the next plan, and what has to wait in it.
 
+That is about failures, reverts, refused evictions and throttled reports.
 Kept in the memory of one leader; the next one starts without it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from cluster.model.actions import EmitEvent, Plan
 from cluster.model.lanes import Lane
+from cluster.model.problems import Problem
 from cluster.model.snapshot import Snapshot
 from cluster.reconcile.eviction_backoff import EvictionBackoff
 from cluster.reconcile.executor import ExecutionResult
 from cluster.reconcile.failures import (
     Failure,
+    drop_failing,
     generation_of,
-    report_failures,
-    report_unreadable_kinds,
+    problems_of,
     with_next_retry,
 )
 from cluster.reconcile.reverted_edits import RevertedEdits
@@ -28,7 +31,7 @@ from nodeside import log
 @dataclass
 class Amendments:
     """`jitter` is for the backoff of failures. `_events` are for failures that no condition can
-    report. All times but `wall` are monotonic."""
+    report. All times are monotonic."""
 
     throttle: StatusThrottle
     jitter: Callable[[], float]
@@ -42,20 +45,28 @@ class Amendments:
         self._standoffs.clear()
         self._failures.clear()
 
-    def amend(
-        self, plan: Plan, snapshot: Snapshot, blind: Failure | None, *, now: float, wall: float
-    ) -> Plan:
-        """Return the plan without what has to wait, and with reports about it.
+    def complete_snapshot(self, snapshot: Snapshot, blind: Problem | None, now: float) -> Snapshot:
+        """Return the snapshot with the answers to evictions, and with the problems of Drivers.
 
-        The order matters. Each report replaces the one before it in the conditions of a Driver, so
-        the worst is last: contested fields, failures, `blind` (what cannot be read makes the others
-        doubtful). Events about a status that cannot be written come after the failures, which would
-        drop them. The throttle comes after everything that changes a status or adds an Event: it
+        `blind` is a problem of all.
+        """
+        problems: dict[str, list[Problem]] = defaultdict(list)
+        for name, each in (*self._standoffs.problems(snapshot, now), *problems_of(self._failures)):
+            problems[name].append(each)
+        if blind is not None:
+            for name in snapshot.drivers:
+                problems[name].append(blind)
+        return replace(self.evictions.add_answers(snapshot, now), problems=problems)
+
+    def drop_waiting(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
+        """Return the plan without what has to wait.
+
+        The order matters. Events about a status that cannot be written come after the failures,
+        which would drop them. The throttle is the last that may drop a status or an Event: it
         counts what it passes as written. Evictions only bring the next plan forward.
         """
-        plan = self._standoffs(plan, snapshot, now=now, wall=wall)
-        plan = report_failures(plan, snapshot, self._failures, now=now, wall=wall)
-        plan = report_unreadable_kinds(plan, snapshot, blind, wall)
+        plan = self._standoffs(plan, snapshot, now)
+        plan = drop_failing(plan, snapshot, self._failures, now)
         plan, self._events = replace(plan, actions=(*plan.actions, *self._events)), []
         plan = self.throttle(plan, snapshot, now)
         return self.evictions.with_retry_time(plan, now)

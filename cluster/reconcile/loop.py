@@ -22,13 +22,10 @@ from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Plan
 from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot
+from cluster.plan.planner import report_problems
 from cluster.reconcile.amendments import Amendments
 from cluster.reconcile.executor import ExecutionResult, Executor
-from cluster.reconcile.failures import (
-    failure_of,
-    report_unreadable_kinds,
-    unreadable_kinds,
-)
+from cluster.reconcile.failures import failure_of, unreadable_kinds
 from cluster.reconcile.status_throttle import StatusThrottle
 from cluster.reconcile.timings import CpuBudget, Heartbeat, LoopTimings
 from nodeside import log
@@ -141,8 +138,8 @@ class Controller:
 
     def _report_blind(self, leadership: Leadership) -> None:
         """Report on the Drivers why nothing can be planned yet, if that will not pass by itself."""
-        snapshot, failure = self._view.snapshot(), unreadable_kinds(self._view.health())
-        plan = report_unreadable_kinds(Plan(()), snapshot, failure, self._wall())
+        snapshot = self._snapshot(self._now())
+        plan = report_problems(snapshot, self._wall())
         if plan.actions:
             self._wait_for_own_writes(self._executor.carry_out(plan, snapshot, leadership))
 
@@ -166,18 +163,22 @@ class Controller:
     def _snapshot_and_plan(self, began: float) -> tuple[Snapshot, Plan]:
         """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
         for looks_left in reversed(range(MAX_ROUNDS)):
-            snapshot = self._amendments.evictions.add_answers(self._view.snapshot(), began)
+            snapshot = self._snapshot(began)
             plan = self._planner(snapshot, self._wall())
             news = self._view.render(plan.templates)
             if not looks_left or not (self._view.learn(plan.tags) or news):
                 break
-        now, blind = self._now(), unreadable_kinds(self._view.health())
+        now = self._now()
         for driver, error in plan.errors.items():  # it then only reports that
             traceback.print_exception(error)
             failure = failure_of(error, f"plan driver {driver}" if driver else "plan")
             self._amendments.fail(Lane(driver), failure, snapshot, now)
-        amended = self._amendments.amend(plan, snapshot, blind, now=now, wall=self._wall())
-        return snapshot, amended
+        return snapshot, self._amendments.drop_waiting(plan, snapshot, now)
+
+    def _snapshot(self, now: float) -> Snapshot:
+        """Return what is known: of the cluster, and of what was done and tried before."""
+        blind = unreadable_kinds(self._view.health())
+        return self._amendments.complete_snapshot(self._view.snapshot(), blind, now)
 
     def _wait_for_own_writes(self, outcome: ExecutionResult) -> None:
         """Wait for our own writes; a plan made before they are seen would repeat them."""

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.kube.managed_fields import ExistingObject
-from cluster.model.actions import Action, Apply, EmitEvent, Plan, SetStatus
+from cluster.model.actions import Action, Apply, EmitEvent, Plan
 from cluster.model.names import APPLIED_NOTE
+from cluster.model.problems import Problem, ProblemKind
 from cluster.model.snapshot import Snapshot
-from cluster.reconcile.failures import Failure, report_in_status
 
 REASON = "FieldsContested"
 
@@ -61,8 +61,18 @@ class RevertedEdits:
         self._past.clear()
         self._news.clear()
 
-    def __call__(self, plan: Plan, snapshot: Snapshot, *, now: float, wall: float) -> Plan:
-        """Return the plan without futile or premature applies, and with the pending reports."""
+    def problems(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, Problem]]:
+        """Yield the problem of each object that somebody keeps editing, by Driver."""
+        self._forget_gone(snapshot)
+        for (kind, name), past in self._contested_objects(snapshot, now):
+            words = (
+                f"{kind} {name}: {past.words}, again and again; it is reverted every "
+                f"{past.pause:.0f} s at most: keep that program away from the objects of nodeside"
+            )
+            yield past.driver, Problem(ProblemKind.CONTESTED, REASON, words)
+
+    def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
+        """Return the plan without futile or premature applies, and with the pending Events."""
         self._forget_gone(snapshot)
         actions: list[Action] = []
         waits: list[float] = []
@@ -72,9 +82,9 @@ class RevertedEdits:
                 actions.append(action)
             elif wait is not None:
                 waits.append(wait)
-        for name, past in self._contested_objects(snapshot, now):
-            actions = _with_complaint(actions, snapshot, name, past, wall)
-            waits.append(past.at + _FORGET_AFTER - now)
+        waits += [
+            past.at + _FORGET_AFTER - now for _, past in self._contested_objects(snapshot, now)
+        ]
         actions += self._contention_events(snapshot)
         return replace(plan, actions=tuple(actions)).within(waits)
 
@@ -124,15 +134,14 @@ class RevertedEdits:
 
     def _contested_objects(
         self, snapshot: Snapshot, now: float
-    ) -> Iterator[tuple[str, _AppliedObject]]:
-        """Yield the objects that somebody keeps editing."""
-        for (kind, name), past in self._past.items():
-            if (
-                past.edits >= _EDITS_OF_A_PROGRAM
-                and now < past.at + _FORGET_AFTER
-                and past.driver in snapshot.drivers
-            ):
-                yield f"{kind} {name}", past
+    ) -> list[tuple[_Key, _AppliedObject]]:
+        return [
+            (key, past)
+            for key, past in self._past.items()
+            if past.edits >= _EDITS_OF_A_PROGRAM
+            and now < past.at + _FORGET_AFTER
+            and past.driver in snapshot.drivers
+        ]
 
     def _forget_gone(self, snapshot: Snapshot) -> None:
         """Forget objects that no longer exist."""
@@ -163,21 +172,3 @@ def _is_repeated(action: Apply, past: _AppliedObject | None) -> bool:
 def _is_changed_by_webhook(over: ExistingObject, past: _AppliedObject) -> bool:
     """Return whether it differs from what was applied although nobody else has written it."""
     return bool(over.edit) and over.last_write == past.stamp
-
-
-def _with_complaint(
-    actions: list[Action], snapshot: Snapshot, name: str, past: _AppliedObject, wall: float
-) -> list[Action]:
-    """Add the complaint to the Driver's status, unless it is already Degraded otherwise."""
-    driver = snapshot.drivers[past.driver]
-    planned = [a.status for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
-    status = planned[-1] if planned else driver.status
-    conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
-    degraded, reason = conditions.get("Degraded", ("False", ""))
-    if degraded == "True" and reason != REASON:
-        return actions
-    words = (
-        f"{name}: {past.words}, again and again; it is reverted every {past.pause:.0f} s at most: "
-        "keep that program away from the objects of nodeside"
-    )
-    return report_in_status(actions, driver, Failure(REASON, words), wall, {})

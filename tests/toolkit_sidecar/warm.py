@@ -97,7 +97,7 @@ def start_sidecar(words: Sequence[str], env: Mapping[str, str], output: Path) ->
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    asked = [list(words), process.environment(env), str(output)]
+    asked = [list(words), process.make_environment(env), str(output)]
     server.stdin.write(json.dumps(asked).encode() + b"\n")
     server.stdin.flush()
     return WarmChild(int(server.stdout.readline()))

@@ -146,7 +146,7 @@ def conditions(
             "type": condition.type,
             "status": str(condition.true),
             "observedGeneration": found.generation,
-            "lastTransitionTime": _transition_time(old.get(condition.type), str(condition.true))
+            "lastTransitionTime": transition_time(old.get(condition.type), str(condition.true))
             or time,
             "reason": condition.reason,
             "message": cut(condition.message),
@@ -155,7 +155,8 @@ def conditions(
     ]
 
 
-def _transition_time(old: Mapping[str, Any] | None, status: str) -> str:
+def transition_time(old: Mapping[str, Any] | None, status: str) -> str:
+    """Return since when a condition has this status, "" if it had another one."""
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
 
 

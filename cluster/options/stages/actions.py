@@ -21,7 +21,6 @@ from cluster.model.actions import (
     Delete,
     LabelNode,
     Plan,
-    SetStatus,
 )
 from cluster.model.lanes import MAIN, LanePart, stages_part
 from cluster.model.names import ADMITTED_NOTE
@@ -33,6 +32,7 @@ from cluster.options.stages.job_changes import jobs_to_create, jobs_to_delete
 from cluster.options.stages.labels import changed_labels
 from cluster.options.stages.pods import has_left, label_keys
 from cluster.options.stages.stage_plan import StagePlan
+from cluster.driver.events import set_status
 
 _RESOURCES = {each.kind: each for each in ALLOWED}
 
@@ -93,7 +93,7 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     yield from (Create(staging.driver, document, node, part) for document, node in due)
 
 
-def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
+def delete_stages(snapshot: Snapshot, found: DriverObject) -> Plan | None:
     """Remove the stages of a deleted Driver, last one first; None when they are gone."""
     observed = snapshot.stages
     if observed is None or not (has_stages(found) or has_left(snapshot, found.name)):
@@ -101,7 +101,7 @@ def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan |
         return Plan(rest) if rest else None
     if observed.unknown:
         words = f"its stages cannot be ended: {observed.unknown}"
-        return Plan(tuple(_set_status(found, words, now)))
+        return Plan(tuple(_set_status(snapshot, found, words)))
     left = [each for each in observed.objects.values() if each.driver == found.name]
     jobs = snapshot.stage_jobs_of(found.name)
     pods = {pod.stage: [] for pod in observed.pods.values()}  # type: dict[str, list[str]]
@@ -121,7 +121,7 @@ def delete_stages(snapshot: Snapshot, found: DriverObject, now: float) -> Plan |
     over = [job for job, run in jobs if run.stage == last and not job.deleting]
     ending = [_delete_job(job, namespace) for job in over]
     ending += [_delete_object(each, namespace) for each in gone if not each.deleting]
-    return Plan((*ending, *_set_status(found, words, now)))
+    return Plan((*ending, *_set_status(snapshot, found, words)))
 
 
 def _delete_object(existing: StageObject, namespace: str, part: LanePart = MAIN) -> Delete:
@@ -133,10 +133,8 @@ def _delete_job(job: JobObject, namespace: str, part: LanePart = MAIN) -> Delete
     return Delete(job.driver, JOBS, job.name, namespace, job.uid, part)
 
 
-def _set_status(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
-    status = conditions.deleting(found, words, now=now)
-    if status != found.status:
-        yield SetStatus(found.name, status)
+def _set_status(snapshot: Snapshot, found: DriverObject, words: str) -> Iterator[Action]:
+    return set_status(snapshot, found, conditions.deleting(found, words, now=snapshot.now))
 
 
 def _delays_deletion(snapshot: Snapshot, node: str) -> bool:

@@ -24,7 +24,6 @@ from cluster.model.actions import (
     LabelNode,
     Plan,
     SetFinalizers,
-    SetStatus,
 )
 from cluster.model.names import FINALIZER
 from cluster.model.snapshot import DriverObject, DriverPod, Snapshot
@@ -109,7 +108,7 @@ def _report_progress(leaving: DriverUnload) -> Iterator[Action]:
     status = conditions.deleting(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
     )
-    yield from set_status(found, status)
+    yield from set_status(leaving.snapshot, found, status)
 
 
 def _report_left_behind(leaving: DriverUnload) -> Iterator[Action]:
@@ -125,7 +124,7 @@ def _report_left_behind(leaving: DriverUnload) -> Iterator[Action]:
     yield EmitEvent(
         found.name, found.uid, warning=True, reason=_LEFT, note=f"driver {found.name}: {left}"
     )
-    yield SetStatus(found.name, status)
+    yield from set_status(leaving.snapshot, found, status)
 
 
 def _final_event(found: DriverObject) -> Iterator[Action]:

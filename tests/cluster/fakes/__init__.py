@@ -3,7 +3,7 @@
 model                    `Model`, a cluster in memory that does what a plan says: start here
 drains, rollouts, images, silent_nodes, stage_ends, stagedriver, stagejobs, stage_pods
                          models in the state that their name says, with what moves them on
-daemonsets, statuses, reported, settings, same
+daemonsets, statuses, problems, reported, settings, same
                          documents of every kind; as much of each as there may be
 clock, loop              a clock that a test moves; the controller's loop without threads
 api, scripted            an API server that answers as it is told, for what a real one does rarely

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from cluster.kube.errors import Forbidden
 from cluster.model.actions import Apply, Create, EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.lanes import STATUS, Lane, stages_part
+from cluster.plan.planner import report_problems
 from cluster.reconcile.failures import (
     Failure,
     backing_off,
+    drop_failing,
     failure_of,
-    report_failures,
-    with_failure_condition,
+    problems_of,
     with_next_retry,
 )
 from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.problems import with_problems
 
 EDU = Lane("edu")
 REFUSED = Failure("Forbidden", "cannot apply DaemonSet edu-1: no rule", generation=1, again_at=50)
@@ -34,6 +37,14 @@ def model() -> Model:
     made.apply_driver("edu")
     made.apply_driver("other", modules=[{"name": "other"}])
     return made
+
+
+def reports(
+    made: Model, troubles: Mapping[Lane, Failure], wall: float = 0.0
+) -> list[Mapping[str, Any]]:
+    """The statuses that are set to report failures."""
+    plan = report_problems(with_problems(made.snapshot, *problems_of(troubles)), wall)
+    return [action.status for action in plan.actions if isinstance(action, SetStatus)]
 
 
 def test_what_failed_and_what_to_do_stand_in_the_condition() -> None:
@@ -55,7 +66,10 @@ def test_a_bug_of_ours_says_that_it_is_one() -> None:
 
 
 def test_the_trouble_is_said_where_kubectl_shows_it_and_what_works_goes_on_working() -> None:
-    status = with_failure_condition({"conditions": [READY], "pools": [1]}, REFUSED, wall=0)
+    made = model()
+    made.drivers["edu"] = replace(made.drivers["edu"], status={"conditions": [READY], "pools": [1]})
+
+    [status] = reports(made, {EDU: REFUSED})
 
     ready, degraded = status["conditions"]
     assert ready == READY | {"reason": "Forbidden", "message": REFUSED.message}
@@ -67,10 +81,11 @@ def test_the_trouble_is_said_where_kubectl_shows_it_and_what_works_goes_on_worki
 def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
     made = model()
     labels = (LabelNode("edu", "n1", {}), LabelNode("other", "n1", {}))
+    status = SetStatus("edu", {})
 
-    plan = report_failures(Plan(labels), made.snapshot, {EDU: REFUSED}, now=49, wall=0)
+    plan = drop_failing(Plan((*labels, status)), made.snapshot, {EDU: REFUSED}, now=49)
 
-    assert [type(action) for action in plan.lanes()[EDU]] == [SetStatus]
+    assert plan.lanes()[EDU] == [status]
     assert plan.lanes()[Lane("other")] == [*labels[1:]]
     assert plan.again_in == 1
 
@@ -82,12 +97,11 @@ def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
     apply = Apply("edu", {"kind": "DaemonSet", "metadata": {"name": "plugin"}}, part=lane.part)
 
     refused = replace(REFUSED, generation=0)  # a lane has no generation: its name changes instead
-    plan = report_failures(Plan((label, apply)), made.snapshot, {lane: refused}, now=49, wall=0)
+    plan = drop_failing(Plan((label, apply)), made.snapshot, {lane: refused}, now=49)
 
-    assert plan.lanes()[EDU][0] == label
-    assert lane not in plan.lanes()
-    [said] = [action for action in plan.actions if isinstance(action, SetStatus)]
-    conditions = {c["type"]: (c["status"], c["reason"]) for c in said.status["conditions"]}
+    assert plan.actions == (label,)
+    [status] = reports(made, {lane: refused})
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
     assert conditions["StagesReady"] == ("False", "Forbidden")
     assert conditions["Degraded"] == ("True", "Forbidden")
 
@@ -98,34 +112,20 @@ def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() ->
     creates = tuple(Create("edu", job, node, lane.part) for node in ("n1", "n2", "n3"))
     refused = {lane.on(node): replace(REFUSED, generation=0) for node in ("n1", "n2")}
 
-    plan = report_failures(Plan(creates), model().snapshot, refused, now=49, wall=0)
+    plan = drop_failing(Plan(creates), model().snapshot, refused, now=49)
 
     assert plan.lanes()[lane] == [creates[2]], "others have nothing to do with it"
-    [said] = [action for action in plan.actions if isinstance(action, SetStatus)]
-    conditions = {c["type"]: (c["status"], c["message"]) for c in said.status["conditions"]}
+    [status] = reports(model(), refused)
+    conditions = {c["type"]: (c["status"], c["message"]) for c in status["conditions"]}
     assert conditions["StagesReady"] == ("False", f"{REFUSED.message}; and so of n2")
 
 
 def test_a_status_that_says_it_already_is_not_written_again() -> None:
     made = model()
-    first = report_failures(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=0)
-    made.carry_out(first.actions)
+    [status] = reports(made, {EDU: REFUSED})
+    made.carry_out([SetStatus("edu", status)])
 
-    second = report_failures(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=999)
-
-    assert len(first.actions) == 1
-    assert second.actions == ()
-
-
-def test_the_planned_status_is_kept_and_the_trouble_said_in_it() -> None:
-    planned = SetStatus("edu", {"revision": "new", "conditions": [READY]})
-
-    plan = report_failures(Plan((planned,)), model().snapshot, {EDU: REFUSED}, now=0, wall=0)
-
-    [said] = plan.actions
-    assert isinstance(said, SetStatus)
-    assert said.status["revision"] == "new"
-    assert said.status["conditions"][0]["message"] == REFUSED.message
+    assert reports(made, {EDU: REFUSED}, wall=999) == []
 
 
 def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() -> None:
@@ -134,11 +134,12 @@ def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() ->
     wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
     troubles = {Lane("edu", STATUS): mute}
 
-    early = report_failures(wanted, made.snapshot, troubles, now=49, wall=0)
-    later = report_failures(wanted, made.snapshot, troubles, now=50, wall=0)
+    early = drop_failing(wanted, made.snapshot, troubles, now=49)
+    later = drop_failing(wanted, made.snapshot, troubles, now=50)
 
     assert early.actions == wanted.actions[1:]
     assert later.actions == wanted.actions
+    assert reports(made, troubles) == []
 
 
 def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it() -> None:
@@ -148,7 +149,7 @@ def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it(
     other = EmitEvent("edu", "u", True, "FellBack", "n1")
     wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
 
-    plan = report_failures(wanted, model().snapshot, {Lane("edu", STATUS): mute}, now=49, wall=0)
+    plan = drop_failing(wanted, model().snapshot, {Lane("edu", STATUS): mute}, now=49)
 
     assert plan.actions == (label, other)
 

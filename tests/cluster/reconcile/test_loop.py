@@ -296,7 +296,7 @@ def test_drivers_are_planned_beside_one_with_a_bug_as_without_it(
     beside = broken("broken")(made.snapshot, 0.0)
 
     assert list(beside.errors) == ["broken"]
-    assert list(beside.actions) == expected
+    assert [action for action in beside.actions if action.driver != "broken"] == expected
     assert {action.driver for action in expected} == {"a", "c", "late"}
 
 

@@ -15,7 +15,7 @@ from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import Lane
 from cluster.reconcile.executor import ExecutionResult, Executor
-from cluster.reconcile.failures import Failure, failure_of, report_failures
+from cluster.reconcile.failures import Failure, drop_failing, failure_of, problems_of
 from cluster.reconcile.loop import Controller
 from cluster.reconcile.node_labels import patch_labels
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
@@ -97,14 +97,15 @@ def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
         Delete("edu", DAEMON_SETS, "edu-1"),
     )
 
-    plan = report_failures(Plan(actions), model().snapshot, troubles, now=49, wall=0)
-    later = report_failures(Plan(actions), model().snapshot, troubles, now=50, wall=0)
+    plan = drop_failing(Plan(actions), model().snapshot, troubles, now=49)
+    later = drop_failing(Plan(actions), model().snapshot, troubles, now=50)
 
-    assert [a for a in plan.actions if not isinstance(a, SetStatus)] == [actions[1]]
-    assert [a for a in later.actions if not isinstance(a, SetStatus)] == [*actions[:2]]
-    [said] = [a for a in plan.actions if isinstance(a, SetStatus)]
-    assert said.status["conditions"][-1]["message"] == (
-        "cannot label node n1: no; and so of n2, n3, n4, n5, n6 and 2 more"
+    assert plan.actions == (actions[1],)
+    assert later.actions == actions[:2]
+    [(driver, problem)] = problems_of(troubles)
+    assert (driver, problem.message) == (
+        "edu",
+        "cannot label node n1: no; and so of n2, n3, n4, n5, n6 and 2 more",
     )
     assert plan.again_in == 1
 

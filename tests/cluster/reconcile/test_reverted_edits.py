@@ -8,7 +8,7 @@ import pytest
 
 from cluster.driver.daemonset import daemonset
 from cluster.kube.managed_fields import ExistingObject
-from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
+from cluster.model.actions import Apply, EmitEvent, Plan
 from cluster.model.names import policy_name
 from cluster.model.snapshot import DaemonSetObject, Snapshot
 from cluster.reconcile.reverted_edits import RevertedEdits
@@ -42,7 +42,7 @@ class Played:
         """One round in which the DaemonSet is not as it was applied."""
         over = ExistingObject(str(self.generation), edit)
         wanted = Apply("edu", self.document, over)
-        plan = self.standoffs(Plan((wanted,)), self.snapshot, now=self.now, wall=self.now)
+        plan = self.standoffs(Plan((wanted,)), self.snapshot, self.now)
         if wanted in plan.actions:
             self.applies += 1
             self.generation += 1
@@ -50,14 +50,12 @@ class Played:
         return plan
 
     def news(self) -> list[str]:
-        plan = self.standoffs(Plan(), self.snapshot, now=self.now, wall=self.now)
+        plan = self.standoffs(Plan(), self.snapshot, self.now)
         return [f"{a.reason}: {a.note}" for a in plan.actions if isinstance(a, EmitEvent)]
 
     def degraded(self) -> str:
-        plan = self.standoffs(Plan(), self.snapshot, now=self.now, wall=self.now)
-        statuses = [a.status for a in plan.actions if isinstance(a, SetStatus)]
-        found = (c for s in statuses for c in s["conditions"] if c["type"] == "Degraded")
-        return next((f"{c['reason']}: {c['message']}" for c in found), "")
+        problems = dict(self.standoffs.problems(self.snapshot, self.now))
+        return problems["edu"].message if problems else ""
 
 
 def test_a_hand_edit_is_put_back_at_once_and_told_with_who_made_it() -> None:
@@ -166,7 +164,7 @@ def test_a_fight_over_the_policy_of_a_driver_is_slowed_down_and_told() -> None:
     for now in range(600):
         wanted = policy(model, f"edited {now}")
         assert len(wanted) == 1
-        plan = standoffs(Plan(tuple(wanted)), model.snapshot, now=float(now), wall=0.0)
+        plan = standoffs(Plan(tuple(wanted)), model.snapshot, float(now))
         done = [each for each in plan.actions if isinstance(each, Apply)]
         standoffs.take([(each, "new") for each in done], float(now))
         applies += len(done)
@@ -184,6 +182,6 @@ def test_another_policy_is_sent_at_once_and_is_no_edit() -> None:
     for now, upgrade in enumerate(["onReboot", "live", "onReboot", "live"]):
         model.apply_driver("edu", upgrade=upgrade)
         wanted = policy(model, "as before")
-        plan = standoffs(Plan(tuple(wanted)), model.snapshot, now=float(now), wall=0.0)
+        plan = standoffs(Plan(tuple(wanted)), model.snapshot, float(now))
         assert plan.actions == tuple(wanted)
         assert not standoffs.take([(each, "new") for each in wanted], float(now))

@@ -7,10 +7,12 @@ from dataclasses import replace
 from cluster.kube.conditions import condition
 from cluster.kube.errors import RequestInfo, refusal
 from cluster.kube.reflector import WatchHealth
-from cluster.model.actions import Plan, SetStatus
-from cluster.plan.planner import plan
-from cluster.reconcile.failures import report_unreadable_kinds, unreadable_kinds
+from cluster.model.actions import SetStatus
+from cluster.model.snapshot import Snapshot
+from cluster.plan.planner import plan, report_problems
+from cluster.reconcile.failures import unreadable_kinds
 from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.problems import with_problems
 from tests.cluster.fakes.stagedriver import up, with_stages
 
 REFUSED = refusal(RequestInfo("watch", "nodes"), 403, {"message": "nodes is forbidden"})
@@ -33,12 +35,16 @@ def settled() -> Model:
     return made
 
 
+def blind(made: Model) -> Snapshot:
+    problem = unreadable_kinds(BLIND)
+    assert problem is not None
+    return with_problems(made.snapshot, *((name, problem) for name in made.drivers))
+
+
 def test_what_is_refused_is_said_by_every_driver_with_what_to_do() -> None:
     made = settled()
 
-    [action] = report_unreadable_kinds(
-        Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0
-    ).actions
+    [action] = report_problems(blind(made), 0.0).actions
 
     assert isinstance(action, SetStatus)
     ready, degraded = (condition(action.status, kind) for kind in ("Ready", "Degraded"))
@@ -52,9 +58,7 @@ def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
     before = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
     assert before["Available"] == before["StagesReady"] == "True"
 
-    made.carry_out(
-        report_unreadable_kinds(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0).actions
-    )
+    made.carry_out(plan(blind(made), 0.0).actions)
 
     said = {c["type"]: (c["status"], c["reason"]) for c in made.drivers["edu"].status["conditions"]}
     doubtful = ("Unknown", "NodesUnreadable")
@@ -66,7 +70,7 @@ def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
         "StagesReady": doubtful,
     }
 
-    made.carry_out(report_unreadable_kinds(made.plan(), made.snapshot, None, 0.0).actions)
+    made.carry_out(made.plan().actions)
     after = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
     assert after == before
 
@@ -83,18 +87,10 @@ def test_every_kind_that_may_not_be_read_is_named() -> None:
 
 def test_it_is_said_once_and_goes_with_its_cause() -> None:
     made = settled()
-    blind = report_unreadable_kinds(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0)
-    made.carry_out(blind.actions)
+    made.carry_out(plan(blind(made), 0.0).actions)
 
-    assert (
-        report_unreadable_kinds(
-            plan(made.snapshot, 0.0), made.snapshot, unreadable_kinds(BLIND), 0.0
-        ).actions
-        == ()
-    )
-    [healed] = report_unreadable_kinds(
-        plan(made.snapshot, 0.0), made.snapshot, unreadable_kinds([]), 0.0
-    ).actions
+    assert plan(blind(made), 0.0).actions == ()
+    [healed] = plan(made.snapshot, 0.0).actions
     assert isinstance(healed, SetStatus)
     assert condition(healed.status, "Degraded")["reason"] == "AsExpected"
 

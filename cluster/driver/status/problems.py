@@ -1,0 +1,58 @@
+"""The problems of a Driver in its status: they outrank what the plan sees on nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from cluster.driver.status.conditions import transition_time
+from cluster.driver.status.messages import cut
+from cluster.model.problems import Problem, ProblemKind
+from cluster.model.snapshot import DriverObject
+from nodeside.protocol.timestamps import rfc3339
+
+Conditions = Mapping[str, Mapping[str, Any]]
+
+# What is not known of a Driver while a kind cannot be read.
+_DOUBTFUL = ("Ready", "Available", "Progressing")
+
+
+def with_problems(
+    found: DriverObject, status: Mapping[str, Any], problems: Collection[Problem], *, now: float
+) -> Mapping[str, Any]:
+    """Return a status that reports the problems; in each condition the worst one.
+
+    `kubectl get` shows the message of Ready, which has them too.
+    """
+    if not problems:
+        return status
+    conditions = {c["type"]: c for c in status.get("conditions", ())}
+    old = {c["type"]: c for c in found.status.get("conditions", ())}
+    for problem in sorted(problems, key=lambda problem: problem.kind):
+        for kind, value in _statuses(problem, conditions).items():
+            conditions[kind] = conditions.get(kind, {}) | {
+                "type": kind,
+                "status": value,
+                "lastTransitionTime": transition_time(old.get(kind), value) or rfc3339(now),
+                "reason": problem.reason,
+                "message": cut(problem.message),
+            }
+    return {**status, "conditions": list(conditions.values())}
+
+
+def _statuses(problem: Problem, conditions: Conditions) -> dict[str, str]:
+    """Return the conditions that report a problem, with their statuses."""
+    degraded = conditions.get("Degraded", {})
+    reports = {
+        "Ready": str(conditions.get("Ready", {}).get("status", "Unknown")),
+        "Degraded": "True",
+    }
+    match problem.kind:
+        case ProblemKind.CONTESTED:
+            is_worse = degraded.get("status") == "True" and degraded["reason"] != problem.reason
+            return {} if is_worse else reports
+        case ProblemKind.FAILED:
+            return reports | ({"StagesReady": "False"} if problem.of_stages else {})
+        case ProblemKind.UNREADABLE:
+            of_stages = ["StagesReady"] if "StagesReady" in conditions else []
+            return reports | dict.fromkeys((*_DOUBTFUL, *of_stages), "Unknown")
