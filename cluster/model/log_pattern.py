@@ -23,15 +23,6 @@ class PatternRefused(NodesideError):
     reason = "StageInvalid"
 
 
-def refusal(pattern: str) -> str:
-    """Return why an expression cannot be used, "" if it can."""
-    try:
-        search(pattern)
-    except PatternRefused as error:
-        return str(error)
-    return ""
-
-
 @lru_cache(maxsize=256)
 def search(pattern: str) -> Callable[[str], object]:
     """Return a function that searches a line for the expression. Raises PatternRefused."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from cluster.driver.nodes import DriverNode
 from cluster.driver.os_version import os_parts
-from cluster.model.log_pattern import refusal
+from cluster.model.log_pattern import PatternRefused, search
 from cluster.model.names import READY, assignment_of, closed_label, stage_label
 from cluster.model.snapshot import (
     Assignment,
@@ -180,8 +180,7 @@ class StagePlan:
         past = tuple(run for _, run in self.runs.every if run.stage == stage.name)
         step = StageState(stage, after, existing=existing, past=past)
         try:
-            if wrong := step.log and refusal(step.log.log):
-                raise StageInvalid(f"waitFor.log: {wrong}")
+            _check_log_pattern(step)
             if stage.name == DEVICES_STAGE:
                 documents, skipped = self._device_agent(stage, after)
             else:
@@ -453,6 +452,15 @@ class StagePlan:
             up = pod.ready and not pod.deleting and not (pod.daemonset or pod.job)
             if owned and up and (words := self.missing_line(step, pod)):
                 yield pod, words
+
+
+def _check_log_pattern(step: StageState) -> None:
+    """Raise StageInvalid if RE2 cannot search for the line that the stage waits for."""
+    try:
+        if step.log is not None:
+            search(step.log.log)
+    except PatternRefused as error:
+        raise StageInvalid(str(error), where="waitFor.log") from error
 
 
 def missing_resource(step: StageState, node: Node) -> str:
