@@ -271,9 +271,12 @@ class ClaimObject:
 
 @dataclass(frozen=True, slots=True)
 class EvictionAnswer:
-    """The response to an eviction. `resting`: it is too early to retry."""
+    """The response to an eviction; `refusal` is None if the pod was evicted.
 
-    message: str
+    `resting`: it is too early to retry.
+    """
+
+    refusal: str | None
     resting: bool = True
 
 

@@ -73,8 +73,8 @@ def _end_hold(api: Api, action: Uncordon, node: Document, limit: Limit) -> Docum
     return api.merge_patch(NODES, action.node, patch, **limit())
 
 
-def evict(api: Api, action: EvictPod, limit: Limit) -> str:
-    """Return the API server's reason why the pod cannot be evicted now; "" if it is evicted.
+def evict(api: Api, action: EvictPod, limit: Limit) -> str | None:
+    """Return the API server's reason why the pod cannot be evicted now; None if it is evicted.
 
     A refusal concerns this pod only. Raises ApiError if the failure is about us: no answer, too
     many requests, unknown credentials.
@@ -83,9 +83,9 @@ def evict(api: Api, action: EvictPod, limit: Limit) -> str:
     try:
         api.evict(action.namespace, action.pod, action.uid, **limits)
     except (NotFound, Conflict):
-        return ""  # it is gone, or was replaced by another pod of that name
+        return None  # it is gone, or was replaced by another pod of that name
     except ApiError as error:
         if not error.budgets and error.concerns_all:
             raise
         return "; ".join(error.budgets) or str(error)
-    return ""
+    return None

@@ -20,7 +20,7 @@ _LEAVING = 10.0  # seconds to wait for an evicted pod to show as terminating
 
 @dataclass(frozen=True, slots=True)
 class _EvictionAttempt:
-    message: str
+    refusal: str | None
     failures: int
     again_at: float
 
@@ -41,21 +41,23 @@ class EvictionBackoff:
         if occupancy.known:
             uids = {consumer.uid for consumer in occupancy.consumers.values()}
             self._asked = {uid: asked for uid, asked in self._asked.items() if uid in uids}
-        answers = {u: EvictionAnswer(a.message, now < a.again_at) for u, a in self._asked.items()}
+        answers = {u: EvictionAnswer(a.refusal, now < a.again_at) for u, a in self._asked.items()}
         return (
             replace(snapshot, occupancy=replace(occupancy, answers=answers))
             if answers
             else snapshot
         )
 
-    def take(self, answers: Mapping[str, str], now: float) -> None:
-        """Record the API server's answer for each pod; "" means that it is evicted."""
-        for uid, message in answers.items():
+    def take(self, answers: Mapping[str, str | None], now: float) -> None:
+        """Record the API server's refusal for each pod; None means that it is evicted."""
+        for uid, refusal in answers.items():
             before = self._asked.get(uid)
-            failures = before.failures + 1 if before and message else int(bool(message))
-            pause = backoff(failures, _FIRST, _LONGEST)
-            wait = pause * (0.5 + self.jitter() / 2) if message else _LEAVING
-            self._asked[uid] = _EvictionAttempt(message, failures, now + wait)
+            if refusal is None:
+                self._asked[uid] = _EvictionAttempt(None, 0, now + _LEAVING)
+                continue
+            failures = before.failures + 1 if before else 1
+            wait = backoff(failures, _FIRST, _LONGEST) * (0.5 + self.jitter() / 2)
+            self._asked[uid] = _EvictionAttempt(refusal, failures, now + wait)
 
     def with_retry_time(self, plan: Plan, now: float) -> Plan:
         """Return the plan with `again_in` at most the time until the next eviction retry."""

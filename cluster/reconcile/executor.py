@@ -70,13 +70,13 @@ class ExecutionResult:
     `written` is the newest version of each kind that we wrote, `deleted` the deletions.
     `troubles` concern one lane of a Driver; `outage` concerns all: the API server is gone or
     overloaded. `applied` are the applied objects with their resulting stamps (see
-    managed_fields.py). `asked` are the pods of eviction requests by uid, with the refusal or "".
+    managed_fields.py). `asked` are the pods of eviction requests by uid, with the refusal or None.
     `unfinished` are lanes that ran out of time. `overtaken`: a write conflicted with another one.
     """
 
     done: int = 0
     applied: list[tuple[Apply, str]] = field(default_factory=list)
-    asked: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, str | None] = field(default_factory=dict)
     written: dict[Resource, str] = field(default_factory=dict)
     deleted: list[Delete] = field(default_factory=list)
     troubles: dict[Lane, Failure] = field(default_factory=dict)
@@ -245,7 +245,7 @@ class Executor:
     def _evict_pod(self, action: EvictPod, outcome: ExecutionResult, limit: Limit) -> None:
         """Evict a pod. A refusal is a normal answer: the next plan decides when to retry."""
         refusal = drain_requests.evict(self._api, action, limit)
-        if refusal:
+        if refusal is not None:
             log.detail(f"cannot {action.words} yet: {refusal}", driver=action.driver)
         with self._lock:
             outcome.asked[action.uid] = refusal

@@ -73,7 +73,7 @@ def _is_refused(drains: Drains, decision: NodeDecision, occupancy: Occupancy) ->
     """Return whether the eviction of a pod of the node is refused."""
     pods = decision.member.drain.pods or ()
     is_evicted = drains.step(decision) is DrainStep.EVICT
-    return is_evicted and any(_refusal_message(each, occupancy.answers) for each in pods)
+    return is_evicted and any(_refusal_message(p, occupancy.answers) is not None for p in pods)
 
 
 def _nodes_ending_stages(drains: Drains, occupancy: Occupancy) -> list[str]:
@@ -200,14 +200,14 @@ def _describe_pods(consumers: Sequence[Consumer], answers: Mapping[str, Eviction
     """Return one pod, preferably one whose eviction was refused, and how many more."""
     if not consumers:
         return "pods"
-    order = sorted(consumers, key=lambda each: (not _refusal_message(each, answers), each.name))
+    order = sorted(consumers, key=lambda each: (_refusal_message(each, answers) is None, each.name))
     first = order[0]
     words = f"{first.name} to end" if first.deleting else first.name
-    if refusal := _refusal_message(first, answers):
+    if (refusal := _refusal_message(first, answers)) is not None:
         words += f" ({refusal})"
     return words + (f" and {len(order) - 1} more" if order[1:] else "")
 
 
-def _refusal_message(consumer: Consumer, answers: Mapping[str, EvictionAnswer]) -> str:
+def _refusal_message(consumer: Consumer, answers: Mapping[str, EvictionAnswer]) -> str | None:
     answer = answers.get(consumer.uid)
-    return "" if consumer.deleting or answer is None else answer.message
+    return None if consumer.deleting or answer is None else answer.refusal

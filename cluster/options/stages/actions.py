@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from cluster.driver.events import set_status
 from cluster.driver.status import conditions
 from cluster.driver.status.messages import few_of
 from cluster.kube.resources import JOBS, PODS
@@ -32,7 +33,6 @@ from cluster.options.stages.job_changes import jobs_to_create, jobs_to_delete
 from cluster.options.stages.labels import changed_labels
 from cluster.options.stages.pods import has_left, label_keys
 from cluster.options.stages.stage_plan import StagePlan
-from cluster.driver.events import set_status
 
 _RESOURCES = {each.kind: each for each in ALLOWED}
 

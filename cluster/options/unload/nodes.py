@@ -177,7 +177,7 @@ class DriverUnload:
             each.pod.name
             for each in self.leavers
             if each.pod
-            and not (each.phase is UnloadPhase.STAYS and self._kept_message(each.revision))
+            and (each.phase is not UnloadPhase.STAYS or not self._kept_message(each.revision))
         }
         for pod in self._unload_pods.values():
             if pod.name not in needed and not pod.deleting:
@@ -218,7 +218,7 @@ class DriverUnload:
             up=node.ready,
             ending=self._may_have_pod(node, pod, run),
             loaded=self._is_loaded(node, report),
-            kept=bool(reason),
+            kept=reason is not None,
             run=run,
         )
         why = (
@@ -260,8 +260,11 @@ class DriverUnload:
         candidates = [had, self.newest, *sorted(self.revisions)]
         return next((each for each in candidates if each in self.revisions), "")
 
-    def _kept_message(self, revision: str) -> str:
-        """Return why modules must not be touched, or "". The newest document decides if valid."""
+    def _kept_message(self, revision: str) -> str | None:
+        """Return why modules must not be touched, None if they may be.
+
+        The newest document decides if valid.
+        """
         if self.found.leave_modules:
             return f"annotation {LEAVE_MODULES}"
         driver = self.found.driver or self.revisions.get(revision)
@@ -269,7 +272,7 @@ class DriverUnload:
             return "its revision is lost, so no unload pod can be created"
         driver = self.found.driver or with_sent_policy(self.snapshot, driver)
         never = driver.spec.unload.policy is UnloadPolicy.NEVER
-        return "unload.policy: never" if never else ""
+        return "unload.policy: never" if never else None
 
     # --- objects of the snapshot --------------------------------------------------------------
 

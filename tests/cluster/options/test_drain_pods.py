@@ -379,7 +379,7 @@ def test_a_refusal_of_a_budget_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [NotFound, Conflict])
 def test_a_pod_that_is_gone_or_another_one_has_left(error: type[ApiError]) -> None:
-    assert evict(refused(404, error), EVICT, limit) == ""
+    assert evict(refused(404, error), EVICT, limit) is None
 
 
 def test_what_is_refused_for_one_pod_only_is_no_trouble_for_the_driver() -> None:
@@ -448,17 +448,17 @@ def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
 
     assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     [answer] = memory.add_answers(snapshot("train-0"), now=29.0).occupancy.answers.values()
-    assert (answer.message, answer.resting) == ("no", True)
+    assert (answer.refusal, answer.resting) == ("no", True)
     [answer] = memory.add_answers(snapshot("train-0"), now=30.0).occupancy.answers.values()
     assert not answer.resting
 
 
 def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
     memory = EvictionBackoff(jitter=lambda: 1.0)
-    memory.take({"uid-train-0": ""}, now=0.0)
+    memory.take({"uid-train-0": None}, now=0.0)
 
     [answer] = memory.add_answers(snapshot("train-0"), now=9.0).occupancy.answers.values()
-    assert (answer.message, answer.resting) == ("", True)
+    assert (answer.refusal, answer.resting) == (None, True)
 
 
 def test_what_was_said_of_a_pod_that_is_gone_is_forgotten() -> None:
