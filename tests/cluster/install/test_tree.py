@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,17 @@ def test_the_values_are_the_defaults_of_install() -> None:
 # --- what the manifests have from the code ------------------------------------------------------
 
 
+@cache
+def everything() -> tuple[dict[str, Any], ...]:
+    """All objects that there can be."""
+    return manifests(InstallSettings(openshift=True, service_monitor=True))
+
+
 def policy(name: str) -> str:
     """All that a policy says, as one text."""
     [found] = [
         document
-        for document in manifests(InstallSettings())
+        for document in everything()
         if (document["kind"], document["metadata"]["name"]) == ("ValidatingAdmissionPolicy", name)
     ]
     return all_text(found)
@@ -104,9 +111,8 @@ def all_text(value: Any) -> str:
 
 
 def test_the_names_are_those_of_the_code() -> None:
-    settings = InstallSettings(openshift=True, service_monitor=True)
     named: dict[str, set[str]] = {}
-    for document in manifests(settings):
+    for document in everything():
         named.setdefault(document["kind"], set()).add(document["metadata"]["name"])
     assert named["ServiceAccount"] == {CONTROLLER, DRIVER, DEVICE_AGENT}
     assert named["ClusterRoleBinding"] == {CONTROLLER, DRIVER, DEVICE_AGENT, EVICTION, METRICS}
@@ -114,7 +120,7 @@ def test_the_names_are_those_of_the_code() -> None:
     assert named["SecurityContextConstraints"] == {DRIVER, DEVICE_AGENT}
     assert named["Service"] == named["ServiceMonitor"] == {METRICS}
     assert named["Deployment"] == {CONTROLLER}
-    [monitor] = [each for each in manifests(settings) if each["kind"] == "ServiceMonitor"]
+    [monitor] = [each for each in everything() if each["kind"] == "ServiceMonitor"]
     assert monitor["spec"]["endpoints"][0]["path"] == METRICS_PATH
 
 
