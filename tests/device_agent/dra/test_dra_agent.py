@@ -472,6 +472,7 @@ def test_a_scraper_is_told_which_pods_share_the_device_of_a_claim(
     assert found["nodeside_device_plugin_allocations_total", resource] == 1
 
 
+@pytest.mark.slow
 def test_ten_thousand_devices_are_published(place: Place, kubelet: DraKubelet) -> None:
     for number in range(160):
         (place.host.sys / "devices" / "odd" / f"Unit_{number}").mkdir(parents=True)

@@ -326,13 +326,14 @@ def test_a_server_that_always_breaks_off_is_given_up(
 
 
 def test_a_server_that_sends_a_byte_at_a_time_is_given_up(
-    data: bytes, web: WebServer, into: Path
+    data: bytes, web: WebServer, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("nodeside.driver.store.transport._RESUMES", 32)
     web.on(ARCHIVE, broken(data, after=1))
 
     outcome = fetch(source(web), into)
 
-    assert len(web.asked(ARCHIVE)) == 257
+    assert len(web.asked(ARCHIVE)) == 33
     assert outcome.retryable
 
 
