@@ -59,8 +59,8 @@ def rollout_state(
 ) -> RolloutState:
     """Return the state. `good` is the last good revision so far, "" for none.
 
-    The `remembered` casualties count as well. Nodes that are `away` count as unavailable: a driver
-    that this one comes after changes there.
+    The `remembered` casualties count as failed too. Nodes that are `away` count as unavailable: on
+    them, a driver that this one comes after changes.
     """
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
@@ -85,6 +85,7 @@ def rollout_state(
         rollout, good, settled=settled, tried=tried, failed=len(failed), limit=limit
     )
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
+        # The newest revision becomes the good one.
         return rollout_state(all_members, driver, newest, newest, supply, away=away)
     return RolloutState(
         phase=phase,
@@ -115,12 +116,13 @@ def _absent_nodes(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
 
 
 def _is_unavailable(member: DriverNode, place: Place) -> bool:
-    """Return whether a node counts against the budget: because of us, or because it comes back.
+    """Return whether a node counts against the budget.
 
-    A node that failed on its own does not count, since it would block a correction indefinitely,
-    nor does one that waits for another driver, which may never come. A
-    node that failed in a completed rollout is forgiven: see `nodes_to_forgive`. A held node counts
-    until it is uncordoned. For a node that is down, `_absent_nodes` decides as well.
+    It counts if our change took it out of service, or if it is about to work again. A node that
+    failed on its own does not count, since it would block a correction indefinitely, nor does one
+    that waits for another driver, which may never be ready. A node that failed in a completed
+    rollout is forgiven: see `nodes_to_forgive`. A node that is drained counts until it is
+    uncordoned. For a node that is down, `_absent_nodes` decides as well.
     """
     if member.lost:
         return False
@@ -167,8 +169,9 @@ def _is_complete(
 ) -> bool:
     """Return whether the newest revision has proven itself.
 
-    The very first revision has as soon as it works on one node, since there was nothing before it.
-    A later one has when every node that is up has it and has reported the result.
+    The very first revision has proven itself as soon as it works on one node, since there was
+    nothing before it. A later one has when every node that is up has it and has reported the
+    result.
     """
     newest = [member for member, place in placed if place is Place.NEWEST]
     if not any(is_working(member) for member in newest):
@@ -198,13 +201,17 @@ def is_working(member: DriverNode) -> bool:
 
 
 def waits(member: DriverNode) -> bool:
-    """Return whether it waits for a driver that this one comes after, by no fault of ours."""
+    """Return whether the node waits for a driver that this one comes after, through no change of
+    ours."""
     word = member.word
     return word is not None and word.reason == WAITS_FOR_DRIVER and not member.before
 
 
 def worked_before(member: DriverNode, place: Place) -> bool:
-    """Return whether a failure after a change would be caused by the change."""
+    """Return whether the driver worked, so that a failure after a change is due to the change.
+
+    A node that an earlier change broke counts, and a node where the driver worked until a reboot.
+    """
     rebooted = member.boot is Boot.FRESH and member.was_ready
     return is_working(member) or was_broken_by_change(member, place) or rebooted
 

@@ -1,13 +1,13 @@
 """Decides which nodes change now, from the phase of a rollout, its budget and its canaries.
 
-Pure, between nodes.py and planner.py. Everything is recomputed from the observed state. State
+Pure; called by plan/context/rollout.py. Everything is recomputed from the observed state. State
 that must outlive a controller is stored in the Driver's status (the last good revision and the
 casualties of the newest) and on the nodes (the label `before`: the assignment under which the
 driver worked until we changed the node).
 
 Amounts: `maxUnavailable` nodes may be without a working driver at a time, whatever the cause. This
 includes failed nodes, so with a budget of one the first failure holds the rollout. It also includes
-nodes that are down, except for the few machines of a cluster that have been dead for long. A
+nodes that are down, except for a few machines that have been dead for a long time. A
 percentage is rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the
 number of failures that stops a rollout, at least one. It matters where `maxUnavailable` would allow
 more failures.
@@ -42,8 +42,8 @@ _NAMED = 3  # nodes named in a reason
 class NodeDecision:
     """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
 
-    `before` is the assignment under which it worked until now, "" if it did not. `queued` is why
-    it has to wait for the sake of another driver.
+    `before` is the assignment under which the member worked until now, "" if it did not work.
+    `queued` is why the member has to wait for the sake of another driver.
     """
 
     member: DriverNode
@@ -56,27 +56,27 @@ class NodeDecision:
 
 @dataclass
 class DependentBudget:
-    """How many more nodes a driver that comes after can do without, during one plan.
+    """How many more nodes a driver that comes after this one can do without, during one plan.
 
-    `works` are nodes where it works; it does not while this one changes. `away` are those that it
-    does without already.
+    `working` are the nodes where that driver works; a change of this one interrupts it there.
+    `away` are the nodes that it does without already.
     """
 
     driver: str
     allowed: int
-    works: Collection[str]
+    working: Collection[str]
     away: set[str]
 
     def why_not(self, node: str) -> str:
-        """Return why a node cannot change for the sake of this driver; "" if it can."""
-        if node not in self.works or node in self.away or len(self.away) < self.allowed:
+        """Return why a node must not change, for the sake of that driver; "" if it may."""
+        if node not in self.working or node in self.away or len(self.away) < self.allowed:
             return ""
         names = shortlist(sorted(self.away), _NAMED)
         words = f"maxUnavailable of driver {self.driver}, which comes after, is {self.allowed}"
         return f"{words}, and unavailable: {names}" if names else words
 
     def take(self, node: str) -> None:
-        if node in self.works:
+        if node in self.working:
             self.away.add(node)
 
 
@@ -87,13 +87,14 @@ def decide_updates(
     supplies: Mapping[Pool, Supply],
     memory: NodeCache[NodeDecision] | None = None,
     *,
-    rooms: Sequence[DependentBudget] = (),
-    later: Mapping[Pool, str] = MappingProxyType({}),
+    dependents: Sequence[DependentBudget] = (),
+    unbuilt: Mapping[Pool, str] = MappingProxyType({}),
 ) -> tuple[NodeDecision, ...]:
     """Return the decision for each member, in the same order.
 
-    `memory` caches earlier decisions for members whose turn it was not. `rooms` are those of
-    drivers that come after this one, `later` says of pools why such a driver is not built there.
+    `memory` caches the decisions for members whose turn it was not. `dependents` are the budgets of
+    the drivers that come after this one. `unbuilt` has the pools for which one of these drivers is
+    not built, and why.
     """
     upgrade, memory = driver.spec.upgrade, NodeCache() if memory is None else memory
     cached = memory.on((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
@@ -101,13 +102,13 @@ def decide_updates(
     for member in all_members:
         decision = cached.get(member.node.name)
         if decision is None or decision.member is not member:
-            decision = cached[member.node.name] = _without_a_turn(
+            decision = cached[member.node.name] = _decide_without_turn(
                 member, upgrade, rollout, supplies
             )
         decisions.append(decision)
     memory.forget({member.node.name for member in all_members})
     changing = [decision for decision in decisions if _may_change(decision)]
-    granted, queued = _choose_nodes(changing, rollout, rooms, later) if changing else ((), {})
+    granted, queued = _choose_nodes(changing, rollout, dependents, unbuilt)
     return tuple(
         _apply_row(each.member, each.place, each.row, rollout, turn=True)
         if each.member.node.name in granted
@@ -118,7 +119,7 @@ def decide_updates(
     )
 
 
-def _without_a_turn(
+def _decide_without_turn(
     member: DriverNode, upgrade: Upgrade, rollout: RolloutState, supplies: Mapping[Pool, Supply]
 ) -> NodeDecision:
     place = member.place(rollout.newest, rollout.good)
@@ -144,7 +145,7 @@ def nodes_to_forgive(
 
 def _is_forgiven(decision: NodeDecision, newest: str) -> bool:
     member = decision.member
-    if decision.revision == newest:  # from an assignment that is no longer known
+    if decision.revision == newest:  # its present assignment is unknown
         return bool(decision.before) and member.health is Health.DOWN
     is_newest = decision.place is Place.NEWEST and bool(member.before)
     return is_newest and member.health in (Health.BROKEN, Health.DOWN)
@@ -158,16 +159,16 @@ def _remains_stale(decision: NodeDecision) -> bool:
 def _choose_nodes(
     changing: Collection[NodeDecision],
     rollout: RolloutState,
-    rooms: Sequence[DependentBudget],
-    later: Mapping[Pool, str],
+    dependents: Sequence[DependentBudget],
+    unbuilt: Mapping[Pool, str],
 ) -> tuple[Collection[str], Mapping[str, str]]:
     """Select the nodes that change now: first those that lose nothing, then by name.
 
-    The second result says why nodes do not, for which another driver has no room.
+    The second result says, by node, why one whose turn it is waits for another driver.
 
     A canary must be a node where the driver worked before; others prove nothing. A node whose drain
-    has begun keeps its turn, which is already counted. A node that was given up on comes last in
-    its group.
+    has begun keeps its turn, which is already counted. A node whose drain was given up comes last
+    in its group.
     """
     unavailable = frozenset(rollout.unavailable)
     waiting = [
@@ -179,17 +180,18 @@ def _choose_nodes(
     budget, slots, queued = rollout.budget, rollout.slots, dict[str, str]()
     held = [each.member for each in changing if each.member.drain.since]
     held.sort(key=lambda member: (member.drain.since, member.node.name))
-    granted = {member.node.name for member in held[: rollout.allowed]}  # it may have been lowered
+    # maxUnavailable may be lower now
+    granted = {member.node.name for member in held[: rollout.allowed]}
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break
-        whys = (later.get(member.pool, ""), *(room.why_not(member.node.name) for room in rooms))
+        whys = (unbuilt.get(member.pool, ""), *(d.why_not(member.node.name) for d in dependents))
         why = next(filter(None, whys), "")
         if why:
             queued[member.node.name] = why
             continue
-        for room in rooms:
-            room.take(member.node.name)
+        for dependent in dependents:
+            dependent.take(member.node.name)
         granted.add(member.node.name)
         budget -= costs
         slots = None if slots is None else slots - 1
@@ -197,7 +199,7 @@ def _choose_nodes(
 
 
 def why_queued(decision: NodeDecision, rollout: RolloutState) -> str:
-    """Return why a member that may change does not change now; "" if it does, or may not."""
+    """Return why a member that may change does not change now; "" if it does, or may not change."""
     member, allowed = decision.member, rollout.allowed
     may_change = decision.revision is None and _may_change(decision)
     if not may_change or not _is_queued(member, rollout):  # its drain has begun, or was given up
@@ -215,7 +217,7 @@ def why_queued(decision: NodeDecision, rollout: RolloutState) -> str:
 
 
 def _is_queued(member: DriverNode, rollout: RolloutState) -> bool:
-    """Return whether the member is queued; after a failed drain only once its pods are gone."""
+    """Return whether the member waits for its turn; after a failed drain, without pods only."""
     if member.drain.since:
         return False
     return member.drain.given_up != rollout.newest or member.drain.is_empty
@@ -229,7 +231,9 @@ def _may_change(decision: NodeDecision) -> bool:
 
 
 def _may_evict(member: DriverNode, place: Place) -> bool:
-    """Return whether pods may have to leave although the driver does not work; it then queues."""
+    """Return whether pods may have to leave although the driver does not work.
+
+    The member then waits for its turn, too."""
     return place in (Place.GOOD, Place.STALE) and member.drain.may_have_pods
 
 

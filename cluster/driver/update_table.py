@@ -5,7 +5,7 @@ the rows does not matter, and one row answers the question "why was this node no
 
 Terms: the *newest* revision is that of the current Driver spec. The *good* revision is the last one
 that completed a rollout. Relabelling a node is the only act: it moves the node to the DaemonSet of
-another pool or revision. update.py decides how many nodes may change now; planner.py acts.
+another pool or revision. update.py decides which nodes may change now; plan/assign.py labels them.
 """
 
 from __future__ import annotations

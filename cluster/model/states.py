@@ -39,7 +39,7 @@ class Health(FastEnum):
     WORKING = "works"
     BUSY = "is in progress, or has not reported yet"
     BROKEN = "failed"
-    ECHO = "its last report is about the newest revision, from before it was assigned another one"
+    ECHO = "reported about the newest revision, but has been assigned another one since"
     DOWN = "the node is not ready"
 
 

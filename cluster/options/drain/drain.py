@@ -1,6 +1,6 @@
 """Decides whether a node is drained before its driver is replaced.
 
-Runs between update.py and planner.py. update.py selects the nodes that change. Here each of
+plan/context/rollout.py calls it after update.py, which selects the nodes that change. Here each of
 these decisions passes, or waits for a cordon, then for the consumers to leave, then for the pods of
 stages to end. `DRAIN_TABLE` has exactly one row for each `DrainSituation` (a test counts them). A
 drain is the only step that takes more than one plan: a node is cordoned, and the next plan looks

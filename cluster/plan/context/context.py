@@ -1,6 +1,7 @@
 """The context of a plan for one Driver: everything derived from the Driver and a snapshot.
 
-Pure; planner.py turns it into actions. Each part is computed from the parts above it, on first use.
+Pure; plan_driver.py turns it into actions. Each part is computed from the parts above it, on first
+use.
 """
 
 from __future__ import annotations

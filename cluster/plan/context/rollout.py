@@ -27,10 +27,11 @@ Others = Callable[[], Sequence["RolloutPlan"]]
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """`memory` caches decisions.
+    """The rollout of one Driver; each property is computed once.
 
-    `later` says of pools why a Driver after this one is not built there yet. `before` are those of
-    the Drivers in `spec.after`, `after` those of the Drivers after this one.
+    `memory` caches decisions. `unbuilt` has the pools for which a Driver after this one is not
+    built yet, and why. `before` returns the rollouts of the Drivers in `spec.after`, and `after`
+    those of the Drivers that come after this one.
     """
 
     revisions: Revisions
@@ -38,7 +39,7 @@ class RolloutPlan:
     supplies: Mapping[Pool, Supply]
     fallbacks: Fallbacks
     memory: NodeCache[NodeDecision]
-    later: Mapping[Pool, str] = field(default_factory=dict)
+    unbuilt: Mapping[Pool, str] = field(default_factory=dict)
     before: Others = field(default=lambda: (), repr=False)
     after: Others = field(default=lambda: (), repr=False)
 
@@ -78,7 +79,7 @@ class RolloutPlan:
         )
 
     def _dependent_budgets(self) -> Iterator[DependentBudget]:
-        """Yield what the Drivers after this one leave to it of their budgets."""
+        """Yield the budget of each Driver after this one, less what this one uses already."""
         changing = {member.node.name for member in self.members if _is_changing(member)}
         newest, good = self.revisions.newest, self.revisions.good
         changed = {
@@ -87,14 +88,15 @@ class RolloutPlan:
             if member.before and member.place(newest, good) is Place.NEWEST
         }
         for other in self.after():
-            works = {m.node.name for m in other.members if m.health is Health.WORKING}
-            lost = changed & {m.node.name for m in other.members} - works
-            away = set(other.alone.unavailable) | (changing & works) | lost
-            yield DependentBudget(other.revisions.driver.name, other.alone.allowed, works, away)
+            name, state = other.revisions.driver.name, other.alone
+            working = {m.node.name for m in other.members if m.health is Health.WORKING}
+            not_back = changed & {m.node.name for m in other.members} - working
+            away = set(state.unavailable) | (changing & working) | not_back
+            yield DependentBudget(name, state.allowed, working, away)
 
     @cached_property
     def policies(self) -> Sequence[Evict]:
-        """Which pods leave before a node changes: also those of the Drivers after this one."""
+        """Which pods leave before a node changes, by this Driver and the Drivers after it."""
         drivers = [self.revisions.driver, *(other.revisions.driver for other in self.after())]
         return all_evicted(drivers) if any(each.spec.rollout.evict for each in drivers) else ()
 
@@ -107,26 +109,25 @@ class RolloutPlan:
 
     @cached_property
     def occupied_nodes(self) -> frozenset[str]:
-        """Nodes that cannot change before stages have ended, also those of Drivers after this."""
+        """Nodes that cannot change before stages have ended: of this Driver, or of one after it."""
         return self.occupied_by_own.union(*(each.occupied_by_own for each in self.after()))
 
     @cached_property
     def _decisions_before_drain(self) -> Sequence[NodeDecision]:
         """The decision for each member, as if no node had to be drained."""
-        driver, rooms = self.revisions.driver, tuple(self._dependent_budgets())
         return decide_updates(
             self.members,
-            driver,
+            self.revisions.driver,
             self.state,
             self.supplies,
             self.memory,
-            rooms=rooms,
-            later=self.later,
+            dependents=tuple(self._dependent_budgets()),
+            unbuilt=self.unbuilt,
         )
 
     @cached_property
     def drains(self) -> Drains | None:
-        """The decisions, of which some wait until their node is drained; None if none has to."""
+        """The drains, with the decisions that wait for them; None if no node is drained."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
         if self.policies or self.occupied_nodes or any(m.drain.since for m in self.members):
             return drain(
@@ -145,13 +146,13 @@ class RolloutPlan:
     def ending_stages(self) -> Sequence[DriverNode]:
         """Nodes that keep their revision until their stages have ended.
 
-        Also nodes that the driver will leave for a moment, for a Driver before it.
+        They include nodes where the driver is unloaded for a moment, for a Driver before it.
         """
         ending = set(self.drains.ending_stages) if self.drains is not None else set()
         return tuple(
             d.member
             for d in self.decisions
-            if d.member.node.name in ending or self._leaves_for_a_moment(d)
+            if d.member.node.name in ending or self._is_interrupted(d)
         )
 
     def changes(self, decision: NodeDecision) -> bool:
@@ -160,13 +161,13 @@ class RolloutPlan:
             return True
         return self.drains is not None and self.drains.step(decision) in ENDS_STAGES
 
-    def _leaves_for_a_moment(self, decision: NodeDecision) -> bool:
+    def _is_interrupted(self, decision: NodeDecision) -> bool:
         member = decision.member
         return member.health is Health.WORKING and member.node.name in self._away
 
     @cached_property
     def announced_decisions(self) -> Sequence[NodeDecision]:
-        """The decisions to report: a node that this plan gives another revision is already busy."""
+        """The decisions to report; a node to which this plan gives a revision is already busy."""
         return tuple(
             self._announce_decision(d, d.revision) if d.revision else d for d in self.decisions
         )
@@ -186,7 +187,7 @@ class RolloutPlan:
     def desired_daemonsets(self) -> Mapping[str, Assignment]:
         """By name, the DaemonSets that have nodes assigned once this plan is carried out."""
         targets = (self.target(decision) for decision in self.decisions)
-        ats = {id(at): at for at in targets if at is not None}  # most nodes share one
+        ats = {id(at): at for at in targets if at is not None}  # the same object for most nodes
         driver = self.revisions.driver.name
         return {daemonset_name(driver, self.revisions.name_of(at)): at for at in set(ats.values())}
 

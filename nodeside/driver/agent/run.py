@@ -115,7 +115,7 @@ class DriverLoop:
     services: Services | None = field(default=None, repr=False)
 
     def once(self) -> tuple[Journal, Report]:
-        """Bring the driver up. Expected failures are in the report. Only observations are sent.
+        """Bring the driver up. Expected failures are in the report.
 
         Raises NodesideError only if no task can be resolved, as for an invalid driver.yaml. That
         failure is announced too.
@@ -138,7 +138,7 @@ class DriverLoop:
             ):
                 try:
                     return journal, _bring_up(attempt)
-                except NodesideError as error:  # the next holder of the lock may make it ready
+                except NodesideError as error:  # before another holder of the lock announces
                     return journal, _report_failure(journal, error)
         except NodesideError as error:
             return journal, _report_failure(journal, error)
@@ -266,9 +266,9 @@ def _bring_up(attempt: Attempt) -> Report:
 
 
 def _report_failure(journal: Journal, error: NodesideError) -> Report:
-    """Log a failure and announce it, unless it says nothing about the driver.
+    """Log a failure, and announce it unless it says nothing about the driver.
 
-    Then the process that works on the driver, now or later, reports its state.
+    In that case another process works on the driver, now or later, and reports its state.
     """
     log.warning(str(error), driver=journal.task.name, reason=error.reason, hint=error.hint)
     unrelated = isinstance(error, Locked | KernelChanged | StoppedWaiting)

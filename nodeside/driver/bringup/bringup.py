@@ -98,7 +98,7 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
             record, mark = Installation(attempt, observed, bundle, rung).run()
             loaded = record.modules
         case plan.Look():
-            raise AssertionError("ascend looks until there is nothing left to look at")
+            raise AssertionError("climb_ladder looks until there is nothing left to look at")
         case _:
             assert_never(decision.action)
     _start_services(attempt)
@@ -254,7 +254,10 @@ def validate_loaded(
 
 
 def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
-    """Run the hooks of the load, unless they have run since the load or an unload that failed."""
+    """Run the hooks of the load, unless they have run.
+
+    They run again after an unload that failed, if its own hooks had run.
+    """
     hooks = task.driver.spec.hooks.after_load
     wanted = HooksRun.AFTER_LOAD if hooks else HooksRun.NONE
     if record.hooks in (wanted, HooksRun.AFTER_LOAD):
@@ -267,7 +270,7 @@ def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
 
 @frozen
 class _Files:
-    """A version of the files for the host, which is there."""
+    """A version of the files of `userspace` that has been copied to the host."""
 
     versions: Versions
     digest: str
@@ -278,7 +281,10 @@ class _Files:
 
 
 def _copy_files(attempt: Attempt) -> _Files | None:
-    """Copy `userspace` to the host before anything else is touched. None if there is none."""
+    """Copy the files of `userspace` to the host before anything else is touched.
+
+    Return None if the driver has no such files.
+    """
     task, digests = attempt.task, attempt.earlier.digests
     wanted = task.driver.spec.userspace
     if wanted is None:

@@ -1,7 +1,7 @@
 """Install a bundle: check, unload, load, record; on failure, restore the previous state.
 
 The steps are ordered so that a refusal disturbs as little as possible. Checks that do not involve
-the kernel come first, and with them everything that reads a file of the user's. Then the old
+the kernel come first, together with everything that reads a file of the user's. Then the old
 modules are unloaded; if they are in use, nothing has been touched yet. Firmware and conflicting
 drivers follow, then the load and its hooks. A failure, or a bug, after the first old module was
 unloaded restores them, and the conflicting drivers too.
@@ -194,7 +194,7 @@ class Installation:
             self._check_firmware()
         decision = _may_replace(self.task, self.known)
         devices = tuple(item.address for item in pci_devices(self.task.host))
-        replacement = (self.bundle.digest, insertions, devices)  # a card may be plugged in
+        replacement = (self.bundle.digest, insertions, devices)  # with another card, it may succeed
         if decision is plan.Replacement.REPLACE and not self.attempt.listener.repeat_failed:
             self.attempt.earlier.refuse_repetition(replacement)
         self.journal.announce_state(State.LOADING)
@@ -222,8 +222,8 @@ class Installation:
     def _make_record(self, task: Task) -> LoadedRecord:
         """Return the record of the modules about to be loaded, as later processes must judge them.
 
-        The kernel reports some splats only once per boot, so an earlier splat of these builds
-        still counts, until one of them is another: that may be the one that was mended.
+        The kernel reports some splats only once per boot. So an earlier splat still counts for
+        the same builds. It is dropped if any of them differs, which may be the mended one.
         """
         fresh = record_of(task, self.bundle.manifest, self.rung)
         before = self.known.record
@@ -291,14 +291,14 @@ class Installation:
             # Before the load: if this process is killed during it, the next one needs the
             # parameters. A record counts only for modules that have its build-ids.
             write_loaded(self.task.host, record)
-            require_predecessors(self.task)  # one may have begun to leave meanwhile
+            require_predecessors(self.task)  # a predecessor may have begun to leave meanwhile
             begun = True
             load_sequence(wanted, self.loader, previous=previous)
             run_hooks("afterLoad", spec.hooks.after_load)
         except SequenceFailed as error:
             self._put_back(error.rolled_back, cleared)
             raise
-        except Exception as error:  # also a bug must not leave the node without a driver
+        except Exception as error:  # not even a bug may leave the node without a driver
             # Before the load, a module of that name is not ours: it appeared during a build.
             inserted = [item.name for item in wanted] if begun else []
             rolled = roll_back(inserted, previous, self.loader)
@@ -319,7 +319,7 @@ class Installation:
         host, record = self.task.host, self.known.record
         try:
             if rolled.restored and record is not None:
-                write_loaded(host, replace(record, hooks=HooksRun.NONE))  # it is another load
+                write_loaded(host, replace(record, hooks=HooksRun.NONE))  # none since this load
             elif not rolled.problems:
                 clear_loaded(host, self.task.name)
         except NodesideError as problem:  # a full disk, perhaps; what failed first is raised

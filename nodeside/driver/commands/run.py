@@ -31,10 +31,11 @@ def run_once(config: Config, expected_kernel: str, listener: Listener) -> Comman
 def run_once_with_services(
     config: Config, expected_kernel: str, listener: Listener, show: Callable[[CommandOutput], None]
 ) -> None:
-    """Do the same and start the services, show the result, and keep them until a stop signal.
+    """Bring the driver up and start its services; keep them running until a stop signal.
 
-    Like a pod, it is the only one of its driver on the node. `show` may raise SystemExit for a
-    driver that is not ready: then they are stopped at once. Raises ServiceFailed if one ends.
+    Like a pod, this process is the only one of its driver on the node. `show` gets the result; if
+    it raises SystemExit for a driver that is not ready, the services are stopped at once. Raises
+    ServiceFailed if a service ends.
     """
     services = Services()
     with (

@@ -183,7 +183,10 @@ class Loader:
             self.syscalls.init_module(_read_content(fd), line, self.deadlines.init)
 
     def _worth_retrying(self, module: str, exc: OSError, tries: int) -> bool:
-        """Return whether to retry. EBUSY means a module of that name in transition, or init()."""
+        """Return whether to retry.
+
+        EBUSY means that a module of that name is coming or going, or it comes from init().
+        """
         if exc.errno not in (errno.EBUSY, errno.EAGAIN):
             return False
         state = self.modules.rows().get(module)

@@ -243,9 +243,9 @@ def _parameter_mismatch(
 ) -> str:
     """Return the first parameter mismatch; "" if there is none.
 
-    loaded.json has the parameters that we loaded it with; sysfs can only contradict them. The
-    kernel's command line stays the same until a reboot. So what it asks for needs no proof, and a
-    module that was given it once is not loaded again for what it made of it.
+    loaded.json has the parameters that we loaded the module with; sysfs can only contradict them.
+    The kernel's command line stays the same until a reboot. So its parameters need no proof, and a
+    module that was once given them is not reloaded, whatever value it shows for them.
     """
     desired = {**boot, **_by_kernel_name(module.parameters)}
     recorded = _recorded_parameters(kernel_name(module.name), state, record)
