@@ -74,7 +74,7 @@ class ClusterCache:
         self._consumers = ConsumerCache(api, wake)
         self._tag_labels = TagLabels(api)
         self._streams = ImageStreamFilter()
-        self._lookups = LookupCache()  # those over what did not change are made once
+        self._lookups = LookupCache()  # kept between snapshots
         chosen = selections(settings.namespace, self._streams.trim)
         chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
         self._reflectors = {
@@ -129,8 +129,8 @@ class ClusterCache:
     def refresh(self, timeout: float, *, optional: bool = True) -> bool:
         """Retry failed watches at once and return whether everything is up to date.
 
-        Without `optional`, optional kinds are not checked. The objects of stages are waited for
-        from the first look on: a plan without them would report that they are not known.
+        Without `optional`, optional kinds are not checked. The objects of stages are always waited
+        for: a plan without them would report that they are not known.
         """
         ends = time.monotonic() + timeout
         for reflector in self._reflectors.values():
@@ -166,7 +166,7 @@ class ClusterCache:
         self._consumers.want(demand)
 
     def want_nothing(self) -> None:
-        """Stop to watch pods of the cluster at once: no more plans are made."""
+        """Stop watching pods of the cluster at once: no more plans are made."""
         self._consumers.stop()
 
     def learn(self, tags: Collection[Tag]) -> bool:
@@ -184,8 +184,10 @@ class ClusterCache:
         return self._stages.render(templates)
 
     def again_in(self) -> float | None:
-        """Return the seconds until more image labels may be known, or until pods need not be
-        watched any more; None if that is unknown."""
+        """Return the seconds until the next look at image labels or the end of the watch of pods.
+
+        None if neither is due.
+        """
         waits = (self._tag_labels.again_in(), self._consumers.expires_in())
         return min((wait for wait in waits if wait is not None), default=None)
 

@@ -1,7 +1,6 @@
 """`nodeside-cluster report`: the drivers of a cluster on one page, to look at, to keep and to send.
 
-What each table says is what the controller and the nodes wrote last. Nothing is computed here but
-sums.
+The tables show what the controller and the nodes wrote last; only sums are computed here.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ _COLORS = {
     "silent": "#888888",
 }
 _STATES = frozenset(state.value for state in State)
-_SILENT = "silent"  # of the nodes that are to have it, those that have reported nothing
+_SILENT = "silent"  # nodes that are to have the driver and have not reported
 
 
 @dataclass(frozen=True)
 class NodeRow:
-    """What a node reported of a driver. `seconds` are those of its stages, by name."""
+    """What a node reported of a driver. `seconds` are the durations of its stages, by name."""
 
     report: NodeReport
     seconds: Mapping[str, float]
@@ -106,7 +105,7 @@ def _page_parts(
     header = ("driver", "version", *_COUNTS, "status", "why")
     yield html_table(header, [_driver_row(row_of(each)) for each in drivers])
     yield heading("Nodes by state")
-    shown = [_rollout_bar(each.name, each.status, rows) for each in drivers]
+    shown = [_state_bar(each.name, each.status, rows) for each in drivers]
     used = {name for bar in shown for name, _ in bar.parts}
     yield bars("nodes by state", shown, {name: c for name, c in _COLORS.items() if name in used})
     for title, columns, rows_of in _TABLES:
@@ -139,7 +138,7 @@ def _titled_table(
         yield html_table(header, cells)
 
 
-def _rollout_bar(name: str, status: Mapping[str, Any], rows: Sequence[NodeRow]) -> Bar:
+def _state_bar(name: str, status: Mapping[str, Any], rows: Sequence[NodeRow]) -> Bar:
     states = Counter(row.state for row in rows if row.report.driver == name)
     wanted = int(counts_of(status.get("nodes", {}))[0])
     silent = max(0, wanted - states.total())
@@ -155,7 +154,7 @@ def _worst_first(row: NodeRow) -> tuple[bool, bool, str]:
 
 
 def _node_table(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
-    """One row for each node: what it runs, where the modules came from, and what is wrong."""
+    """Yield a table of nodes: what each runs, where its modules came from, and what is wrong."""
     if not rows:
         return
     yield heading(f"{driver} on its nodes")
@@ -164,7 +163,7 @@ def _node_table(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
     stages = list(dict.fromkeys(name for row in rows for name in row.seconds))[:8]
     header: list[str | Cell] = ["node", "state", "version", "kernel", "source"]
     header += [*(number(f"{name}, s") for name in stages), "why"]
-    yield html_table(header, [_node(row, stages) for row in rows[:_NODES]])
+    yield html_table(header, [_node_cells(row, stages) for row in rows[:_NODES]])
 
 
 def _state_cell(state: str) -> str | Cell:
@@ -173,7 +172,7 @@ def _state_cell(state: str) -> str | Cell:
     return bad(state) if state == State.FAILED.value else state or "unknown"
 
 
-def _node(row: NodeRow, stages: Sequence[str]) -> list[str | Cell]:
+def _node_cells(row: NodeRow, stages: Sequence[str]) -> list[str | Cell]:
     told = row.report
     times = (number(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in stages)
     said = "; ".join(part for part in (told.reason, told.message) if part)

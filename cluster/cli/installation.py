@@ -100,9 +100,9 @@ def _print_device_classes(context: click.Context, path: Path, *, extended: bool)
     from cluster.install.manifests import to_yaml
     from nodeside.spec import load
 
-    with_it = ("driver_file", "extended")
+    options_of_driver = ("driver_file", "extended")
     for option in context.command.params:
-        if option.name not in with_it and _is_given(context, option.name):
+        if option.name not in options_of_driver and _is_given(context, option.name):
             raise click.UsageError(
                 f"--driver does not go with {option.opts[0]}, which is of the installation"
             )
@@ -172,8 +172,8 @@ def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
 
     Deletes all Drivers and waits until they are unloaded, then the controller and the definitions.
 
-    The namespace goes too, with everything in it. However it was installed. Says what holds a
-    module. Nothing of nodeside is deleted before the Drivers are gone.
+    The namespace goes too, with everything in it, however nodeside was installed. Says what holds
+    a module. Nothing of nodeside is deleted before the Drivers are gone.
     """
     from cluster.install.manifests import manifests_of_any
     from cluster.install.uninstall import uninstall as delete_all

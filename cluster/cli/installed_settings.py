@@ -12,7 +12,7 @@ from cluster.model.snapshot import Settings
 
 
 def as_installed(api: Api, settings: Settings) -> Settings:
-    """Return the settings of the installed controller; `settings` if it cannot be read."""
+    """Return the settings of the installed controller; `settings` if it is not readable."""
     try:
         deployment = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
     except ApiError:

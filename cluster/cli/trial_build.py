@@ -1,9 +1,9 @@
 """The trial build of `nodeside-cluster preflight`.
 
-It creates one Job, in which the controller has no part, follows it to its end with the compiler
-log, and removes it, also on Ctrl-C and SIGTERM. If we are killed, the Job ends at its deadline and
-Kubernetes removes it ten minutes later. Nothing is signed, fetched or published, so the Job mounts
-no Secret: users who may try a build need not be trusted with a key.
+It creates one Job, which the controller ignores, shows the compiler's log until the build ends, and
+removes the Job, also on Ctrl-C and SIGTERM. If the command is killed, the Job ends at its deadline
+and Kubernetes removes it ten minutes later. Nothing is signed, fetched or published, so the Job
+mounts no Secret: users who may try a build need not be trusted with a key.
 """
 
 from __future__ import annotations
@@ -180,7 +180,9 @@ class TrialBuild:
     def _await_pod(
         self, name: str, ends: float, holds: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
-        """Wait for the pod until `holds` is true, and return it. Reports why it waits on changes.
+        """Wait until `holds` is true of the pod of a Job, and return the pod.
+
+        What the pod waits for is reported whenever it changes.
 
         Raises DeadlinePassed.
         """

@@ -2,18 +2,18 @@
 
 Pure. All deadlines count from times stored in the API server (managed fields, pod creation), so
 another controller continues where the last one stopped, on the server's clock (server_time.py).
-Times are wall-clock times; 0 is unknown. After a time that is too far in the future nothing is
-waited for (timestamps.py).
+Times are wall-clock times; 0 is unknown. A time that is too far in the future counts as long past:
+nothing is waited for after it (timestamps.py).
 
     no pod         `NO_POD` after the node was assigned and the DaemonSet controller was last active
-                   (it creates thousands of pods gradually, so for a while work on others counts)
+                   (it creates pods gradually, so its work for other nodes counts for a while)
     no report      `NO_REPORT` after the pod was created, or after the node came up with it;
                    no wait at all if the name of its NodeDriver would be too long
     last report    `LAST_REPORT` plus the build deadline after that report: the node has deadlines
                    for everything it does and reports how each of them ended; none while it
                    waits for a driver that it comes after
-    correction     `NO_REPORT` after a failure that the next pod will not have, and after the
-                   DaemonSet controller was last active on it
+    correction     `NO_REPORT` after a failure that the next pod will not repeat, and after the
+                   DaemonSet controller last changed the node's DaemonSet
     node down      `LOST` after it went down, e.g. in the middle of a change; then it is given up
 """
 
@@ -44,7 +44,7 @@ _NEVER = math.inf
 
 @dataclass(frozen=True, slots=True)
 class NodeDeadline:
-    """A deadline. `until` is when waiting ends; `words` is the report after that, "" before."""
+    """A deadline. `until` is when waiting ends; `words` is the message after that, "" before."""
 
     until: float = _NEVER
     words: str = ""
@@ -54,7 +54,7 @@ NO_DEADLINE: Final = NodeDeadline()
 
 
 def down_deadline(node: Node, now: float) -> NodeDeadline:
-    """Return the deadline for a node that is down; the text applies to a node being changed."""
+    """Return the deadline for a node that went down while it was being changed."""
     until = distrust_far_future(node.ready_since, now) + LOST
     if not node.ready_since:
         return NO_DEADLINE
@@ -125,11 +125,11 @@ class NodeDeadlines:
         daemonset = self.snapshot.daemonsets.get(name)
         if daemonset is None or daemonset.deleting or not node.labelled:
             return NO_DEADLINE
-        # A pod of another node that keeps changing its readiness changes the DaemonSet, too.
+        # Limited: a pod on another node changes the DaemonSet whenever its readiness changes.
         labelled = self._plausible_time(node.labelled)
         own = max(labelled, min(daemonset.touched, labelled + _OTHERS))
         return self._deadline_since(
-            max(own, min(self._at_work, own + _OTHERS)),
+            max(own, min(self._last_active, own + _OTHERS)),
             NO_POD,
             lambda: (
                 f"assigned at {rfc3339(node.labelled)}, but no pod was created for it: "
@@ -153,7 +153,7 @@ class NodeDeadlines:
         return f"kubectl -n {self.snapshot.settings.namespace} describe"
 
     @cached_property
-    def _at_work(self) -> float:
+    def _last_active(self) -> float:
         """Returns when the DaemonSet controller was last active on any of our DaemonSets."""
         return max((each.touched for each in self.snapshot.daemonsets.values()), default=0.0)
 

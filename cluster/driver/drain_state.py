@@ -1,6 +1,6 @@
 """How far a node is drained: the part of the option `evict` that budgets and turns depend on. Pure.
 
-The option fills it in (rollout/drain.py); without it every node is `IDLE`.
+The option fills it in (options/drain/). Without the option, every node is `IDLE`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class DrainState:
     `since` is when the Driver began to hold the node, "" if it does not. `given_up` is the revision
     for which the node could not be drained in time. `ending` means that no Driver holds the node
     any more, but our cordon is still there. `pods` have to leave before the driver is replaced,
-    also pods of drivers that come after it. `stage_pods` are the terminating stage pods there.
-    Both are None if unknown.
+    also pods of drivers that come after it. `stage_pods` are the terminating stage pods on the
+    node. `pods` and `stage_pods` are None if unknown.
     """
 
     since: str = ""

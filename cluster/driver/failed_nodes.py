@@ -11,8 +11,8 @@ machine. It is therefore also stored in the status, together with its revision, 
 Each entry lasts until the revision works on that node. `Down` also ends when the node comes back
 with another kernel, and so with another revision.
 
-All entries end with the revision. They also end when somebody changes the Driver while it is not
-paused: pausing and resuming a rollout retries it.
+All entries end with the revision. They also end when somebody changes the Driver while its rollout
+is not paused. So pausing and resuming a rollout retries the revision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cluster.model.status_schema import CASUALTY_LIMIT
 from nodeside.protocol.node_status import State
 from nodeside.protocol.timestamps import rfc3339
 
-_WORDS: Final = 512  # maximum length of a recorded failure message in bytes
+_MESSAGE_LIMIT: Final = 512  # maximum length of a recorded failure message in bytes
 
 
 class NodeFailureKind(Enum):
@@ -45,7 +45,7 @@ class FailedNode:
     """A node that a change has broken or taken down. `boot` is the boot in which it went down."""
 
     node: str
-    fate: NodeFailureKind
+    kind: NodeFailureKind
     since: str
     boot: str = ""
     message: str = ""
@@ -54,7 +54,7 @@ class FailedNode:
         """Return the entry as it appears in the Driver's status."""
         return {
             "node": self.node,
-            "state": self.fate.value,
+            "state": self.kind.value,
             "since": self.since,
             "bootId": self.boot,
             "message": self.message,
@@ -81,11 +81,11 @@ def casualties(
     placed = {
         m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in old
     }
-    later = (
+    updated = (
         _update_casualty(each, *placed.get(name, (None, Place.NOWHERE)))
         for name, each in old.items()
     )
-    by_node = {each.node: each for each in later if each is not None}
+    by_node = {each.node: each for each in updated if each is not None}
     for name, (member, place) in placed.items():
         if place is Place.NEWEST and member.before:
             new = _new_casualty(member, by_node.get(name), now)
@@ -96,43 +96,42 @@ def casualties(
 def limit_rows(
     every: Sequence[FailedNode], members: Mapping[str, DriverNode]
 ) -> list[dict[str, Any]]:
-    """Return rows for the status; of too many, those that no node still reports come first."""
+    """Return rows for the status; if there are too many, keep those that no node still reports."""
     broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
     pairs = zip(broken, every, strict=True)
-    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is NodeFailureKind.DOWN))
+    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].kind is NodeFailureKind.DOWN))
     rows = [each.row() for _, each in order[:CASUALTY_LIMIT]]
     return sorted(rows, key=lambda row: str(row["node"]))
 
 
 def _parse_row(row: Mapping[str, Any]) -> FailedNode:
-    fate = next(
+    kind = next(
         (each for each in NodeFailureKind if each.value == row.get("state")), NodeFailureKind.FAILED
     )
     words = (str(row.get(key) or "") for key in ("since", "bootId", "message"))
-    return FailedNode(str(row["node"]), fate, *words)
+    return FailedNode(str(row["node"]), kind, *words)
 
 
 def _update_casualty(old: FailedNode, member: DriverNode | None, place: Place) -> FailedNode | None:
     """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
     if member is not None and place is Place.NEWEST:
         return None if member.health is Health.WORKING else old
-    if old.fate is not NodeFailureKind.DOWN:
+    if old.kind is not NodeFailureKind.DOWN:
         return old
     if place is Place.NOWHERE:  # gone, or another machine of that name
-        return replace(old, fate=NodeFailureKind.LOST)
+        return replace(old, kind=NodeFailureKind.LOST)
     return old if member is not None and member.health is Health.DOWN else None
 
 
 def _new_casualty(member: DriverNode, old: FailedNode | None, now: float) -> FailedNode | None:
     """Return the new casualty of a node during its change; None if there is none."""
-    if old is not None and old.fate is NodeFailureKind.FAILED:
+    if old is not None and old.kind is NodeFailureKind.FAILED:
         return None
     since = old.since if old else rfc3339(now)
     name = member.node.name
     if member.health is Health.BROKEN:
-        return FailedNode(
-            name, NodeFailureKind.FAILED, since, message=truncate(failure_message(member), _WORDS)
-        )
+        message = truncate(failure_message(member), _MESSAGE_LIMIT)
+        return FailedNode(name, NodeFailureKind.FAILED, since, message=message)
     boot = _ended_boot(member)
     if not boot or (old is not None and old.boot == boot):
         return None
@@ -166,7 +165,7 @@ def failures(changed: Sequence[DriverNode], every: Sequence[FailedNode]) -> tupl
     two or more, all of them count.
     """
     broken = [member.node.name for member in changed if member.health is Health.BROKEN]
-    broken += [each.node for each in every if each.fate is NodeFailureKind.FAILED]
+    broken += [each.node for each in every if each.kind is NodeFailureKind.FAILED]
     lost = [member.node.name for member in changed if member.lost]
-    lost += [each.node for each in every if each.fate is NodeFailureKind.LOST]
+    lost += [each.node for each in every if each.kind is NodeFailureKind.LOST]
     return tuple(dict.fromkeys(broken + lost if len(set(lost)) > 1 else broken))

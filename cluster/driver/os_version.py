@@ -74,7 +74,7 @@ def os_parts(version: str) -> dict[str, str]:
     """Return a pool's OS version in parts, "" for what is unknown.
 
     `id` as in /etc/os-release; `version` with its `major` and `minor` part; `rhel` is the version
-    of RHEL that the system has the packages of, such as 9.4 for 418.94.202501221327-0.
+    of RHEL whose packages the system has, such as 9.4 for 418.94.202501221327-0.
     """
     if found := coreos(version):
         rhel = f"{found.major}" if found.minor < 0 else f"{found.major}.{found.minor}"

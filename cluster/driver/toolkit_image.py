@@ -5,11 +5,11 @@ the image stream tag of the OS version, or else a tag whose image labels name th
 template. If none of them serves: the image that the pool has now. An image from an image stream
 stays while image streams cannot be read.
 
-An image that is for another kernel according to toolkit_evidence.py is skipped. If it is in use and
-nothing else serves, it stays: existing modules need no toolkit.
+An image that is for another kernel according to toolkit_evidence.py is skipped. An image in use
+stays even then if nothing else serves, since modules that are built already need no toolkit.
 
 Nodes do not vote on images: one that reports that its image is not for its kernel has failed
-(`DriverNode.refused`), and its status says what to add to toolkit.images.
+(`DriverNode.refused_toolkit`), and its status says what to add to toolkit.images.
 """
 
 from __future__ import annotations
@@ -82,33 +82,36 @@ def resolve(
 
     `current` is the image that the pool has now: a tag that vanishes does not change it.
     """
-    passed: list[str] = []
+    skipped: list[str] = []
     doubted: set[str] = set()
     stream = stream_of(toolkit, streams)
     tags = tuple(sorted(stream.tags, key=tag_order)) if stream else ()
     for link, image, why in _try_links(pool, toolkit, streams, evidence, current):
         doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
-            words = "; ".join([why, *passed])
+            words = "; ".join([why, *skipped])
             return Resolution(image, link, words, tags)
         if doubt and image not in doubted:
             doubted.add(image)
-            passed.append(f"{why}, but {doubt}")
+            skipped.append(f"{why}, but {doubt}")
         elif why and not image and link in (Link.MAP, Link.STREAM):
-            passed.append(why)
+            skipped.append(why)
     if current.image:
-        why = "; ".join(["the image used before, since nothing else serves", *passed])
+        why = "; ".join(["the image used before, since nothing else serves", *skipped])
         return Resolution(current.image, Link.KEPT, why, tags)
     if stream is not None and not pool.os_version and not doubted:
-        passed.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
+        skipped.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
     remedy = _remedy_message(pool, stream, streams, doubted)
-    return Resolution("", Link.NONE, "; ".join(passed), tags, remedy)
+    return Resolution("", Link.NONE, "; ".join(skipped), tags, remedy)
 
 
 def tags_to_read(
     pool: Pool, toolkit: Toolkit, streams: ImageStreams, evidence: Evidence = NO_EVIDENCE
 ) -> Iterator[Tag]:
-    """Yield the tags whose labels are needed: the OS version's; all recent ones if it is unfit."""
+    """Yield the tags whose labels are needed.
+
+    This is the tag of the OS version. If there is none, or it does not fit, all recent tags are.
+    """
     stream = stream_of(toolkit, streams)
     if stream is None or not pool.kernel or pool.kernel in toolkit.images:
         return
@@ -121,7 +124,7 @@ def tags_to_read(
 
 
 def _newest_tags(stream: ImageStream, rhel: int | None) -> list[str]:
-    """Return the newest tags, without those of another RHEL, whose kernels are all others."""
+    """Return the newest tags; those of another RHEL have other kernels and are left out."""
     others = {
         tag
         for tag in stream.tags
@@ -142,12 +145,12 @@ def _try_links(
     evidence: Evidence,
     current: CurrentImage,
 ) -> Iterator[tuple[Link, str, str]]:
-    """Yield each link in order with its image or "", and why; no reason if not configured."""
+    """Yield each link in order, its image or "", and why; a link not configured has no reason."""
     mapped = toolkit.images.get(pool.kernel, "")
     verb = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
     if isinstance(streams, NotListed):
-        yield _from_before(streams, current)
+        yield _keep_stream_image(streams, current)
     else:
         yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, current)
     yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, current)
@@ -170,8 +173,8 @@ def _remedy_message(
     return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
 
 
-def _from_before(streams: NotListed, current: CurrentImage) -> tuple[Link, str, str]:
-    """Keep an image that came from an image stream, by the same link, while none can be read."""
+def _keep_stream_image(streams: NotListed, current: CurrentImage) -> tuple[Link, str, str]:
+    """Keep an image that an image stream gave while image streams cannot be read."""
     link = next((each for each in Link if each.of_a_stream and each.value == current.link), None)
     why = f"the image streams are not known: {streams.why}"
     return link or Link.STREAM, current.image if link else "", why
@@ -186,7 +189,7 @@ def _of_os_version(
 ) -> tuple[str, str]:
     """Return the image tagged with the OS version, and why.
 
-    An image chosen by labels in its place stays until the tag's labels are read again.
+    If an image chosen by labels is used instead, it stays until the tag's labels have been read.
     """
     if streams is None:
         return "", "this cluster has no image streams"

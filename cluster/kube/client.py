@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 PAGE = 500  # objects in one page of a list
 _SMALLER = 8  # times fewer objects in the pages after one that is too large
-# Bytes that the text of several objects may take in memory. That of one takes up to 36 MiB: of the
-# 1.5 MiB that etcd stores, JSON may make six times as many characters (`<`), of four bytes each.
+# Bytes that a page of several objects may take in memory as text. One object takes up to 36 MiB:
+# etcd stores 1.5 MiB, JSON may write six characters for one, of four bytes each in Python.
 _TEXT_LIMIT = 32 << 20
 _BEYOND_LATIN1 = re.compile(rb"[\xc4-\xf4]")  # begins a character beyond Latin-1
 _WIDEST = re.compile(rb"[\xf0-\xf4]")  # begins one beyond U+FFFF
@@ -143,7 +143,7 @@ class Api:
         return document_of(self._exchange.send(call))
 
     def served_kinds(self, group_version: str) -> frozenset[str]:
-        """Return the kinds, by their plural, that the server has in a group, `apps/v1`."""
+        """Return the plural names of the kinds that are served in a group version, `apps/v1`."""
         request = RequestInfo("get", f"the kinds of {group_version}")
         try:
             call = Call("GET", f"/apis/{group_version}", request)
@@ -181,11 +181,11 @@ class Api:
         """Return all objects, trimmed, and the resource version to watch from.
 
         `trim` gets each object with its `apiVersion` and `kind`, as `get` and `watch` give it. The
-        API server leaves them out of the items of a list, but for custom resources.
+        API server leaves both out of the items of a list, except for custom resources.
 
         The deadline applies to each page, since the duration of a list depends on cluster size.
         Pages get smaller if one is too large: anybody in the cluster may make large objects. A page
-        of one object is read whatever its text takes.
+        of one object is read however large it is.
         """
         request = RequestInfo("list", resource.plural, "", namespace, resource.group)
         path = resource.path(namespace=namespace)
@@ -194,8 +194,8 @@ class Api:
         size = PAGE
         of_kind = _with_kind(resource, trim)
         while True:
-            here = _without_empty(limit=str(size), **{"continue": whole.next})
-            call = Call("GET", path, request, query | here)
+            paging = _without_empty(limit=str(size), **{"continue": whole.next})
+            call = Call("GET", path, request, query | paging)
             try:
                 limit = _TEXT_LIMIT if size > 1 else math.inf
                 page = _parse_page(
@@ -278,7 +278,7 @@ class Api:
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Create an object. Raises Conflict if it exists, possibly from our own first try.
 
-        An unknown field is refused, as `apply` does it.
+        An unknown field is refused, as by `apply`.
         """
         return self._send_document("create", "POST", document, limits, fieldValidation="Strict")
 
@@ -450,7 +450,7 @@ def _parse_page(
 def _with_kind(
     resource: Resource, trim: Callable[[dict[str, Any]], T | None]
 ) -> Callable[[dict[str, Any]], T | None]:
-    """Return `trim` for the items of a list: what the list says once holds for each of them."""
+    """Return `trim` for the items of a list, which states `apiVersion` and `kind` only once."""
     kinds = {"apiVersion": resource.api_version, "kind": resource.kind}
     return lambda item: trim({**kinds, **item})
 

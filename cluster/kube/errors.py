@@ -95,7 +95,7 @@ class Gone(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: an RBAC rule is missing. `check` shows which; the hint says who adds it."""
+    """403: an RBAC rule is missing. `check` is the command that shows which one."""
 
     reason = "Forbidden"
 

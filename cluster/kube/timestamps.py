@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-APART: Final = 600.0  # maximum clock skew in seconds
+CLOCK_SKEW: Final = 600.0  # maximum clock skew in seconds
 _LONG_AGO: Final = 1.0  # not 0, which means unknown
 
 
@@ -18,4 +18,4 @@ def distrust_far_future(moment: float, now: float) -> float:
     A timeout counted from a future time would never expire. Clamping to `now` would not help,
     since `now` differs at every call. If `now` is 0, `moment` is returned unchanged.
     """
-    return moment if not now or moment <= now + APART else _LONG_AGO
+    return moment if not now or moment <= now + CLOCK_SKEW else _LONG_AGO

@@ -29,7 +29,7 @@ from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import TokenReviewer
 from cluster.manager.metrics_server import MetricsServer
 from cluster.manager.probes import HealthServer, alive, ready
-from cluster.manager.tls import Serving
+from cluster.manager.tls import ServingCertificate
 from cluster.model.names import LEASE, METRICS
 from cluster.model.snapshot import Settings
 from cluster.reconcile.executor import PARALLEL, Executor
@@ -41,7 +41,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 # Net number of allocated objects between two runs of the cyclic garbage collector. Python's default
 # of 700 is reached by a single watch event, which contains no cycles.
-_UNSEARCHED = 20_000
+_GC_THRESHOLD = 20_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def identity(environ: Mapping[str, str]) -> str:
 
 def run(api: Api, options: Options, planner: Planner, stopping: threading.Event) -> None:
     """Run until `stopping` is set. Nothing is under way when it returns."""
-    gc.set_threshold(_UNSEARCHED)
+    gc.set_threshold(_GC_THRESHOLD)
     wakes, pulse = Wakeup(), Heartbeat()
     with ExitStack() as stack:
         view = ClusterCache(api, options.settings, wakes.wake)
@@ -134,7 +134,7 @@ def _serve_metrics(
     name = f"{METRICS}.{options.settings.namespace}.svc"
     with MetricsServer(
         options.metrics_port,
-        serving=Serving(options.certificate, [name]),
+        serving=ServingCertificate(options.certificate, [name]),
         judge=TokenReviewer(api).decision,
         exposition=metrics.exposition,
         answers=answers,

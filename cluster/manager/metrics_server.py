@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from cluster.manager.metrics_auth import AccessVerdict
-from cluster.manager.tls import Serving
+from cluster.manager.tls import ServingCertificate
 from cluster.model.names import METRICS_PATH as PATH
 from nodeside import log
 from nodeside.errors import SystemRefused
@@ -34,7 +34,7 @@ Judge = Callable[[str, str], AccessVerdict]
 class _TlsServer(HttpServer):
     """The HTTPS server; the base class enforces the limits."""
 
-    serving: Serving
+    serving: ServingCertificate
     judge: Judge
     exposition: Exposition
     answers: Counter[int]
@@ -108,7 +108,7 @@ class MetricsServer:
         self,
         port: int,
         *,
-        serving: Serving,
+        serving: ServingCertificate,
         judge: Judge,
         exposition: Exposition,
         answers: Counter[int],

@@ -21,13 +21,13 @@ from nodeside import log
 CERTIFICATE, KEY = "tls.crt", "tls.key"  # of a Secret of type kubernetes.io/tls
 
 _DAYS = 3650  # longer than any process lives
-_CLOCKS = timedelta(hours=1)  # by which a client's clock may be behind ours
+_CLOCK_SKEW = timedelta(hours=1)  # how far a client's clock may be behind ours
 
 _Stamp = tuple[tuple[int, int], ...]
 
 
-class Serving:
-    """The source of TLS contexts; `context()` returns the one for the next connection."""
+class ServingCertificate:
+    """The certificate that is served; `context()` returns the context for the next connection."""
 
     def __init__(self, directory: Path | None, names: Sequence[str]) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class Serving:
     def context(self) -> ssl.SSLContext:
         """Return the context with the current certificate.
 
-        Raises nothing if it is bad: the last good one stays in use.
+        If that certificate is bad, the last good one stays in use; nothing is raised.
         """
         with self._lock:
             stamp = self._read_stamp()
@@ -101,7 +101,7 @@ def self_signed(names: Sequence[str]) -> bytes:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=_DAYS))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(n) for n in names]), False)
         .sign(key, hashes.SHA256())

@@ -2,8 +2,8 @@
 
 A failed action ends the plan for its driver, since later actions may depend on it (a node is
 labelled only after the DaemonSet of that label exists, a finalizer is removed last). There are two
-exceptions: only Events about the status and the deletion of old revisions depend on a status
-update, and only actions on the same node depend on an action on one node.
+exceptions. Only Events about the status and the deletion of old revisions depend on a status
+update. Only actions on the same node depend on an action on one node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nodeside.protocol.labels import parse_node_driver_name
 class Apply:
     """Server-side apply of a whole document with force, as field manager nodeside-cluster.
 
-    `over` describes the existing object, None if there is none. `part` is that of the lane.
+    `over` describes the existing object, None if there is none. `part` belongs to the lane.
     """
 
     driver: str
@@ -43,7 +43,7 @@ class Apply:
 class Create:
     """Create an object whose name identifies its purpose, so an existing one is just as good.
 
-    `node` is the only node it is for, "" for any. `part` is that of the lane.
+    `node` is the only node it is for, "" for any. `part` belongs to the lane.
     """
 
     driver: str
@@ -64,9 +64,9 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one object if it still has this uid ("": any uid). `part` is that of the lane.
+    """Delete one object if it still has this uid ("": any uid). `part` belongs to the lane.
 
-    `of_status`: the status may name the object until the preceding status update.
+    `of_status` means that the status may name the object until the preceding status update.
     """
 
     driver: str
@@ -200,7 +200,8 @@ class SetFinalizers:
 class EmitEvent:
     """An Event about a Driver. It is emitted once, since the same plan also changes its cause.
 
-    `of_status`: that change is the preceding status update; if it failed, the Event would repeat.
+    `of_status` means that its cause is changed by the preceding status update: without that, the
+    Event would be emitted again.
     """
 
     driver: str
@@ -244,7 +245,8 @@ def lane_of(action: Action) -> Lane:
 def depends_on(action: Action) -> tuple[Lane, ...]:
     """Return the lanes in which a failure blocks this action.
 
-    A failed status update blocks only what is `of_status`; the status reports other failures.
+    A failed status update blocks only what is `of_status`. Nothing else blocks a status update,
+    since the status reports the other failures.
     """
     lane, node = lane_of(action), node_of(action)
     match action:
@@ -282,12 +284,12 @@ def waits_for_all_nodes(action: Action, lanes: Collection[Lane]) -> bool:
 class Plan:
     """A list of actions, and what the next plan needs.
 
-    `again_in`: seconds until the next plan even if nothing changes; None: never. `censuses`: node
-    counts of each Driver, for metrics. `demand`: the pods that must be watched to continue; None if
-    there are none. `tags`: image stream tags whose image labels are needed. `templates`: stage
-    templates to render. `reads_all`: it depends on objects of any Driver, so it is
-    made anew each time. `errors` are the exceptions of Drivers that could not be planned and are
-    left out, and under "" that of what is for no Driver.
+    `again_in` is the seconds until the next plan even if nothing changes, None for never.
+    `censuses` are the node counts of each Driver, for metrics. `demand` are the pods that must be
+    watched to continue, None if there are none. `tags` are the image stream tags whose image labels
+    are needed, `templates` the stage templates to render. `reads_all` means that the plan depends
+    on objects of any Driver, so it is made anew each time. `errors` has, by Driver, the exceptions
+    of Drivers that could not be planned and are left out; "" stands for what is for no Driver.
     """
 
     actions: tuple[Action, ...] = ()

@@ -13,8 +13,8 @@ Labels = frozenset[tuple[str, str]]
 class PodDemand:
     """Pods that request one of the resources, or have all labels of one selector.
 
-    Among the resources are drivers of dynamic resource allocation, whose names have no slash: a pod
-    requests them by a ResourceClaim. Empty `namespaces` means all namespaces.
+    `resources` may also name drivers of dynamic resource allocation, which pods request by a
+    ResourceClaim; their names have no slash. Empty `namespaces` means all namespaces.
     """
 
     resources: frozenset[str]
@@ -22,11 +22,11 @@ class PodDemand:
     namespaces: frozenset[str]
 
     def __or__(self, other: PodDemand) -> PodDemand:
-        every = not self.namespaces or not other.namespaces
+        is_everywhere = not self.namespaces or not other.namespaces
         return PodDemand(
             self.resources | other.resources,
             self.selectors | other.selectors,
-            frozenset() if every else self.namespaces | other.namespaces,
+            frozenset() if is_everywhere else self.namespaces | other.namespaces,
         )
 
     @property

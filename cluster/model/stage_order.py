@@ -22,8 +22,9 @@ def stages_of(spec: DriverSpec) -> tuple[Stage, ...]:
 def awaited_of(stage: Stage, spec: DriverSpec) -> Mapping[str, int]:
     """Return the resources that a node must offer before a stage is ready there, and how many.
 
-    The kubelet knows those of the stage `devices` once their device agent is registered, be it
-    that there are none. What is exposed by dynamic resource allocation it does not count.
+    The stage `devices` awaits 0 of each of its resources: the kubelet reports a resource once the
+    device agent has registered it, even without devices. It does not count what is exposed by
+    dynamic resource allocation.
     """
     own = spec.devices if stage.name == DEVICES_STAGE else ()
     awaited = {each.resource: 0 for each in own if each.expose is Expose.DEVICE_PLUGIN}

@@ -6,28 +6,13 @@ from typing import Any, Final
 
 Schema = dict[str, Any]
 
-
 DEVICE_LIMIT = 128  # device ids in a status: those of the spec and some earlier ones
-
-
 RESOURCE_LIMIT = 16  # entries of spec.devices
-
-
 DRAIN_LIMIT = 64  # rows in a status
-
-
 CASUALTY_LIMIT = 256  # rows in a status
-
-
 POOL_LIMIT = 256  # rows in a status; a cluster has a pool for each kernel
-
-
 STAGE_LIMIT = 32  # stages of the spec, and stages just removed from it
-
-
 WORD_LIMIT = 253  # characters of a name, a kernel, a version
-
-
 _TEXT_LIMIT = 4096  # characters of a message
 
 

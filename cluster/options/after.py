@@ -1,8 +1,8 @@
 """Drivers that come before and after a Driver: `spec.after`.
 
 Pure. On a node the drivers themselves keep the order (nodeside/driver/bringup/neighbours.py). Plans
-need to know the others for three reasons: a change of a Driver takes those after it away too, their
-consumers with them, and a build needs what the builds before it export.
+need to know the others for three reasons: a change of a Driver interrupts those after it too, the
+consumers of those have to leave, and a build needs what the builds before it export.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nodeside.spec import Driver
 
 
 def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
-    """Return the Drivers named in `after`, as far as they are there; none in a circle."""
+    """Return the valid Drivers named in `after`; none if this one comes after itself."""
     if dependency_cycle(snapshot, driver):
         return ()
     found = (_valid_driver(snapshot, name) for name in driver.spec.after)
@@ -22,7 +22,7 @@ def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
 
 
 def dependents(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
-    """Return the Drivers that come after this one, and after those; none in a circle."""
+    """Return the Drivers that come after this one, directly or not; none that is in a cycle."""
     return tuple(_find_followers(snapshot, driver.name))
 
 
@@ -43,9 +43,9 @@ def _find_followers(snapshot: Snapshot, name: str) -> Iterator[Driver]:
 
 
 def dependency_cycle(snapshot: Snapshot, driver: Driver) -> tuple[str, ...]:
-    """Return the names of Drivers that come after one another and this one after the last.
+    """Return a cycle from this Driver to itself, by names; each comes after the next one.
 
-    Empty if it does not come after itself.
+    Empty if the Driver does not come after itself.
     """
     paths: list[tuple[str, ...]] = [(driver.name, name) for name in driver.spec.after]
     seen: set[str] = set()

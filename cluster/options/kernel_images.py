@@ -18,7 +18,8 @@ from cluster.driver.toolkit_image import fill
 from cluster.model.snapshot import Pool
 from nodeside.spec import Driver
 
-LOST: Final = "its image or bundle could not be used; building instead"  # if no note has the reason
+# if the reason is not recorded
+LOST: Final = "its image or bundle could not be used; building instead"
 LINK: Final = "prebuilt-image"  # used in place of a link of toolkit_image.py
 
 

@@ -1,4 +1,4 @@
-"""Events about images that nodes cannot use: of a kernel, or of a toolkit. Pure."""
+"""Events about images that nodes cannot use: driver images for one kernel, toolkit images. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cluster.plan.context.context import DriverContext
 def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
     """Yield one Event per pool where nodes build because they cannot use its image or bundle.
 
-    It is not repeated: the DaemonSet records the fallback.
+    No Event is repeated, since the DaemonSet records the fallback.
     """
-    found, falls = context.resource, context.fallbacks.by_assignment
+    found, fallbacks = context.resource, context.fallbacks.by_assignment
     for key, at in context.rollout.desired_daemonsets.items():
         daemonset = context.snapshot.daemonsets.get(key)
-        if at in falls and (daemonset is None or daemonset.fell_back != falls[at]):
-            yield EmitEvent(found.name, found.uid, True, "FellBack", falls[at])
+        if at in fallbacks and (daemonset is None or daemonset.fell_back != fallbacks[at]):
+            yield EmitEvent(found.name, found.uid, True, "FellBack", fallbacks[at])

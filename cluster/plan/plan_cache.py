@@ -36,18 +36,18 @@ Groups = Mapping[str, frozenset[str]]
 
 ALL: Final = ""  # stands for all Drivers in place of a name
 
-_LONGEST = 3600.0  # seconds that a plan is kept: a clock that is set back makes it no older
+_LONGEST = 3600.0  # seconds that a plan is kept at most
 
 
 class PlanCache:
-    """The plans, by Driver, that the next `plan` would make again."""
+    """The plans that still hold, by Driver: planning anew would give the same."""
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
         self._now = 0.0
         self._groups: Groups = {}
         self._kept: dict[str, Plan] = {}
-        self._due_at: dict[str, float] = {}  # by the wall clock; also of plans that are not kept
+        self._due_at: dict[str, float] = {}  # wall clock; for every plan, kept or not
 
     def update(self, snapshot: Snapshot, now: float) -> None:
         """Drop the plans that a change or the time since the last snapshot may affect."""
@@ -87,7 +87,7 @@ class PlanCache:
 
 
 def groups_of(snapshot: Snapshot) -> Groups:
-    """Return for each Driver those whose plans read one another, itself among them."""
+    """Return the group of each Driver: those whose plans read one another, and itself."""
     return snapshot.index.once(_make_groups, snapshot.drivers, snapshot.revisions)
 
 
@@ -98,7 +98,7 @@ def _make_groups(
     for each in revisions.values():
         if each.driver in modules:
             modules[each.driver] |= modules_of_revision(each)
-    by_bond: dict[tuple[str, str], set[str]] = {}  # Drivers that have this in common
+    by_bond: dict[tuple[str, str], set[str]] = {}  # the Drivers that have a bond in common
     for name, found in drivers.items():
         bonds = {("driver", name), *(("module", module) for module in modules[name])}
         if found.driver is not None:
@@ -109,7 +109,7 @@ def _make_groups(
             by_bond.setdefault(bond, set()).add(name)
     for (kind, other), names in by_bond.items():
         if kind == "driver":
-            names.add(other)  # it may not be there, and has labels
+            names.add(other)  # even if it does not exist: nodes may have its labels
     groups = {name: {name} for names in by_bond.values() for name in names}
     for names in by_bond.values():
         joined = set().union(*(groups[name] for name in names))
@@ -119,7 +119,7 @@ def _make_groups(
 
 
 def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yield the Drivers that the changes concern; ALL may come at any point."""
+    """Yield the Drivers that the changes concern, or ALL, in any order."""
     if _read_by_all(before) != _read_by_all(after):
         yield ALL
     for name, old, new in _compare_mappings(before.drivers, after.drivers):
@@ -183,12 +183,12 @@ def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def _holds_on(node: Node) -> tuple[bool, frozenset[str]]:
-    """Return whether we cordoned a node, and the Drivers that hold it: all others read that."""
+    """Return whether we cordoned a node, and the Drivers that hold it, which every plan reads."""
     return CORDONED in node.labels, frozenset(name for _, name in holders(node.labels))
 
 
 def _changed_labels(old: Node, new: Node) -> set[str] | None:
-    """Return whom changed labels are about, "" for nobody; None if more than labels changed."""
+    """Return the Drivers whose labels changed, "" for other labels; None if more changed."""
     if replace(new, labels=old.labels, labelled=old.labelled) != old:
         return None
     keys = {*old.labels, *new.labels}
@@ -247,7 +247,7 @@ def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
     with_stages = _drivers_with_stages(after)
     for kind in ("objects", "pods"):
         for _, was, now in _compare_mappings(getattr(old, kind), getattr(new, kind)):
-            # An object may be in the way of any Driver's; a pod is not.
+            # An object may be in the way of an object of any Driver; a pod is in nobody's way.
             drivers = {each.driver for each in (was, now) if each}
             moved = kind == "objects" and (was is None or now is None or was.driver != now.driver)
             yield from drivers - {""}

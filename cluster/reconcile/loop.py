@@ -80,7 +80,7 @@ class Controller:
         self._worked = worked
         self._jitter = jitter
         self._outages = 0
-        self._late = math.inf  # when a round goes on without the kinds that are not answered
+        self._late = math.inf  # from then on, kinds that get no answer hold up no round
         self._cpu_budget = CpuBudget(self._pace, now())
         self._amendments = Amendments(StatusThrottle(self._pace.counts), jitter)
 
@@ -119,11 +119,11 @@ class Controller:
             self._report_blind(leadership)
 
     def _caches_are_current(self) -> bool:
-        """Return whether the cache is up to date again after an outage; wait for it for a moment.
+        """Return whether the caches are up to date, also after an outage; if not, wait a moment.
 
-        What it has from before may be undone: etcd may have been restored. Once the API server
-        answers for one kind, the others have `refresh` seconds: one that keeps failing does not
-        block them.
+        What they have from before an outage may not be true any more: etcd may have been restored.
+        Once the API server answers for one kind, the others have `refresh` seconds. After that, a
+        kind that keeps failing holds up nothing.
         """
         kinds = [kind for kind in self._view.health() if not kind.optional]
         behind = sum(kind.cut_off for kind in kinds)
@@ -137,15 +137,17 @@ class Controller:
         return False
 
     def _report_blind(self, leadership: Leadership) -> None:
-        """Report on the Drivers why nothing can be planned yet, if that will not pass by itself."""
+        """Report on the Drivers why nothing can be planned yet, unless that passes by itself."""
         snapshot = self._snapshot(self._now())
         plan = report_problems(snapshot, self._wall())
         if plan.actions:
             self._wait_for_own_writes(self._executor.carry_out(plan, snapshot, leadership))
 
     def _reconcile_once(self, leadership: Leadership) -> float | None:
-        """Run one round: look, plan, carry out. Return the seconds until the next one without a
-        change; None: wait for a change."""
+        """Run one round: take a snapshot, plan, carry out.
+
+        Return the seconds until the next round if nothing changes; None to wait for a change.
+        """
         began, worked = self._now(), self._worked()
         snapshot, plan = self._snapshot_and_plan(began)
         self._view.want(plan.demand)
@@ -161,7 +163,7 @@ class Controller:
         return self._seconds_to_next(plan, outcome)
 
     def _snapshot_and_plan(self, began: float) -> tuple[Snapshot, Plan]:
-        """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
+        """Return the snapshot and its plan, after reading what an earlier plan asked for."""
         for looks_left in reversed(range(MAX_ROUNDS)):
             snapshot = self._snapshot(began)
             plan = self._planner(snapshot, self._wall())
@@ -169,7 +171,7 @@ class Controller:
             if not looks_left or not (self._view.learn(plan.tags) or news):
                 break
         now = self._now()
-        for driver, error in plan.errors.items():  # it then only reports that
+        for driver, error in plan.errors.items():  # the plan only reports these
             traceback.print_exception(error)
             failure = failure_of(error, f"plan driver {driver}" if driver else "plan")
             self._amendments.fail(Lane(driver), failure, snapshot, now)

@@ -25,16 +25,16 @@ REASON = "FieldsContested"
 
 _FIRST, _LONGEST = 1.0, 300.0  # seconds between two reverts of one object
 _FORGET_AFTER = 900.0  # seconds without an edit, after which the count starts again
-_EDITS_OF_A_PROGRAM = 3  # edits of one object from which on it is taken for a program
+_EDITS_OF_A_PROGRAM = 3  # so many edits of one object are taken for those of a program
 
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _AppliedObject:
-    """An object as we last applied it. `edits` of it were reverted, the last one at `at`.
+    """An object as we last applied it. `edits` is how often it was reverted, last at `at`.
 
-    `altered`: it was reported that the object does not stay as applied.
+    `altered` means that this was reported: the object does not stay as applied.
     """
 
     driver: str
@@ -156,19 +156,19 @@ def _object_key(action: Apply) -> _Key:
 
 
 def _document_digest(action: Apply) -> str:
-    """Return the hash of the document; a ConfigMap has no note of it."""
+    """Return the hash of the document, which all but ConfigMaps have in an annotation."""
     notes: Mapping[str, str] = action.document["metadata"].get("annotations", {})
     text = json.dumps(action.document, sort_keys=True)
     return notes.get(APPLIED_NOTE) or hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_repeated(action: Apply, past: _AppliedObject | None) -> bool:
-    """Return whether it was applied before and somebody has changed it since."""
+    """Return whether an object was applied before and somebody has changed it since."""
     if action.over is None:
         return False
     return bool(action.over.edit) or (past is not None and past.digest == _document_digest(action))
 
 
 def _is_changed_by_webhook(over: ExistingObject, past: _AppliedObject) -> bool:
-    """Return whether it differs from what was applied although nobody else has written it."""
+    """Return whether an object differs from what was applied, with nobody's write in between."""
     return bool(over.edit) and over.last_write == past.stamp

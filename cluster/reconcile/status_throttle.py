@@ -16,11 +16,11 @@ from cluster.model.snapshot import Snapshot
 from nodeside import log
 
 _BETWEEN = 1.0  # seconds between two statuses of a Driver that differ only in counts
-# Between these a pool alternates during a rollout.
+# A pool alternates between these during a rollout.
 _TRANSIENT_REASONS = ("Ready", "NodesBusy")
 _EVENTS = 25  # burst of Events per Driver and reason, as in client-go
 _REFILL = 300.0  # seconds after which one more is allowed
-_LARGE = 1000  # nodes beyond which the interval grows, so that statuses stay few next to labels
+_LARGE = 1000  # nodes; beyond it the interval grows, so most requests are for node labels
 
 
 @dataclass
@@ -32,8 +32,10 @@ class StatusThrottle:
     _spent: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
-        """Return the plan without excess Events and without statuses that can wait; `again_in` is
-        set for the latter."""
+        """Return the plan without excess Events, and without statuses that can wait.
+
+        Its `again_in` is no later than the first of those statuses is due.
+        """
         waits = {
             action.driver: wait
             for action in plan.actions
@@ -49,8 +51,11 @@ class StatusThrottle:
         return replace(plan, actions=actions).within(waits.values())
 
     def _is_allowed(self, action: Action, now: float) -> bool:
-        """Return whether an action is allowed: each Event costs `_REFILL` seconds of a credit of
-        `_EVENTS` times that."""
+        """Return whether an action is allowed; all but Events are.
+
+        Each Event uses up `_REFILL` seconds of a credit of `_EVENTS * _REFILL` seconds, which time
+        gives back.
+        """
         if not isinstance(action, EmitEvent):
             return True
         key = (action.driver, action.reason)

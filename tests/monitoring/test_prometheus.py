@@ -18,7 +18,7 @@ from cluster.kube.transport import RequestCounts
 from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.metrics_server import MetricsServer
-from cluster.manager.tls import Serving
+from cluster.manager.tls import ServingCertificate
 from cluster.plan.planner import plan
 from cluster.reconcile.executor import ExecutionResult
 from cluster.reconcile.loop import ReconcileResult
@@ -126,7 +126,7 @@ class Leader:
         )
         self.server = MetricsServer(
             0,
-            serving=Serving(None, ["localhost"]),
+            serving=ServingCertificate(None, ["localhost"]),
             judge=judge,
             exposition=self._metrics.exposition,
             answers=answers,

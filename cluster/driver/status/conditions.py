@@ -57,11 +57,11 @@ _WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
 
 def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
     """Return the whole status. `options` is what the options of the Driver add to it."""
-    motion = current_progress(report, options)
+    progress = current_progress(report, options)
     conditions_without_time = (
-        _ready_condition(report, options, motion),
+        _ready_condition(report, options, progress),
         _available_condition(report, options),
-        _progressing_condition(options, motion),
+        _progressing_condition(options, progress),
         _degraded_condition(report, options),
     )
     return {
@@ -86,9 +86,9 @@ def _casualty_rows(report: StatusInputs) -> list[dict[str, Any]]:
 
 
 def invalid_spec(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
-    """Return the status of an invalid Driver: what runs stays, and so do its status fields.
+    """Return the status of an invalid Driver. What runs on the nodes stays as it is.
 
-    The conditions about what runs stay too, as they were observed for an earlier generation.
+    So the fields and conditions about what runs stay too, as observed for an earlier generation.
     """
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
     conditions_without_time = (
@@ -121,7 +121,7 @@ def deleting(
         Condition("Progressing", True, reason, message),
     )
     timed = conditions(found, (*conditions_without_time, degraded), now=now)
-    # What it is on each node is told by `leaving` and the message. Stages leave in their order.
+    # `leaving` and the message tell what is left on nodes. Stages end in their order and stay here.
     gone = {"nodes": counts(()), "pools": [], "preflight": [], "casualties": [], "resources": []}
     return _previous_fields(found) | gone | {"leaving": leaving, "conditions": timed}
 
@@ -175,14 +175,14 @@ def _list_complaints(report: StatusInputs, options: StatusPart) -> Iterable[tupl
 
 
 def _ready_condition(
-    report: StatusInputs, options: StatusPart, motion: RolloutProgress | None
+    report: StatusInputs, options: StatusPart, progress: RolloutProgress | None
 ) -> Condition:
     """Return whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
     """
     for reason, message in chain(
-        _list_complaints(report, options), _list_obstacles(report, motion)
+        _list_complaints(report, options), _list_obstacles(report, progress)
     ):
         if message:
             return Condition("Ready", False, reason, message)
@@ -214,26 +214,26 @@ _NONE_UP = "no node that it selects is up"
 
 
 def _stuck_pods_message(report: StatusInputs) -> str:
-    """Return nodes that still work by their earlier report but whose pod is in trouble now."""
+    """Name nodes that work according to their last report, but whose pod is in trouble now."""
     members = [decision.member for decision in report.decisions if decision.member.trouble]
     return f"but on {few_of(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
 
 def _list_obstacles(
-    report: StatusInputs, motion: RolloutProgress | None
+    report: StatusInputs, progress: RolloutProgress | None
 ) -> Iterable[tuple[str, str]]:
     """Yield reasons for not being ready that are no faults, such as a rollout's progress."""
     yield "NoNodes", _no_nodes(report)
     yield WAITS_FOR_DRIVER, _waiting_message(report)
-    if motion is not None:
-        yield motion.reason, motion.message
+    if progress is not None:
+        yield progress.reason, progress.message
     up = [m for m in report.lacking if m.health is not Health.DOWN]
     yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
     yield "NodesNotReady", "" if up or report.counts["ready"] else _down_message(report)
 
 
 def _waiting_message(report: StatusInputs) -> str:
-    """Return nodes where a driver that this one comes after is not ready."""
+    """Name nodes where a driver that this one comes after is not ready."""
     waiting = [
         member
         for member in report.lacking
@@ -245,7 +245,7 @@ def _waiting_message(report: StatusInputs) -> str:
 
 
 def _down_message(report: StatusInputs) -> str:
-    """Return nodes that are down and nodes whose kernel is still unknown."""
+    """Name nodes that are down and nodes whose kernel is still unknown."""
     with_kernel = (m for m in report.lacking if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
     words = f"nodes not ready: {few_of(down)}" if down else ""
@@ -253,10 +253,10 @@ def _down_message(report: StatusInputs) -> str:
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing_condition(options: StatusPart, motion: RolloutProgress | None) -> Condition:
+def _progressing_condition(options: StatusPart, progress: RolloutProgress | None) -> Condition:
     """Return the Progressing condition: true if something changes without user action."""
-    if motion is not None:
-        return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
+    if progress is not None:
+        return Condition("Progressing", progress.by_itself, progress.reason, progress.message)
     if words := options.progress.get("NodesLeaving"):
         return Condition("Progressing", True, "NodesLeaving", words)
     return Condition("Progressing", False, "Complete", "there is nothing to change")

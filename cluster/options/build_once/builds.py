@@ -18,7 +18,7 @@ from cluster.options.build_once.job_manifest import SharedBuild, publish_target
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 
-COMING_TAGS = 2  # newest image stream tags to build for, of those that are coming for a pool
+COMING_TAGS = 2  # tags to build for: the newest of those later than the one that a pool runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ def build_of(
 ) -> SharedBuild:
     """Return the build for a pool.
 
-    A toolkit found by OS version builds for its own kernel of the pool's variant. That is the same
-    build as the one made before the first node had that kernel.
+    A toolkit found by OS version builds for its own kernel of the pool's variant. So this build is
+    the same as the one that was made before any node had that kernel.
     """
     named = resolution.link in (Link.MAP, Link.TEMPLATE)
     return SharedBuild(
@@ -98,9 +98,8 @@ def _pods_of_job(snapshot: Snapshot, job: str) -> Iterator[BuildPod]:
 def _waiting_container(snapshot: Snapshot, job: str) -> tuple[str, Waiting] | None:
     """Return a container of a build that cannot start, and why; None if there is none.
 
-    Nodes do not wait for a build that may never come.
-    An unschedulable pod does not count: it may be scheduled later, and else its Job's deadline ends
-    it.
+    Nodes do not wait for a build that may never come. An unschedulable pod does not count: it may
+    be scheduled later, or the deadline of its Job ends it.
     """
     found = (
         (name, why)
@@ -120,13 +119,13 @@ def builds_for_new_tags(
     snapshot: Snapshot,
     resolutions: Mapping[Pool, Resolution],
 ) -> Iterator[SharedBuild]:
-    """Yield builds of these revisions for the newest tags that are coming for a pool.
+    """Yield builds of these revisions for the newest tags that a pool may get next.
 
     `driver` defines where toolkits are found and modules are published. Pools of the same variant
     share a build.
     """
-    publish, chain = publish_target(driver), driver.spec.toolkit
-    stream = stream_of(chain, snapshot.image_streams)
+    publish, toolkit = publish_target(driver), driver.spec.toolkit
+    stream = stream_of(toolkit, snapshot.image_streams)
     if not publish or stream is None:
         return
     targets = {
@@ -144,7 +143,7 @@ def builds_for_new_tags(
 def _coming_tags(pool: Pool, image: str, stream: ImageStream) -> list[str]:
     """Return the newest tags of the pool's RHEL that are later than the one that the pool runs.
 
-    A pool whose OS version is none of CoreOS runs the tag of its image.
+    A pool whose OS version is not one of CoreOS runs the tag of its toolkit image.
     """
     versions = {tag: version for tag in stream.tags if (version := coreos(tag))}
     of_image = (version for tag, version in versions.items() if stream.tags[tag] == image)

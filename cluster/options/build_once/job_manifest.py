@@ -53,13 +53,13 @@ ANSWER: Final = "answer"
 WORK: Final = "/build"
 PUBLISH_DIRECTORY: Final = "/publish"
 _PUBLISH, _PULL = "publish.json", "pull.json"
-# The first that is there; a registry that asks nobody for a password needs neither.
+# The first file that exists is used; a registry without passwords needs neither.
 _CREDENTIALS: Final = f"{PUBLISH_DIRECTORY}/{_PUBLISH}:{PUBLISH_DIRECTORY}/{_PULL}"
 _SHARED: Final = f"{WORK}/shared"
 _BUILD_USER: Final = 65533
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
-RETRIES: Final = 3  # Kubernetes waits 10 s before the first, and twice as long before each next
+RETRIES: Final = 3  # Kubernetes waits 10 s before the first, and twice as long each time
 _PULLS: Final = 1800  # seconds for image pulls, added to the deadline of the build
 # Failures that a retry would not change. Any other failure may be transient.
 _FINAL: Final = (
@@ -83,9 +83,10 @@ _SCRATCH_LIMIT = "4Gi"
 class SharedBuild:
     """One build: `driver` as of `revision`; `publish` in the syntax of `--to`, "" for nowhere.
 
-    `kernel` is a release. If it is "", the build uses the toolkit's one kernel of `variant`, or its
-    only kernel if `variant` is None: a toolkit image is known before a node has its kernel.
-    `symbols_of` are bundles of the drivers that it comes after, in the syntax of `--symbols-of`.
+    `kernel` is a release, "" for the one in the toolkit image, which may be known before any node
+    has that kernel. If the image has several kernels, `variant` selects one; None: it has only one.
+    `symbols_of` are bundles of the drivers that this one comes after, in the syntax of
+    `--symbols-of`.
     """
 
     driver: Driver
@@ -128,7 +129,7 @@ def publish_target(driver: Driver) -> str:
 
 
 def stores(driver: Driver) -> tuple[str, ...]:
-    """Return the registries that a Driver's nodes fetch from, in the same syntax."""
+    """Return the registries that a Driver's nodes fetch from, in the syntax of `--to`."""
     return tuple(_target_argument(each) for each in driver.spec.prebuilt.sources if each.oci)
 
 

@@ -53,9 +53,9 @@ def delete_unneeded_jobs(
 def revisions_in_jobs(
     desired: Mapping[str, SharedBuild], driver: str, snapshot: Snapshot
 ) -> set[str]:
-    """Return the revisions that running Jobs mount.
+    """Return the revisions that unfinished desired Jobs mount.
 
-    The Job may mount an older revision that builds the same as the newest.
+    A Job may mount an older revision that builds the same as the newest.
     """
     jobs = build_jobs_of(snapshot, driver)
     return {job.revision for job in jobs if job.name in desired and not job.finished}

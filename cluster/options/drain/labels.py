@@ -1,7 +1,7 @@
 """The labels of a node that is drained: three labels, from which any later controller continues.
 
-`nodeside.io/<driver>.draining=<since>`: this node is being drained. Its consumers are evicted, and
-it stays cordoned until the driver works again; or, if the Driver does not evict, its stages end.
+`nodeside.io/<driver>.draining=<since>`: this node is being drained. If the Driver evicts, consumers
+are evicted, and the node stays cordoned until the driver works again; else only stages end.
 `nodeside.io/cordoned=true`: the node was schedulable and we cordoned it; the label is set and
 removed in the same request as the cordon. Two Drivers may drain one node: each removes its own
 label, and our cordon is removed once no Driver holds the node.
@@ -21,7 +21,7 @@ from cluster.kube.timestamps import distrust_far_future
 from cluster.model.names import CORDONED, draining_label, driver_of_draining, undrained_label
 
 _STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without characters that a label value forbids
-_PEOPLE = "%Y-%m-%dT%H:%M:%SZ"
+_RFC3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def hold_of(labels: Mapping[str, str], driver: str) -> DrainState:
@@ -48,9 +48,9 @@ def seconds_since(since: str, now: float) -> float:
 
 
 def timestamp_to_rfc3339(since: str) -> str:
-    """Return such a timestamp in the format used in a status."""
+    """Return the timestamp of a label in the format used in a status."""
     try:
-        return time.strftime(_PEOPLE, time.strptime(since, _STAMP))
+        return time.strftime(_RFC3339, time.strptime(since, _STAMP))
     except ValueError:
         return since
 

@@ -1,7 +1,7 @@
 """The Jobs of stages to create and to delete. Pure.
 
-A Job that runs leaves a node like the pods of a DaemonSet: when the stages are closed there, or
-what its stage rests on is not ready any more.
+A running Job leaves a node when the pods of a DaemonSet would: when the stages are closed there, or
+when the driver or the stage before is not ready any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.options.stages.pods import is_open
 from cluster.options.stages.stage_plan import StagePlan
 from cluster.options.stages.stage_state import Document, StageState
 
-_IN_A_PLAN = 200  # Jobs deleted in one plan; the next one follows when they are gone
+_IN_A_PLAN = 200  # Jobs deleted in one plan; the next plan follows when they are gone
 
 
 def jobs_to_create(staging: StagePlan) -> Iterator[tuple[Document, str]]:
@@ -52,7 +52,7 @@ def _gate_admits(staging: StagePlan, step: StageState, node: Node) -> bool:
 
 
 def jobs_to_delete(staging: StagePlan) -> Iterator[JobObject]:
-    """Yield Jobs that are in the way or that nothing needs any more, those that run first."""
+    """Yield Jobs that are in the way or that nothing needs any more, running ones first."""
     steps = {step.name: step for step in staging.steps}
     held = {member.node.name for member in staging.inputs.ending}
     gone = [
@@ -97,14 +97,14 @@ def _is_gate_closed(
 def _ends_on_node(
     staging: StagePlan, step: StageState, manifest: JobManifest, job: JobObject, run: StageRun
 ) -> bool:
-    """Return whether a Job of a node is not, or no longer, the record of a run that is due."""
+    """Return whether a Job of a node has to go: it is no record, or none that still counts."""
     node, health = staging.inputs.snapshot.nodes.get(run.node), staging.healths.get(run.node)
     if node is None or health is None or not staging.is_for(step, manifest.selector, node):
         return True
     if health is Health.DOWN:
         return False
     mark = staging.runs.mark(node)
-    if run.mark != mark:
+    if run.mark != mark:  # of another boot or revision; a node without either keeps its Jobs
         return bool(mark)
     # A completed run of another manifest counts until the new one has completed.
     current = staging.runs.current(manifest, node)

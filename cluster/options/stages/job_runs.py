@@ -1,8 +1,9 @@
 """The Jobs of a Driver's stages: whether each has run, and the Job for a run that has not begun.
 
-Pure. A run is one Job object: of a Job once for the revision that new nodes get, of a Job per node
-once for the node's revision in this boot. It is created once and never changed, so its name has a
-hash of all that a new run depends on. A completed Job stays, as the record of its run.
+Pure. A run is one Job object. A Job that runs once for all nodes has one run for the revision that
+new nodes get; a Job per node has one on each node, for its revision in this boot. The Job object is
+created once and never changed, so its name has a hash of all that a new run depends on. A completed
+one stays, as the record of its run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cluster.options.stages.manifests import AFFINITY
 Document = Mapping[str, Any]
 
 AT_ONCE: Final = 100  # Jobs per node of a Driver that run at once
-# Pods of DaemonSets tolerate a cordon, too.
+# The pods of Jobs per node tolerate a cordon, as those of DaemonSets do.
 _CORDON: Final = {
     "key": "node.kubernetes.io/unschedulable",
     "operator": "Exists",
@@ -65,7 +66,7 @@ class JobManifest:
             "name": name,
             "annotations": {**metadata["annotations"], **notes},
         }
-        # A pod may be there longer than its Job, and only holds up the same run.
+        # A pod may outlive its Job; its annotations say which runs have to wait for it.
         of_pod = document["spec"]["template"].setdefault("metadata", {})
         run = {JOB_NOTE: self.name, NODE_NOTE: node}
         of_pod["annotations"] = {**of_pod.get("annotations", {}), **run}
@@ -79,10 +80,10 @@ class JobManifest:
 
 @dataclass(frozen=True)
 class JobRuns:
-    """The runs of a Driver's stages. `revisions` are those of its nodes.
+    """The runs of a Driver's stages.
 
-    `revision` is the one that new nodes get. `pods` are those of nodes that are `up`, by uid of
-    their Job: others never end.
+    `revision` is the one that new nodes get, `revisions` those of its nodes, by name. `pods` are by
+    uid of their Job; pods on nodes that are not `up` are left out, since they may never end.
     """
 
     driver: str
@@ -99,7 +100,7 @@ class JobRuns:
 
     @cached_property
     def _by_run(self) -> Mapping[StageRun, Sequence[JobObject]]:
-        """Returns the Jobs that run the same, of one manifest or of earlier ones."""
+        """Returns the Jobs by run: of the present manifest and of earlier ones."""
         jobs: dict[StageRun, list[JobObject]] = {}
         for job, run in self.every:
             jobs.setdefault(run, []).append(job)
@@ -107,13 +108,13 @@ class JobRuns:
 
     @cached_property
     def active(self) -> int:
-        """Returns how many Jobs per node run. On a node that is down, one never ends."""
+        """Returns how many Jobs per node run; on a node that is down, they may never end."""
         return sum(run.node in self.up and not job.finished for job, run in self.every)
 
     def mark(self, node: Node | None) -> str:
         """Return the mark of the runs on a node, "" if its boot or revision is unknown.
 
-        Without a node it is that of the runs of Jobs that run once.
+        Without a node, return the mark of the runs of Jobs that run once for all nodes.
         """
         if node is None:
             return run_mark("", "", self.revision)
@@ -130,9 +131,9 @@ class JobRuns:
         return self._by_name.get(self.name(manifest, mark)) if mark else None
 
     def has_completed(self, manifest: JobManifest, node: Node) -> bool:
-        """Return whether a run of this revision and boot has completed, be it of another manifest.
+        """Return whether a run of this revision and boot has completed, with any manifest.
 
-        So the stages after it do not end when only the manifest changes.
+        So the later stages do not end when only the manifest changes.
         """
         run = StageRun(manifest.stage, manifest.name, node.name, self.mark(node))
         return any(job.has_completed for job in self._by_run.get(run, ()))
@@ -195,9 +196,9 @@ class JobRuns:
         return {(pod.stage, pod.run_of, pod.run_on): pod for pod in orphans if not pod.over}
 
     def is_free(self, manifest: JobManifest, node: Node | None) -> bool:
-        """Return whether no earlier run of a Job is still at work, nor a pod of one that is gone.
+        """Return whether no earlier run of a Job is at work, and no pod of a deleted Job.
 
-        Two must never work on a device at the same time.
+        Two runs must never work on a device at the same time.
         """
         where = _place_of(manifest, node)
         return where not in self._at_work and where not in self._left

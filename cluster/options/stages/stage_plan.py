@@ -61,14 +61,14 @@ class _BeingRead(StageInvalid):
 
 @dataclass(frozen=True)
 class StageInputs:
-    """What the plan of a Driver knows that its stages depend on.
+    """What the stages of a Driver depend on, from the rest of its plan.
 
-    `owner` is the Driver without its status. `drivers` are the Driver as of each revision, and
+    `owner` is the Driver without its status. `drivers` has the Driver as of each revision, and
     `revision` is the one that new nodes get: a canary must not replace all stages. `members` are
-    its nodes, `announced` the same with what this plan changes. `ending` are members that keep
-    their revision until their stages have ended, `occupied` the names of all nodes with pods of
-    stages. `desired` are the assignments by DaemonSet, `toolkits` the images of the pools. `framed`
-    keeps the documents of stages, with the inputs they were made from.
+    its nodes as observed, `announced` its nodes as this plan leaves them. `ending` are members that
+    keep their revision until their stages have ended, `occupied` the names of all nodes with pods
+    of stages. `desired` are the assignments by DaemonSet, `toolkits` the images of the pools.
+    `framed` keeps the documents of stages, with the inputs they were made from.
     """
 
     snapshot: Snapshot
@@ -134,6 +134,7 @@ class StagePlan:
 
     @cached_property
     def members(self) -> Sequence[DriverNode]:
+        """Returns the nodes of the Driver as this plan leaves them."""
         return self.inputs.announced
 
     @cached_property
@@ -208,7 +209,6 @@ class StagePlan:
 
     @property
     def _revision(self) -> str:
-        """Returns the revision that new nodes get: a canary must not replace all stages."""
         return self.inputs.revision
 
     @property
@@ -217,9 +217,9 @@ class StagePlan:
 
     @property
     def _declaring(self) -> Driver:
-        """Returns the revision whose devices are offered.
+        """Returns the Driver as of the revision whose devices are offered.
 
-        If the one that new nodes get declares none yet, it is the newest.
+        It is the newest revision if the one that new nodes get declares no devices yet.
         """
         return self._good if self._good.spec.devices else self.inputs.driver
 
@@ -253,7 +253,6 @@ class StagePlan:
         return framed
 
     def _frame_of(self, stage: Stage, after: str) -> Frame:
-        """Return the frame of a stage."""
         inputs = self.inputs
         return Frame(inputs.owner, self._good, stage.name, after, inputs.snapshot.settings)
 
@@ -365,9 +364,10 @@ class StagePlan:
         return [member for member in self.working if self.has_passed(step, member.node)]
 
     def pods_to_admit(self) -> Iterator[tuple[StagePod, Node]]:
-        """Yield pods on nodes where the stage before is ready that were not told so in this boot.
+        """Yield pods that may start: the stage before is ready on their node.
 
-        They wait for it: the node's labels, which let them run there, may be of an earlier boot.
+        A pod waits until it is told so in this boot: the labels that let it run on the node may be
+        of an earlier boot. Pods that have been told are left out.
         """
         steps = {step.name: step for step in self.steps}
         after = {s.name: steps[s.after] for s in self.steps if s.after and not s.error}
@@ -429,7 +429,7 @@ class StagePlan:
         return (job for job in step.jobs if job.per_node and self.is_for(step, job.selector, node))
 
     def behind(self, step: StageState) -> Iterator[str]:
-        """Yield what is not applied, rolled out or completed, apart from what is on nodes."""
+        """Yield what a stage lacks apart from its pods on each node."""
         yield from step.behind
         for job in step.jobs:
             if not job.per_node and (words := self.runs.lacks(job)):

@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 
 from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.metrics_server import MetricsServer
-from cluster.manager.tls import Serving, self_signed
+from cluster.manager.tls import ServingCertificate, self_signed
 from nodeside.errors import SystemRefused
 from tests.patience import patience
 
@@ -39,7 +39,7 @@ def serving(
     answers: Counter[int] = Counter()
     with MetricsServer(
         0,
-        serving=Serving(directory, ["localhost"]),
+        serving=ServingCertificate(directory, ["localhost"]),
         judge=judge,
         exposition=lambda accept: (accept or "text/plain", b"nodeside_leader 1\n"),
         answers=answers,
@@ -169,7 +169,7 @@ def test_a_port_that_is_taken_is_named_with_the_option() -> None:
         with pytest.raises(SystemRefused, match=f"cannot listen on port {port} for metrics") as e:
             MetricsServer(
                 port,
-                serving=Serving(None, ["localhost"]),
+                serving=ServingCertificate(None, ["localhost"]),
                 judge=allow,
                 exposition=lambda _: ("", b""),
                 answers=Counter(),
