@@ -22,7 +22,9 @@ def set_status(
     """
     problems = (*snapshot.problems.get(found.name, ()), *more)
     reasons = {problem.reason for problem in problems}
-    status = fit_status(with_problems(found, status, problems, now=snapshot.now))
+    if problems:
+        status = with_problems(found, status, problems, now=snapshot.now)
+    status = fit_status(status)
     if status == found.status:
         return
     yield SetStatus(found.name, status)

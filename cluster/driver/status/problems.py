@@ -24,8 +24,6 @@ def with_problems(
 
     `kubectl get` shows the message of Ready, which has them too.
     """
-    if not problems:
-        return status
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     old = {c["type"]: c for c in found.status.get("conditions", ())}
     for problem in sorted(problems, key=lambda problem: problem.kind):
