@@ -1,12 +1,12 @@
-"""Feature labels of the node: what its devices are, for whoever selects nodes by it.
+"""Feature labels of the node: they describe its devices, so that pods can select nodes by them.
 
-    feature.nodeside.io/<driver>.<attribute>   of `label: true`, where the node's devices agree
-    feature.nodeside.io/<driver>.version       of the driver that is ready
-    feature.nodeside.io/<driver>.count         of the devices that are there
+    feature.nodeside.io/<driver>.<attribute>   of `label: true`, if the node's devices agree
+    feature.nodeside.io/<driver>.version       of the ready driver
+    feature.nodeside.io/<driver>.count         of the devices that were found
 
-They say what a node has, not whether it works: while the driver is not ready they stay as they are.
-Otherwise each change of a driver would end what runs by its labels. A thread looks at what the
-agent knows, and delivers changes; see feature_sinks.py.
+Labels say what a node has, not whether it works: while the driver is not ready, they stay as they
+are. Otherwise each upgrade of a driver would evict the pods that selected the node by its labels. A
+thread reads what the agent knows and writes changes to a sink; see feature_sinks.py.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from nodeside.system.host import Host
 
 SOON: Final = 1.0  # seconds between two looks until the labels are known
 LOOK: Final = 30.0  # seconds between two looks after that
-# Seconds from a delivery to the next change: what is a label should not change. In as many seconds
-# from the first delivery changes are not held: the devices of a node appear one after the other.
+# Seconds between two changes of the labels, which should hardly ever change. For the first HOLD
+# seconds changes are written at once: the devices of a node appear one after the other.
 HOLD: Final = 300.0
-_LONGEST = 300.0  # seconds between two tries to deliver
+_LONGEST = 300.0  # seconds between two attempts after failures
 
 
 def label_value(text: str) -> str:
     """Return a text as the value of a label; "" if it cannot be one.
 
-    What is not allowed in it becomes _, as in `Arria 10` → `Arria_10`.
+    Characters that a label must not have become _, as in `Arria 10` → `Arria_10`.
     https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
     """
     value = re.sub(r"[^A-Za-z0-9_.-]+", "_", text.strip()).strip("_")
@@ -50,17 +50,17 @@ def label_value(text: str) -> str:
 
 @dataclass
 class Features:
-    """The labels of a driver. What is left out, and why, is logged once."""
+    """The labels of a driver. A label that is left out is logged once, with the reason."""
 
     driver: Driver
     _known: dict[str, str] = field(default_factory=dict)
     _left_out: dict[str, str] = field(default_factory=dict)
 
     def labels(self, sights: Iterable[Sight], version: str) -> Mapping[str, str] | None:
-        """Return all labels by key, None unless all devices were looked for with a ready driver.
+        """Return all labels by key; None unless all devices were looked for with a ready driver.
 
-        `version` is that of the driver, "" if none is brought up by nodeside. An attribute that no
-        device says at the moment stays what it was.
+        `version` is the driver's; "" if nodeside brings no driver up. An attribute that no device
+        reports at the moment keeps its last value.
         """
         seen = {sight.resource: sight for sight in sights}
         if seen.keys() != {device.resource for device in self.driver.spec.devices}:
@@ -73,8 +73,8 @@ class Features:
             "version": self._choose_value("version", {version} if version else set()),
         }
         for name in label_names(self.driver.spec.devices):
-            said = (device.attributes.get(name, "") for device in devices)
-            values[name] = self._choose_value(name, {text for text in said if text})
+            texts = (device.attributes.get(name, "") for device in devices)
+            values[name] = self._choose_value(name, {text for text in texts if text})
         prefix = feature_prefix(self.driver.name)
         return {prefix + name: value for name, value in sorted(values.items()) if value}
 
@@ -98,7 +98,7 @@ class Features:
 
 @dataclass
 class Labelling:
-    """The looks of the thread. `sights` returns what is known of each resource."""
+    """The work of the thread, in steps. `sights` returns what the agent knows of each resource."""
 
     driver: Driver
     host: Host
@@ -118,9 +118,9 @@ class Labelling:
         self._features = Features(self.driver)
 
     def step(self, now: float) -> float:
-        """Look, and deliver what has changed or is due again. Return the seconds until the next.
+        """Read the labels; write them if they have changed or have to be renewed.
 
-        `now` is in monotonic seconds.
+        Returns the seconds until the next step. `now` is in monotonic seconds.
         """
         ready, version = self._read_ready()
         if ready:
@@ -151,7 +151,7 @@ class Labelling:
 
     @property
     def _next_change(self) -> float:
-        """When it may be delivered."""
+        """The monotonic time from which changed labels may be written."""
         appearing = self._first is not None and self._changed < self._first + HOLD
         return self._changed if appearing else self._changed + HOLD
 
@@ -173,7 +173,7 @@ def label_in_thread(labels: Labelling) -> Iterator[None]:
         try:
             while not ended.wait(pause):
                 pause = labels.step(time.monotonic())
-        except Exception as exc:  # a bug: the devices are offered all the same
+        except Exception as exc:  # a bug here must not end the offer of devices
             log.traceback(exc)
 
     if label_names(labels.driver.spec.devices):

@@ -1,9 +1,9 @@
-"""Look for the devices, in threads, and hand on what is found.
+"""Looks for devices in threads, and queues what they find for the agent.
 
-An entry of `spec.devices` is looked at when the kernel says that a device has changed, when the
-ready file has, and from time to time. Each entry has a thread, so that files of one that hang delay
-no other: such files are read in forked children (nodeside/system/child.py), which take no lock that
-a thread could hold.
+Each entry of `spec.devices` has a thread. It looks when the kernel reports a change of a device,
+when the ready file changes, and from time to time. A driver's file that hangs delays only its own
+entry: forked children (nodeside/system/child.py) read such files, and take no lock that a thread
+could hold.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from nodeside.system.uevents import Uevents, open_uevents
 
 INTERVAL = 30.0  # seconds between two looks without a reason
 _TICK = 2.0  # seconds between two looks at the ready file
-_SETTLE = 0.1  # seconds from a kernel event to the look: several come at a time
-_EVENTS = 1024  # that are read at a time
-_ENDS = 5.0  # seconds in which it stops listening; a pod has ten
+_SETTLE = 0.1  # seconds from a kernel event to the look: events come in groups
+_EVENTS = 1024  # kernel events read at a time
+_ENDS = 5.0  # seconds that `close` waits for the listener; a pod has ten to end
 
 News = SimpleQueue[FoundDevices | BaseException | None]
-"""What was found, or why a thread has ended; None says that the agent is to stop."""
+"""The devices found, or the exception that ended a thread; None asks the agent to stop."""
 
 
 class Finder:
-    """The threads that look at all entries of a driver, until `close`.
+    """The threads that look for the devices of a driver's entries, until `close`.
 
-    `state`: the directory where ids are kept, if any. `needs_driver`: devices are unhealthy while
-    the driver is not ready.
+    `state` is the directory in which ids are kept, if any. With `needs_driver`, devices are
+    unhealthy while the driver is not ready.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class Finder:
         self._state = state
         self._needs_driver = needs_driver
         self._is_closed = False
-        self._closed = os.eventfd(0)  # can be read then
+        self._closed = os.eventfd(0)  # readable once closed
         self._again = [threading.Event() for _ in driver.spec.devices]
         uevents = open_uevents(*_watched_subsystems(driver.spec.devices))
-        ready = self._ready_file()  # before the first look, which is made while it is so
+        ready = self._ready_file()  # before the first look: no change is missed
         self._listener = self._start_thread(self._await_changes, uevents, ready)
         for device, again in zip(driver.spec.devices, self._again, strict=True):
             self._start_thread(self._look_for_ever, device, again)
 
     def close(self) -> None:
-        """End the threads; one that reads files is left to the end of the process."""
+        """End the threads. One that is reading files is not awaited: it ends with the process."""
         self._is_closed = True
         self._look_again()
         os.eventfd_write(self._closed, 1)
@@ -93,7 +93,7 @@ class Finder:
             if self._closed in found:
                 os.close(self._closed)
                 return
-            events: list[str] = []  # of others, none
+            events: list[str] = []
             if found and uevents is not None:
                 select.select([self._closed], [], [], _SETTLE)
                 events = [str(event) for event in islice(uevents.read(), _EVENTS)]
@@ -115,7 +115,7 @@ class Finder:
             if self._is_closed:
                 return
             found = discover(self._host, device, not_ready=self._not_ready(), ids=ids)
-            kept.write(ids)  # first: who is told of a device keeps its id
+            kept.write(ids)  # first: the id of an announced device must not change
             self._news.put(found)
             again.wait(min(INTERVAL, health.interval_seconds) if health else INTERVAL)
 
@@ -129,16 +129,16 @@ class Finder:
 
 
 def _boot_id() -> str:
-    """Return that of this kernel; a pod need not mount the host's /proc for it."""
+    """Return the boot id of this kernel, for which a pod need not mount the host's /proc."""
     return Host().boot_id
 
 
 def _watched_subsystems(devices: Sequence[Device]) -> Sequence[str]:
-    """Return the subsystems whose events concern the devices; none stands for all.
+    """Return the subsystems whose events concern the devices; an empty sequence means all.
 
-    A node has many events of others: each pod's network interfaces, for one.
+    A node has many unrelated events, such as those of each pod's network interfaces.
     """
-    found = {"pci", "platform"}  # of the latter are ports of FPGAs, below a class of another name
+    found = {"pci", "platform"}  # platform: ports of FPGAs, whose class has another name
     for device in devices:
         if device.discover.nodes:
             return ()

@@ -1,8 +1,8 @@
 """The ids of devices, kept over restarts of the agent: `<state>/ids/<digest of the resource>.json`.
 
-They hold in one boot only: after another one, drivers may count their devices in another order.
-Of too many for a record, those that were seen last are kept.
-What cannot be read counts as absent, and what cannot be written is said once.
+Ids hold in one boot only: in the next one, drivers may number their devices in another order. If
+the ids do not fit in a record, the devices seen last keep theirs. A record that cannot be read
+counts as absent. The first failure to write one is logged, later ones are not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ID = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
 class _Record:
     resource: str
     boot_id: str
-    paths: tuple[str, ...]  # resolved; what was seen last comes last
+    paths: tuple[str, ...]  # of devices, resolved; the latest seen comes last
     ids: tuple[str, ...]
 
     @property
@@ -47,7 +47,7 @@ class _Record:
 
 
 class KeptIds:
-    """The ids of one resource's devices on disk; nothing is kept without a directory."""
+    """The ids of one resource's devices on disk. Without a `state` directory nothing is kept."""
 
     def __init__(self, state: Path | None, resource: str, boot_id: str) -> None:
         digest = hashlib.sha256(resource.encode()).hexdigest()[:12]
@@ -74,14 +74,14 @@ class KeptIds:
         return DeviceIds(self._written)
 
     def write(self, ids: DeviceIds) -> None:
-        """Keep them, if they have changed."""
+        """Write the ids to the disk if they have changed."""
         if self._path is None or ids.known_ids == self._written:
             return
         paths, names = tuple(map(str, ids.known_ids)), tuple(ids.known_ids.values())
         record = _Record(self._resource, self._boot_id, paths, names)
-        while len(json.dumps(encode(record))) >= RECORD_LIMIT:  # or nobody would read it
-            some = len(record.paths) // 8 + 1
-            record = replace(record, paths=record.paths[some:], ids=record.ids[some:])
+        while len(json.dumps(encode(record))) >= RECORD_LIMIT:  # a larger one is never read
+            dropped = len(record.paths) // 8 + 1
+            record = replace(record, paths=record.paths[dropped:], ids=record.ids[dropped:])
         try:
             with disk_errors(self._path.parent):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Keep a plugin registered with the kubelet of this node.
+"""Keeps a plugin registered with the kubelet of this node.
 
-The kubelet forgets its plugins when it restarts, and newer ones remove their sockets. The signs are
-that our socket has vanished, that kubelet.sock is another file (by its ctime too: ext4 gives the
-same inode again), and that nobody watches.
+A kubelet that restarts forgets its plugins, and some versions remove the plugins' sockets. A
+restart shows in any of three ways: our socket has vanished, kubelet.sock is another file (compared
+by ctime too, since ext4 reuses inodes), or no kubelet watches the plugin.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _UNWATCHED = 10.0  # seconds after which a plugin that nobody watches is registe
 
 
 def file_prefix(resource: str) -> str:
-    """Return how the names of a resource's files in the kubelet's directory begin.
+    """Return the prefix of the names of a resource's files in the kubelet's directory.
 
-    A path of a socket has at most 107 characters (unix(7)), so the resource is a digest.
+    The path of a socket has at most 107 characters (unix(7)), so a digest stands for the resource.
     """
     return f"nodeside-{hashlib.sha256(resource.encode()).hexdigest()[:12]}"
 
 
 class NotRegistered(NodesideError):
-    """The kubelet did not take a plugin; the message is the kubelet's."""
+    """A plugin that the kubelet refused, with the kubelet's message."""
 
     reason = "NotRegistered"
 
 
 class RegisteredPlugin(Protocol):
-    """A plugin as its registration sees it."""
+    """The part of a plugin that its registration uses."""
 
     @property
     def resource(self) -> str: ...
 
     @property
     def endpoint(self) -> str:
-        """The name of its socket, "" if there is none or it has vanished."""
+        """The name of the plugin's socket; "" if there is none or it has vanished."""
 
     @property
     def is_watched(self) -> bool:
-        """Whether the kubelet listens to what is offered."""
+        """Whether the kubelet watches the list of devices."""
 
     def start(self) -> None:
         """Listen on a new socket. Raises OSError."""
@@ -56,7 +56,7 @@ class RegisteredPlugin(Protocol):
     def stop(self) -> None: ...
 
     def register(self) -> None:
-        """Tell the kubelet where it listens. Raises NotRegistered."""
+        """Tell the kubelet the name of the socket. Raises NotRegistered."""
 
 
 class Registration:
@@ -73,9 +73,9 @@ class Registration:
         self._said = ""
 
     def check(self, now: float) -> bool:
-        """Do what is missing, if it is time for it; return whether the kubelet was asked.
+        """Register the plugin if that is missing and due; return whether the kubelet was asked.
 
-        Never raises for what the kubelet does.
+        Nothing that the kubelet does raises an exception.
         """
         try:
             if not self._is_locked():
@@ -101,7 +101,7 @@ class Registration:
         self._is_registered, self._failures, self._next = False, 0, now
 
     def _start_listening(self, now: float) -> bool:
-        """Listen on a new socket: the kubelet takes the end of an old stream for the new one's."""
+        """Listen on a new socket: the kubelet would take an old stream's end for the new one's."""
         try:
             self._plugin.start()
         except OSError as error:
@@ -111,12 +111,12 @@ class Registration:
         return True
 
     def close(self) -> None:
-        """End the plugin, and let another agent offer the resource."""
+        """Stop the plugin and release the lock, so that another agent may offer the resource."""
         self._release_lock()
 
     def _is_locked(self) -> bool:
         if self._lock.is_lost:
-            self._release_lock()  # an older kubelet removes all files at its start
+            self._release_lock()  # an older kubelet removes all files when it starts
         return self._lock.take()
 
     def _release_lock(self) -> None:
@@ -132,7 +132,7 @@ class Registration:
             return True
         # If the kubelet was replaced meanwhile, its identity differs at the next check.
         self._is_registered, self._said = True, ""
-        self._failures += 1  # until somebody watches
+        self._failures += 1  # counts as a failure until the kubelet watches
         self._next = now + backoff(self._failures, _UNWATCHED, _LONGEST)
         log.fact("registered with the kubelet", resource=self._plugin.resource)
         return True
@@ -143,7 +143,7 @@ class Registration:
         self._log_trouble(words)
 
     def _log_trouble(self, words: str) -> None:
-        """Log a trouble once."""
+        """Log a problem, unless it is the one that was logged last."""
         if words != self._said:
             self._said = words
             log.warning(words, resource=self._plugin.resource)

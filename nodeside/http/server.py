@@ -1,7 +1,7 @@
 """A small HTTP server that no client can hold up: for health checks and metrics.
 
-The number of concurrent connections is limited, and the total time of each, so a client that sends
-slowly cannot hold it open. Standard library.
+The number of connections and the total time of each are limited, so a client that sends slowly
+cannot keep its connection open. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from nodeside import log
 
 _CONNECTIONS = 64  # concurrent connections: enough for several slow clients
 _SECONDS = 2.0  # for a whole connection
-_WAITING = 128  # connections that are not accepted yet
-_ROOM = 0.05  # seconds in which a connection that is closed ends
+_WAITING = 128  # connections that wait to be accepted
+_ROOM = 0.05  # seconds to wait for the end of a connection that was closed to make room
 
 
 class HttpServer(ThreadingHTTPServer):
-    """An HTTP server that listens on all IPv6 and IPv4 addresses; the kubelet uses the pod's.
+    """An HTTP server. Without a `host` it listens on all IPv6 and IPv4 addresses.
 
-    Uses one thread per connection, like the base class, but limits their number and duration. With
-    `makes_room`, the oldest connection is closed for a further one; else that one is closed.
+    It uses one thread per connection, like the base class, but limits their number and duration. If
+    there are too many, it closes the oldest connection, or without `makes_room` the new one.
     """
 
     daemon_threads = True
@@ -61,7 +61,7 @@ class HttpServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _make_room(self) -> bool:
-        """Close the oldest connection if that is allowed; return whether there is room now."""
+        """Close the oldest connection if `makes_room`; return whether there is room now."""
         if not self.makes_room:
             return False
         for oldest in list(self._open)[:1]:
@@ -81,7 +81,7 @@ class HttpServer(ThreadingHTTPServer):
 
     @contextmanager
     def limit_time(self, connection: socket.socket) -> Iterator[None]:
-        """Start the connection's time limit unless it is already running."""
+        """Limit the time of a connection while the block runs; a limit that runs already stays."""
         self._open.setdefault(connection, time.monotonic() + self.seconds)
         try:
             yield
@@ -89,23 +89,23 @@ class HttpServer(ThreadingHTTPServer):
             self._open.pop(connection, None)
 
     def service_actions(self) -> None:
-        """End expired connections. The accepting thread calls this periodically."""
+        """Cut the connections whose time is over. The accepting thread calls this periodically."""
         now = time.monotonic()
         for connection, ends in list(self._open.items()):
             if now > ends:
                 _cut_connection(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a failed request. OSError means the client left or stayed silent; others are bugs."""
+        """Log a failed request. An OSError means a client that left or was cut; others are bugs."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
         log.detail("a request was not finished", client=str(client_address[0]))
 
 
 def _cut_connection(connection: socket.socket) -> None:
-    """Wake the thread that waits on a connection.
+    """Shut a connection down, which wakes the thread that waits on it.
 
-    SSLSocket.shutdown must not be called from other threads.
+    This is not SSLSocket.shutdown, which only the thread of the connection may call.
     """
     try:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)

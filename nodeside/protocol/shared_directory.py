@@ -8,7 +8,7 @@ every directory is 0700.
 
     <shared>/                    driver   0755; only the driver may create or remove entries here
       toolkit.pyz                driver   the sidecar's program, there before the first request
-      python/                    driver   the Python that runs it, not from the toolkit image
+      python/                    driver   the Python that runs it: a toolkit image may have none
       driver.lock                driver   0600, locked (flock) while a build is requested
       order.json                 driver   BuildOrder of a build Job (build_job.py)
       source/<digest>/           driver   a read-only copy of a source tree
@@ -31,8 +31,8 @@ driver finds the running attempt and waits for it. A failed attempt is retried w
 
 A crash leaves at most a `.tmp-*` file, which both sides ignore. A record with another boot id is
 from an earlier boot of the node and is ignored too. A result is valid only together with the
-request it answers. The sidecar removes its own files in `out/` and `results/` once the request is
-gone, and whatever else is there; the driver removes requests and sources.
+request that it answers. The driver removes requests and sources. Once a request is gone, the
+sidecar removes its files in `out/` and `results/`, and anything that does not belong there.
 
 Vendor build code runs as the sidecar's user, so it may forge anything in `out/` and `results/`. The
 driver opens these files without following links, with size limits, and uses its own copies.
@@ -68,14 +68,14 @@ def request_id(key: str, attempt: int) -> str:
 class SharedDir:
     """The paths and records of the protocol, without policy.
 
-    If it is `private`, the sidecar runs as the driver's own user and nobody else may enter it.
+    If `private`, the sidecar runs as the driver's user, and no other user may enter the directory.
     """
 
     root: Path
     private: bool = False
 
     def create(self) -> None:
-        """Create the directory tree, on the driver's side. Does no harm if it exists."""
+        """Create the directories, on the driver's side. Existing ones get their modes again."""
         ours, sidecars = (0o700, 0o700) if self.private else (0o755, 0o1777)
         for path, mode in (
             (self.root, ours),
@@ -149,7 +149,7 @@ class SharedDir:
         publish(self.result_path(result.request), encode(result))
 
     def publish_sidecar(self, sidecar: SidecarRecord) -> None:
-        """Replace the sidecar's record; a full disk leaves no record instead of an outdated one."""
+        """Replace the sidecar's record. A full disk leaves no record rather than the old one."""
         with disk_errors(self.results):
             (self.results / "sidecar.json").unlink(missing_ok=True)
         publish(self.results / "sidecar.json", encode(sidecar))
@@ -158,7 +158,7 @@ class SharedDir:
         publish(self.results / "kernels.json", encode(kernels))
 
     def kernels(self, boot_id: str) -> ToolkitKernels | None:
-        """Return the kernels of the toolkit, or None if it has not published them in this boot."""
+        """Return the kernels of the toolkit; None if they were not published in this boot."""
         record = read_untrusted(self.results / "kernels.json")
         if record is None or record.get("boot_id") != boot_id:
             return None
@@ -178,14 +178,14 @@ class SharedDir:
         return None if record is None else decode(BuildRequest, record, where=f"request {id}")
 
     def result(self, id: str, boot_id: str) -> BuildResult | None:
-        """Return the result of a request of this boot, or None."""
+        """Return the result of a request; None if there is none of this boot."""
         record = read_untrusted(self.result_path(id))
         if record is None or record.get("boot_id") != boot_id or record.get("request") != id:
             return None
         return decode(BuildResult, record, where=f"result {id}")
 
     def sidecar(self, boot_id: str) -> SidecarRecord | None:
-        """Return the record of the latest sidecar in this boot, or None."""
+        """Return the record of the latest sidecar; None if there is none of this boot."""
         record = read_untrusted(self.results / "sidecar.json")
         if record is None or record.get("boot_id") != boot_id:
             return None
@@ -214,7 +214,7 @@ class SharedDir:
             yield True
 
     def sidecar_lives(self) -> bool:
-        """Return whether a sidecar holds its lock now, without blocking or taking the lock.
+        """Return whether a sidecar holds its lock now. Neither waits for the lock nor takes it.
 
         Raises UntrustedFile if the lock path is not a regular file.
         """
@@ -226,8 +226,8 @@ class SharedDir:
         return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
 
 
-# struct flock of fcntl(2), padded to its size. An open file description lock is released with the
-# last descriptor, can be tested without taking it, and exists since Linux 3.15.
+# struct flock of fcntl(2), padded to its size. An open file description lock (since Linux 3.15) is
+# released with the last descriptor, and can be tested without being taken.
 _FLOCK = "hhqqi0q"
 
 

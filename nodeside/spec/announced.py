@@ -1,7 +1,7 @@
-"""Check whether an API server would accept what a node announces.
+"""Checks whether an API server would accept what a node announces.
 
-`nodeside try` uses it, since it has no API server. Pure checks of labels and of the NodeDriver
-object, by the same shapes that make its schema.
+`nodeside try` uses these checks, since it has no API server. They are pure: the rules for labels,
+and for the NodeDriver object the shapes from which its schema is made.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
 """
 
@@ -18,7 +18,7 @@ from nodeside.spec.schema import shape_of
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_NAME_LIMIT = 253  # characters, of an object's name and of a label's prefix
+_NAME_LIMIT = 253  # characters of an object's name
 
 
 def check_labels(labels: Mapping[str, str]) -> list[str]:
@@ -50,8 +50,8 @@ def _check_name(metadata: object) -> list[Mistake]:
     good = isinstance(name, str) and len(name) <= _NAME_LIMIT and _SUBDOMAIN.fullmatch(name)
     if good and "." in str(name):
         return []
-    words = f"expected <driver>.<node>, a DNS name of at most {_NAME_LIMIT} characters"
-    return [Mistake(("metadata", "name"), f"{words}, got {in_brief(name)}")]
+    expected = f"expected <driver>.<node>, a DNS name of at most {_NAME_LIMIT} characters"
+    return [Mistake(("metadata", "name"), f"{expected}, got {in_brief(name)}")]
 
 
 def _label_key(key: str) -> str:

@@ -1,7 +1,7 @@
 """The regular expressions of the model, each with a description for people.
 
-Python, Go and editors must agree on them: plain classes and repeats, no look-around, and no `\\s`,
-which is any space of Unicode in Python and of ASCII in Go.
+Python, Go and editors must read them alike. So they have plain classes and repeats, no look-around,
+and no `\\s`, which matches any Unicode space in Python but only ASCII spaces in Go.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ SHA256 = Pattern(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits
 PULL_SPEC = Pattern(
     PLAIN.pull_spec, "a pull spec such as registry.example.com/team/image:tag", IMAGE_REMEDIES
 )
-PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")  # what each kernel has of its own
+PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")  # that differ from kernel to kernel
 TOOLKIT_TEMPLATE = Pattern(
     Grammar(PLACEHOLDERS).pull_spec,
     "a pull spec such as registry.example.com/toolkit:{kernel}, where {kernel}, {osVersion} and "

@@ -1,7 +1,7 @@
-"""Read plain values into the model, strictly: one pass finds every mistake.
+"""Reads plain values into the model, strictly: one pass finds every mistake.
 
-`newer` selects what happens to a field that this version does not know. A person's file is refused.
-A document from a newer controller is read without the field, and the log says so.
+`newer` selects what happens to a field that this version does not know: a person's file is refused;
+a document from a newer controller is read without the field, and the log says so.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from nodeside.spec.schema import (
 )
 
 Newer = Literal["refuse", "ignore"]
-_CONDITIONS = (Kernels,)  # without a field that it does not know, a node would take it for more
+_CONDITIONS = (Kernels,)  # refused in any case: with a field left out, they would match more nodes
 
 
 class Wrong:
-    """The value of a field that could not be read; its mistake is in the list."""
+    """Stands for the value of a field that could not be read. The mistake is in the list."""
 
 
 WRONG = Wrong()
@@ -46,7 +46,7 @@ class Reader:
         self.mistakes = list(document.mistakes)
 
     def read(self, shape: Shape, value: object, path: Path) -> Any:
-        """Return the value of a shape, or WRONG."""
+        """Return the value read by its shape; WRONG if that has a mistake."""
         return _READERS[type(shape)](self, shape, value, path)
 
     def add_mistake(self, path: Path, message: str, hint: str = "") -> Wrong:
@@ -83,7 +83,7 @@ class Reader:
     def add_unknown_key(
         self, known: Sequence[str], key: object, path: Path, *, is_condition: bool = False
     ) -> None:
-        """Report or log a field that the schema does not have."""
+        """Add a mistake for a field that the schema does not have, or log it: see `newer`."""
         place = (*path, key if isinstance(key, str) else in_brief(key))
         if self.newer == "ignore" and not is_condition:
             warning("unknown field ignored: newer than this nodeside", field=in_words(place))
@@ -91,7 +91,7 @@ class Reader:
             self.add_mistake(place, "unknown field", _did_you_mean(known, str(place[-1])))
 
     def _check_rules(self, shape: Section, values: Mapping[str, Any], path: Path) -> None:
-        """Check the rules whose fields could all be read."""
+        """Check the section's rules, except those with a field that could not be read."""
         rules = rules_of(shape.kind)
         if not rules:
             return
@@ -150,7 +150,7 @@ class Reader:
         return value
 
     def _quote_hint(self, value: object, path: Path) -> str:
-        """Return a hint to quote a value: YAML does not read 3, 11e8, on and y as text."""
+        """Return a hint to quote a value: YAML does not read 3, 11e8, on or y as text."""
         if isinstance(value, bool | int | float):
             return f'write "{self.document.excerpt(path, value)}"'
         return ""
@@ -198,9 +198,9 @@ def shape_name(shape: Section, name: str) -> str:
 
 
 def _missing_message(field: Field) -> str:
-    """Return the message for a missing field, with the first sentence of its description."""
-    words = field.item.description.split(". ")[0].rstrip(".")
-    about = words if words[:2].isupper() else words[:1].lower() + words[1:]
+    """Return the message for a missing field: the first sentence of its description."""
+    sentence = field.item.description.split(". ")[0].rstrip(".")
+    about = sentence if sentence[:2].isupper() else sentence[:1].lower() + sentence[1:]
     return f"is missing: {about}" if about else "is missing"
 
 

@@ -1,8 +1,8 @@
 """Access to sysfs attributes and links: read, write, and expand `*`, all within sysfs.
 
-Attributes are served by the driver's own code, which may hang in a way that no signal ends. So
-`ask` and `write` have a deadline. Writing has its own function type, so that a test can stand in
-for the kernel's reaction.
+A driver's own code serves its attributes, and may hang in a way that no signal ends. So `ask` and
+`write` have a deadline. `Write` is the type of a function that writes, so that a test can imitate
+the kernel's reaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nodeside.system.host import Host
 
 _WRITE_SECONDS = 120.0
 _ASK_SECONDS = 10.0
-_PATHS_LIMIT = 4096  # of one pattern; links lead everywhere, so each further star multiplies them
+_PATHS_LIMIT = 4096  # per pattern: links lead everywhere, so each star multiplies the paths
 _ASK_LIMIT = 1 << 16  # characters; non-binary attributes have at most 4 KiB
 
 Write = Callable[[Path, str], None]
@@ -30,7 +30,7 @@ Write = Callable[[Path, str], None]
 def read(path: Path) -> str | None:
     """Return the stripped content of a file; None if it cannot be read.
 
-    For files served by the kernel itself; for drivers' attributes use `ask`.
+    It is for files that the kernel itself serves. For drivers' attributes, use `ask`.
     """
     try:
         return path.read_text(errors="replace").strip()
@@ -41,8 +41,8 @@ def read(path: Path) -> str | None:
 def ask(*paths: Path, timeout: float = 0.0, limit: int = _ASK_LIMIT) -> tuple[str | None, ...]:
     """Read attributes that a driver serves, all in one child. Raises SystemRefused.
 
-    Of each, `limit` characters are read, within `timeout` seconds (default: 10). If the child of an
-    earlier read of the same attributes still hangs, they are not read again.
+    At most `limit` characters of each are read, and all within `timeout` seconds (default: 10). If
+    the child of an earlier read of the same attributes still hangs, they are not read again.
     """
     if not paths:
         return ()
@@ -63,7 +63,7 @@ def _read_all(paths: tuple[Path, ...], limit: int) -> bytes:
 
 
 def _read_some(path: Path, limit: int) -> str | None:
-    """As `read`, but no more than that: a driver may serve a text without end."""
+    """Read a file like `read`, but at most `limit` characters: a driver may serve endless text."""
     try:
         with path.open(errors="replace") as file:
             return file.read(limit).strip()
@@ -74,8 +74,8 @@ def _read_some(path: Path, limit: int) -> str | None:
 def write(path: Path, value: str) -> None:
     """Write an attribute in one write(2), as sysfs requires. Raises SystemRefused.
 
-    No file is created: in a read-only or incomplete mount, that would hide the mistake. The write
-    may run a driver's code for a long time (an unbind), so it has a deadline.
+    A missing file is not created: with a wrong mount, that would hide the mistake. The write may
+    run a driver's code for a long time (an unbind), so it has a deadline.
     """
     try:
         run_in_child(lambda: _write_once(path, value.encode()), _WRITE_SECONDS)
@@ -118,9 +118,9 @@ def names(directory: Path) -> tuple[str, ...]:
 def expand(host: Host, pattern: str) -> tuple[Path, ...]:
     """Return the existing paths that match a pattern of driver.yaml; `*` matches in one component.
 
-    The pattern is relative to /sys, or begins with /sys/. Only its text is checked, since sysfs is
-    full of links from one place to another. Raises SpecError for `..`, and for a pattern that
-    matches more than 4,096 paths.
+    The pattern is relative to /sys, or begins with /sys/. Only its text is checked: links, of which
+    sysfs is full, are followed. Raises SpecError for `..`, and for a pattern that matches more than
+    4,096 paths.
     """
     text = pattern.removeprefix("/sys/")
     parts = [part for part in text.split("/") if part not in ("", ".")]

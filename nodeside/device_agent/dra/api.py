@@ -12,9 +12,9 @@ from nodeside.kube.nodes import read_node
 
 _SLICES, _CLAIMS = "resourceslices", "resourceclaims"
 _PATH = f"/apis/{API}/{_SLICES}"
-_PAGE = 8  # slices of a page of a list: at most some hundred kB each
-_LARGEST = 8 << 20  # bytes of an answer
-_PAGES = 64
+_PAGE = 8  # slices per page of a list; each has at most some hundred kB
+_LARGEST = 8 << 20  # bytes of a response
+_PAGES = 64  # that are read of one list
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -40,7 +40,7 @@ CALLER: Final = Caller(
 
 
 class DraClient:
-    """The API server. Every method raises KubernetesError only; for one thread at a time."""
+    """A client of the API server, for one thread. Every method raises KubernetesError only."""
 
     def __init__(self, access: PodAccess) -> None:
         self._client = Client(access, CALLER, answer=_LARGEST)
@@ -54,11 +54,11 @@ class DraClient:
         return self._client.send(ApiCall("get", _CLAIMS, f"{namespace}/{name}", "GET", path))
 
     def slices(self, driver: str, node: str) -> list[Document]:
-        """Return the slices of a driver and a node."""
+        """Return the ResourceSlices of a driver on a node."""
         return list(self._list_slices(driver, node, {"limit": str(_PAGE)}))
 
     def versions(self, driver: str, node: str) -> Mapping[str, str]:
-        """Return the resourceVersions of the slices by their names, as some cache has them."""
+        """Return the resourceVersion of each slice by name, from the API server's cache."""
         found = self._list_slices(driver, node, {"resourceVersion": "0"}, _METADATA_ONLY)
         return {_object_name(each): resource_version(each) for each in found}
 
@@ -71,13 +71,13 @@ class DraClient:
             answer = self._client.send(ApiCall("list", _SLICES, driver, "GET", path, accept=accept))
             items = answer.get("items") or ()
             yield from (each for each in items if isinstance(each, Mapping) and _object_name(each))
-            following = str(mapping_at(answer, "metadata").get("continue", ""))
-            if not following:
+            next_page = str(mapping_at(answer, "metadata").get("continue", ""))
+            if not next_page:
                 return
-            query["continue"] = following
+            query["continue"] = next_page
 
     def write(self, write: Write) -> Document:
-        """Carry out a write; return the slice as it is now, or the answer to a deletion."""
+        """Send a write; return the slice as it is stored now, or the answer to a DELETE."""
         path = _PATH if write.verb == "create" else f"{_PATH}/{quote(write.name, safe='')}"
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}[write.verb]
         body = None if write.verb == "delete" else write.document

@@ -44,7 +44,7 @@ class StatusClient:
 
     def __init__(self, access: PodAccess, **timeouts: float) -> None:
         self._client = Client(access, CALLER, **timeouts)
-        self._status_apart = False  # learned from responses
+        self._status_apart = False  # whether status is a subresource; learned from responses
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
         return _object_uid(self._client.send(label_node(node, labels)))
@@ -54,11 +54,11 @@ class StatusClient:
         return _object_uid(self._client.send(read_node(name)))
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
-        """Apply a NodeDriver in one request; two if it is new and has a status subresource.
+        """Apply a NodeDriver in one request; in two if it is new and has a status subresource.
 
-        With a status subresource in the CRD, the API server drops `status` from a write to the
-        object itself. Without it, `status` is an ordinary field. The response shows which case it
-        is. (The other order, status first, costs a 404 on every node of a first rollout.)
+        If the CRD has a status subresource, the API server drops `status` from a write to the
+        object itself; otherwise `status` is an ordinary field. The response shows which. (To apply
+        the status first would cost a 404 on every node of a first rollout.)
         """
         if self._status_apart and self._apply_status(document):
             return
@@ -83,7 +83,7 @@ class StatusClient:
         try:
             self._client.send(event_call(event))
         except KubernetesError as error:
-            if error.status != 409:  # 409: exists; our first response was lost
+            if error.status != 409:  # 409: it exists; the first response was lost
                 raise
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class StatusClient:
 
 
 class RecordingClient:
-    """Replacement for a StatusClient: it records the calls, newest last."""
+    """A stand-in for StatusClient that records the calls, newest last."""
 
     def __init__(self) -> None:
         self.would_write: list[ApiCall] = []
@@ -117,13 +117,13 @@ class RecordingClient:
 
 
 def connect(environ: Mapping[str, str]) -> StatusClient | RecordingClient:
-    """Return the cluster of this pod; outside of a pod, a RecordingClient that keeps the calls."""
+    """Return a client for the cluster of this pod; outside of a pod, a RecordingClient."""
     access = PodAccess.from_environment(environ)
     return RecordingClient() if access is None else StatusClient(access)
 
 
 def _explain_node_driver_status(call: ApiCall, status: int) -> tuple[str, str] | None:
-    """Return the beginning of the message, and the hint, for what only a NodeDriver meets."""
+    """Return the beginning of a message, and a hint, for errors that only NodeDrivers have."""
     if not call.resource.startswith("nodedrivers"):
         return None
     match status:
@@ -142,7 +142,7 @@ def _object_uid(document: Mapping[str, Any]) -> str:
     return str(document.get("metadata", {}).get("uid", ""))
 
 
-# A server-side apply is a patch, and also needs `create` if it creates the object.
+# A server-side apply needs the verb patch, and also create if it creates the object.
 CALLER = Caller(
     "driver",
     {

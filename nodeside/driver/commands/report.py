@@ -15,13 +15,13 @@ from nodeside.text.table import table
 
 
 def as_outcome(report: Report, announced: Mapping[str, Any] | None = None) -> CommandOutput:
-    """Return the report as a document, including what was announced (None: nothing)."""
+    """Return the report as a document and a table. `announced` is None if nothing was announced."""
     document = as_document(report) | {"announced": announced}
     return CommandOutput(document, text=as_table(report, announced), exit_code=report.exit_code)
 
 
 def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
-    """Return the run as text: the outcome, each rung, each check, the duration of each stage."""
+    """Return the report as text: outcome, rungs, checks, services, and the time of each stage."""
     labels = announced["labels"] if announced else {}
     head = [*_head_rows(report), *(("label", f"{key}={value}") for key, value in labels.items())]
     parts = [table(head)]
@@ -43,9 +43,9 @@ def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
 
 
 def announcement_document(journal: Journal) -> dict[str, Any] | None:
-    """Return the last documents for the cluster, and the node's ready file and marker.
+    """Return what was last sent to the cluster, and the node's ready file and marker.
 
-    None if nothing was announced.
+    Returns None if nothing was announced.
     """
     status = journal.told
     if status is None:
@@ -81,5 +81,5 @@ def _check_row(check: Mapping[str, object]) -> tuple[str, str, str]:
     found = str(check.get("found", ""))
     expected = str(check.get("expected", ""))
     good = bool(check.get("ok"))
-    words = found if good else f"{found or 'nothing'}; expected {expected}"
-    return str(check.get("name", "")), "ok" if good else "FAILED", words
+    finding = found if good else f"{found or 'nothing'}; expected {expected}"
+    return str(check.get("name", "")), "ok" if good else "FAILED", finding

@@ -1,7 +1,7 @@
-"""The driver container's main process: connect the run to the log, the node and the cluster.
+"""The driver container's main process: connects a run to the log, the node and the cluster.
 
-In a pod the status is sent to the API server. Elsewhere nothing is sent; the JSON output
-(`announced`) shows what would be.
+In a pod, the status is sent to the API server. Elsewhere nothing is sent, and `announced` in the
+JSON output shows what would have been.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def run_once_with_services(
 ) -> None:
     """Bring the driver up and start its services; keep them running until a stop signal.
 
-    Like a pod, this process is the only one of its driver on the node. `show` gets the result; if
-    it raises SystemExit for a driver that is not ready, the services are stopped at once. Raises
-    ServiceFailed if a service ends.
+    A lock keeps other pods and processes of the driver off the node, as in a pod. `show` gets the
+    result; if it raises SystemExit because the driver is not ready, the services are stopped at
+    once. Raises ServiceFailed if a service ends.
     """
     services = Services()
     with (

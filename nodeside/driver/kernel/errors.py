@@ -28,7 +28,7 @@ _NAMES = 6  # symbols shown in a message
 
 
 class LoadFailed(NodesideError):
-    """A module that the kernel refused. `reason` is one word."""
+    """A module that the kernel refused to load. `reason` is one CamelCase word."""
 
     exit_code = ExitCode.LOAD_FAILED
     reason = "LoadFailed"
@@ -52,7 +52,7 @@ class LoadFailed(NodesideError):
 
 
 class CannotUnload(NodesideError):
-    """A failed unload. `removed` lists the modules that the same operation unloaded before it."""
+    """A failed unload. `removed` lists the modules that were unloaded before the failure."""
 
     removed: tuple[str, ...] = ()
 
@@ -60,7 +60,7 @@ class CannotUnload(NodesideError):
 class InUse(CannotUnload):
     """A module that cannot be unloaded because something holds it.
 
-    Retryable, and reported as reboot-required until a retry succeeds: see `Journal.failed`.
+    It is retryable. Until a retry succeeds, the state is reboot-required: see `Journal.failed`.
     """
 
     exit_code = ExitCode.IN_USE
@@ -83,7 +83,7 @@ class UnloadFailed(CannotUnload):
 
 @frozen
 class KernelExplanation:
-    """The cause of a refusal: a CamelCase word, a clause that follows the errno, a hint."""
+    """Why the kernel refused: a CamelCase word, a clause to follow the errno, and a hint."""
 
     reason: str
     meaning: str
@@ -92,11 +92,12 @@ class KernelExplanation:
 
 @frozen
 class Circumstances:
-    """The state of the node, for cases where errno and kernel log are ambiguous.
+    """The state of the node, for cases in which errno and kernel log are ambiguous.
 
-    `lockdown` is none, integrity or confidentiality. `loaded`: a module of that name is in the
-    kernel. `blacklisted`: the kernel's command line forbids it. `log_readable`: the kernel log
-    could be read, so a missing line was never logged.
+    `may_load`: this process has CAP_SYS_MODULE. `lockdown` is none, integrity or confidentiality.
+    `loaded`: a module of that name is in the kernel. `blacklisted`: the kernel's command line
+    forbids the module. `log_readable`: the kernel log was read, so a line that is missing from it
+    was never logged.
     """
 
     may_load: bool = True
@@ -109,10 +110,10 @@ class Circumstances:
 
 @frozen
 class _Rule:
-    """A row of the table. It matches if the errno is listed and the log contains the pattern.
+    """A row of the table. It matches if the errno is listed and a log line has the pattern.
 
-    Empty `errnos` match any errno; an empty `pattern` matches any log. `meaning` and `hint` may use
-    the groups of the pattern. If a group matched several names, up to `_NAMES` of them are shown.
+    Empty `errnos` stand for any errno, an empty `pattern` for any log. `meaning` and `hint` may use
+    the groups of the pattern. Of the names that a group matched, up to `_NAMES` are shown.
     """
 
     errnos: tuple[int, ...]
@@ -265,7 +266,7 @@ _LOADED_HINT = "see what is loaded: nodeside driver status"
 def explain_refusal(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
 ) -> KernelExplanation:
-    """Turn the errno of a refused load and the kernel's lines into reason, meaning and hint."""
+    """Explain a refused load by its errno, the kernel's log lines and the node's state."""
     special = _by_circumstances(module, error, lines, circumstances)
     if special is not None:
         return special
@@ -287,7 +288,7 @@ def errno_name(error: int) -> str:
 
 
 def _relevant_lines(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines worth showing: a splat from its first line on, otherwise the last lines."""
+    """Return the lines to show: from the first line of a splat on, or else the last lines."""
     heads = find_splats(lines)
     for number, line in enumerate(lines):
         if heads and line.endswith(heads[0]):
@@ -296,7 +297,7 @@ def _relevant_lines(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _match_rule(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | None:
-    """Return the names that the rule matched, or None if the rule does not match."""
+    """Return the matched groups of the rule by name; None if the rule does not match."""
     if rule.errnos and error not in rule.errnos:
         return None
     if not rule.pattern:
@@ -316,7 +317,7 @@ def _match_rule(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str]
 def _by_circumstances(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
 ) -> KernelExplanation | None:
-    """Explain errnos whose meaning depends on the node's state, not on the log; None for others."""
+    """Explain an errno that depends on the node's state, not on the log; None for any other."""
     if error == errno.EPERM and not any("Lockdown:" in line for line in lines):
         return _not_permitted(circumstances)
     if error == errno.ENOENT and not circumstances.log_readable:

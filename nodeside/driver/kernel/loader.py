@@ -1,8 +1,8 @@
-"""Loads modules into the running kernel and unloads them, one at a time; never by force.
+"""Loads and unloads modules of the running kernel, one at a time and never by force.
 
-`Loader` is the only caller of the module system calls. A refusal by the kernel raises an exception
-with an explanation of the errno and the kernel's own log lines. Order, policy and rollback are
-elsewhere: `sequence.py`, `unload.py`, `conflicts.py`.
+Only `Loader` calls the module system calls. If the kernel refuses, it raises an exception that
+explains the errno and has the kernel's own log lines. Order, policy and rollback are elsewhere:
+`sequence.py`, `unload.py`, `conflicts.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from nodeside.system.scratch import scratch_directory
 from nodeside.values import frozen
 
 _PAUSE = 0.05  # seconds between attempts
-_INIT_REFUSALS = 2  # attempts after which EBUSY without a module of that name comes from init()
+_INIT_REFUSALS = 2  # after so many attempts, EBUSY with no module of that name is init()'s
 
 
 @frozen
@@ -67,7 +67,7 @@ class Deadlines:
 
 @frozen
 class Loader:
-    """A loader for the kernel of `host`, which must be the running kernel."""
+    """A loader and unloader. The kernel of `host` must be the running one."""
 
     host: Host
     syscalls: Syscalls = field(default_factory=KernelSyscalls)
@@ -100,8 +100,8 @@ class Loader:
     def load_in_tree(self, name: str) -> tuple[str, ...]:
         """Load an in-tree module and its dependencies, unless it is loaded.
 
-        A loaded one may be another driver's. Returns the names of newly loaded modules, in load
-        order. Raises NotInTree, LoadFailed.
+        A loaded module is left as it is, since it may be another driver's. Returns the names of the
+        newly loaded modules, in load order. Raises NotInTree, LoadFailed.
         """
         loaded = self.modules.rows()
         if kernel_name(name) in loaded:
@@ -127,7 +127,7 @@ class Loader:
                     raise
 
     def _said_at_boot(self, name: str, path: Path) -> Mapping[str, str]:
-        """Return the parameters of the kernel's command line for a module of the tree."""
+        """Return the parameters that the kernel's command line has for an in-tree module."""
         line = read_command_line(self.host)
         if name in line.said:
             line = line.for_modules([parse_module(path)])
@@ -159,7 +159,7 @@ class Loader:
             self.clock.sleep(_PAUSE)
 
     def _await_settled(self, module: str, until: float) -> None:
-        """Wait while a module of that name comes or goes. The kernel would wait without limit."""
+        """Wait while a module of that name is coming or going. The kernel would wait for ever."""
         while (state := self.modules.rows().get(module)) and state.initstate != "live":
             if self.clock.now() >= until:
                 explanation = KernelExplanation(
@@ -176,16 +176,17 @@ class Loader:
         try:
             self.syscalls.finit_module(fd, line, self.deadlines.init)
         except OSError as exc:
-            # SELinux checks the file's label in finit_module, and no label in init_module.
+            # SELinux checks the label of the file in finit_module; init_module has no file.
             if exc.errno != errno.EACCES:
                 raise
             log.detail("finit_module denied, trying init_module", module=module)
             self.syscalls.init_module(_read_content(fd), line, self.deadlines.init)
 
     def _worth_retrying(self, module: str, exc: OSError, tries: int) -> bool:
-        """Return whether to retry.
+        """Return whether to try again.
 
-        EBUSY means that a module of that name is coming or going, or it comes from init().
+        The kernel returns EBUSY while a module of that name is coming or going, and passes on an
+        EBUSY of init().
         """
         if exc.errno not in (errno.EBUSY, errno.EAGAIN):
             return False
@@ -224,7 +225,7 @@ class Loader:
     def remove(self, name: str, *, devices: frozenset[str] = frozenset()) -> bool:
         """Unload a module. Returns False if it was not loaded.
 
-        `devices` are device numbers known to belong to the module: see `who_holds`. Raises InUse,
+        `devices` are the device numbers that belong to the module: see `who_holds`. Raises InUse,
         RebootRequired, UnloadFailed.
         """
         module = kernel_name(name)
@@ -264,7 +265,7 @@ class Loader:
     def _unload_error(
         self, module: str, exc: OSError, devices: frozenset[str]
     ) -> InUse | RebootRequired | UnloadFailed:
-        """Return the error for a refusal: EAGAIN is a reference, EBUSY an unremovable module."""
+        """Return the error for a refusal. EAGAIN: the module is held; EBUSY: it is stuck."""
         if exc.errno == errno.EAGAIN:
             return in_use_error(who_holds(module, self.host, devices))
         if exc.errno == errno.EBUSY:
@@ -298,7 +299,7 @@ def in_use_error(holding: Holding) -> InUse:
 
 
 def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
-    """Return the exception for a module that will not go away by waiting."""
+    """Return the exception for a module that stays, however long one waits."""
     if state is not None and state.permanent:
         why = "it is permanent, that is, it has no exit function"
     elif state is not None and state.initstate == "going":
@@ -315,10 +316,10 @@ def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
 def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
     """Format parameters for the kernel's parse_args() (kernel/params.c, lib/cmdline.c).
 
-    A value with white space or bytes above ASCII is put in double quotes: the kernel counts 0xa0 as
-    white space. A quote cannot be escaped, so it raises LoadFailed.
+    A value with white space or bytes above ASCII is put in double quotes, since the kernel counts
+    0xa0 as white space. Raises LoadFailed for a value with a quote, which cannot be escaped.
     """
-    words = []
+    assignments = []
     for name, value in parameters.items():
         if problem := unpassable(name, value):
             raise LoadFailed(
@@ -329,8 +330,8 @@ def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
                 ),
             )
         plain = value.isascii() and not any(c.isspace() for c in value)
-        words.append(f"{name}={value}" if plain else f'{name}="{value}"')
-    return " ".join(words)
+        assignments.append(f"{name}={value}" if plain else f'{name}="{value}"')
+    return " ".join(assignments)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Unloads a set of modules, leaf first; reports known obstacles before touching any module.
 
-`plan_unload` decides purely from the modules in the kernel; `unload_modules` carries out the plan.
-`plan.py` decides whether modules may be replaced at all.
+Leaf first: a module goes after the modules that use it.
+
+`plan_unload` is pure: it decides from the modules in the kernel. `unload_modules` carries out a
+plan. `plan.py` decides whether modules may be replaced at all.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class Obstacle(Enum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a short wait may help: udev opens new devices, a module finishes going."""
+        """Whether a short wait may help: udev closes a new device, or a module finishes going."""
         match self:
             case Obstacle.HELD | Obstacle.COMING_OR_GOING:
                 return True
@@ -51,9 +53,9 @@ class Blocked:
 
 @frozen
 class Leaving:
-    """The modules `names` that have to go.
+    """The modules to unload, by name, and their devices.
 
-    `devices` are device numbers recorded at load time (`devices.device_numbers`).
+    `devices` are the device numbers recorded at load time (`devices.device_numbers`).
     """
 
     names: tuple[str, ...]
@@ -63,21 +65,21 @@ class Leaving:
 def modules_to_unload(
     wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str]
 ) -> Leaving:
-    """Return the modules to unload: the wanted ones and the loaded ones, last loaded first."""
+    """Return the modules to unload: the wanted and the loaded ones, the last loaded first."""
     names = dict.fromkeys((*reversed(wanted), *reversed(tuple(loaded))))
     return Leaving(tuple(names), frozenset(record.devices if record else ()))
 
 
 @frozen
 class UnloadPlan:
-    """An unload plan. `order` is leaf first. Unless `blocked` is empty, nothing may be removed."""
+    """An unload plan. `order` is leaf first. If anything is `blocked`, nothing may be removed."""
 
     order: tuple[str, ...]
     blocked: tuple[Blocked, ...] = ()
 
 
 def plan_unload(what: Leaving, states: Mapping[str, LoadedState]) -> UnloadPlan:
-    """Return which modules to remove, and in which order. Names not in the kernel are ignored."""
+    """Return which modules to remove, in order. Names that are not in the kernel are ignored."""
     may_go = {kernel_name(name) for name in what.names}
     order: dict[str, None] = {}
     for name in what.names:
@@ -91,9 +93,9 @@ def unload_modules(
 ) -> tuple[str, ...]:
     """Unload modules. Returns the removed names in order.
 
-    Calls `begin` once no obstacle is known, before anything is touched. Raises InUse with the
-    holders named, RebootRequired or UnloadFailed. The exception's `removed` lists the modules
-    already unloaded; it is empty if an obstacle was known beforehand.
+    Calls `begin` before it touches a module, if no obstacle is known. Raises InUse, which names the
+    holders, RebootRequired or UnloadFailed. The exception's `removed` lists the modules already
+    unloaded: none if an obstacle was known beforehand.
     """
     plan = settled_plan(what, loader)
     for item in plan.blocked:
@@ -105,7 +107,7 @@ def unload_modules(
 def remove_all(
     order: Iterable[str], loader: Loader, devices: frozenset[str] = frozenset()
 ) -> tuple[str, ...]:
-    """Remove modules in this order. On failure the exception lists those already removed."""
+    """Remove modules in this order. If one fails, the exception lists those already removed."""
     removed: list[str] = []
     for name in order:
         try:
@@ -130,7 +132,7 @@ def obstacle_error(
 
 
 def settled_plan(what: Leaving, loader: Loader) -> UnloadPlan:
-    """Return the plan, after a short wait if all obstacles may pass."""
+    """Return the plan; wait for a short time first if all obstacles may pass."""
     until = loader.clock.now() + loader.deadlines.idle
     while True:
         plan = plan_unload(what, loader.modules.rows())

@@ -1,8 +1,8 @@
-"""Looks at one rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
+"""Tries one rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
 
-`plan.climb` decides which rung to look at; `look` does it and describes the result. Each successful
-look leaves a verified bundle in the node's cache. The steps after a build are in `assemble.py`, the
-comparison with another kernel's bundle is in `compatible.py`.
+`plan.climb` decides which rung to try; `look` tries it and describes the result. If a rung serves,
+a verified bundle is then in the node's cache. The steps after a build are in `assemble.py`, the
+comparison with another kernel's bundle in `compatible.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
-    """Look at one rung. Raises the errors of a build; other rungs only report why they failed."""
+    """Try one rung. The build raises its errors; the other rungs only report why they failed."""
     match rung:
         case Rung.CACHED:
             return look_in_cache(task)
@@ -56,12 +56,12 @@ def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
 
 
 def look_in_cache(task: Task) -> plan.RungFinding:
-    """Look up the wanted bundle in the node's cache. A damaged one is set aside."""
+    """Look up the wanted bundle in the node's cache, which sets a damaged one aside."""
     return _cached_finding(task, task.cache.lookup(task.tag, task.key, task.name))
 
 
 def peek_in_cache(task: Task) -> plan.RungFinding:
-    """Look up the wanted bundle read-only: as `look_in_cache`, but a damaged bundle stays."""
+    """Look up the wanted bundle like `look_in_cache`, but leave a damaged one where it is."""
     try:
         bundle = task.cache.peek(task.tag, task.key, task.name)
     except BundleError as problem:
@@ -110,7 +110,7 @@ def _check_readable(bundle: Bundle) -> None:
 
 
 def ask_sources(task: Task) -> ManifestOutcome:
-    """Return the manifest of the wanted bundle from the prebuilt sources, and each one's result."""
+    """Ask the prebuilt sources for the wanted bundle's manifest; return it with their results."""
     from nodeside.driver.store import sources
 
     wanted = _wanted_bundle(task)
@@ -139,11 +139,11 @@ def _wanted_bundle(task: Task) -> WantedBundle:
 def build(task: Task, listener: Listener) -> plan.RungFinding:
     """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
-    assert shared is not None  # ensured by plan.why_closed
+    assert shared is not None  # plan.why_closed has seen to it
     if task.signing is not None:
         from nodeside.driver.module.signing import require_pair
 
-        # A build may take an hour; without the right key its modules cannot be used.
+        # Checked before a build of up to an hour, whose modules are of no use without the key.
         require_pair(task.path(task.signing.key), task.path(task.signing.certificate))
     with sole_builder(shared):
         if not listener.repeat_failed:
@@ -159,11 +159,11 @@ def build(task: Task, listener: Listener) -> plan.RungFinding:
         try:
             result = await_result(shared, request, listener)
             bundle = assemble_bundle(task, shared, result)
-        except KeyboardInterrupt:  # a person gave up; after SIGTERM the next run joins the build
+        except KeyboardInterrupt:  # Ctrl-C. After SIGTERM the next run waits for the same build.
             withdraw_request(shared, request.id)
             raise
         except (BundleError, UntrustedFile) as error:
-            # Otherwise every retry would join the same result, or repeat the same build.
+            # Otherwise every retry would get the same result, or repeat the same build.
             withdraw_request(shared, request.id)
             note_refusal(shared, request, error)
             raise
@@ -174,7 +174,7 @@ def build(task: Task, listener: Listener) -> plan.RungFinding:
 
 
 def provide_inputs(task: Task, shared: SharedDir) -> None:
-    """Put into the shared directory what a build reads: source, symbols of other drivers."""
+    """Put the inputs of a build into the shared directory: source, other drivers' symbols."""
     provide_source(task.source, shared, task.source_digest, task.not_source)
     if task.symbols.digest:
         publish_bytes(shared.symbols / task.symbols.digest, task.symbols.text.encode())

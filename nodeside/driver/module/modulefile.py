@@ -1,8 +1,8 @@
 """Parser for kernel module files: identity, imports, exports and parameters, without loading.
 
 Everything that nodeside knows about a module before the kernel sees it comes from here. The file
-may be compressed and may be hostile. It is read in a child process with limits, and an unreadable
-file raises NotAModule and nothing else.
+may be compressed or hostile, so a child process with limits reads it. A file that cannot be read
+raises NotAModule.
 
 The formats are defined in the kernel sources (6.x):
 
@@ -34,9 +34,9 @@ from nodeside.system.child import ChildDied, ChildLimits, ChildRaised, run_in_ch
 from nodeside.system.digests import sha256_and_size
 from nodeside.values import frozen
 
-# The largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB; an .xz file
-# may take 128 MiB for its dictionary. All modules of a driver, 1 GiB at most, are hashed in
-# seconds. The answer goes into a manifest of 8 MiB at most.
+# To read the largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB. The
+# dictionary of an .xz file may take 128 MiB. All modules of a driver, 1 GiB at most, are hashed in
+# seconds. The answer goes into a manifest, which has at most 8 MiB.
 _LIMITS = ChildLimits(memory=384 << 20, processor=60, answer=8 << 20)
 _TIMEOUT = 300.0  # seconds; a slow disk must not be mistaken for a hostile file
 
@@ -65,11 +65,11 @@ class ModuleFile:
     """The metadata of a module file.
 
     `name` is the kernel's name (`_`, never `-`). `sha256` and `size` are those of the file on disk.
-    `imports` maps every required symbol to its CRC, or None if it has none. `weak_imports` are
-    optional symbols; if the kernel exports one, its CRC must still match. `modversions` tells
-    whether the module has CRCs at all. `exports` are the symbols that the module exports. `aliases`
-    are the devices that it says it is for, `pci:v00001234d000011E8sv*sd*bc*sc*i*`
-    (scripts/mod/file2alias.c). `firmware` are the files that it says it requests.
+    `imports` maps every required symbol to its CRC, or to None. `weak_imports` does so for optional
+    symbols; if the kernel exports one, its CRC must still match. `modversions` tells whether the
+    module has CRCs at all. `exports` maps the exported symbols to their CRCs. `aliases` are the
+    devices that the module declares, such as `pci:v00001234d000011E8sv*sd*bc*sc*i*`
+    (scripts/mod/file2alias.c). `firmware` are the firmware files that the module declares.
     """
 
     path: Path
@@ -96,7 +96,7 @@ class ModuleFile:
 
 
 class UnreadableModule(NotAModule):
-    """A module whose reader crashed or was killed; no file written by a linker causes this."""
+    """A module whose reader crashed or was killed. A linker writes no file that causes this."""
 
     reason = "UnreadableModule"
 
@@ -107,10 +107,10 @@ def read_module(path: Path) -> ModuleFile:
 
 
 def read_modules(paths: Sequence[Path]) -> list[ModuleFile]:
-    """Read the modules of one driver in a single child process, whose limits cover all of them.
+    """Read the modules of one driver in a single child process, within its limits.
 
-    The limits protect against files made to exhaust memory or time. Raises NotAModule,
-    SystemRefused.
+    The limits hold for all modules together, against files made to exhaust memory or time. Raises
+    NotAModule, SystemRefused.
     """
     try:
         data = run_in_child(lambda: _pack_modules(paths), _TIMEOUT, limits=_LIMITS)
@@ -143,7 +143,7 @@ def _paths_in_words(paths: Sequence[Path]) -> str:
 
 
 def parse_module(path: Path) -> ModuleFile:
-    """Read a module in this process: in the child of `read_modules`, or if it is trusted."""
+    """Read a module in this process: the child of `read_modules`, or any for a trusted module."""
     with open_module(path) as file:
         elf = ElfObject(file, str(path))
         info = _read_modinfo(elf.contents(".modinfo"))
@@ -278,9 +278,10 @@ def _read_exports(elf: ElfObject, symbols: list[Symbol]) -> dict[str, int | None
 
 
 def _symbol_crc(elf: ElfObject, symbol: Symbol) -> int:
-    """Return the CRC: before 5.19 an absolute symbol's value, else the number it points at.
+    """Return the CRC that a `__crc_` symbol stands for.
 
-    The latter is in __kcrctab*, or in .rodata where 4.11 to 5.18 used relative CRCs.
+    Before 5.19 the symbol is absolute and its value is the CRC. Otherwise it points at the CRC, in
+    __kcrctab*, or in .rodata where 4.11 to 5.18 used relative CRCs.
     """
     if symbol.section is None:
         return symbol.value & 0xFFFFFFFF
@@ -288,7 +289,7 @@ def _symbol_crc(elf: ElfObject, symbol: Symbol) -> int:
 
 
 def _export_strings(elf: ElfObject) -> list[str]:
-    """Return export names if local symbols were stripped; namespaces are mixed in."""
+    """Return the names of exports of a module without local symbols, mixed with namespaces."""
     strings = elf.contents("__ksymtab_strings").split(b"\0")
     return list(dict.fromkeys(text.decode("utf-8", "replace") for text in strings if text))
 
@@ -299,9 +300,9 @@ def _export_strings(elf: ElfObject) -> list[str]:
 def _read_parameters(
     elf: ElfObject, info: Mapping[str, list[str]], symbols: list[Symbol]
 ) -> dict[str, Parameter]:
-    """Return every parameter the kernel would accept, with its type and description in modinfo.
+    """Return every parameter that the kernel would accept, with type and description of .modinfo.
 
-    The kernel matches the names in __param. modinfo alone is not enough: it omits a
+    The kernel compares with the names in __param. .modinfo alone is not enough: it does not have a
     module_param_cb parameter without a description.
     """
     descriptions = dict(_split_entries(info["parm"]))
@@ -322,7 +323,7 @@ def _split_entries(values: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _param_names(elf: ElfObject) -> list[str]:
-    """Return the names in __param: the first field of each struct kernel_param points at one."""
+    """Return the names in __param: each struct kernel_param begins with a pointer to its name."""
     row = 40 if elf.elf_class == 64 else 20
     names = []
     for target in elf.targets("__param"):
@@ -333,7 +334,7 @@ def _param_names(elf: ElfObject) -> list[str]:
 
 
 def _param_strings(elf: ElfObject, symbols: list[Symbol]) -> list[str]:
-    """Return the same names by symbol, for machines with different relocation formats."""
+    """Return the names in __param by symbols, for machines with other relocation formats."""
     strings = [s for s in symbols if s.name.startswith(_PARAM) and s.section is not None]
     _limit_parameters(elf, len(strings))
     return [elf.string_at(s.section, s.value) for s in strings if s.section is not None]

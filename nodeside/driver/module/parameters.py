@@ -1,9 +1,9 @@
 """Validation of module parameters: whether the kernel would accept a name and its value.
 
 The kernel ignores an unknown parameter and still loads the module; it rejects a wrong value with a
-bare EINVAL. So nodeside checks both before the load. The rules are those of the kernel's
-kernel/params.c (parse_args, param_set_*) and lib/kstrtox.c. Checks that the kernel leaves to the
-module (callbacks, the number of array elements) are left to the module here too.
+bare EINVAL. So nodeside checks both before the load, by the rules of the kernel's kernel/params.c
+(parse_args, param_set_*) and lib/kstrtox.c. What the kernel lets the module check (callbacks, the
+number of array elements), nodeside does not check.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 
-# Handled by the module loader for every module: kernel/module/main.c, unknown_module_param_cb.
+# The kernel takes these for every module: kernel/module/main.c, unknown_module_param_cb.
 ALWAYS_ALLOWED = frozenset({"dyndbg", "async_probe"})
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -36,9 +36,9 @@ _BITS: dict[str, tuple[int, bool]] = {  # type → (bits, 0 for a machine word; 
 
 
 def unpassable(name: str, value: str) -> str:
-    """Return what is expected of a parameter that no module can be given; "" if one can.
+    """Return what is expected instead of a parameter that cannot be passed; "" if it can.
 
-    No quote can be escaped in the line that the kernel parses (lib/cmdline.c, next_arg).
+    In the line that the kernel parses, no quote can be escaped (lib/cmdline.c, next_arg).
     """
     if not _NAME.fullmatch(name):
         return "expected a name of ASCII letters, digits and _"
@@ -55,10 +55,10 @@ def find_parameter(module: ModuleFile, name: str) -> Parameter | None:
 
 
 def needs_value(module: ModuleFile, name: str) -> str:
-    """Return the declared type of a parameter whose name alone says nothing; "" if it does.
+    """Return the declared type of a parameter that needs a value; "" if its name is enough.
 
-    A name alone makes a boolean true. The kernel refuses that of others (kernel/params.c, parse_one
-    and KERNEL_PARAM_OPS_FL_NOARG). What the declaration does not tell is left to the module.
+    The name alone sets a boolean to true. For other types the kernel refuses it (kernel/params.c,
+    parse_one and KERNEL_PARAM_OPS_FL_NOARG). If the type is not known, the module decides.
     """
     parameter = None if name in ALWAYS_ALLOWED else find_parameter(module, name)
     return "" if parameter is None or parameter.type in _BOOLEANS else parameter.type
@@ -69,7 +69,7 @@ Problems = dict[str, tuple[str, str]]
 
 
 def wrong_parameters(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
-    """Return the problems of the desired parameters."""
+    """Return the desired parameters that the kernel or the module would not take."""
     return unknown_parameters(module, desired) | wrong_values(module, desired)
 
 
@@ -98,7 +98,7 @@ def wrong_values(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
 
 
 def _unknown_name_hint(module: ModuleFile, name: str) -> str:
-    """Return the hint for an unknown name: the closest match, and all known parameters."""
+    """Return the hint for an unknown name: the closest known name, and all of them."""
     if not module.parameters:
         return f"{module.name} takes no parameters: remove it from driver.yaml"
     from difflib import get_close_matches  # imported late: only needed on a mistake

@@ -1,8 +1,8 @@
 """Repository names of OCI registries, and authentication to a registry.
 
 A registry answers the first request with a challenge: `Basic`, or `Bearer` with the URL of a token
-service (https://distribution.github.io/distribution/spec/auth/token/). A token is kept for one
-session only.
+service (https://distribution.github.io/distribution/spec/auth/token/). A token is kept in memory,
+for one session.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse_repository(text: str) -> Repository:
 
 
 class RegistryAuthorization:
-    """Authentication to one repository of a registry, by response to its challenges."""
+    """The Authorization header for one repository, made from the registry's challenges."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class RegistryAuthorization:
         return self._header
 
     def learn(self, challenge: str) -> bool:
-        """Process a `Basic` or `Bearer` challenge; return whether a retry makes sense.
+        """Answer a `Basic` or `Bearer` challenge; return whether the request is worth a retry.
 
         Raises FetchError if the token service is not acceptable or returns no token.
         """
@@ -110,8 +110,8 @@ class RegistryAuthorization:
     def _check_realm(self, realm: str) -> None:
         """Raise FetchError if the URL of the token service is not acceptable.
 
-        Plain HTTP is accepted only if the registry itself uses it, with or without a password.
-        Otherwise an https registry could make us send requests to hosts in our own network.
+        Plain HTTP is accepted only if the registry itself uses it, even if no password is sent:
+        otherwise an https registry could make us send requests to hosts in our own network.
         """
         try:
             service = origin(realm)

@@ -1,9 +1,9 @@
 """Tries the prebuilt sources of a driver.yaml in order: the entry point to every kind of store.
 
 `fetch_first` records the result of each source, for the table that explains the ladder. Data from a
-source is hostile until `archive.unpack` has unpacked it, it is the requested bundle, and it
-satisfies the trust that driver.yaml requires (`trust.py`). The kinds of stores are imported late:
-`requests` costs 15 MiB, and most starts of a driver need no network.
+source is hostile until `archive.unpack` has unpacked it, it has proved to be the wanted bundle, and
+it satisfies the trust that driver.yaml requires (`trust.py`). The stores are imported late, since
+`requests` takes 15 MiB, and most starts of a driver need no network.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nodeside.errors import Bug, NodesideError, NoSpace, SpecError, SystemRefuse
 from nodeside.spec.model import PrebuiltSource, Trust
 from nodeside.values import frozen
 
-_WORDS_LIMIT = 1000  # characters of the message from one source; part of it is text from the store
+_WORDS_LIMIT = 1000  # characters of a message; some of its text is from the store
 
 
 def open_source(source: PrebuiltSource, options: FetchOptions) -> Store:
@@ -59,7 +59,7 @@ class Answer(Enum):
     SERVED = "served"
     NOT_THERE = "not-there"
     FAILED = "failed"
-    REFUSED = "refused"  # it delivered an unacceptable bundle
+    REFUSED = "refused"  # the source delivered an unacceptable bundle
 
 
 @frozen
@@ -77,7 +77,7 @@ class SourceResult:
 
 @frozen
 class FetchOutcome:
-    """The result of a fetch. `description` is the origin of the bundle and why it is trusted."""
+    """The result of a fetch. `description` tells where the bundle is from and why it is trusted."""
 
     bundle: Bundle | None
     description: str
@@ -85,7 +85,7 @@ class FetchOutcome:
 
     @property
     def retryable(self) -> bool:
-        """Return whether a later retry may succeed without any change by an administrator."""
+        """Return whether a later retry may succeed although nobody changes anything."""
         return any(result.retryable for result in self.results)
 
     @property
@@ -96,7 +96,7 @@ class FetchOutcome:
 
 @frozen
 class ManifestOutcome:
-    """The manifest of the wanted bundle, None if no source has it, and the result per source."""
+    """The manifest of the wanted bundle (None if no source has it), and each source's result."""
 
     manifest: BundleManifest | None
     results: tuple[SourceResult, ...]
@@ -114,9 +114,9 @@ def fetch_first(
     """Fetch the wanted bundle from the first source that has an acceptable one.
 
     The bundle is stored at `into`/bundle and verified; `into` is a staging directory of the cache.
-    A source that fails, delivers an unacceptable bundle or triggers a bug in nodeside is logged and
+    A source that fails, delivers an unacceptable bundle or meets a bug of nodeside is logged and
     skipped. `inspect` may raise to refuse a verified bundle. Raises NoSpace and SystemRefused,
-    because another source would not help.
+    since another source would not help.
     """
     results: list[SourceResult] = []
     target = into / "bundle"
@@ -128,9 +128,10 @@ def fetch_first(
                 answer = store.fetch(wanted.tag, target, make_acceptance(wanted, trust))
                 if isinstance(answer, Fetched):
                     inspect(answer.bundle)
-                    how = _trust_reason(answer.bundle, trust, confidential=store.confidential)
-                    message, origin = f"served {wanted.tag}, {how}", f"{answer.description}, {how}"
+                    why = _trust_reason(answer.bundle, trust, confidential=store.confidential)
+                    message = f"served {wanted.tag}, {why}"
                     results.append(SourceResult(where, Answer.SERVED, message))
+                    origin = f"{answer.description}, {why}"
                     return FetchOutcome(answer.bundle, origin, tuple(results))
             results.append(SourceResult(where, Answer.NOT_THERE, answer.why))
         except (NoSpace, SystemRefused):
@@ -145,7 +146,7 @@ def fetch_first(
 def find_manifest(
     sources: Sequence[PrebuiltSource], wanted: WantedBundle, trust: Trust, options: FetchOptions
 ) -> ManifestOutcome:
-    """Return the manifest of the wanted bundle from the first source that has it; no modules."""
+    """Fetch the wanted bundle's manifest, without modules, from the first source that has it."""
     results: list[SourceResult] = []
     for source in sources:
         where = _source_name(source)
@@ -207,11 +208,11 @@ def _failed_result(where: str, problem: Exception) -> SourceResult:
     if exc is not problem:
         log.traceback(problem)
     answer = Answer.FAILED if isinstance(exc, FetchError) else Answer.REFUSED
-    words = str(exc)
-    if len(words) > _WORDS_LIMIT:
-        words = f"{words[:_WORDS_LIMIT]}…"
-    log.warning("a prebuilt source did not serve", source=where, problem=words, hint=exc.hint)
-    return SourceResult(where, answer, words, exc.retryable)
+    message = str(exc)
+    if len(message) > _WORDS_LIMIT:
+        message = f"{message[:_WORDS_LIMIT]}…"
+    log.warning("a prebuilt source did not serve", source=where, problem=message, hint=exc.hint)
+    return SourceResult(where, answer, message, exc.retryable)
 
 
 def _source_name(source: PrebuiltSource) -> str:

@@ -1,8 +1,8 @@
-"""What of the driver image is copied to the host: its digest, and what is refused.
+"""The files of the driver image that are copied to the host: their digest, and refusals.
 
-A container that gets the files may run as root, and trusts them; whoever can write to the host's
-copy could do so anyway. What is refused would be more than files on the host: devices, pipes, files
-with privileges, links to what is not copied.
+Containers that get the files trust them and may run as root. That gives nobody more rights: whoever
+can write to the host's copy could run as root anyway. Refused is what would be more than a file on
+the host: devices, pipes, files with privileges, links to what is not copied.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from nodeside.values import frozen
 
 _CHUNK = 1 << 20
 _CAPABILITIES = "security.capability"  # capabilities(7)
-_ENTRIES = 1_000_000
+_ENTRIES = 1_000_000  # of one tree
 
 
 class UserspaceRefused(NodesideError):
-    """Something in `userspace.paths` that is not copied to the host."""
+    """An entry in `userspace.paths` that must not be copied to the host."""
 
     exit_code = ExitCode.REFUSED
     reason = "UserspaceRefused"
@@ -33,7 +33,7 @@ class UserspaceRefused(NodesideError):
 
 @frozen
 class Entry:
-    """A directory, a file or a link. `path` is absolute, in the image; `status` is lstat's."""
+    """A directory, file or link. `path` is absolute, in the image; `status` is from lstat."""
 
     path: str
     status: os.stat_result
@@ -53,18 +53,18 @@ class Entry:
 
 @frozen
 class Tree:
-    """What is copied: paths of an image whose root is `root`. `is_trusted`: privileges are kept."""
+    """The paths to copy from the image at `root`. With `is_trusted`, privileges are kept."""
 
     paths: Sequence[str]
     root: Path = Path("/")
     is_trusted: bool = False
 
     def place(self, path: str) -> Path:
-        """Where a path of the image is here."""
+        """Return where a path of the image is in this file system."""
         return self.root / path.lstrip("/")
 
     def entries(self) -> Iterator[Entry]:
-        """Yield each entry once, directories before their content, in the order of their names.
+        """Yield each entry once, sorted by name, a directory before its content.
 
         Raises UserspaceRefused, SystemRefused.
         """
@@ -79,7 +79,7 @@ class Tree:
                     yield entry
 
     def digest(self) -> str:
-        """Return the sha256 of all entries: names, kinds, modes, targets of links and contents."""
+        """Return the sha256 of all entries: names, kinds, modes, link targets and contents."""
         total = hashlib.sha256()
         for entry in self.entries():
             place = self.place(entry.path)
@@ -90,9 +90,9 @@ class Tree:
             else:
                 content = self._content_digest(place)
             kind = stat.S_IFMT(entry.status.st_mode)
-            words = (os.fsencode(entry.path), f"{kind:o} {entry.mode:o}".encode(), content)
-            for word in words:
-                total.update(len(word).to_bytes(8, "big") + word)
+            parts = (os.fsencode(entry.path), f"{kind:o} {entry.mode:o}".encode(), content)
+            for part in parts:
+                total.update(len(part).to_bytes(8, "big") + part)
         return total.hexdigest()
 
     def _entries_below(self, path: str) -> Iterator[Entry]:
@@ -130,11 +130,11 @@ class Tree:
                 )
 
     def _check_link(self, entry: Entry) -> None:
-        """Refuse a link to what is not copied: a container would find something else there."""
+        """Refuse a link out of the copied paths: in a container it would lead somewhere else."""
         target = str(self.place(entry.path).readlink())
-        goal = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), target))
+        absolute = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), target))
         roots = [posixpath.normpath(path) for path in self.paths]
-        if not any(goal == root or goal.startswith(f"{root}/") for root in roots):
+        if not any(absolute == root or absolute.startswith(f"{root}/") for root in roots):
             raise UserspaceRefused(
                 f"{entry.path} is a link to {target}, which is not in userspace.paths"
             )

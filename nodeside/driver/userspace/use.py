@@ -1,9 +1,9 @@
-"""Whether anybody on the node still has a version of the files: a mount, or a process.
+"""Finds out whether a mount or a process on the node still uses a version of the files.
 
-A container has them as mounts, whose root in their file system is below the version. A process of
-the host has its program, libraries, open files or working directory there. What cannot be read
-counts as in use. A child process looks: to read of a process that is stuck in the kernel may never
-end.
+A container uses the files through mounts, whose root in their file system is below the version's
+directory. A process of the host has its program, libraries, open files or working directory there.
+If something cannot be read, the version counts as in use. A child process looks, since reading
+about a process that is stuck in the kernel may never end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nodeside.system.child import ChildDied, ChildRaised, run_in_child
 from nodeside.system.host import Host
 
 _SECONDS = 10.0
-_LINES = 1 << 16  # of a table of mounts or mappings
+_LINES = 1 << 16  # read of a process's table of mounts or mappings
 
 
 def in_use(host: Host, driver: str, version: str) -> bool:
-    """Return whether a mount or a process has something of a version. Ends within 10 s."""
+    """Return whether a mount or a process uses files of a version. Takes at most 10 s."""
     try:
         found = run_in_child(
             lambda: b"1" if _in_use(host, driver, version) else b"0", _SECONDS, alone="look for use"
@@ -34,7 +34,7 @@ def in_use(host: Host, driver: str, version: str) -> bool:
 
 
 def _in_use(host: Host, driver: str, version: str) -> bool:
-    # The path in its file system: /var, or /var/lib, may be one of its own.
+    # A mount's root is relative to its file system, which may be mounted at /var or /var/lib.
     below = re.compile(re.escape(f"/userspace/{driver}/{version}") + r"(?:[/\s]|$)").search
     seen: set[str] = set()
     for process in _list_processes(host):
@@ -51,7 +51,7 @@ def _in_use(host: Host, driver: str, version: str) -> bool:
             if any(below(str(each.readlink())) for each in (process / "fd").iterdir()):
                 return True
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended, or is one of the kernel's
+            continue  # the process has ended, or is a kernel thread
         except OSError:
             return True
     return False
@@ -62,7 +62,7 @@ def _list_processes(host: Host) -> Iterator[Path]:
 
 
 def _read_lines(path: Path) -> Iterator[str]:
-    """Yield lines. If there are too many, the last one is in use by definition."""
+    """Yield the lines of a table. Raises OSError if there are too many."""
     with path.open(errors="replace") as file:
         for number, line in enumerate(file):
             if number >= _LINES:
