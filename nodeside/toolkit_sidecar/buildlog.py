@@ -1,7 +1,7 @@
 """The log of one build: a file that grows with the output, its tail, and its first error.
 
-Bytes go to `out/<id>/build.log` and lines to the sidecar's own output as soon as they arrive. The
-file is cut at a size limit. A failed write to it, such as on a full disk, never ends the build.
+Bytes go to `out/<id>/build.log`, and lines to the sidecar's own output, as soon as they arrive. The
+file is cut at a size limit. If a write to it fails, as on a full disk, the build goes on.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Echo = Callable[[Sequence[str]], None]
 class BuildLog:
     """A build's log, used as a context manager. `echo` receives each chunk's complete lines.
 
-    The file has the output as it is. In the lines, files in the directory of the build are named
-    relative to the source: that is where a person looks for them.
+    The file has the output unchanged. In the lines that are echoed and kept in the tail, paths in
+    the build directory become relative to the source, where a person looks for the files.
     """
 
     def __init__(self, path: Path, echo: Echo, *, limit: int = LOG_LIMIT) -> None:
         self.path = path
-        place = re.escape(str(path.parent))  # at the beginning of a word: not in `PWD=...`
+        place = re.escape(str(path.parent))  # matched at the beginning of a word, not in PWD=...
         self._place = re.compile(rf"(?<![^\s'\"([:]){place}/(?:build|dkms/[^/\s]+/[^/\s]+/build)/")
-        self.says_full = False  # some line reported a full disk
+        self.says_full = False  # whether some line reported a full disk
         self.first_error = FirstError()
         self._echo = echo
         self._limit = limit
@@ -47,7 +47,7 @@ class BuildLog:
         self._rest = b""
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._fd = -1
-        self._refused = False  # the disk was too full for the log itself
+        self._refused = False  # whether the disk was too full for the log itself
         self._started = time.monotonic()
 
     def __enter__(self) -> BuildLog:
@@ -61,12 +61,12 @@ class BuildLog:
         os.close(self._fd)
 
     def say(self, line: str) -> None:
-        """Write a line of the sidecar's own, marked with `# `."""
+        """Write a line by the sidecar itself, marked with `# `."""
         self.end_line()
         self.feed(f"# {line}\n".encode(errors="replace"))
 
     def feed(self, data: bytes) -> None:
-        """Take in output of the build, as read from the pipe."""
+        """Add output of the build, as read from the pipe."""
         self._write_within_limit(data)
         *complete, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST:
@@ -85,7 +85,7 @@ class BuildLog:
     def out_of_space(self) -> bool:
         """Return whether the disk is full: a log write failed, or the build's first error says so.
 
-        The same words after another error, or in a warning before one, may be about anything.
+        The words for a full disk after another error, or in a warning before it, prove nothing.
         """
         error = self.first_error.error
         reported = self.says_full and (not error or NO_SPACE.search(error) is not None)
@@ -96,12 +96,12 @@ class BuildLog:
         return tuple(self._tail)
 
     def build_lines(self) -> tuple[str, ...]:
-        """Return the lines of the tail that the build wrote, without our own."""
+        """Return the lines of the tail that the build wrote, without the sidecar's."""
         return tuple(line for line in self._tail if line and not line.startswith("# "))
 
     def _remember_line(self, raw: bytes) -> str:
         line = raw.decode(errors="replace").rstrip("\r").translate(_CONTROL)[:_LINE]
-        if not line.startswith("# "):  # not a line of our own
+        if not line.startswith("# "):  # a line of the build, not of the sidecar
             line = self._place.sub("", line)
             self.first_error.see(line)
             if not self.says_full and NO_SPACE.search(line):

@@ -1,15 +1,15 @@
-"""Evaluates a dkms.conf, which is a bash program, with bash and in the way dkms does.
+"""Evaluates a dkms.conf, which is a bash program, with bash and in the way that dkms does.
 
-The program may compute its values, read the kernel's configuration, print, fail, or never end. It
-is vendor code and is confined like all vendor code. Only data is read back: variable, index, value.
+The program may compute its values, read the kernel's configuration, print, fail, or never end. Like
+all vendor code, it is confined. Only data is read back: variable, index, value.
 
 How dkms evaluates it (dkms 3.0, `safe_source` and `read_conf`): dkms sources the file in a subshell
 with $kernelver, $arch, $kernel_source_dir and similar set as shell variables that are not exported.
 It prints the values of known variables with white space folded, and expands each one again as a
 string in double quotes. Quotes in a value are therefore lost (`--host=""` becomes `--host=`).
-Quotes around white space, on which dkms itself fails, are kept. White space before a MAKE becomes
-one blank, as in dkms, which does not take ` make` for a command that begins with make. A file that
-exits the shell yields no values at all.
+Quotes around white space, on which dkms itself fails, are kept. White space before the value of
+MAKE becomes one blank, as in dkms, for which ` make` does not begin with make. A file that exits
+the shell yields no values at all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VARIABLES = (
     *("MODULES_CONF", "MODULES_CONF_OBSOLETES", "MODULES_CONF_ALIAS_TYPE"),
     *("MODULES_CONF_OBSOLETE_ONLY", "SIGN_FILE", "MOK_SIGNING_KEY", "MOK_CERTIFICATE"),
 )
-# The patterns are bash's regular expressions (regex(7), extended): bash matches them, not Python.
+# Variables whose values are extended regular expressions (regex(7)), which bash matches.
 _KERNEL_PATTERNS = ("MAKE_MATCH", "PATCH_MATCH", "BUILD_EXCLUSIVE_KERNEL")
 _ARCH_PATTERNS = ("BUILD_EXCLUSIVE_ARCH",)
 
@@ -98,7 +98,7 @@ _ns_print >"$_ns_dump"
 
 @frozen
 class Values:
-    """The variables of a dkms.conf, each as index to value in order of the index."""
+    """The variables of a dkms.conf, by name: each maps indices, in order, to values."""
 
     by_name: Mapping[str, Mapping[int, str]]
 
@@ -110,7 +110,7 @@ class Values:
         return self[name].get(0, "")
 
     def matches(self, name: str, index: int) -> bool:
-        """Return whether the kernel (or architecture) matches the pattern in that variable."""
+        """Return whether the kernel, or the architecture, matches the pattern at this index."""
         return index in self[f"{name}:matches"]
 
 
@@ -118,15 +118,15 @@ def evaluation_step(
     conf: Path, dump: Path, shell: Mapping[str, str], env: Mapping[str, str]
 ) -> Step:
     """Return the step that evaluates `conf` and writes its values to `dump`."""
-    ours = {
+    our_variables = {
         "_ns_names": " ".join(VARIABLES),
         "_ns_kernel_patterns": " ".join(_KERNEL_PATTERNS),
         "_ns_arch_patterns": " ".join(_ARCH_PATTERNS),
         "_ns_end": _END,
     }
-    words = [f"{name}={value}" for name, value in {**shell, **ours}.items()]
+    assignments = [f"{name}={value}" for name, value in {**shell, **our_variables}.items()]
     bash = ("bash", "--noprofile", "--norc", "-c", _EVALUATE, "dkms", str(conf), str(dump))
-    return Step("dkms.conf", (*bash, *words), conf.parent, env)
+    return Step("dkms.conf", (*bash, *assignments), conf.parent, env)
 
 
 def evaluate(
@@ -164,7 +164,7 @@ def evaluate(
 
 
 def parse_dump(data: bytes) -> Values | None:
-    """Return the values in a dump, None if it is incomplete."""
+    """Return the values in a dump; None if the dump is incomplete."""
     words = data.decode(errors="replace").split("\0")
     if words[-4:-1] != [_END, "", ""]:
         return None

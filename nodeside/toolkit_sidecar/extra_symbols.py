@@ -1,8 +1,8 @@
 """The symbols of other drivers' modules, as kbuild's KBUILD_EXTRA_SYMBOLS takes them.
 
-Documentation/kbuild/modules.rst, "Symbols From Another External Module". The fields of a
-Module.symvers have another order before Linux 5.7, and modpost refuses what is not in the order of
-its own kernel. So the list is written as that of the kernel's headers is.
+See Documentation/kbuild/modules.rst, "Symbols From Another External Module". Linux 5.7 changed the
+order of the fields in a Module.symvers, and a kernel's modpost refuses any order but its own. So
+the fields are written in the order that the list in the kernel's headers has.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _FIRST_LINE = 4096  # bytes
 
 
 def write_extra_symbols(given: Path, kernels: Path, target: Path) -> None:
-    """Write the list `given`, which is in the order since 5.7, as the list `kernels` is written.
+    """Write the list `given`, whose order is that since 5.7, in the order of the list `kernels`.
 
-    Raises BuildFailed: bad-source if there is no such list, and NoSpace.
+    Raises BuildFailed (bad-source) if `given` cannot be read, and NoSpace.
     """
     try:
         with open_untrusted(given, limit=_LIMIT) as file:
@@ -40,7 +40,7 @@ def write_extra_symbols(given: Path, kernels: Path, target: Path) -> None:
 
 
 def _field_order(kernels: Path) -> str:
-    """Return the order of the fields in a kernel's list: `n` is the namespace, `e` the export."""
+    """Return the order of the fields in a kernel's list, as the keys of `fields` above."""
     try:
         with kernels.open("rb") as file:
             first = file.readline(_FIRST_LINE).decode(errors="replace")

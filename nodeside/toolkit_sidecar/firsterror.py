@@ -2,11 +2,11 @@
 
 In the output of several jobs the cause may be anywhere: make goes on to print what the other jobs
 report, and ends with lines that only state that something failed. So every line is scanned as it
-arrives, and the first line that is an error in its own right is recorded. A missing tool is an
-error only if make or the step ends with the exit code for it, 127, because Makefiles also look for
-tools that they can do without.
+arrives, and the first one that is an error in its own right is kept. A missing tool is an error
+only if make or the step ends with the exit code for that, 127: Makefiles also look for tools that
+they can do without.
 
-`remedies` has the hints; `tests/corpus/buildlogs` has real output for each of them.
+The hints are in `remedies`; real output for each of them is in `tests/corpus/buildlogs`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _ERROR = re.compile(
     r"|undefined reference to |: multiple definition of |\bld(\.\w+)?: cannot find "
     r"|^virtual memory exhausted: |: line \d+: +\d+ Killed |^fixdep: not all data )"
 )
-# make's own errors: the first pattern matches causes, the others only that a step failed.
+# make's own errors. The first pattern matches causes, the second any failed step, the third a step
+# that failed because a command is missing or cannot be run.
 _OF_MAKE = re.compile(r"^(make(\[\d+\])?|[^\s:]+:\d+): \*\*\* (?!\[|Waiting for |Deleting )")
 _STEP_OF_MAKE = re.compile(r"^make(\[\d+\])?: \*\*\* \[")
 _NOT_THERE = re.compile(r"^make(\[\d+\])?: \*\*\* \[.*\] Error 12[67]$")
-# An error in a macro of the kernel is in a header of the kernel; then gcc names who used the macro.
+# gcc reports an error in a kernel macro at the kernel's header, and then names who used the macro.
 _HEADERS = r"(\./|/usr/src/|/lib/modules/)\S*include/"
 _IN_A_HEADER_OF_THE_KERNEL = re.compile(rf"^{_HEADERS}")
 _USED_AT = re.compile(rf"^(?P<place>(?!{_HEADERS})[^\s:]+:\d+):\d+: note: in expansion of macro")
@@ -46,20 +47,20 @@ class _Line:
 
 
 class FirstError:
-    """A scanner for the first error of a build. It takes every line of the output.
+    """A scanner for the first error of a build. It must see every line of the output.
 
-    `line` and `hint` refer to the lines seen so far.
+    `error`, `line` and `hint` are about the lines seen so far.
     """
 
     def __init__(self) -> None:
         self._count = 0
         self._error: _Line | None = None
-        self._is_of_the_first = False  # what gcc adds to an error, in the lines after it
+        self._is_of_the_first = False  # whether gcc's notes now belong to the first error
         self._used_at = ""
         self._of_make = ""
         self._missing: _Line | None = None  # the latest one
         self._first_missing: _Line | None = None
-        self._needed: _Line | None = None
+        self._needed: _Line | None = None  # the first missing tool that ended something
         self._clock = ""
 
     def see(self, text: str) -> None:
@@ -89,17 +90,18 @@ class FirstError:
 
     @property
     def error(self) -> str:
-        """Return the first error in its own right: no missing tool, no closing line of make."""
+        """Return the first error that is neither a missing tool nor a closing line of make."""
         if self._error is None:
             return ""
-        is_theirs = _IN_A_HEADER_OF_THE_KERNEL.match(self._error.text) and self._used_at
-        return f"{self._used_at}: {self._error.text}" if is_theirs else self._error.text
+        is_in_header = _IN_A_HEADER_OF_THE_KERNEL.match(self._error.text)
+        needs_place = is_in_header and self._used_at
+        return f"{self._used_at}: {self._error.text}" if needs_place else self._error.text
 
     @property
     def line(self) -> str:
         """Return the first error, else a missing tool, else make's closing line, else "".
 
-        It begins with the place in the driver's source, if gcc names that.
+        The line begins with the place in the driver's source, if gcc names one.
         """
         errors = [line for line in (self._error, self._needed) if line is not None]
         if errors:
@@ -109,14 +111,14 @@ class FirstError:
 
     @property
     def hint(self) -> str:
-        """Return what to do about the error and what may be related; "" if nothing is known."""
-        words = [find_remedy(self.line)]
+        """Return what to do about the error, and what may be related; "" if nothing is known."""
+        hints = [find_remedy(self.line)]
         missing, error = self._first_missing, self._error
         if missing and error and missing.number < error.number and self.error == self.line:
-            words.append(f"an earlier line reports a missing tool: {missing.text[:_QUOTED]}")
+            hints.append(f"an earlier line reports a missing tool: {missing.text[:_QUOTED]}")
         if self._clock:
-            words.append(
+            hints.append(
                 f"this machine's clock is behind the times of the source files: "
                 f"{self._clock[:_QUOTED]}"
             )
-        return "; ".join(word for word in words if word)
+        return "; ".join(hint for hint in hints if hint)

@@ -1,6 +1,6 @@
-"""One round of work in a shared directory: answers the open requests and cleans up.
+"""Does one round of work in a shared directory: answers the open requests and cleans up.
 
-`supervisor` runs this in a separate process whenever the requests have changed.
+`supervisor` runs it in a separate process whenever the requests have changed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from nodeside.toolkit_sidecar.tree import remove_tree
 
 Echo = Callable[[str, Sequence[str]], None]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 16.0  # seconds between attempts to publish a result
-_LARGEST = 2 * LOG_LIMIT  # bytes of a file that we write into the shared directory
+_LARGEST = 2 * LOG_LIMIT  # bytes; the sidecar writes no larger file into the shared directory
 
 
 @dataclass
 class Sidecar:
-    """One round of work on one shared directory. `echo` shows lines of a request's build."""
+    """The worker for one round in one shared directory. `echo` shows a build's lines."""
 
     shared: SharedDir
     host: Host
@@ -58,11 +58,11 @@ class Sidecar:
     def work(self, life: Life) -> int:
         """Answer every open request and return the exit code of the last result.
 
-        If the previous worker died, answer only one request and return MORE if others are open. The
-        deaths that the supervisor counts then belong to one build. Return SURVIVED, and begin no
-        further build, if processes of an earlier one do not die: they could answer for it.
-
-        A worker that builds could open leaves the requests that came after its fork to the next.
+        If the previous worker died, this one answers only one request, and returns MORE if others
+        are open: so the deaths that the supervisor counts belong to one build. If processes of an
+        earlier build cannot be killed, it returns SURVIVED and begins no other build, since they
+        could forge its result. A worker that builds could open (`life.closed` is false) answers
+        nothing, and leaves the requests to the next.
         """
         self._life = life
         die_with_parent(life.keeper)
@@ -88,7 +88,7 @@ class Sidecar:
     def _publish_startup(self, boot_id: str) -> None:
         """Publish the symbol list and this sidecar's record.
 
-        A full disk must not keep requests from being answered.
+        A failure is only logged: even with a full disk, requests are to be answered.
         """
         try:
             self._publish_symbols()
@@ -105,10 +105,10 @@ class Sidecar:
         return not others.left
 
     def _publish_symbols(self) -> None:
-        """Publish the symbol list of the running kernel, because the driver has no headers.
+        """Publish the symbol list of the running kernel for the driver, which has no headers.
 
-        The driver may need no build, only this list. It is published before the sidecar's own
-        record, so a reader of the record finds the list.
+        A driver that needs no build may need this list. It is published before the sidecar's own
+        record, so whoever reads the record finds the list.
         """
         release = self.host.kernel.release
         self._make_room(self.shared.symvers(release))
@@ -131,9 +131,9 @@ class Sidecar:
         log.fact("toolkit sidecar is there", shared=self.shared.root, kernels=record.toolkit_kernel)
 
     def _remove_leftovers(self) -> None:
-        """Remove all but the records, and the results and output of current requests.
+        """Remove everything but the records, and the results and outputs of current requests.
 
-        A build may have left anything under any name, and nobody else would remove it.
+        A build may have left anything under any name, and nobody else would remove that.
         """
         requests = self.shared.request_ids()
         records = {self.shared.lock, self.shared.symvers(self.host.kernel.release)}
@@ -155,7 +155,7 @@ class Sidecar:
             log.warning("cannot remove a leftover", path=path, error=str(error))
 
     def _next_request(self, boot_id: str) -> str:
-        """Return the oldest request of this boot without a result, "" if there is none."""
+        """Return the oldest request of this boot that has no result; "" if there is none."""
         waiting: list[tuple[float, str]] = []
         for name in self.shared.request_ids():
             with suppress(FileNotFoundError):
@@ -231,15 +231,15 @@ class Sidecar:
         return request
 
     def _make_room(self, path: Path) -> None:
-        """Remove a non-file from the path of a record: a build may have put a directory there."""
+        """Remove what a build may have put in a record's place, such as a directory."""
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             self._remove_leftover(path)
 
     def _publish_result(self, result: BuildResult) -> None:
-        """Publish a result. If the disk is full, remove the build's files, but for its log.
+        """Publish a result. If the disk is full, remove the build's files except its log.
 
-        The next attempt, which would remove them, may be minutes away. If publishing fails even
-        then, keep the result and retry until it succeeds: another build would end the same way.
+        The next attempt would remove them too, but may be minutes away. If publishing still fails,
+        retry until it succeeds or the request is gone: another build would end the same way.
         """
         self._results = [*self._results[-100:], result]
         full = result.failure is FailureKind.DISK_FULL
@@ -273,7 +273,7 @@ class Sidecar:
                     self._remove_leftover(path)
 
     def _try_publish(self, result: BuildResult) -> NodesideError | None:
-        """Publish a result. Return the error that prevents it, or None."""
+        """Publish a result; return the error if that fails, or None."""
         try:
             self._make_room(self.shared.result_path(result.request))
             self.shared.publish_result(result)
@@ -283,7 +283,7 @@ class Sidecar:
 
 
 def _is_small_file(path: Path) -> bool:
-    """Return whether it may be a file of ours, and not what a build put in its place."""
+    """Return whether a path may be the sidecar's own file, not what a build put in its place."""
     try:
         status = path.lstat()
     except OSError:

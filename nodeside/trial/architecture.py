@@ -1,9 +1,8 @@
-"""The architectures that a throwaway machine can have, and what is different about each.
+"""The architectures that a throwaway machine can have, and how they differ.
 
-This is the only place that knows more of an architecture than its name. The machine runs under
-QEMU. Programs in its root file systems also run on this host: when packages are configured, when
-Python is packed, and in a build. If they are of another architecture, that takes QEMU's user
-emulation (`emulation`).
+Only this module knows more of an architecture than its name. The machine runs under QEMU. Programs
+in its root file systems also run on this host: when packages are configured, when Python is packed,
+and in a build. Those of another architecture need QEMU's user emulation (`emulation`).
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from nodeside.values import frozen
 
 @frozen
 class Architecture:
-    """One architecture. `kernel_words` are for every kernel of it, `emulated_words` under TCG."""
+    """One architecture. `emulated_words` are added to the kernel's command line under TCG."""
 
     name: str  # Debian's
     machine: str  # `uname -m`
-    triplet: str  # of the directory of libraries
-    loader: str  # of programs, in that directory
+    triplet: str  # the name of the libraries' directory
+    loader: str  # the dynamic loader of programs, in that directory
     flavours: tuple[str, ...]  # of kernels; the first is the default
 
     qemu: str
@@ -38,17 +37,17 @@ class Architecture:
 
     @property
     def ordinary_kernel(self) -> str:
-        """The flavour with video, sound, USB and I2C, which Debian calls as the architecture."""
+        """The flavour with video, sound, USB and I2C. Debian gives it the architecture's name."""
         return self.name
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this host is of another architecture, so that everything is emulated."""
+        """Whether this host has another architecture, so that the machine must be emulated."""
         return self.machine != platform.machine()
 
     @property
     def user_emulation(self) -> str:
-        """The name of QEMU's user emulation for its programs, and of its entry in binfmt_misc."""
+        """The name of QEMU's user emulation, for its program and its entry in binfmt_misc."""
         return f"qemu-{self.machine}"
 
     def libraries(self, root: Path) -> Path:
@@ -66,12 +65,11 @@ AMD64 = Architecture(
     qemu_package="qemu-system-x86",
     qemu_machine="pc",
     # Software emulation without its slow parts: vector string functions, five-level page tables
-    # and the checks of supervisor accesses. A build takes three quarters of the time of a plain
-    # `max`.
+    # and the checks of supervisor accesses. A build takes three quarters of its time with `max`.
     emulated_cpu="max,-avx,-avx2,-la57,-smap,-smep,-pku",
     console="ttyS0",
-    # The kernel does not trust the TSC of several emulated CPUs, although QEMU keeps it monotonic;
-    # each look at the clock would then be a look at a device.
+    # The kernel does not trust the TSC of several emulated CPUs, although QEMU keeps it monotonic.
+    # Without this word, each reading of the clock would be an access to an emulated device.
     emulated_words=("tsc=reliable",),
 )
 ARM64 = Architecture(
@@ -82,10 +80,11 @@ ARM64 = Architecture(
     flavours=("cloud-arm64", "rt-arm64", "arm64-16k", "arm64"),
     qemu="qemu-system-aarch64",
     qemu_package="qemu-system-arm",
-    # Its memory begins at 1 GiB, and QEMU's edu has addresses of 28 bits: an IOMMU translates them.
+    # The machine's memory begins at 1 GiB, beyond the 28-bit addresses of QEMU's edu device. So an
+    # IOMMU translates them.
     qemu_machine="virt,gic-version=3,iommu=smmuv3",
-    # `max` computes a checksum at every call of a function (pauth), and boots in 34 s, not in 7. An
-    # A72 is as fast, but cannot have pages of 16k.
+    # With this CPU the machine boots in 7 s, with `max` in 34 s: that computes a checksum at every
+    # function call (pauth). A Cortex-A72 is as fast, but has no 16k pages.
     emulated_cpu="cortex-a76",
     console="ttyAMA0",
 )

@@ -38,7 +38,7 @@ _EPILOG = (
 def _split_commands(
     _context: click.Context, _option: click.Parameter, lines: Sequence[str]
 ) -> list[Argv]:
-    """Split the commands into argvs. One with a character that a shell acts on goes to a shell."""
+    """Split the commands into argvs. `sh` gets those with a character that a shell acts on."""
     try:
         argvs = [
             ("sh", "-c", line) if _FOR_A_SHELL & set(line) else tuple(shlex.split(line))
@@ -216,14 +216,14 @@ def _try_target(options: TryOptions, output: str, report: str | None) -> NoRetur
         try:
             run_session(options, runs=runs)
         finally:
-            if runs:  # of a matrix that was interrupted, what is known is not lost
+            if runs:  # an interrupted matrix shows the runs that it has
                 _show_runs(options, runs, output, place)
         raise SystemExit(int(exit_code(runs)))
 
 
 @contextmanager
 def _place_of(report: str | None) -> Iterator[OwnedPlace | None]:
-    """Open the directory of the report, before anything that takes minutes."""
+    """Open the report's directory, so that a bad one fails before minutes of work."""
     if report is None:
         yield None
         return
@@ -272,5 +272,5 @@ def _list_kernels(accelerator: str, architecture: Architecture, output: str) -> 
 
 
 def _interrupt_trial(_number: int, _frame: FrameType | None) -> None:
-    """End the trial on SIGTERM the way Ctrl-C does, with a full cleanup."""
+    """End the trial on SIGTERM as Ctrl-C does, with a full cleanup."""
     raise KeyboardInterrupt

@@ -1,7 +1,7 @@
 """The files that `nodeside init` writes beside a source, from a draft of its driver.yaml.
 
-Each text is complete and correct as it is. What nothing in the source says is marked with "guess",
-and what is likely to be wanted next is there as a comment.
+Each file is complete and correct as written. A value that the source does not tell is marked with
+"guess". What a person is likely to want next is there as a comment.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nodeside.trial.target.draft import Draft
 from nodeside.values import frozen
 
 SCHEMA = "driver.schema.json"
-# What is not part of the source: a change of it must not change the key of a bundle. driver.yaml
-# and trial.yaml never are.
+# Files to exclude from the source, so that a change of one does not change the key of a bundle.
+# driver.yaml and trial.yaml are never part of the source.
 _BESIDE = ("Containerfile", ".dockerignore", SCHEMA)
 FILES = ("driver.yaml", *_BESIDE, "trial.yaml")
 
-_COMMENT = 160  # characters of what a module says of itself
-_PARAMETERS = 40  # of a module; more are in `modinfo`
-_ANY_WIDTH = 1 << 20  # so that no text goes on in another line, where a comment follows it
+_COMMENT = 160  # characters of a comment with text from a module
+_PARAMETERS = 40  # shown of a module; `modinfo` has them all
+_ANY_WIDTH = 1 << 20  # YAML must not break a text into lines: a comment may follow it
 _PCI = re.compile(r"pci:v0000([0-9A-F]{4})d(?:0000([0-9A-F]{4})|\*)")
 # QEMU's devices by PCI id (docs/specs/pci-ids.rst and hw/net/), so that a trial has the hardware.
 _EMULATED = {
@@ -69,9 +69,9 @@ driver.schema.json
 
 @frozen
 class FoundHardware:
-    """PCI ids (vendor, device) that the modules say they are for, and other buses with a count.
+    """The PCI ids (vendor, device) that the modules declare, and how many ids of other buses.
 
-    The device is empty where a module is for every device of a vendor.
+    The device is "" if a module is for every device of a vendor.
     """
 
     pci: tuple[tuple[str, str], ...]
@@ -96,7 +96,7 @@ def hardware_of(files: Iterable[ModuleFile]) -> FoundHardware:
 
 
 def file_texts(draft: Draft, source: str, release: str) -> dict[str, str]:
-    """Return the files by name. `source` is the path of the source, `release` ours."""
+    """Return the files' texts by name. `source` is a path, `release` is that of nodeside."""
     words = {
         "name": draft.name,
         "version": draft.version,
@@ -113,7 +113,7 @@ def file_texts(draft: Draft, source: str, release: str) -> dict[str, str]:
 
 
 def require_absent(place: OwnedPlace) -> None:
-    """Raise UsageError if one of the files is there."""
+    """Raise UsageError if one of the files exists."""
     there = [name for name in FILES if place.has(name)]
     if there:
         raise UsageError(
@@ -205,7 +205,7 @@ def _firmware_lines(files: Sequence[ModuleFile]) -> Iterator[str]:
 
 
 def _validate_lines(draft: Draft, hardware: FoundHardware) -> Iterator[str]:
-    """Yield checks that hold in a trial too: of a device, only where QEMU has it."""
+    """Yield checks that hold in a trial too: those of a device only if QEMU emulates it."""
     driver = draft.modules[0]
     yield "  # What shows that the driver works. A node where it does not hold is not ready."
     if hardware.emulated_devices:
@@ -241,7 +241,7 @@ def _guess_comment(draft: Draft, name: str) -> str:
 
 
 def _yaml_text(text: str) -> str:
-    """Return a text as YAML, in quotes if it takes them."""
+    """Return a text as YAML, in quotes if it needs them."""
     return write_yaml([text], width=_ANY_WIDTH).removeprefix("- ").rstrip("\n")
 
 

@@ -1,7 +1,7 @@
-"""The available Debian kernels, which one a user means, and the packages that it consists of.
+"""Finds the available Debian kernels, the one that a user means, and its packages.
 
 Kernels change every few weeks, so they are looked up in the archive at run time. Some have an image
-and no headers: they can be booted, but nothing can be built for them.
+but no headers: they can boot, but nothing can be built for them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from nodeside.trial.debian.version import DebianVersion
 from nodeside.trial.errors import UnknownKernel
 from nodeside.values import frozen
 
-# Up to Linux 6.18 linux-image has the kernel, its modules and their lists in it. Since 6.19 these
-# are linux-binary, linux-modules and linux-base. Each has a version in its name, unlike the tools
-# in linux-base.
+# Up to Linux 6.18, linux-image-* contains the kernel, its modules and their lists. Since 6.19 these
+# are in linux-binary-*, linux-modules-* and linux-base-*, each with a version in its name. The
+# package linux-base, without one, has only tools.
 _PART = re.compile(r"linux-(base|binary|headers|kbuild|modules)-\d")
-# Since 6.19 headers require gcc-16-for-host, which is gcc-16 without a command of that name.
+# Since 6.19, headers require gcc-16-for-host, which brings gcc-16 without a command `gcc-16`.
 _COMPILER = re.compile(r"(?P<package>gcc-\d+)(-for-host)?")
 
 
 @frozen
 class AvailableKernel:
-    """A kernel of the archive. `headers` is "" if the archive has none."""
+    """A kernel of the archive. `headers` is its package of headers; "" if there is none."""
 
     release: str
     flavour: str
@@ -35,7 +35,7 @@ class AvailableKernel:
 
     @property
     def series(self) -> str:
-        """Return `6.1` for `6.1.0-47-amd64`. Debian keeps it within one stable release."""
+        """Return `6.1` for `6.1.0-47-amd64`. One stable release of Debian keeps one series."""
         return ".".join(self.release.split(".")[:2])
 
     @property
@@ -44,7 +44,7 @@ class AvailableKernel:
 
 
 def _image_pattern(architecture: Architecture) -> re.Pattern[str]:
-    """Return the pattern of the names of packages with a kernel."""
+    """Return the pattern of the names of packages that contain a kernel."""
     return re.compile(
         r"^linux-image-(?P<release>(?P<version>\d+\.\d+\..*?)"
         rf"-(?P<flavour>{'|'.join(architecture.flavours)}))(?P<unsigned>-unsigned)?$"
@@ -54,7 +54,7 @@ def _image_pattern(architecture: Architecture) -> re.Pattern[str]:
 def from_names(
     names: Iterable[str], architecture: Architecture = AMD64
 ) -> tuple[AvailableKernel, ...]:
-    """Return the kernels among package names, oldest first. Images with signed modules win."""
+    """Return the kernels among package names, oldest first. Signed images win over unsigned."""
     packages, image = set(names), _image_pattern(architecture)
     images: dict[str, re.Match[str]] = {}
     for name in sorted(packages):  # the signed name sorts before the one with -unsigned
@@ -75,7 +75,7 @@ def from_names(
 
 @frozen
 class KernelPackages:
-    """What to unpack for a kernel, and the package of the compiler that its headers require."""
+    """The packages to unpack for a kernel, and the compiler package that its headers require."""
 
     names: tuple[str, ...]
     compiler: str
@@ -84,7 +84,8 @@ class KernelPackages:
 def packages_of(kernel: AvailableKernel, archive: Archive) -> KernelPackages:
     """Return the image, the headers, and the parts of the kernel that these depend on.
 
-    The compiler is "" without headers. Of alternatives, the first one is what Debian prefers.
+    The compiler is "" without headers. Of alternative packages, the first is taken: Debian prefers
+    that one.
     """
     compiler = ""
     names = [name for name in (kernel.image, kernel.headers) if name]
@@ -97,7 +98,7 @@ def packages_of(kernel: AvailableKernel, archive: Archive) -> KernelPackages:
 
 
 def _compiler_of_package(package: str, archive: Archive) -> str:
-    """Return `gcc-12` if the package is it or is a linux-compiler package for it, else ""."""
+    """Return `gcc-12` for gcc-12, gcc-12-for-host and its linux-compiler package; else ""."""
     if match := _COMPILER.fullmatch(package):
         return match["package"]
     if package.startswith("linux-compiler-"):
@@ -128,8 +129,8 @@ def resolve_kernel(
 ) -> AvailableKernel:
     """Return the kernel a user means: a release, a flavour, a version, or `<version>-<flavour>`.
 
-    Anything but a release means the newest kernel with headers; without a version, the newest of
-    `series`. Raises UnknownKernel with the nearest names.
+    All but a release stand for the newest matching kernel with headers; without a version, one of
+    `series` is preferred. Raises UnknownKernel with the nearest names.
     """
     for kernel in kernels:
         if kernel.release == name:
@@ -164,8 +165,8 @@ def _unknown_kernel_error(
 ) -> UnknownKernel:
     names = [*architecture.flavours, *(kernel.release for kernel in kernels)]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    did = f"did you mean {', '.join(near)}? " if near else ""
+    guess = f"did you mean {', '.join(near)}? " if near else ""
     return UnknownKernel(
         f"no kernel named {name!r} in the package archive",
-        hint=f"{did}list all kernels: nodeside try --kernel list",
+        hint=f"{guess}list all kernels: nodeside try --kernel list",
     )

@@ -1,8 +1,8 @@
-"""The two root file systems of a node's pod, made from Debian packages by mmdebstrap.
+"""Makes the two root file systems of a node's pod from Debian packages, with mmdebstrap.
 
-The driver's has the packages that `images/` puts into the driver image. The toolkit's has the
-content of a Driver Toolkit image, with the kernel's compiler and no Python. Both are directories in
-the cache with the right owners, so making them takes root.
+That of the driver has the packages that `images/` puts into the driver image. That of the toolkit
+has the content of a Driver Toolkit image: the kernel's compiler, but no Python. Both are
+directories in the cache whose files have the right owners, so only root can make them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LEFT_OUT = ("usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "usr/sh
 
 
 class RootFileSystems:
-    """A maker of root file systems, each of which is made once.
+    """The maker of root file systems. Each one is made once and kept in the cache.
 
-    `toolkit_packages` are added to those of the toolkit.
+    `toolkit_packages` are added to the toolkit's.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RootFileSystems:
         return self.make("driver", DRIVER_PACKAGES)
 
     def toolkit(self, compiler: str) -> Path:
-        """Return the toolkit's. `compiler` is the package for the kernel's headers: `gcc-12`."""
+        """Return the toolkit's root. `compiler` is the package that the headers need: `gcc-12`."""
         more = sorted(set(self.toolkit_packages) - {*TOOLKIT_PACKAGES, compiler})
         return self.make("toolkit", (compiler or DEFAULT_COMPILER, *TOOLKIT_PACKAGES, *more))
 
@@ -84,8 +84,9 @@ class RootFileSystems:
 
     def _bootstrap_root(self, role: str, packages: Sequence[str], directory: Path) -> None:
         require_root()
-        long = "five minutes, under emulation" if self.archive.architecture.is_foreign else _USUAL
-        self.progress.say(f"making the {role}'s root file system (about {long})")
+        is_foreign = self.archive.architecture.is_foreign
+        duration = "five minutes, under emulation" if is_foreign else _USUAL
+        self.progress.say(f"making the {role}'s root file system (about {duration})")
         sources = directory / "sources.list"
         sources.write_text("\n".join(self.archive.sources.lines) + "\n")
         argv = [
@@ -111,9 +112,9 @@ class RootFileSystems:
 
 
 def require_root() -> None:
-    """Raise TrialError unless we are root. The files of a root file system belong to root.
+    """Raise TrialError unless this process is root.
 
-    Loading what is in it takes root too.
+    The files of a root file system belong to root, and only root can load the modules in it.
     """
     if os.geteuid() != 0:
         raise TrialError(

@@ -1,9 +1,9 @@
 """A container on this machine, for work that needs a root file system but no virtual machine.
 
-`entrance` yields the `wrapper` for a command that `nodeside.system.process` runs. It moves the
-child into namespaces of its own, onto an overlay whose upper layer is in memory. No other process
-sees the mounts, and they end with the command. The command dies with us, and before anything else
-if the machine runs out of memory. Root is required.
+`entrance` yields the `wrapper` for a command that `nodeside.system.process` runs. The wrapper moves
+the child into namespaces of its own, onto an overlay whose upper layer is in memory. No other
+process sees the mounts, and they end with the command. The command dies with this process, and is
+killed first if the machine runs out of memory. All this takes root.
 
     with entrance(layers, scratch, binds) as enter:
         process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=60)
@@ -29,16 +29,17 @@ _UPPER_BYTES = 1 << 30  # in memory; a build writes to its shared directory, not
 
 ENVIRONMENT = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
-# The first process of the namespace is a shell of ours, and with it die all others, also those that
-# left the process group. It dies with `unshare`, which dies with us. The command itself cannot be
-# the first: a change of user clears the death signal, and so can the command.
+# The first process of the PID namespace is this shell. When it dies, so do all others in it, even
+# those that left the process group. It dies with `unshare`, which dies with our process. The
+# command cannot be the first process: a change of user clears the death signal, and the command
+# may clear it too.
 OWN_PROCESSES = (
     "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--",
     "sh", "-c", '"$@"; exit', "sh",
 )  # fmt: skip
 
-# An ordinary user without any capability. Vendor code runs as this user, here and in a pod. The
-# limit is that of all processes of this user; `make` on 128 processors has about a thousand.
+# An ordinary user without any capability. Vendor code runs as this user, here and in a pod. --nproc
+# limits all processes of this user together; `make` on 128 processors has about a thousand.
 UNPRIVILEGED = (
     *OWN_PROCESSES, "prlimit", "--nproc=8192", "--",
     "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs",
@@ -50,7 +51,7 @@ UNPRIVILEGED = (
 def entrance(
     layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str]
 ) -> Iterator[Callable[[], None]]:
-    """Yield what the child runs between fork and exec. Raises SystemRefused if that is refused.
+    """Yield the wrapper: what the child runs between fork and exec. Raises SystemRefused.
 
     `layers` are directories, topmost first. `scratch` is a directory of ours. `binds` maps
     directories of this machine to paths in the container.

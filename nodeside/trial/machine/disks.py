@@ -1,4 +1,4 @@
-"""Disk images made without mounting: ext4 from a directory, qcow2 overlays on top."""
+"""Makes disk images without mounting: ext4 from a directory, and qcow2 overlays on top."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _INODE_COST = 512  # bytes per inode in the file system's tables, with room to s
 
 
 def make_ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> None:
-    """Make an ext4 image of `tree`, with its content and ownership, and `free_mib` MiB free.
+    """Make an ext4 image with the files and owners of `tree`, and `free_mib` MiB free.
 
-    The image is sparse, so free space costs nothing.
+    The image is sparse, so its free space takes no space on the host.
     """
     used, count = _measure_tree(tree)
     size = (used + count * _INODE_COST) * 11 // 10 + (free_mib + 16) * MIB
@@ -31,7 +31,7 @@ def make_ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> Non
 
 
 def make_overlay(base: Path, image: Path, *, kind: str = "raw") -> None:
-    """Make a qcow2 image that reads from `base`, of that kind, and stores all writes itself."""
+    """Make a qcow2 image on top of `base`, whose format is `kind`; it stores all writes itself."""
     process.run(
         ["qemu-img", "create", "-q", "-f", "qcow2", "-F", kind, "-b", base.resolve(), image],
         timeout=60,
@@ -39,7 +39,7 @@ def make_overlay(base: Path, image: Path, *, kind: str = "raw") -> None:
 
 
 def _measure_tree(tree: Path) -> tuple[int, int]:
-    """Return the bytes that the tree takes in blocks of 4 KiB, and its number of files."""
+    """Return how many bytes a tree takes in blocks of 4 KiB, and how many files it has."""
     used = count = 0
     for path in tree.rglob("*"):
         status = path.lstat()

@@ -1,7 +1,7 @@
-"""A shell in the machine for `--keep`: connects this terminal to one in a container there.
+"""Opens the shell of `--keep`: connects this terminal to a shell in a container of the machine.
 
-It is an engineer's: root, with the node's devices and processes, and a copy of the driver image
-that can be edited, built by the pod's own toolkit container, and loaded.
+The shell is for an engineer. It runs as root, with the node's devices and processes, in a copy of
+the driver image whose source can be edited, built by the pod's toolkit container, and loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nodeside.trial.machine.containers import EDITED_IMAGE, IMAGE_ON_NODE, SHELL
 from nodeside.trial.machine.machine import GuestProcess, Machine
 
 _COPY_SECONDS = 300.0
-_DAYS = 7 * 24 * 3600.0  # a shell is open at most so long
+_DAYS = 7 * 24 * 3600.0  # the longest time that a shell is open
 
 # `toolkit` enters the container of the process $TOOLKIT, as the user of its builds.
 _START = rf"""
@@ -46,7 +46,7 @@ exec bash --norc  # Debian's would set another one
 
 
 def require_terminal() -> None:
-    """Raise UsageError if there is no terminal, before minutes of work rather than after."""
+    """Raise UsageError if there is no terminal. To be called before minutes of work."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "--keep opens a shell and needs a terminal",
@@ -55,12 +55,12 @@ def require_terminal() -> None:
 
 
 def run_shell(machine: Machine, *, toolkit: int) -> None:
-    """Connect this terminal to a shell until that ends.
+    """Connect this terminal to a shell until the shell ends.
 
     `toolkit` is the process ID of the toolkit container's first process.
     """
     machine.run(["cp", "-a", IMAGE_ON_NODE, EDITED_IMAGE], "node", timeout=_COPY_SECONDS)
-    # What is saved there is on the disk soon: a mended driver may crash the kernel.
+    # Edits must reach the disk soon, since the edited driver may crash the kernel.
     machine.start(["sh", "-c", "while sync; do sleep 1; done"], "node")
     emulated = machine.settings.accelerator == "tcg"
     script = _START.replace("{slow}", ", emulated: it takes a minute" if emulated else "")
@@ -87,12 +87,12 @@ def run_shell(machine: Machine, *, toolkit: int) -> None:
 
 
 def edits_as_patch(machine: Machine) -> str:
-    """Return the edits of the shell as a patch for the driver image."""
-    words = (
+    """Return what was edited in the shell, as a patch for the driver image."""
+    script = (
         f"cd {EDITED_IMAGE} && cd $(mktemp -d) && "
         f"ln -s {IMAGE_ON_NODE} a && ln -s {EDITED_IMAGE} b && diff -ruN a b"
     )
-    done = machine.run(["sh", "-c", words], "node", timeout=_COPY_SECONDS, check=False)
+    done = machine.run(["sh", "-c", script], "node", timeout=_COPY_SECONDS, check=False)
     return done.output
 
 

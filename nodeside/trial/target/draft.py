@@ -1,7 +1,7 @@
-"""What can be known of a source that has no driver.yaml: a draft of one.
+"""Drafts a driver.yaml for a source that has none.
 
-A dkms tree says most of it in its dkms.conf. Of a kbuild tree, or of a source with a Makefile of
-its own, the modules are what a build of it produces.
+A dkms tree tells most of it in its dkms.conf. For a kbuild tree, or a source with a Makefile of its
+own, the modules are those that a build produces.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 
 _CONFIGURED = './configure && make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/{} modules'
 
-_COMMANDS = 3  # in a hint, which is one line
+_COMMANDS = 3  # shown in a hint, which is one line
 
 
 @frozen
 class Draft:
     """A driver.yaml in the making.
 
-    `files` are the modules as built for one kernel; empty, with `problem`, if they could not be.
-    `guesses` tells by field what nothing in the source says, and why it is as it is.
+    `files` are the modules as built for one kernel. If the build failed, they are empty, and
+    `problem` tells why. `guesses` has the fields that the source does not tell, each with the
+    reason for its value.
     """
 
     name: str
@@ -77,13 +78,12 @@ class Draft:
 def draft_of(
     tree: Path, source: Path, evaluate: Evaluator, build: Builder, directory: str = ""
 ) -> Draft:
-    """Return the draft of a copy `tree` of what the user calls `source`.
+    """Return the draft for `tree`, a copy of what the user calls `source`.
 
-    `directory` is the one to build in, where the user has named it.
+    `directory` is the directory to build in, "" if the user named none.
 
-    Raises TargetError if no module is found in it, or several drivers and nothing speaks for one,
-    and ToolkitBuildFailed if it does not compile and does not say what its modules are called
-    either.
+    Raises TargetError if the tree has no module, or several drivers and no sign which one is meant.
+    Raises ToolkitBuildFailed if it does not compile and does not name its modules either.
     """
     if (tree / "dkms.conf").is_file():
         if directory:
@@ -133,9 +133,10 @@ def _of_makefiles(tree: Path, source: Path, build: Builder, directory: str) -> D
 def _draft_that_builds(
     tree: Path, source: Path, ways: Sequence[BuildSettings], build: Builder, *, undecided: bool
 ) -> Draft | None:
-    """Return the draft of the first way that builds modules, or of the first one, not built.
+    """Return the draft of the first way that builds modules.
 
-    None if none does, and it is `undecided` what to build. Raises ToolkitBuildFailed, NotAModule.
+    If none does, returns the draft of the first way without a build, or None if it is `undecided`
+    what to build. Raises ToolkitBuildFailed, NotAModule.
     """
     failures: list[NodesideError] = []
     for settings in ways:
@@ -144,8 +145,8 @@ def _draft_that_builds(
         except (ToolkitBuildFailed, NotAModule) as error:
             failures.append(error)
         else:
-            own = named_modules(tree / settings.directory)
-            files = tuple(sorted(files, key=lambda file: file.name not in own))
+            listed = named_modules(tree / settings.directory)
+            files = tuple(sorted(files, key=lambda file: file.name not in listed))
             return _make_draft(source, settings, files)
     if undecided:
         return None
@@ -156,7 +157,7 @@ def _draft_that_builds(
 
 
 def _guess_of_build(settings: BuildSettings, why: str, chosen: Candidate | None) -> str:
-    """Return why the source is built in this way; "" if nothing else is likely."""
+    """Return why the source is built in this way; "" if no other way is likely."""
     several = f"; {why}" if ":" in why else ""
     if settings.kind is BuildKind.KBUILD:
         return why if several or settings.directory != "." else ""
@@ -214,6 +215,6 @@ def _make_draft(
         guesses["version"] = "the modules have no MODULE_VERSION, or several"
     name = name_of(modules, directory)
     if len(modules) > 1:
-        first = says_nothing(directory)
-        guesses["name"] = "that of the first module" if first else "the directory's"
+        is_generic = says_nothing(directory)
+        guesses["name"] = "that of the first module" if is_generic else "the directory's"
     return Draft(name, version, replace(settings, modules=modules), files, problem, guesses)

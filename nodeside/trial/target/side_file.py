@@ -1,8 +1,8 @@
-"""trial.yaml: what a vendor's directory adds to a trial.
+"""Reads trial.yaml: the devices and commands that a vendor's directory adds to a trial.
 
-A vendor wrote it, and QEMU runs as root: some of its devices and properties read and write files of
-the host. So only devices that stay inside the machine are accepted from the file. A person may
-name any device on the command line.
+A vendor wrote the file, and QEMU runs as root: some of QEMU's devices and properties read and write
+files of the host. So the file may only name devices that stay inside the machine. On the command
+line, a person may name any device.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from nodeside.values import frozen
 
 SIDE_FILE = "trial.yaml"
 _SIZE_LIMIT = 256 << 10
-_COMMANDS = 64  # their output is kept until the end of the trial
-_CHARACTERS = 8192  # of a command, and of all devices; an alias may repeat a long word
+_COMMANDS = 64  # a limit, since their output is kept until the end of the trial
+_CHARACTERS = 8192  # of one command, or of all devices; a YAML alias may repeat a long word
 _BY_HAND = "if you trust it, name it on the command line: --device"
 
-# These reach the host without any property: its files, its devices, its kernel.
+# Models that reach the host's files, devices or kernel, even without a property.
 _HOST_MODELS = (
     "*loader", "*vfio*", "*vhost*", "*9p*", "*-host", "*-host-*", "*passthr*", "*assign*",
     "*proxy*", "ivshmem*", "xen-*", "usb-mtp", "usb-redir", "usb-braille", "u2f-*", "ccid-card-*",
     "pvrdma", "scsi-generic", "scsi-block",
 )  # fmt: skip
-# Names of properties whose value names something of the host, or another model.
+# Properties whose value names something on the host, or another model.
 _HOST_KEYS = re.compile(
     r"db|driver|.*(dev|devs|device|dir|fd|fds)"
     r"|.*(file|path|pcap|root|drive|disk|host|socket|raw|backend|cert|display|mount|server).*"
@@ -47,7 +47,7 @@ _TEXT = re.compile(r"[A-Za-z0-9_.:-]+")
 
 @frozen
 class Extras:
-    """The content of a trial.yaml: QEMU devices, and argvs of consumers for the ready driver."""
+    """The content of a trial.yaml: QEMU devices, and commands to run once the driver is ready."""
 
     devices: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
@@ -125,7 +125,7 @@ def _no_words(place: Place, value: Any) -> Iterator[Mistake]:
 
 
 def _is_short(words: Any) -> bool:
-    """Return whether it is a list of moderate length."""
+    """Return whether `words` is a list with few enough characters."""
     if not isinstance(words, list):
         return False
     return sum(len(word) + 1 for word in words if isinstance(word, str)) <= _CHARACTERS
@@ -134,7 +134,7 @@ def _is_short(words: Any) -> bool:
 def reaches_host(device: str) -> str:
     """Return why a vendor may not add this `-device`, as a clause; "" if it stays in the machine.
 
-    A property is a known one with a plain word, or any other with a number or a switch.
+    A property that is in `_TEXT_KEYS` may have a plain word, any other one a number or a switch.
     """
     model, *properties = device.split(",")
     if not _MODEL.fullmatch(model):
