@@ -34,7 +34,7 @@ SIDECAR = tuple(
 Modules = Sequence[tuple[Path, str]]
 
 PACKAGES = ("nodeside", "cluster")
-DIRECTORIES = (*PACKAGES, "tests", "docs", "examples", "images", ".ci")
+DIRECTORIES = (*PACKAGES, "charts", "deploy", "tests", "docs", "examples", "images", ".ci")
 
 # Split, so that this file does not hold them.
 PACKAGE_HOSTS = [

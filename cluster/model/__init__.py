@@ -12,9 +12,7 @@
     coreos                versions of CoreOS, and the order of the toolkit tags named by them
     actions, lanes        the actions of a plan, and their dependencies
     pod_demand            the pods that a plan has to know, since Drivers evict them
-    annotations           state stored in annotations
     status_schema, limits the schema of a Driver's status, and trimming a status to fit it
-    waiting               why the containers of a pod do not start
     log_pattern           the log pattern a stage waits for (RE2)
 
 Nothing here sends requests or makes decisions.

@@ -1,4 +1,4 @@
-"""Events about images that nodes cannot use: driver images for one kernel, toolkit images. Pure."""
+"""Events about what nodes cannot use: the driver image for one kernel, or a bundle. Pure."""
 
 from __future__ import annotations
 
