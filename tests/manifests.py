@@ -38,7 +38,10 @@ def texts() -> Mapping[Path, str]:
 
 def _template(name: str) -> str:
     text = (DEPLOY / name).read_text()
-    return re.sub(r"^( +namespace:) nodeside$", rf"\1 {NAMESPACE}", text, flags=re.MULTILINE)
+    source = f"{{{{- /* Written from deploy/{name} by `python -m tests.manifests`. */}}}}\n"
+    return source + re.sub(
+        r"^( +namespace:) nodeside$", rf"\1 {NAMESPACE}", text, flags=re.MULTILINE
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.slow
 
 TOP = Path(__file__).parents[1]
 _SECONDS = patience(600.0)
-_SOURCES = ("nodeside", "cluster", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")
+_SOURCES = (
+    *("nodeside", "cluster", "charts", "deploy", "docs"),
+    *("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"),
+)
 
 
 def copied(to: Path) -> Path:
@@ -27,7 +30,8 @@ def copied(to: Path) -> Path:
     for name in _SOURCES:
         source = TOP / name
         if source.is_dir():
-            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, to / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(source, to / name)
     return to
@@ -84,6 +88,10 @@ def test_a_wheel_has_the_programs_their_data_and_their_documents(wheel: Path) ->
     ):
         assert any(name.startswith(file.rpartition("/")[0]) for name in names), file
     assert not [name for name in names if name.startswith(("tests", "bench"))]
+    for top in ("charts", "deploy"):
+        files = (path for path in (TOP / top).rglob("*") if path.is_file())
+        inside = {name for name in names if name.startswith(f"cluster/install/{top}/")}
+        assert inside == {f"cluster/install/{path.relative_to(TOP)}" for path in files}
 
 
 def test_what_is_installed_from_it_works_without_a_checkout(prefix: Path) -> None:

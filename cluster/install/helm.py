@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from cluster.install.manifests import InstallSettings, check
+from cluster.install.manifests import InstallSettings, check, lacks_files
 from cluster.install.pull_specs import parts
 
 _CHART: Final = Path(__file__).parent / "charts" / "nodeside"
@@ -18,10 +18,15 @@ _VALUES: Final = "values.yaml"
 
 
 def chart(defaults: InstallSettings) -> dict[str, str]:
-    """Return the files of the chart by their paths in its directory."""
+    """Return the files of the chart by their paths in its directory.
+
+    Raises NotInstallable for a bad value, and if this copy of nodeside has no chart.
+    """
     check(defaults)
     paths = (path for path in sorted(_CHART.rglob("*")) if path.is_file())
     files = {str(path.relative_to(_CHART)): path.read_text(encoding="utf-8") for path in paths}
+    if _VALUES not in files:
+        raise lacks_files(_CHART / _VALUES)
     for name, value in values(defaults).items():
         files[_VALUES] = _replace_value(files[_VALUES], name, value)
     return files

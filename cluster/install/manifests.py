@@ -104,8 +104,20 @@ def manifests_by_file(installation: InstallSettings) -> dict[str, list[Document]
 
 
 def text_of(path: str) -> str:
-    """Return the text of a file of deploy/."""
-    return (_DEPLOY / path).read_text(encoding="utf-8")
+    """Return the text of a file of deploy/. Raises NotInstallable if this copy has none."""
+    try:
+        return (_DEPLOY / path).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise lacks_files(_DEPLOY / path) from exc
+
+
+def lacks_files(path: Path) -> NotInstallable:
+    """Return the error of a copy of nodeside without the files that the links here lead to."""
+    hint = (
+        "a .zip and a checkout on Windows lose the links in cluster/install: install from a git "
+        "clone, a .tar.gz or a wheel"
+    )
+    return NotInstallable(f"this copy of nodeside lacks {path}", hint=hint)
 
 
 def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:

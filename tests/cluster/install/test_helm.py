@@ -175,6 +175,8 @@ def test_templates_read_values_that_exist() -> None:
         for key in path.split("."):
             assert key in found, path
             found = found[key]
+    read = {path.split(".")[0] for path in re.findall(r"\.Values\.([A-Za-z.]+)", text)}
+    assert read == {*chosen()}, "a value that no template reads"
 
 
 # --- the base ---------------------------------------------------------------------------------

@@ -6,13 +6,16 @@ To write the golden files anew: NODESIDE_GOLDEN=write pytest tests/cluster, then
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.cli.main import root
+from cluster.install import helm
+from cluster.install import manifests as module
 from cluster.install.manifests import (
     InstallSettings,
     NotInstallable,
@@ -298,3 +301,18 @@ def test_a_name_that_the_api_server_would_refuse_is_refused_before_anything_is_a
 ) -> None:
     with pytest.raises(NotInstallable, match=message):
         manifests(installation)
+
+
+@pytest.mark.parametrize("make", [manifests, helm.chart])
+def test_a_copy_without_the_files_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[[InstallSettings], object]
+) -> None:
+    lost = tmp_path / "deploy"
+    lost.write_text("../../deploy")  # what is left of a link in a .zip
+    monkeypatch.setattr(module, "_DEPLOY", lost)
+    monkeypatch.setattr(helm, "_CHART", lost / "nodeside")
+
+    with pytest.raises(NotInstallable, match="lacks") as caught:
+        make(InstallSettings())
+
+    assert "git clone" in caught.value.hint
