@@ -16,8 +16,9 @@ class ProblemKind(IntEnum):
     """The kinds of problems, the worst last."""
 
     CONTESTED = 1  # another program keeps changing our objects
-    FAILED = 2  # an action, or the plan itself
-    UNREADABLE = 3  # a kind may not be read, so that nothing is certain
+    ON_NODES = 2  # actions on some nodes, which nothing else waits for
+    FAILED = 3  # another action, or the plan itself
+    UNREADABLE = 4  # a kind may not be read, so that nothing is certain
 
 
 @dataclass(frozen=True, slots=True)

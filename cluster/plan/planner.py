@@ -9,7 +9,7 @@ a Driver's plan reads of other Drivers stands in plan_cache.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from cluster.driver.events import set_status
@@ -70,7 +70,9 @@ def plan(
                 raise
             errors[key] = error
             bug = problem_of(error, f"plan driver {key}")
-            of_driver = Plan(tuple(set_status(snapshot, found, found.status, bug)))
+            of_driver = Plan()
+            with suppress(Exception):  # the bug may be in what makes a status
+                of_driver = Plan(tuple(set_status(snapshot, found, found.status, bug)))
         plans.append(of_driver)
     orphans: tuple[Action, ...] = ()
     with _keep_error_in(errors):

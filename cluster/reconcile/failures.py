@@ -84,7 +84,7 @@ def problems_of(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[str, Problem
     for whole, each in nodes.items():
         first, *others = each
         words = f"; and so of {shortlist(others, _NAMED)}" if others else ""
-        yield whole.driver, _problem(whole, each[first], words)
+        yield whole.driver, replace(_problem(whole, each[first], words), kind=ProblemKind.ON_NODES)
     for lane, trouble in troubles.items():
         if not lane.node and not trouble.mute:
             yield lane.driver, _problem(lane, trouble)

@@ -28,6 +28,8 @@ def with_problems(
     old = {c["type"]: c for c in found.status.get("conditions", ())}
     for problem in sorted(problems, key=lambda problem: problem.kind):
         for kind, value in _statuses(problem, conditions).items():
+            if found.deleting and kind == "Progressing":
+                continue  # it says what is left on nodes, and deletion.py reads its reason
             conditions[kind] = conditions.get(kind, {}) | {
                 "type": kind,
                 "status": value,
@@ -45,12 +47,13 @@ def _statuses(problem: Problem, conditions: Conditions) -> dict[str, str]:
         "Ready": str(conditions.get("Ready", {}).get("status", "Unknown")),
         "Degraded": "True",
     }
+    of_stages = {"StagesReady": "False"} if problem.of_stages else {}
     match problem.kind:
-        case ProblemKind.CONTESTED:
+        case ProblemKind.CONTESTED | ProblemKind.ON_NODES:
             is_worse = degraded.get("status") == "True" and degraded["reason"] != problem.reason
-            return {} if is_worse else reports
+            return {} if is_worse else reports | of_stages
         case ProblemKind.FAILED:
-            return reports | ({"StagesReady": "False"} if problem.of_stages else {})
+            return reports | of_stages
         case ProblemKind.UNREADABLE:
-            of_stages = ["StagesReady"] if "StagesReady" in conditions else []
-            return reports | dict.fromkeys((*_DOUBTFUL, *of_stages), "Unknown")
+            stages = ["StagesReady"] if "StagesReady" in conditions else []
+            return reports | dict.fromkeys((*_DOUBTFUL, *stages), "Unknown")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 
-from cluster.model.actions import EmitEvent, SetStatus
+from cluster.driver import events
+from cluster.model.actions import Action, EmitEvent, SetStatus
 from cluster.model.problems import Problem, ProblemKind
+from cluster.model.snapshot import DriverObject, Snapshot
+from cluster.plan import plan_driver as plan_driver_module
 from cluster.plan import planner
 from cluster.plan.plan_driver import plan_driver
 from cluster.plan.planner import Planner, plan
@@ -17,6 +22,7 @@ from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.problems import with_problems
 
 CONTESTED = Problem(ProblemKind.CONTESTED, "FieldsContested", "somebody edits it")
+ON_A_NODE = Problem(ProblemKind.ON_NODES, "RequestTooLarge", "cannot label node n3")
 FAILED = Problem(ProblemKind.FAILED, "Forbidden", "no rule")
 UNREADABLE = Problem(ProblemKind.UNREADABLE, "NodesUnreadable", "cannot watch nodes")
 
@@ -117,3 +123,51 @@ def test_a_driver_that_is_being_deleted_says_it_too(
     ready.drivers["edu"] = found
 
     assert conditions(ready, FAILED)["Degraded"] == ("True", "Forbidden")
+
+
+def test_a_refusal_about_one_node_hides_no_failure_of_the_driver(ready: Model) -> None:
+    assert conditions(ready, ON_A_NODE)["Degraded"] == ("True", "RequestTooLarge")
+    ready.said.clear()
+    ready.report("n1", State.FAILED)
+    snapshot = with_problems(ready.snapshot, ("edu", ON_A_NODE))
+
+    ready.carry_out(plan(snapshot, 0.0).actions)
+
+    assert ready.condition("Degraded")["reason"] == "NodesFailed"
+    assert [said.reason for said in ready.said] == ["NodesFailed"]
+    assert conditions(ready, ON_A_NODE, FAILED)["Degraded"] == ("True", "Forbidden")
+
+
+def test_the_last_word_on_a_deleted_driver_is_true_though_a_kind_is_unreadable() -> None:
+    model = Model()
+    model.add(["n1"])
+    model.apply_driver(unload={"policy": "never"})
+    model.settle_ready()
+    model.delete_driver()
+
+    while "edu" in model.drivers:
+        snapshot = with_problems(model.snapshot, ("edu", UNREADABLE))
+        model.carry_out(plan(snapshot, 60.0).actions)
+
+    assert [said.reason for said in model.said][-1] == "ModulesStay"
+
+
+def test_a_bug_in_what_makes_the_status_of_one_driver_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def set_status(snapshot: Snapshot, found: DriverObject, *rest: Any) -> Iterator[Action]:
+        if found.name == "broken":
+            raise KeyError("a bug")
+        return events.set_status(snapshot, found, *rest)
+
+    model = Model()
+    model.add(["n1"])
+    model.apply_driver()
+    model.apply_driver("broken", modules=[{"name": "other"}])
+    for module in (planner, plan_driver_module):
+        monkeypatch.setattr(module, "set_status", set_status)
+
+    made = Planner()(model.snapshot, 0.0)
+
+    assert list(made.errors) == ["broken"]
+    assert {action.driver for action in made.actions} == {"edu"}
