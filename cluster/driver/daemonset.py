@@ -70,7 +70,7 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObje
 
 def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
     """Return the values stored in its labels and annotations."""
-    notes = found.applied, found.toolkit, found.link
+    notes = found.applied, found.toolkit, found.link, found.fell_back
     return found.pool, found.driver, found.revision, *notes
 
 

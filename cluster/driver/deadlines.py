@@ -12,8 +12,8 @@ nothing is waited for after it (timestamps.py).
     last report    `LAST_REPORT` plus the build deadline after that report: the node has deadlines
                    for everything it does and reports how each of them ended; none while it
                    waits for a driver that it comes after
-    correction     `NO_REPORT` after a failure that the next pod will not repeat, and after the
-                   DaemonSet controller last changed the node's DaemonSet
+    correction     `NO_REPORT` after a failure that the next pod will not repeat, and after we last
+                   changed the node's DaemonSet or a label of the node; none before we have
     node down      `LOST` after it went down, e.g. in the middle of a change; then it is given up
 """
 
@@ -101,19 +101,23 @@ class NodeDeadlines:
             )
         return self._without_a_pod(node, daemonset)
 
-    def correction_deadline(self, assigned: str, report: NodeReport, image: str) -> NodeDeadline:
+    def correction_deadline(
+        self, node: Node, assigned: str, report: NodeReport, image: str
+    ) -> NodeDeadline:
         """Return the deadline for the next pod, which will not repeat the failure in `report`: it
         has the toolkit `image`."""
         name = daemonset_name(self.driver.name, assigned)
         daemonset = self.snapshot.daemonsets.get(name)
-        reported = self._plausible_time(report.time)
+        if daemonset is None or daemonset.toolkit != image:
+            return NO_DEADLINE  # it waits for the controller
+        times = report.time, daemonset.applied_at, node.labelled
         return self._deadline_since(
-            max(reported, min(daemonset.touched, reported + _OTHERS)) if daemonset else reported,
+            max(map(self._plausible_time, times)),
             NO_REPORT,
             lambda: (
                 f"it failed at {rfc3339(report.time)}, and its next pod, with toolkit "
                 f"image {image}, has not reported: "
-                f"see {self._describe} daemonset {name if daemonset else ''}"
+                f"see {self._describe} daemonset {name}"
             ),
         )
 

@@ -150,6 +150,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         fell_back=text(notes, FELL_BACK_NOTE),
         deleting="deletionTimestamp" in metadata,
         touched=_last_changed(metadata),
+        applied_at=_last_changed(metadata, by=FIELD_MANAGER),
         spec=part(data, "spec"),
         kept=kept_from(data),
     )

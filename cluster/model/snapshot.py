@@ -93,7 +93,8 @@ class DaemonSetObject:
 
     `applied` is the hash of the document applied last. `toolkit` is the sidecar image, "" without a
     sidecar; `link` is the rule that found the image. `touched` is the time of the last change by
-    anyone, usually by the DaemonSet controller, which counts pods in the status. `fell_back` is a
+    anyone, usually by the DaemonSet controller, which counts pods in the status, and `applied_at`
+    that of the last change by us. `fell_back` is a
     note by kernel_images.py: why the pods build although their pool need not.
     """
 
@@ -109,6 +110,7 @@ class DaemonSetObject:
     fell_back: str = ""
     deleting: bool = False
     touched: float = field(default=0.0, compare=False)
+    applied_at: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_empty_mapping)
     kept: ObjectMeta = field(default=ObjectMeta(), compare=False)
 

@@ -293,7 +293,8 @@ def _daemonset_input(
         toolkit, link = "", LINK
     elif resolution is not None and (resolution.image or not context.toolkits.unseen):
         on_nodes = context.supply.builds_on_nodes(at, existing)
-        toolkit, link = resolution.image if on_nodes else "", resolution.link.value
+        if resolution.image or not (at.builds and toolkit):  # what a node has, it keeps
+            toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
         image=image, fell_back=fell_back,

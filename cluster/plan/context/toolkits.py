@@ -53,7 +53,8 @@ class Toolkits:
 
     @cached_property
     def _current(self) -> Mapping[Pool, CurrentImage]:
-        return {d.pool: CurrentImage(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
+        own = (d for d in self.daemonsets if d.toolkit and not d.fell_back)
+        return {d.pool: CurrentImage(d.toolkit, d.link) for d in own}
 
     @cached_property
     def _evidence_for(self) -> Evidence:
@@ -82,4 +83,4 @@ class Toolkits:
         if member.refused_toolkit in ("", image) and not builds:
             return None
         deadlines = NodeDeadlines(self.snapshot, self.driver)
-        return deadlines.correction_deadline(member.assigned, word, image)
+        return deadlines.correction_deadline(member.node, member.assigned, word, image)

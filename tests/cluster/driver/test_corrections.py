@@ -206,6 +206,30 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
     assert f"with toolkit image {RIGHT}, has not reported" in model.condition("Degraded")["message"]
 
 
+def test_a_line_that_is_added_hours_later_gives_the_next_pod_its_time() -> None:
+    model = cluster()
+    model.apply_driver(toolkit={})
+    refused(model)
+    for node in model.nodes:
+        said = model.node_drivers[f"edu.{node}"]
+        model.node_drivers[f"edu.{node}"] = replace(said, time=1000.0)
+    model.carry_out(model.plan(now=1001.0).actions)
+    assert model.condition("Degraded")["reason"] == "ToolkitRefused"
+
+    model.apply_driver(toolkit=ADDED)
+    model.carry_out(model.plan(now=20_000.0).actions)
+    assert model.condition("Degraded")["status"] == "False", "before the new image is given"
+    [(name, found)] = model.daemonsets.items()
+    model.daemonsets[name] = replace(found, applied_at=20_000.0)
+    made = model.plan(now=20_001.0)
+    model.carry_out(made.actions)
+
+    assert model.condition("Degraded")["status"] == "False"
+    assert made.again_in == pytest.approx(599.0)
+    model.carry_out(model.plan(now=20_700.0).actions)
+    assert model.condition("Degraded")["reason"] == "NodesFailed"
+
+
 def test_what_a_node_said_before_its_reboot_excuses_nothing() -> None:
     model = cluster()
     model.apply_driver(toolkit={})

@@ -333,6 +333,46 @@ def test_a_daemonset_that_builds_is_made_again_if_somebody_deletes_it(model: Mod
     assert (again.name, again.toolkit) == (found.name, found.toolkit)
 
 
+def test_a_note_that_somebody_removes_again_and_again_is_put_back(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    without_bundle(model, "n1")
+    model.settle_ready()
+
+    for _ in range(2):
+        found = model.serving("n1")
+        assert found is not None
+        model.daemonsets[found.name] = replace(found, fell_back="")
+        model.settle()
+
+    found = model.serving("n1")
+    assert found is not None
+    assert found.fell_back
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_node_that_builds_for_itself_holds_no_image_for_its_pool(lies: bool) -> None:
+    model = Model(image_streams=tags(OLD_OS))
+    image = f"quay.example.com/dtk:{OLD_OS}"
+    model.add(["n1", "n2"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+    model.end_build(kernel=KERNEL)
+    model.settle_ready()
+    if lies:
+        without_bundle(model, "n1")
+        model.settle_ready()
+
+    model.image_streams = {STREAM: ImageStream(STREAM, {})}
+    model.settle_ready()
+
+    assert row(model)["toolkit"] == ""
+    found = model.serving("n1")
+    assert found is not None
+    assert found.toolkit == (image if lies else ""), "what a node builds with it keeps"
+
+
 def test_an_outcome_outlives_the_pod_that_said_it(model: Model) -> None:
     model.settle()
     model.end_build()
