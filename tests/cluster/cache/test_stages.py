@@ -17,7 +17,7 @@ from tests.cluster.fakes.scripted import Said, ScriptedServer, page
 from tests.cluster.fakes.stage_pods import LONG, STAGES, snapshot
 
 
-def test_without_stages_the_api_server_is_not_asked_a_thing(tmp_path: Path) -> None:
+def test_no_stage_watch_without_stages(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         api = server.api(tmp_path)
         view = StageView(api, "nodeside", lambda: None)

@@ -77,7 +77,7 @@ def test_in_an_outage_the_nodes_that_are_left_are_not_touched_until_it_is_over()
     assert newest(model) == ["n000"]
 
 
-def test_who_allows_more_than_an_outage_takes_goes_on_in_it() -> None:
+def test_rollout_continues_when_budget_exceeds_down_nodes() -> None:
     model = rolling(10)
     go_down(model, 8, 9)
 
@@ -87,7 +87,7 @@ def test_who_allows_more_than_an_outage_takes_goes_on_in_it() -> None:
     assert newest(model) == ["n000"]
 
 
-def test_of_a_large_cluster_one_in_a_hundred_may_be_dead() -> None:
+def test_one_percent_dead_nodes_do_not_block_rollout() -> None:
     model = rolling(300)
     go_down(model, 1, 2, 3)
     begin(model)

@@ -88,7 +88,7 @@ def test_after_a_reboot_the_same_pod_has_its_time_again() -> None:
     assert at(model, THEN + 50_000 + NO_REPORT)[0] == "NodesFailed"
 
 
-def test_a_build_of_an_hour_is_on_the_way_while_the_node_says_so() -> None:
+def test_long_build_with_reports_does_not_time_out() -> None:
     model = assigned()
     with_pods(model)
     for name in model.nodes:

@@ -66,7 +66,7 @@ def is_stopped(model: Model) -> bool:
     return bool(model.condition("Degraded")["reason"] == "RolloutStopped")
 
 
-def test_a_failure_stops_the_rollout_though_its_machine_is_replaced() -> None:
+def test_failure_counts_after_node_is_replaced() -> None:
     model = changing()
     fail(model, "n0")
     assert "pause" not in model.condition("Degraded")["message"]
@@ -205,7 +205,7 @@ def test_a_canary_that_goes_down_again_and_again_is_a_failure() -> None:
     )
 
 
-def test_a_canary_that_reboots_faster_than_anybody_sees_it_down_is_a_failure_too() -> None:
+def test_canary_that_reboots_unseen_counts_as_failed() -> None:
     model, now = changing(), THEN
     for _ in range(2):
         model.report("n0", State.LOADING)
@@ -217,7 +217,7 @@ def test_a_canary_that_reboots_faster_than_anybody_sees_it_down_is_a_failure_too
     assert is_stopped(model)
 
 
-def test_a_node_that_reboots_once_in_its_change_is_none() -> None:
+def test_one_reboot_during_change_is_no_failure() -> None:
     model = changing()
     model.change("n0", ready=False, ready_since=THEN)
     look(model)
@@ -250,7 +250,7 @@ def test_a_node_where_it_had_worked_for_a_while_did_not_go_down_of_it(
     assert (("n0", "Down") in remembered(model)) is is_remembered
 
 
-def test_of_too_many_those_are_remembered_that_no_node_can_tell() -> None:
+def test_failed_nodes_without_report_are_kept_first() -> None:
     count = CASUALTY_LIMIT + 50
     every = [FailedNode(f"n{number:03}", NodeFailureKind.FAILED, "") for number in range(count)]
     model = Model()

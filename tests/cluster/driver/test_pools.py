@@ -59,7 +59,7 @@ def test_an_assignment_differs_with_everything_in_it() -> None:
     assert len(made) == 12
 
 
-def test_a_node_stays_in_its_pool_while_its_kernel_does_and_it_did_not_reboot() -> None:
+def test_pool_is_stable_until_kernel_or_boot_changes() -> None:
     here = Pool("x86_64", "debian12", KERNEL)
     upgraded = node(os_image="Debian GNU/Linux 13 (trixie)")
 

@@ -6,7 +6,7 @@ from cluster.cli.explain import explain_node
 from tests.cluster.fakes.model import KERNEL, OS_IMAGE, Model
 
 
-def test_nodes_that_have_not_told_their_kernel_get_nothing_and_are_no_fault() -> None:
+def test_node_without_kernel_is_not_assigned_and_not_degraded() -> None:
     model = Model()
     model.add(["n0", "n1", "n2"])
     model.add(["n3", "n4"], kernel="", os_image="", architecture="")

@@ -29,7 +29,7 @@ def consumers(control_plane: ControlPlane, scene: Scene) -> Iterator[Consumers]:
         yield consumers
 
 
-def test_consumers_leave_as_their_budget_allows_and_nobody_else_does(
+def test_only_consumers_are_evicted_within_their_pdb(
     scene: Scene, replicas: Replicas, fleet: Fleet, consumers: Consumers
 ) -> None:
     scene.toolkits(OLD)

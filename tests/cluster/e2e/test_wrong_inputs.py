@@ -164,7 +164,7 @@ def test_what_is_wrong_is_said_in_one_condition_and_heals_by_itself(
     assert len(scene.pods("n0")) == 1
 
 
-def test_a_status_that_may_not_be_written_is_said_in_an_event(
+def test_forbidden_status_update_emits_event(
     scene: Scene, replicas: Replicas, fleet: Fleet
 ) -> None:
     """No condition can say it; what `kubectl describe driver` shows besides are Events."""

@@ -151,7 +151,7 @@ def test_who_stops_gives_the_lease_back_and_the_next_one_leads() -> None:
     assert notes == [("a", "begins"), ("a", "ends"), ("b", "begins"), ("b", "ends")]
 
 
-def test_who_cannot_renew_has_stopped_before_anybody_else_begins() -> None:
+def test_leader_stops_before_its_lease_expires() -> None:
     mine, notes = FakeLeases(), list[tuple[str, str]]()
     cut_off = FakeLeases()
     first = Replica(mine, "a", notes)
@@ -265,7 +265,7 @@ def test_of_two_that_begin_at_once_one_leads() -> None:
         assert word != "begins" or (other, then) == (name, "ends")
 
 
-def test_nothing_begins_any_more_after_the_lead_has_ended() -> None:
+def test_no_request_starts_after_lost_lease() -> None:
     leadership = Leadership(now=lambda: 0.0)
     with pytest.raises(LostLead):
         leadership.left()

@@ -64,7 +64,7 @@ def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
     assert model.plan(THEN + 1).again_in == LAST_REPORT + BUILD - 1
 
 
-def test_a_node_that_came_up_in_time_to_come_is_silent_as_long_as_its_pod_is() -> None:
+def test_ready_time_in_the_future_uses_pod_age() -> None:
     model = assigned()
     with_pods(model)
     model.change("n0", ready_since=latest())

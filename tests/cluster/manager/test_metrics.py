@@ -85,7 +85,7 @@ def test_nodes_are_counted_by_what_their_pods_said_in_this_boot(model: Model) ->
     assert told.value("nodeside_nodes", driver="edu", state="building") == 0
 
 
-def test_a_report_of_an_older_boot_is_silence(model: Model) -> None:
+def test_report_of_older_boot_is_ignored(model: Model) -> None:
     model.report("n1")
     model.reboot("n1")
 
@@ -125,7 +125,7 @@ def test_a_kind_that_is_watched_twice_has_one_series(model: Model) -> None:
     assert told.value("nodeside_up_to_date", kind="Pod") == 0
 
 
-def test_a_status_that_is_about_to_be_written_counts_already(model: Model) -> None:
+def test_throttle_counts_a_planned_status(model: Model) -> None:
     status = {"conditions": [{"type": "Degraded", "status": "True"}]}
     told = Told()
     planned = Plan((SetStatus("edu", status), SetStatus("gone", status)))

@@ -152,7 +152,7 @@ def test_a_change_keeps_the_budget_of_those_after_too(model: Model) -> None:
     assert given(model) == ["n1", "n2"]
 
 
-def test_a_change_of_the_one_after_does_not_take_another_node_meanwhile(model: Model) -> None:
+def test_dependent_change_does_not_exceed_budget(model: Model) -> None:
     model.apply_driver("edu", version="2.0.0", rollout={"maxUnavailable": "1", "canary": 0})
     model.apply_driver(
         "peer", after=["edu"], modules=[{"name": "peer"}], version="2.0.0", rollout={"canary": 0}
@@ -331,7 +331,7 @@ def up(model: Model) -> None:
         report_all(model)
 
 
-def test_a_node_with_a_new_kernel_does_not_wait_for_those_after(built: Model) -> None:
+def test_new_kernel_does_not_wait_for_dependents(built: Model) -> None:
     up(built)
     new = "6.1.0-51-amd64"
     built.reboot("n1", kernel=new)

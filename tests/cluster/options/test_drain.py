@@ -303,7 +303,7 @@ def test_two_drivers_that_drain_one_node_do_not_uncordon_each_others() -> None:
     assert step(model) == ["uncordon node n0"]
 
 
-def test_the_end_of_a_cordon_has_a_driver_that_says_why_it_cannot_be_ended() -> None:
+def test_failed_uncordon_is_reported_on_a_driver() -> None:
     model = rolling(1)
     ended = [action for action in to_the_end(model) if isinstance(action, Uncordon)]
 

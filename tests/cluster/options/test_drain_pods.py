@@ -151,7 +151,7 @@ def test_a_pod_of_an_extended_resource_that_is_given_by_a_claim_is_one() -> None
     ],
     ids=["of another driver", "of nobody", "not given yet", "nothing in it", "no results"],
 )
-def test_a_claim_that_is_no_business_of_the_driver_makes_no_consumer(odd: dict[str, Any]) -> None:
+def test_claim_of_other_driver_is_not_a_consumer(odd: dict[str, Any]) -> None:
     assert joined([claimant()], [odd]) == {}
 
 
@@ -409,7 +409,7 @@ class FakeApi:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_cordon_is_ours_only_where_there_was_none(closed: bool) -> None:
+def test_existing_cordon_is_not_marked_as_ours(closed: bool) -> None:
     api: Any = FakeApi(closed=closed)
 
     change(api, Cordon("edu", "n1", {"a": "b"}), limit)

@@ -73,7 +73,7 @@ def test_pods_that_restart_while_the_registry_is_down_move_no_node_that_works(pa
     assert containers(model, "n1") == {"driver": IMAGE}
 
 
-def test_the_row_the_event_and_ready_say_that_it_fell_back() -> None:
+def test_fallback_is_in_pool_row_event_and_ready() -> None:
     model = prebuilt()
     cannot_have_it(model, "n1")
     model.settle_ready()

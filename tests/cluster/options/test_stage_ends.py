@@ -188,7 +188,7 @@ def test_without_eviction_a_node_that_cannot_end_its_stages_gives_its_turn_to_ot
     assert model.condition("Ready")["reason"] == "StagesStuck"
 
 
-def test_a_pod_of_a_stage_that_was_removed_holds_no_rollout_for_ever() -> None:
+def test_pod_of_removed_stage_does_not_block_rollout() -> None:
     rollout = {"maxUnavailable": "1", "canary": 1}
     model = up(with_stages(3))
     model.apply_driver(stages=[], rollout=rollout)

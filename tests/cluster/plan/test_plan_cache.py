@@ -122,7 +122,7 @@ def test_what_concerns_one_driver_is_planned_for_it_alone(planned: Any, change: 
 
 
 @pytest.mark.parametrize("change", OF_ALL.values(), ids=OF_ALL)
-def test_what_may_concern_everybody_is_planned_for_everybody(planned: Any, change: Change) -> None:
+def test_shared_change_plans_all_drivers(planned: Any, change: Change) -> None:
     model = at_rest()
 
     change(model)

@@ -533,7 +533,7 @@ def test_an_image_that_cannot_be_pulled_is_a_failure_with_its_words() -> None:
     )
 
 
-def test_a_report_of_the_pod_before_is_no_word_on_the_new_revision() -> None:
+def test_report_of_previous_pod_is_ignored() -> None:
     model = running()
     model.apply_driver(version="2")
     model.settle()
@@ -810,7 +810,7 @@ def test_a_driver_with_a_mistake_says_so_and_what_runs_stays() -> None:
     assert model.condition("Ready")["status"] == "True"
 
 
-def test_a_driver_with_a_mistake_hurts_only_itself() -> None:
+def test_invalid_driver_does_not_affect_others() -> None:
     model = Model()
     model.add(["n0"])
     model.apply_driver("bad", modules=[])

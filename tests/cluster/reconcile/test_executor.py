@@ -35,7 +35,7 @@ def config_map(name: str, driver: str = "edu") -> Apply:
     return Apply(driver, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
 
 
-def test_one_driver_is_served_in_order_and_its_nodes_side_by_side() -> None:
+def test_actions_of_a_driver_run_in_order_and_its_nodes_in_parallel() -> None:
     api = FakeApi()
     nodes = [LabelNode("edu", f"n{i}", {"a": "b"}) for i in range(50)]
     end = SetStatus("edu", {"revision": "r"})

@@ -65,7 +65,7 @@ def test_a_bug_of_ours_says_that_it_is_one() -> None:
     )
 
 
-def test_the_trouble_is_said_where_kubectl_shows_it_and_what_works_goes_on_working() -> None:
+def test_failure_is_in_ready_message_and_running_nodes_stay() -> None:
     made = model()
     made.drivers["edu"] = replace(made.drivers["edu"], status={"conditions": [READY], "pools": [1]})
 

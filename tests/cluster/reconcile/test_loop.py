@@ -100,7 +100,7 @@ def test_looks_that_go_on_and_on_stretch_with_what_they_cost_up_to_a_limit() -> 
     assert waits(*[3.0] * 20)[-1] == pytest.approx(LoopTimings().longest)
 
 
-def test_one_costly_look_is_no_habit() -> None:
+def test_one_slow_plan_does_not_slow_the_loop() -> None:
     assert waits(0.01, 3.0, 0.01, 0.01) == [0.0] * 4
 
 
@@ -130,7 +130,7 @@ def degraded(made: Model, name: str) -> str:
     return next((c["reason"] for c in found), "")
 
 
-def test_a_driver_that_cannot_be_planned_says_so_and_the_others_go_on(
+def test_planner_exception_is_reported_on_its_driver_only(
     broken: Callable[..., Planner],
 ) -> None:
     made = model("bad", "good")
@@ -165,7 +165,7 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
     run_until(made, executor, plan, lambda: degraded(made, "bad") == "AsExpected")
 
 
-def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> None:
+def test_lane_in_backoff_stays_failed_after_a_long_round() -> None:
     made, stopping, wakes, clock = model("good"), threading.Event(), Wakeup(), [0.0]
     refused = failure_of(Forbidden("no rule"), "set the status of driver good")
 

@@ -152,7 +152,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
     assert waits[-1] >= 4
 
 
-def test_what_another_look_does_not_explain_is_a_trouble_with_a_rest() -> None:
+def test_repeated_conflict_is_reported_and_backs_off() -> None:
     api, create = FakeApi({"create Pod": Conflict("exists", status=409)}), REFUSALS["unload"][0]
     with Executor(api, instance="me", wall=lambda: 0.0) as executor, leading() as lead:  # type: ignore[arg-type]
         first, second = (

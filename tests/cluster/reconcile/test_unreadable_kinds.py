@@ -85,7 +85,7 @@ def test_every_kind_that_may_not_be_read_is_named() -> None:
     assert trouble.message.endswith("adds the rules); nor Job, Node objects")
 
 
-def test_it_is_said_once_and_goes_with_its_cause() -> None:
+def test_event_is_emitted_once_and_condition_clears() -> None:
     made = settled()
     made.carry_out(plan(blind(made), 0.0).actions)
 

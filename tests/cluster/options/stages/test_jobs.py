@@ -226,7 +226,7 @@ def test_jobs_on_nodes_that_are_down_take_no_turn_of_others() -> None:
     assert len(set(running(model)) - lost) == 30
 
 
-def test_a_pod_of_an_earlier_run_holds_up_its_own_run_only_and_is_named() -> None:
+def test_old_job_pod_blocks_only_its_own_run() -> None:
     ghost = StagePod(
         name="old-x",
         uid="ghost",

@@ -275,7 +275,7 @@ def test_where_no_pod_of_the_stage_is_meant_to_be_no_resource_is_awaited() -> No
     assert row(model, "second")["state"] == "Ready"
 
 
-def test_what_re2_refuses_is_that_stages_failure_alone() -> None:
+def test_invalid_log_pattern_fails_only_its_stage() -> None:
     wait = {"log": "(x{30}y{30}){30}"}
     model = up(with_stages(1, [TWO[0], {**TWO[1], "waitFor": wait}]))
 
