@@ -330,7 +330,7 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
     if member.health is Health.DOWN:
         yield "the node is not ready"
     yield from _pod_problem(member)
-    if (report := member.word) is not None and member.health is Health.BROKEN:
+    if (report := member.current_report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
     phase = context.rollout.state.phase
@@ -345,7 +345,7 @@ def _pod_problem(member: DriverNode) -> Iterator[str]:
     """Yield why its pod does not start, and what to do if that is an image."""
     if member.trouble:
         yield member.trouble
-    waiting = member.pod.waiting.values() if member.pod else ()
+    waiting = member.stuck_pod.waiting.values() if member.stuck_pod else ()
     if unpulled := [why for why in waiting if why.reason in CANNOT_PULL]:
         yield image_pulls.remedy(unpulled[0].message)
 

@@ -79,15 +79,17 @@ def casualties(
         return ()
     old = {each.node: each for each in before}
     placed = {
-        m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in old
+        m.node.name: (m, m.place(newest, good))
+        for m in members
+        if m.worked_with or m.node.name in old
     }
     updated = (
-        _update_casualty(each, *placed.get(name, (None, Place.NOWHERE)))
+        _update_casualty(each, *placed.get(name, (None, Place.UNASSIGNED)))
         for name, each in old.items()
     )
     by_node = {each.node: each for each in updated if each is not None}
     for name, (member, place) in placed.items():
-        if place is Place.NEWEST and member.before:
+        if place is Place.NEWEST and member.worked_with:
             new = _new_casualty(member, by_node.get(name), now)
             by_node |= {name: new} if new else {}
     return tuple(sorted(by_node.values(), key=lambda each: each.node))
@@ -118,7 +120,7 @@ def _update_casualty(old: FailedNode, member: DriverNode | None, place: Place) -
         return None if member.health is Health.WORKING else old
     if old.kind is not NodeFailureKind.DOWN:
         return old
-    if place is Place.NOWHERE:  # gone, or another machine of that name
+    if place is Place.UNASSIGNED:  # gone, or another machine of that name
         return replace(old, kind=NodeFailureKind.LOST)
     return old if member is not None and member.health is Health.DOWN else None
 
@@ -147,12 +149,12 @@ def _ended_boot(member: DriverNode) -> str:
 
     If the driver had worked there for at least `LOST` seconds, it is not blamed.
     """
-    current, report = member.word, member.report
+    current, report = member.current_report, member.last_report
     if member.health is Health.DOWN:
         ready = current is not None and current.state == State.READY.value
         lasted = member.node.ready_since - current.time if current and current.time else LOST
         return "" if ready and lasted >= LOST else member.node.boot_id
-    if member.health is not Health.BUSY or member.boot is not Boot.FRESH or report is None:
+    if member.health is not Health.BUSY or member.boot is not Boot.REBOOTED or report is None:
         return ""
     reported = member.at is not None and report.revision == member.at.revision
     return report.boot_id if reported and not member.was_ready else ""
@@ -166,6 +168,6 @@ def failures(changed: Sequence[DriverNode], every: Sequence[FailedNode]) -> tupl
     """
     broken = [member.node.name for member in changed if member.health is Health.BROKEN]
     broken += [each.node for each in every if each.kind is NodeFailureKind.FAILED]
-    lost = [member.node.name for member in changed if member.lost]
+    lost = [member.node.name for member in changed if member.is_given_up]
     lost += [each.node for each in every if each.kind is NodeFailureKind.LOST]
     return tuple(dict.fromkeys(broken + lost if len(set(lost)) > 1 else broken))

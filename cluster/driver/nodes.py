@@ -53,12 +53,12 @@ class Observations(NamedTuple):
 class DriverNode:
     """A node of a Driver. `at` is None if the assignment is unknown.
 
-    `before` is the assignment under which the driver worked there until we changed the node.
-    `was_ready` says whether the last report was "ready", in any boot. `trouble` is a problem that
-    the node does not report itself: its pod cannot start, or the node is silent; `due` is the
-    wall-clock time at which silence becomes a problem. `pod` is set only if the pod cannot start.
-    `taken` means that another Driver has a module of the newest revision there. `lost` means that
-    the node has been down for too long to wait for it.
+    `worked_with` is the assignment under which the driver worked there until we changed the node.
+    `last_report` is of any boot and revision; `was_ready` says whether it was "ready". `trouble` is
+    what the node does not report itself: its pod cannot start, or the node is silent; `deadline` is
+    the wall-clock time at which silence becomes trouble. `stuck_pod` is its pod if that cannot
+    start. `has_module_conflict` means that another Driver has a module of the newest revision
+    there. `is_given_up` means that the node has been down for too long to wait for it.
     """
 
     node: Node
@@ -68,30 +68,30 @@ class DriverNode:
     at: Assignment | None
     health: Health
     boot: Boot
-    before: str
+    worked_with: str
     was_ready: bool
-    report: NodeReport | None
+    last_report: NodeReport | None
     trouble: str
-    due: float = NO_DEADLINE.until
+    deadline: float = NO_DEADLINE.until
     drain: DrainState = IDLE
-    pod: DriverPod | None = None
-    taken: bool = False
-    lost: bool = False
+    stuck_pod: DriverPod | None = None
+    has_module_conflict: bool = False
+    is_given_up: bool = False
 
     @property
     def is_untouched(self) -> bool:
         """Returns whether the node has no drain labels and its pod starts."""
-        return not self.drain.has_labels and self.pod is None
+        return not self.drain.has_labels and self.stuck_pod is None
 
     @property
-    def word(self) -> NodeReport | None:
+    def current_report(self) -> NodeReport | None:
         """Returns the node's report for this boot and its revision, None if there is none."""
-        return _current_report(self.node, self.at, self.report, changed=bool(self.before))
+        return _current_report(self.node, self.at, self.last_report, changed=bool(self.worked_with))
 
     @property
     def pull_failure(self) -> str:
         """Returns why its pod cannot pull the driver image, "" if it can."""
-        why = cannot_pull(self.pod) if self.pod else None
+        why = cannot_pull(self.stuck_pod) if self.stuck_pod else None
         return str(why) if why else ""
 
     @property
@@ -100,7 +100,7 @@ class DriverNode:
 
         That is the node's word about itself: it changes no image, and nothing on other nodes.
         """
-        word = self.word
+        word = self.current_report
         if word is None or word.state != _FAILED or word.reason not in _OF_THE_TOOLKIT:
             return ""
         return word.toolkit if word.kernel == self.node.kernel else ""
@@ -109,14 +109,14 @@ class DriverNode:
         """Return whether the member was built from exactly these values."""
         return (
             self.node is observations.node
-            and self.report is observations.report
-            and self.pod is observations.pod
+            and self.last_report is observations.report
+            and self.stuck_pod is observations.pod
             and (self.drain is observations.drain or self.drain == observations.drain)
         )
 
     def place(self, newest: str, good: str) -> Place:
         if not self.assigned:
-            return Place.NOWHERE
+            return Place.UNASSIGNED
         if self.at is None or self.at.pool != self.pool:
             return Place.MOVED
         if self.at.revision == newest:
@@ -205,7 +205,7 @@ class _Builder:
         fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
         if not fit.is_selected:
             return OtherNode(node)
-        boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
+        boot = Boot.REBOOTED if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, on_reboot = self.assignments.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
         before = labels.get(self.before, "")
         current = _current_report(node, at, report, changed=bool(before))
@@ -216,19 +216,19 @@ class _Builder:
             pool=pool_of(
                 node,
                 at.pool if at else None,
-                rebooted=boot is Boot.FRESH,
+                rebooted=boot is Boot.REBOOTED,
                 works=health not in (Health.BUSY, Health.BROKEN),
             ),
             assigned=assigned,
             at=at,
             health=Health.BROKEN if health is Health.BUSY and pod else health,
             boot=boot,
-            before=before,
+            worked_with=before,
             was_ready=report is not None and report.state == _READY,
-            report=report,
+            last_report=report,
             trouble=f"its pod cannot start: {waiting_message(pod.waiting)}" if pod else "",
             drain=drain,
-            pod=pod,
+            stuck_pod=pod,
         )
 
 
@@ -237,14 +237,14 @@ def _apply_deadline(member: DriverNode, deadlines: NodeDeadlines) -> DriverNode:
 
     `due` may be too early, since another pass does no harm.
     """
-    report = member.word
+    report = member.current_report
     if report is not None and report.state == _REBOOT:
         return member
     silence = deadlines.next_report(member.node, member.assigned, report)
     if silence.words:
-        return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
-    in_time = deadlines.snapshot.now < member.due <= silence.until
-    return member if in_time else replace(member, due=silence.until)
+        return replace(member, health=Health.BROKEN, trouble=silence.words, deadline=silence.until)
+    in_time = deadlines.snapshot.now < member.deadline <= silence.until
+    return member if in_time else replace(member, deadline=silence.until)
 
 
 def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
@@ -253,9 +253,11 @@ def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
     A node that comes back is treated as any other.
     """
     silence = down_deadline(member.node, now)
-    trouble = silence.words if member.before else ""
+    trouble = silence.words if member.worked_with else ""
     lost = bool(silence.words)
-    return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
+    return replace(
+        member, is_given_up=lost, trouble=trouble or member.trouble, deadline=silence.until
+    )
 
 
 def _current_report(
@@ -294,7 +296,7 @@ def _stuck_pods(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, st
 
 def failure_message(member: DriverNode) -> str:
     """Return why the driver does not work on a node; the node's own message if it has one."""
-    report = member.report
+    report = member.last_report
     if member.trouble or report is None:
         return member.trouble or "no report"
     words = ": ".join(part for part in (report.reason, report.message) if part)
@@ -303,7 +305,7 @@ def failure_message(member: DriverNode) -> str:
 
 def found_nothing(member: DriverNode) -> bool:
     """Return whether the node reports that its pod, without a toolkit, found no modules for it."""
-    word = member.word
+    word = member.current_report
     if word is None or word.state != _FAILED:
         return False
     return word.reason == NOTHING_SERVED and not word.toolkit

@@ -71,8 +71,8 @@ def rollout_state(
         for m, p in placed
         if _is_unavailable(m, p) or m.node.name in absent or m.node.name in away
     )
-    assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
-    changed = [member for member in assigned if not member.lost]
+    assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.worked_with]
+    changed = [member for member in assigned if not member.is_given_up]
     failed = () if settled else failures(assigned, remembered)
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = parse_amount(rollout.max_unavailable, nodes)
@@ -110,7 +110,7 @@ def _absent_nodes(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
     the nodes, and more than one, are dead at the same time, it is an outage. Then all of them
     count, so that the remaining nodes are not touched.
     """
-    dead = {m.node.name for m in down if m.lost or not (m.node.ready_since or m.before)}
+    dead = {m.node.name for m in down if m.is_given_up or not (m.node.ready_since or m.worked_with)}
     is_outage = len(dead) > max(1, nodes // 100)
     return frozenset(m.node.name for m in down if is_outage or m.node.name not in dead)
 
@@ -124,16 +124,16 @@ def _is_unavailable(member: DriverNode, place: Place) -> bool:
     rollout is forgiven: see `nodes_to_forgive`. A node that is drained counts until it is
     uncordoned. For a node that is down, `_absent_nodes` decides as well.
     """
-    if member.lost:
+    if member.is_given_up:
         return False
     if member.drain.since or member.drain.ending:
         return True
     if member.health is Health.WORKING:
         return False
-    if member.before and place in (Place.STALE, Place.NEWEST):
+    if member.worked_with and place in (Place.STALE, Place.NEWEST):
         return True
     busy = member.health is Health.BUSY and not waits(member)
-    return busy and bool(member.before or member.report is not None)
+    return busy and bool(member.worked_with or member.last_report is not None)
 
 
 def _count_candidates(
@@ -191,9 +191,13 @@ def _is_complete(
 
 
 def supply_of(member: DriverNode, supply: Supplies) -> Supply:
-    """Return the supply of a node: that of its pool, or TAKEN if another Driver has a module."""
+    """Return the supply of a node: that of its pool, or CONFLICT if another Driver has a module."""
     of_pool = supply(member.pool)
-    return Supply.TAKEN if member.taken and of_pool is not Supply.UNSERVED else of_pool
+    return (
+        Supply.CONFLICT
+        if member.has_module_conflict and of_pool is not Supply.UNSERVED
+        else of_pool
+    )
 
 
 def is_working(member: DriverNode) -> bool:
@@ -203,8 +207,8 @@ def is_working(member: DriverNode) -> bool:
 def waits(member: DriverNode) -> bool:
     """Return whether the node waits for a driver that this one comes after, through no change of
     ours."""
-    word = member.word
-    return word is not None and word.reason == WAITS_FOR_DRIVER and not member.before
+    word = member.current_report
+    return word is not None and word.reason == WAITS_FOR_DRIVER and not member.worked_with
 
 
 def worked_before(member: DriverNode, place: Place) -> bool:
@@ -212,7 +216,7 @@ def worked_before(member: DriverNode, place: Place) -> bool:
 
     A node that an earlier change broke counts, and a node where the driver worked until a reboot.
     """
-    rebooted = member.boot is Boot.FRESH and member.was_ready
+    rebooted = member.boot is Boot.REBOOTED and member.was_ready
     return is_working(member) or was_broken_by_change(member, place) or rebooted
 
 
@@ -220,4 +224,4 @@ def was_broken_by_change(member: DriverNode, place: Place) -> bool:
     """Return whether an earlier change of ours broke the node. The node still has that revision, or
     one that is no longer known."""
     changed = place is Place.STALE or (place is Place.MOVED and member.at is None)
-    return changed and bool(member.before) and not is_working(member)
+    return changed and bool(member.worked_with) and not is_working(member)

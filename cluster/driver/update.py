@@ -124,7 +124,7 @@ def _decide_without_turn(
 ) -> NodeDecision:
     place = member.place(rollout.newest, rollout.good)
     supply = supply_of(member, supplies.__getitem__)
-    health = Health.ECHO if _is_echo(member, rollout.newest) else member.health
+    health = Health.OUTDATED if _is_echo(member, rollout.newest) else member.health
     row = decide_update(UpdateSituation(place, rollout.phase, health, member.boot, upgrade, supply))
     return _apply_row(member, place, row, rollout, turn=False)
 
@@ -147,7 +147,7 @@ def _is_forgiven(decision: NodeDecision, newest: str) -> bool:
     member = decision.member
     if decision.revision == newest:  # its present assignment is unknown
         return bool(decision.before) and member.health is Health.DOWN
-    is_newest = decision.place is Place.NEWEST and bool(member.before)
+    is_newest = decision.place is Place.NEWEST and bool(member.worked_with)
     return is_newest and member.health in (Health.BROKEN, Health.DOWN)
 
 
@@ -270,7 +270,7 @@ def _assign_revision(
     """
     before = member.assigned if counts and worked_before(member, place) else ""
     if was_broken_by_change(member, place):
-        before = member.before
+        before = member.worked_with
     return NodeDecision(member, place, row, revision, before)
 
 
@@ -279,6 +279,6 @@ def _is_echo(member: DriverNode, newest: str) -> bool:
     return (
         member.health is Health.BUSY
         and member.boot is Boot.RUNNING
-        and member.report is not None
-        and member.report.revision == newest
+        and member.last_report is not None
+        and member.last_report.revision == newest
     )

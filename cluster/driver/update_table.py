@@ -57,12 +57,12 @@ class UpdateRow:
         )
 
 
-NOWHERE, MOVED, GOOD, STALE, NEWEST = ((place,) for place in Place)
+UNASSIGNED, MOVED, GOOD, STALE, NEWEST = ((place,) for place in Place)
 HELD, FIRST, SETTLED, CANARY, OPEN, PAUSED, STOPPED = ((phase,) for phase in Phase)
-WORKING, BUSY, BROKEN, ECHO, DOWN = ((health,) for health in Health)
-RUNNING, FRESH = ((boot,) for boot in Boot)
+WORKING, BUSY, BROKEN, OUTDATED, DOWN = ((health,) for health in Health)
+RUNNING, REBOOTED = ((boot,) for boot in Boot)
 LIVE, ON_REBOOT = ((upgrade,) for upgrade in Upgrade)
-SERVED, UNSERVED, GOOD_ONLY, TAKEN = ((supply,) for supply in Supply)
+SERVED, UNSERVED, ONLY_LAST_GOOD, CONFLICT = ((supply,) for supply in Supply)
 
 ANY_PHASE, ANY_HEALTH = tuple(Phase), tuple(Health)
 ANY_BOOT, ANY_UPGRADE = tuple(Boot), tuple(Upgrade)
@@ -70,7 +70,7 @@ UNDER_WAY = CANARY + OPEN
 HALTED = PAUSED + STOPPED
 FAULTY = BUSY + BROKEN
 HEARD = WORKING + FAULTY
-UP = HEARD + ECHO
+UP = HEARD + OUTDATED
 THERE = GOOD + STALE
 
 UPDATE_TABLE: Final = (
@@ -78,34 +78,34 @@ UPDATE_TABLE: Final = (
     UpdateRow(MOVED, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
         Act.RELEASE, "its kernel changed: the pod for the old one cannot serve it, "
         "and there is no image or build for the new one yet"),
-    UpdateRow(NOWHERE + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
+    UpdateRow(UNASSIGNED + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
         UNSERVED, Act.KEEP, "there is no image or build for its kernel yet"),
     # Already has the newest revision.
-    UpdateRow(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED + GOOD_ONLY + TAKEN,
-        Act.KEEP, "has the newest revision"),
+    UpdateRow(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
+        SERVED + ONLY_LAST_GOOD + CONFLICT, Act.KEEP, "has the newest revision"),
     # The newest revision is first built once for all nodes; no node waits for it without a driver.
-    UpdateRow(NOWHERE + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
-        GOOD_ONLY, Act.GIVE_GOOD,
+    UpdateRow(UNASSIGNED + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
+        ONLY_LAST_GOOD, Act.GIVE_GOOD,
         "the newest revision is not built for its kernel, the good one is"),
-    UpdateRow(NOWHERE + MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
+    UpdateRow(UNASSIGNED + MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, ONLY_LAST_GOOD,
         Act.KEEP, "no revision was ever good"),  # unreachable
-    UpdateRow(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
+    UpdateRow(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, ONLY_LAST_GOOD,
         Act.KEEP, "the newest revision is not built for its kernel yet"),
     # Two Drivers for one module: a node where another Driver has it gets nothing new.
-    UpdateRow(NOWHERE + GOOD + STALE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+    UpdateRow(UNASSIGNED + GOOD + STALE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, CONFLICT,
         Act.KEEP, "another Driver has a module of the same name there"),
-    UpdateRow(MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+    UpdateRow(MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, CONFLICT,
         Act.GIVE_GOOD, "another Driver has a module of the newest revision there"),
-    UpdateRow(MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+    UpdateRow(MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, CONFLICT,
         Act.RELEASE, "another Driver has a module of the same name there, "
         "and no revision was ever good"),
     # Paused, with no good revision to fall back on.
-    UpdateRow(NOWHERE + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(UNASSIGNED + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused, and no revision was ever good"),
     # New and moved nodes.
-    UpdateRow(NOWHERE + MOVED, FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(UNASSIGNED + MOVED, FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.GIVE_NEWEST, "no revision was ever good, so there is nothing to lose"),
-    UpdateRow(NOWHERE, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(UNASSIGNED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.GIVE_GOOD, "a new node gets the last good revision"),
     UpdateRow(MOVED, SETTLED + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.GIVE_GOOD, "a moved node gets the last good revision"),
@@ -126,18 +126,18 @@ UPDATE_TABLE: Final = (
         Act.KEEP, "has the good revision"),  # unreachable: it is the newest, or there is none
     UpdateRow(GOOD, UNDER_WAY, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
-    UpdateRow(GOOD, UNDER_WAY, BUSY + ECHO, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(GOOD, UNDER_WAY, BUSY + OUTDATED, ANY_BOOT, LIVE, SERVED,
         Act.KEEP, "comes up with the good revision first"),
     UpdateRow(GOOD, CANARY, BROKEN, ANY_BOOT, LIVE, SERVED,
         Act.KEEP, "does not work anyway, so it is no canary"),
     UpdateRow(GOOD, OPEN, BROKEN, ANY_BOOT, LIVE, SERVED,
         Act.GIVE_NEWEST, "does not work anyway, so there is nothing to lose"),
-    UpdateRow(GOOD, UNDER_WAY, UP, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(GOOD, UNDER_WAY, UP, REBOOTED, ON_REBOOT, SERVED,
         Act.IN_TURN, "it rebooted, so it may change"),
     UpdateRow(GOOD, UNDER_WAY, UP, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
     # The node has an abandoned revision: it gets a correction, or the good revision again.
-    UpdateRow(STALE, FIRST + SETTLED + UNDER_WAY, ECHO, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(STALE, FIRST + SETTLED + UNDER_WAY, OUTDATED, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "goes back after its next report: the old one would count as new"),
     UpdateRow(STALE, FIRST + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
@@ -149,11 +149,11 @@ UPDATE_TABLE: Final = (
         Act.GIVE_NEWEST, "no revision was ever good, so there is nothing to lose"),
     UpdateRow(STALE, FIRST, WORKING + BUSY, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
-    UpdateRow(STALE, FIRST, WORKING + BUSY, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(STALE, FIRST, WORKING + BUSY, REBOOTED, ON_REBOOT, SERVED,
         Act.GIVE_NEWEST, "it rebooted, so it may change"),
-    UpdateRow(STALE, SETTLED, HEARD, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(STALE, SETTLED, HEARD, REBOOTED, ON_REBOOT, SERVED,
         Act.GIVE_NEWEST, "it rebooted, so it may change"),
-    UpdateRow(STALE, UNDER_WAY, HEARD, FRESH, ON_REBOOT, SERVED,
+    UpdateRow(STALE, UNDER_WAY, HEARD, REBOOTED, ON_REBOOT, SERVED,
         Act.IN_TURN, "it rebooted, so it may change"),
     UpdateRow(STALE, SETTLED + UNDER_WAY, HEARD, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),

@@ -14,7 +14,7 @@ class FastEnum(Enum):
 class Place(FastEnum):
     """The current assignment of a node, by its label `assigned`."""
 
-    NOWHERE = "assigned to nothing"
+    UNASSIGNED = "assigned to nothing"
     MOVED = "assigned to another pool: its kernel or OS changed"
     GOOD = "has the last good revision"
     STALE = "has a revision that is neither the newest nor good"
@@ -39,15 +39,15 @@ class Health(FastEnum):
     WORKING = "works"
     BUSY = "is in progress, or has not reported yet"
     BROKEN = "failed"
-    ECHO = "reported about the newest revision, but has been assigned another one since"
+    OUTDATED = "reported about the newest revision, but has been assigned another one since"
     DOWN = "the node is not ready"
 
 
 class Boot(FastEnum):
-    """Whether the driver may have run in this boot. FRESH needs a report of an older boot."""
+    """Whether the driver may have run in this boot. REBOOTED needs a report of an older boot."""
 
     RUNNING = "the driver may have run in this boot"
-    FRESH = "rebooted"
+    REBOOTED = "rebooted"
 
 
 class Supply(FastEnum):
@@ -55,8 +55,8 @@ class Supply(FastEnum):
 
     SERVED = "has one of them"
     UNSERVED = "has neither"
-    GOOD_ONLY = "has it for the good revision: the newest is being built, or does not build"
-    TAKEN = "has it, but another Driver has a module of the newest revision on this node"
+    ONLY_LAST_GOOD = "has it for the good revision: the newest is being built, or does not build"
+    CONFLICT = "has it, but another Driver has a module of the newest revision on this node"
 
 
 class BuildProgress(Enum):

@@ -62,7 +62,7 @@ def _changed_labels(context: DriverContext, decision: NodeDecision) -> dict[str,
     driver, member = context.driver.name, decision.member
     target, current = context.rollout.target(decision), member.node.labels
     assigned = context.revisions.name_of(target) if target else ""
-    before = member.before if decision.revision is None else decision.before
+    before = member.worked_with if decision.revision is None else decision.before
     labels = {assigned_label(driver): assigned, before_label(driver): before}
     if decision.place is Place.MOVED and state_label(driver) in current:
         labels[state_label(driver)] = State.WAITING.value
@@ -78,8 +78,8 @@ def outdated_reports(
     """
     changing = {action.node for action in changes}
     for decision in context.rollout.decisions if changing else ():
-        member, report = decision.member, decision.member.report
-        if report is None or member.node.name not in changing or member.word is not None:
+        member, report = decision.member, decision.member.last_report
+        if report is None or member.node.name not in changing or member.current_report is not None:
             continue
         target = context.rollout.target(decision)
         if target and (report.revision, report.boot_id) == (target.revision, member.node.boot_id):

@@ -198,7 +198,7 @@ def _reads_all(context: DriverContext) -> bool:
     pods = {(p.node, p.daemonset) for p in context.snapshot.pods_of(name) if p.unloader is None}
     if any(
         each.assigned
-        and not (each.word and each.word.state)
+        and not (each.current_report and each.current_report.state)
         and (each.node.name, daemonset_name(name, each.assigned)) not in pods
         for each in context.members
     ):
@@ -220,7 +220,7 @@ def _again_in(context: DriverContext, leaving: DriverUnload | None) -> float | N
     """Return the seconds until the plan may change without any event, or None for never."""
     rollout, daemonsets = context.rollout, context.snapshot.daemonsets
     newest, now = context.revisions.newest, context.snapshot.now
-    due = min((member.due - now for member in context.members), default=math.inf)
+    due = min((member.deadline - now for member in context.members), default=math.inf)
     if leaving is not None:
         due = min(due, again_in(leaving) or math.inf)
     if rollout.drains is not None:

@@ -237,7 +237,7 @@ def _waiting_message(report: StatusInputs) -> str:
     waiting = [
         member
         for member in report.lacking
-        if member.word is not None and member.word.reason == WAITS_FOR_DRIVER
+        if member.current_report is not None and member.current_report.reason == WAITS_FOR_DRIVER
     ]
     return (
         f"{few_of(m.node.name for m in waiting)}: {failure_message(waiting[0])}" if waiting else ""

@@ -100,5 +100,5 @@ def node_counts(report: StatusInputs) -> NodeCounts:
 def _reported_states(decisions: Iterable[NodeDecision]) -> Iterable[str]:
     """Yield the last state that each node's pod reported in this boot, or SILENT."""
     for decision in decisions:
-        report, boot = decision.member.report, decision.member.boot
-        yield SILENT if report is None or boot is Boot.FRESH else report.state or SILENT
+        report, boot = decision.member.last_report, decision.member.boot
+        yield SILENT if report is None or boot is Boot.REBOOTED else report.state or SILENT

@@ -47,7 +47,7 @@ def toolkit_refused(broken: Sequence[DriverNode], resolutions: Mapping[Pool, Res
         f"{kernel}; put the image of this kernel in the Driver, "
         f'spec.toolkit.images: {{"{kernel}": IMAGE}}'
     )
-    said = first.word.message.partition("\n")[0] if first.word else ""
+    said = first.current_report.message.partition("\n")[0] if first.current_report else ""
     rest = [member for member in broken if member.node.name not in these]
     return "; ".join(filter(None, (words, f"{first.node.name} reports: {said}", failures(rest))))
 
@@ -81,7 +81,7 @@ def node_activities(members: Iterable[DriverNode]) -> str:
     """Return what nodes in progress do by their own reports: `building: n1, n2; starting: n3`."""
     by_state: dict[str, list[str]] = {}
     for member in members:
-        state = member.word.state if member.word is not None else ""
+        state = member.current_report.state if member.current_report is not None else ""
         by_state.setdefault(_ACTIVITY.get(state, state) or _NO_REPORT, []).append(member.node.name)
     return "; ".join(f"{activity}: {few_of(names)}" for activity, names in sorted(by_state.items()))
 

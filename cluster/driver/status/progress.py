@@ -122,7 +122,7 @@ class ProgressMessages:
     def _failing(self) -> Mapping[str, DriverNode]:
         """Returns nodes that show their failure themselves, without the recorded casualties."""
         members = (decision.member for decision in self.report.decisions)
-        return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
+        return {m.node.name: m for m in members if m.health is Health.BROKEN or m.is_given_up}
 
     def _failure_message_of(self, failed: str) -> str:
         """Return the node's own message, or the recorded one if it is gone or has changed."""
@@ -156,7 +156,8 @@ class ProgressMessages:
     def _only_failures(self) -> bool:
         """Returns whether no member that uses the budget will recover by itself or be given up."""
         stays = [
-            member.health is Health.BROKEN or (member.health is Health.DOWN and member.due == inf)
+            member.health is Health.BROKEN
+            or (member.health is Health.DOWN and member.deadline == inf)
             for member in self._holding
         ]
         return bool(stays) and all(stays)

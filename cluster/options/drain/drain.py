@@ -288,7 +288,7 @@ def stages_in_the_way(decision: NodeDecision, busy: Collection[str]) -> bool:
     """
     return (
         decision.revision is not None
-        and decision.member.boot is not Boot.FRESH
+        and decision.member.boot is not Boot.REBOOTED
         and decision.place in (Place.GOOD, Place.STALE, Place.NEWEST)
         and decision.member.node.name in busy
     )

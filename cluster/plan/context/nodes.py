@@ -113,7 +113,10 @@ def with_alternatives(
     taken = frozenset().union(*nodes.taken_nodes.values())
     if not taken and not any(m.health is Health.BROKEN for m in nodes.observed_nodes):
         return nodes.observed_nodes
-    marked = (replace(m, taken=True) if m.node.name in taken else m for m in nodes.observed_nodes)
+    marked = (
+        replace(m, has_module_conflict=True) if m.node.name in taken else m
+        for m in nodes.observed_nodes
+    )
     return tuple(_excuse_node(m, toolkits, fallbacks) for m in marked)
 
 
@@ -127,4 +130,4 @@ def _excuse_node(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -
         return member
     if deadline.words:
         return replace(member, trouble=deadline.words)
-    return replace(member, health=Health.BUSY, trouble="", due=deadline.until)
+    return replace(member, health=Health.BUSY, trouble="", deadline=deadline.until)

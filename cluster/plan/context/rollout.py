@@ -85,7 +85,7 @@ class RolloutPlan:
         changed = {
             member.node.name
             for member in self.members
-            if member.before and member.place(newest, good) is Place.NEWEST
+            if member.worked_with and member.place(newest, good) is Place.NEWEST
         }
         for other in self.after():
             name, state = other.revisions.driver.name, other.alone
@@ -173,7 +173,7 @@ class RolloutPlan:
         )
 
     def _announce_decision(self, decision: NodeDecision, revision: str) -> NodeDecision:
-        member, word = decision.member, decision.member.word
+        member, word = decision.member, decision.member.current_report
         at = Assignment(member.pool, revision)
         has_it = member.at == at or (word is not None and word.revision == revision)
         if has_it or member.health is Health.DOWN:

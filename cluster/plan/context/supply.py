@@ -227,7 +227,7 @@ class ModuleSupply:
             return Supply.SERVED
         good = self.revisions.good
         good_only = good and self._is_supplied(Assignment(pool, good))
-        return Supply.GOOD_ONLY if good_only else Supply.UNSERVED
+        return Supply.ONLY_LAST_GOOD if good_only else Supply.UNSERVED
 
     def _is_supplied(self, at: Assignment) -> bool:
         """Return whether there is a supply. A toolkit image suffices unless a shared build for all
@@ -332,7 +332,7 @@ class Fallbacks:
 
 
 def _cannot_use_bundle(member: DriverNode) -> str:
-    message = member.word.message.partition("\n")[0] if member.word else ""
+    message = member.current_report.message.partition("\n")[0] if member.current_report else ""
     return f"the bundle built for all nodes cannot be used ({member.node.name}: {message})"
 
 

@@ -76,8 +76,8 @@ class Toolkits:
     def correction(self, member: DriverNode) -> NodeDeadline | None:
         """Return the deadline of a node that failed and whose next pod has a toolkit image that its
         last one had not; None if that is not the case."""
-        word, image = member.word, self.resolutions[member.pool].image
-        if word is None or member.pod is not None or not image:
+        word, image = member.current_report, self.resolutions[member.pool].image
+        if word is None or member.stuck_pod is not None or not image:
             return None
         builds = member.at is not None and member.at.builds and found_nothing(member)
         if member.refused_toolkit in ("", image) and not builds:
