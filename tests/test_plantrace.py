@@ -49,9 +49,9 @@ def test_equal_plans_have_one_digest_and_another_action_gives_another(
 
 
 def test_how_a_plan_was_made_is_no_part_of_it() -> None:
-    made = Plan((), tags=frozenset(), again_in=1.0)
+    made = Plan((), tags=frozenset(), requeue_after=1.0)
     assert plain(made) == plain(replace(made, reads_all=True))
-    assert plain(made) != plain(replace(made, again_in=2.0))
+    assert plain(made) != plain(replace(made, requeue_after=2.0))
     assert plain(made) != plain(replace(made, actions=(Delete("d", None, "x", "y", "z"),)))  # type: ignore[arg-type]
     json.dumps(plain(made))
 

@@ -183,12 +183,12 @@ class ClusterCache:
         """
         return self._stages.render(templates)
 
-    def again_in(self) -> float | None:
+    def requeue_after(self) -> float | None:
         """Return the seconds until the next look at image labels or the end of the watch of pods.
 
         None if neither is due.
         """
-        waits = (self._tag_labels.again_in(), self._consumers.expires_in())
+        waits = (self._tag_labels.requeue_after(), self._consumers.expires_in())
         return min((wait for wait in waits if wait is not None), default=None)
 
     def health(self) -> list[WatchHealth]:

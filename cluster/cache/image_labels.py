@@ -72,7 +72,7 @@ class TagLabels:
                 break
         return self._known
 
-    def again_in(self) -> float | None:
+    def requeue_after(self) -> float | None:
         """Return the seconds until the next retry may succeed; None if that is unknown."""
         if self._rest.length and not self._rest.passing:
             return None

@@ -284,7 +284,7 @@ def waits_for_all_nodes(action: Action, lanes: Collection[Lane]) -> bool:
 class Plan:
     """A list of actions, and what the next plan needs.
 
-    `again_in` is the seconds until the next plan even if nothing changes, None for never.
+    `requeue_after` is the seconds until the next plan even if nothing changes, None for never.
     `censuses` are the node counts of each Driver, for metrics. `demand` are the pods that must be
     watched to continue, None if there are none. `tags` are the image stream tags whose image labels
     are needed, `templates` the stage templates to render. `reads_all` means that the plan depends
@@ -293,7 +293,7 @@ class Plan:
     """
 
     actions: tuple[Action, ...] = ()
-    again_in: float | None = None
+    requeue_after: float | None = None
     censuses: Mapping[str, NodeCounts] = field(default_factory=dict)
     demand: PodDemand | None = None
     tags: frozenset[Tag] = frozenset()
@@ -302,9 +302,9 @@ class Plan:
     errors: Mapping[str, Exception] = field(default_factory=dict)
 
     def within(self, waits: Iterable[float]) -> Plan:
-        """Return the plan with `again_in` at most the shortest of these, in seconds."""
-        every = waits if self.again_in is None else (*waits, self.again_in)
-        return replace(self, again_in=min(every, default=None))
+        """Return the plan with `requeue_after` at most the shortest of these, in seconds."""
+        every = waits if self.requeue_after is None else (*waits, self.requeue_after)
+        return replace(self, requeue_after=min(every, default=None))
 
     def lanes(self) -> Mapping[Lane, Sequence[Action]]:
         """Return the actions by lane, in order: lanes do not wait for each other."""
@@ -317,7 +317,7 @@ class Plan:
 def merge_plans(plans: Sequence[Plan], *more: Action) -> Plan:
     """Merge plans in their order, followed by the actions in `more`."""
     actions = [action for plan in plans for action in plan.actions]
-    waits = [plan.again_in for plan in plans if plan.again_in is not None]
+    waits = [plan.requeue_after for plan in plans if plan.requeue_after is not None]
     censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
     demand = union_of_demands(plan.demand for plan in plans)
     tags = frozenset().union(*(plan.tags for plan in plans))

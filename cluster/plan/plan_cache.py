@@ -6,7 +6,7 @@ changes are found by comparing the identity of objects, so none can be missed.
 Drivers whose plans read one another form a group: they have a module in common, one comes after the
 other, or one selects nodes by a label of the other. What concerns one of a group concerns all of
 it. The plan of a Driver without actions is kept until something concerns its group, or until the
-time at which a plan of its group said that it may change (`Plan.again_in`).
+time at which a plan of its group said that it may change (`Plan.requeue_after`).
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class PlanCache:
     def plan_of(self, driver: str) -> Plan | None:
         """Return the plan that still holds, None if there is none."""
         kept = self._kept.get(driver)
-        if kept is None or kept.again_in is None:
+        if kept is None or kept.requeue_after is None:
             return kept
-        return replace(kept, again_in=self._due_at[driver] - self._now)
+        return replace(kept, requeue_after=self._due_at[driver] - self._now)
 
     def store(self, driver: str, plan: Plan) -> None:
         """Keep a plan if it does nothing, and depends on no more than its group."""
         self._kept.pop(driver, None)
-        wait = _LONGEST if plan.again_in is None else min(plan.again_in, _LONGEST)
+        wait = _LONGEST if plan.requeue_after is None else min(plan.requeue_after, _LONGEST)
         self._due_at[driver] = self._now if plan.reads_all else self._now + wait
         if not plan.actions and not plan.reads_all:
             self._kept[driver] = plan

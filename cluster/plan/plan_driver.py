@@ -55,7 +55,7 @@ from cluster.options.stages.actions import (
 )
 from cluster.options.stages.stage_plan import StagePlan
 from cluster.options.stages.status import with_stages
-from cluster.options.unload.deletion import again_in, delete, remove_from_nodes
+from cluster.options.unload.deletion import delete, remove_from_nodes, requeue_after
 from cluster.options.unload.nodes import DriverUnload
 from cluster.plan.announce import fallback_events
 from cluster.plan.assign import node_changes, outdated_reports
@@ -115,7 +115,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         steps.append(stage_objects(staging))
     return Plan(
         tuple(chain.from_iterable(steps)),
-        again_in=_again_in(context, leaving),
+        requeue_after=_requeue_after(context, leaving),
         censuses={resource.name: node_counts(report)},
         demand=drain.demand(drains) if drains is not None else None,
         tags=context.toolkits.tags,
@@ -216,15 +216,15 @@ def _selects_by_others(staging: StagePlan) -> bool:
     )
 
 
-def _again_in(context: DriverContext, leaving: DriverUnload | None) -> float | None:
+def _requeue_after(context: DriverContext, leaving: DriverUnload | None) -> float | None:
     """Return the seconds until the plan may change without any event, or None for never."""
     rollout, daemonsets = context.rollout, context.snapshot.daemonsets
     newest, now = context.revisions.newest, context.snapshot.now
     due = min((member.deadline - now for member in context.members), default=math.inf)
     if leaving is not None:
-        due = min(due, again_in(leaving) or math.inf)
+        due = min(due, requeue_after(leaving) or math.inf)
     if rollout.drains is not None:
-        due = min(due, drain.again_in(rollout.drains, newest, now))
+        due = min(due, drain.requeue_after(rollout.drains, newest, now))
     if any(daemonsets[key].deleting for key in rollout.desired_daemonsets if key in daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None

@@ -60,7 +60,7 @@ class EvictionBackoff:
             self._asked[uid] = _EvictionAttempt(refusal, failures, now + wait)
 
     def with_retry_time(self, plan: Plan, now: float) -> Plan:
-        """Return the plan with `again_in` at most the time until the next eviction retry."""
+        """Return the plan with `requeue_after` at most the time until the next eviction retry."""
         if plan.demand is None:
             return plan
         return plan.within(a.again_at - now for a in self._asked.values() if a.again_at > now)

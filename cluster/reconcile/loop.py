@@ -195,7 +195,7 @@ class Controller:
     def _seconds_to_next(self, plan: Plan, outcome: ExecutionResult) -> float | None:
         if outcome.outage is None:
             self._outages = 0
-            waits = (_requeue_after(plan, outcome), self._view.again_in())
+            waits = (_requeue_after(plan, outcome), self._view.requeue_after())
             return min((wait for wait in waits if wait is not None), default=None)
         self._outages += 1
         pace = self._pace
@@ -234,5 +234,5 @@ def _requeue_after(plan: Plan, outcome: ExecutionResult) -> float | None:
     if outcome.unfinished:
         return 0.0
     if outcome.overtaken:
-        return min(_RETRY_AFTER_CONFLICT, plan.again_in or _RETRY_AFTER_CONFLICT)
-    return plan.again_in
+        return min(_RETRY_AFTER_CONFLICT, plan.requeue_after or _RETRY_AFTER_CONFLICT)
+    return plan.requeue_after

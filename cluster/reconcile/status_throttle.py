@@ -34,7 +34,7 @@ class StatusThrottle:
     def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
         """Return the plan without excess Events, and without statuses that can wait.
 
-        Its `again_in` is no later than the first of those statuses is due.
+        Its `requeue_after` is no later than the first of those statuses is due.
         """
         waits = {
             action.driver: wait

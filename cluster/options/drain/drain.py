@@ -186,7 +186,7 @@ def hold_labels(
     return changed
 
 
-def again_in(drains: Drains, newest: str, now: float) -> float:
+def requeue_after(drains: Drains, newest: str, now: float) -> float:
     """Return the seconds until the next node reaches its timeout; infinity if there is none."""
     limit = _timeout_of(drains.driver)
     left = (

@@ -48,7 +48,7 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
         return Plan()
     leaving = DriverUnload(snapshot, found, (), now)
     if leaving.has_daemonsets or (leaving.waits and not _is_reported(found)):
-        return Plan(tuple(_delete_workloads(leaving)), again_in(leaving))
+        return Plan(tuple(_delete_workloads(leaving)), requeue_after(leaving))
     if leaving.leavers or _has_objects(snapshot, found.name):
         return Plan((*_report_left_behind(leaving), *_delete_leftovers(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
@@ -65,7 +65,7 @@ def remove_from_nodes(leaving: DriverUnload) -> Iterator[Action]:
     yield from _clean_nodes(leaving)
 
 
-def again_in(leaving: DriverUnload) -> float | None:
+def requeue_after(leaving: DriverUnload) -> float | None:
     """Return the seconds until a failed pod is recreated or a silent one is reported.
 
     None if there is no such pod.

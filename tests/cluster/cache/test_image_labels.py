@@ -105,7 +105,7 @@ def test_one_that_the_server_cannot_show_keeps_no_other_back(reader: Reader) -> 
     assert reader.learn(broken, shown(TWO.image)) == 2
 
     assert set(reader.labels.known_labels) == {TWO.image}
-    assert reader.labels.again_in() == 30.0
+    assert reader.labels.requeue_after() == 30.0
     assert reader.labels.pending == {ONE.image}
 
 
@@ -145,7 +145,7 @@ def test_a_tag_that_is_not_imported_is_asked_for_later_and_later(reader: Reader)
     assert reader.labels.known_labels == {TWO.image: ToolkitLabels(KERNEL)}
     waits = []
     for _ in range(8):
-        wait = reader.labels.again_in() or 0.0
+        wait = reader.labels.requeue_after() or 0.0
         waits.append(wait)
         reader.now += wait / 2
         assert reader.learn() == 0
@@ -155,7 +155,7 @@ def test_a_tag_that_is_not_imported_is_asked_for_later_and_later(reader: Reader)
     assert waits == [30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1800.0, 1800.0]
     reader.now += 1800.0
     assert reader.learn(shown(ONE.image)) == 1
-    assert reader.labels.again_in() is None
+    assert reader.labels.requeue_after() is None
 
 
 def refused(code: int) -> Said:
@@ -180,7 +180,7 @@ def test_where_nothing_can_be_read_one_question_is_enough(
     assert before == (1 if again is None else 2)
     assert reader.labels.pending == (set() if again is None else {ONE.image, TWO.image})
     assert reader.learn() == 0
-    assert reader.labels.again_in() == again
+    assert reader.labels.requeue_after() == again
 
     reader.now += 30.0
     reader.labels.learn((ONE, TWO))
@@ -189,25 +189,25 @@ def test_where_nothing_can_be_read_one_question_is_enough(
     assert reader.learn() == 0
     reader.now += 1.0
     assert reader.learn(shown(ONE.image), shown(TWO.image)) == 2
-    assert reader.labels.again_in() is None
+    assert reader.labels.requeue_after() is None
 
 
 def test_what_there_was_no_time_for_comes_with_the_next_look(reader: Reader) -> None:
     assert reader.labels.learn((ONE, TWO), seconds=0.0), "that they may come is news"
 
-    assert reader.labels.again_in() == 0.0
+    assert reader.labels.requeue_after() == 0.0
     assert reader.learn(shown(ONE.image), shown(TWO.image)) == 2
-    assert reader.labels.again_in() is None
+    assert reader.labels.requeue_after() is None
 
 
 def test_for_what_nobody_asks_any_more_nobody_is_woken(reader: Reader) -> None:
     reader.server.always = lambda _: Said(503, "the server is gone")
     reader.labels.learn((ONE, TWO))
-    assert reader.labels.again_in() == 30.0
+    assert reader.labels.requeue_after() == 30.0
 
     reader.labels.learn(())
 
-    assert reader.labels.again_in() is None
+    assert reader.labels.requeue_after() is None
 
 
 def test_one_that_rests_longer_than_the_others_is_waited_for(reader: Reader) -> None:
@@ -223,4 +223,4 @@ def test_one_that_rests_longer_than_the_others_is_waited_for(reader: Reader) -> 
 
     reader.labels.learn((ONE,))
 
-    assert reader.labels.again_in() == 240.0
+    assert reader.labels.requeue_after() == 240.0

@@ -51,7 +51,7 @@ def test_a_machine_that_is_dead_for_long_holds_no_rollout_up() -> None:
     begin(model)
     look(model, THEN + LOST - 1)
     assert newest(model) == []
-    assert model.plan(THEN + LOST - 1).again_in == 1.0
+    assert model.plan(THEN + LOST - 1).requeue_after == 1.0
 
     look(model, THEN + LOST)
 

@@ -198,8 +198,8 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
 
     made = model.plan(now=1100.0)
     assert model.condition("Degraded")["status"] == "False"
-    assert made.again_in is not None
-    model.carry_out(model.plan(now=1100.0 + made.again_in + 1).actions)
+    assert made.requeue_after is not None
+    model.carry_out(model.plan(now=1100.0 + made.requeue_after + 1).actions)
 
     assert toolkits(model)[-1] == RIGHT
     assert model.condition("Degraded")["status"] == "True"
@@ -225,7 +225,7 @@ def test_a_line_that_is_added_hours_later_gives_the_next_pod_its_time() -> None:
     model.carry_out(made.actions)
 
     assert model.condition("Degraded")["status"] == "False"
-    assert made.again_in == pytest.approx(599.0)
+    assert made.requeue_after == pytest.approx(599.0)
     model.carry_out(model.plan(now=20_700.0).actions)
     assert model.condition("Degraded")["reason"] == "NodesFailed"
 

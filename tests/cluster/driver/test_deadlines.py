@@ -36,14 +36,14 @@ def test_a_node_for_which_nobody_makes_a_pod_is_waited_for_and_then_named() -> N
         "NodesBusy",
         "works on 0 of 2 nodes; starting: n0, n1",
     )
-    assert model.plan(THEN + NO_POD - 1).again_in == 1
+    assert model.plan(THEN + NO_POD - 1).requeue_after == 1
     reason, message = at(model, THEN + NO_POD)
     assert reason == "NodesFailed"
     assert message == (
         "n0, n1: assigned at 2027-01-15T08:00:00Z, but no pod was created for it: "
         f"see kubectl -n nodeside describe daemonset {name}"
     )
-    assert model.plan(THEN + NO_POD).again_in is None
+    assert model.plan(THEN + NO_POD).requeue_after is None
 
 
 def test_while_pods_are_made_for_others_a_node_waits_its_turn_but_not_for_ever() -> None:

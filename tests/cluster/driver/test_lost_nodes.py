@@ -12,7 +12,7 @@ def test_it_is_waited_for_and_then_another_node_tries_the_change() -> None:
     look(model, THEN + LOST - 1)
     assert newest(model) == ["n0"]
     assert model.condition("Progressing")["status"] == "True"
-    assert model.plan(THEN + LOST - 1).again_in == 1.0
+    assert model.plan(THEN + LOST - 1).requeue_after == 1.0
 
     look(model, THEN + LOST)
 

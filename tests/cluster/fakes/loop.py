@@ -69,7 +69,7 @@ class FakeView:
     def render(self, _templates: object) -> bool:
         return False
 
-    def again_in(self) -> float | None:
+    def requeue_after(self) -> float | None:
         return None
 
     def wait_written(self, *_: object) -> bool:

@@ -305,9 +305,11 @@ class Model:
         if not is_tried(self.plans):
             return again
         made = plan(snapshot, now)
-        waits = [math.inf if each.again_in is None else each.again_in for each in (again, made)]
+        waits = [
+            math.inf if each.requeue_after is None else each.requeue_after for each in (again, made)
+        ]
         assert waits[0] <= waits[1] + _ROUNDED
-        assert replace(again, again_in=None) == replace(made, again_in=None)
+        assert replace(again, requeue_after=None) == replace(made, requeue_after=None)
         return made
 
     def settle(self) -> tuple[Action, ...]:

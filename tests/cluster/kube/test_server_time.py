@@ -46,7 +46,7 @@ def test_a_canary_is_waited_for_as_long_whatever_the_clock_here_says(ahead: floa
     model.carry_out(model.plan(here.now()).actions)
 
     assert model.condition("Ready")["reason"] == "Canary"
-    assert model.plan(here.now()).again_in == pytest.approx(60.0, abs=2.0)
+    assert model.plan(here.now()).requeue_after == pytest.approx(60.0, abs=2.0)
 
 
 def test_a_clock_that_is_near_enough_is_left_alone_and_one_that_is_not_is_told(

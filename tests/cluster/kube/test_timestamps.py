@@ -45,7 +45,7 @@ def test_a_node_that_is_down_since_a_time_to_come_is_lost_and_holds_no_rollout(
     look(model, THEN + 1)
 
     assert newest(model) == ["n0", "n1"]
-    assert (model.plan(THEN + 1).again_in or 0.0) <= LOST
+    assert (model.plan(THEN + 1).requeue_after or 0.0) <= LOST
 
 
 def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
@@ -61,7 +61,7 @@ def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
 
     assert reason == "NodesFailed"
     assert "n0: it reported building at 9999-12-31T23:59:59Z, and nothing since" in message
-    assert model.plan(THEN + 1).again_in == LAST_REPORT + BUILD - 1
+    assert model.plan(THEN + 1).requeue_after == LAST_REPORT + BUILD - 1
 
 
 def test_ready_time_in_the_future_uses_pod_age() -> None:

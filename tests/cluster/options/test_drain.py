@@ -423,7 +423,7 @@ def test_a_node_whose_pods_do_not_leave_in_time_is_let_go_and_others_have_their_
     model.refused["default/train-0"] = BUDGET
     step(model, now=1000.0)
     step(model, now=1000.0)
-    assert model.plan(1030.0).again_in == 30.0
+    assert model.plan(1030.0).requeue_after == 30.0
 
     said = [words for _ in range(3) for words in step(model, now=1060.0)]
 

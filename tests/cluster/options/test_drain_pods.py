@@ -444,7 +444,7 @@ def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
     for _ in range(6):
         memory.take({"uid-train-0": "no"}, now=0.0)
         plan = memory.with_retry_time(Plan(demand=BOTH), now=0.0)
-        waits.append(plan.again_in)
+        waits.append(plan.requeue_after)
 
     assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     [answer] = memory.add_answers(snapshot("train-0"), now=29.0).occupancy.answers.values()
@@ -466,4 +466,4 @@ def test_what_was_said_of_a_pod_that_is_gone_is_forgotten() -> None:
     memory.take({"uid-train-0": "no"}, now=0.0)
 
     assert memory.add_answers(snapshot("train-1"), now=1.0).occupancy.answers == {}
-    assert memory.with_retry_time(Plan(demand=BOTH), now=1.0).again_in is None
+    assert memory.with_retry_time(Plan(demand=BOTH), now=1.0).requeue_after is None

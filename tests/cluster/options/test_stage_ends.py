@@ -34,7 +34,7 @@ def test_a_cordoned_node_whose_stage_pod_never_ends_is_let_go_in_time_and_named(
     [row] = model.drivers["edu"].status["draining"]
     assert row["message"] == f"its stages end first: waiting for {STUCK}"
     assert model.condition("Progressing")["reason"] == "Draining"
-    assert model.plan(1030.0).again_in == 30.0
+    assert model.plan(1030.0).requeue_after == 30.0
 
     said = rounds(model, 1060.0)
 
@@ -151,7 +151,7 @@ def test_where_evictions_end_only_the_stages_hold_a_node_and_have_all_their_time
 
     assert (held(model), cordoned(model)) == ({"n0"}, set())
     assert model.drivers["edu"].status.get("draining", []) == []
-    assert model.plan(9000.0).again_in == 3600.0
+    assert model.plan(9000.0).requeue_after == 3600.0
     rounds(model, 12600.0)
     assert UNDRAINED in model.nodes["n0"].labels
 
@@ -166,7 +166,7 @@ def test_a_node_that_was_given_up_is_given_up_again_if_a_pod_does_not_end_again(
         False,
         True,
     )
-    assert model.plan(4700.0).again_in == 3600.0
+    assert model.plan(4700.0).requeue_after == 3600.0
 
     rounds(model, 8300.0)
 
@@ -179,7 +179,7 @@ def test_without_eviction_a_node_that_cannot_end_its_stages_gives_its_turn_to_ot
     rounds(model, 1000.0)
     newest = model.drivers["edu"].status["revision"]
     assert [model.revision(n) == newest for n in ("n0", "n1", "n2")] == [False, False, False]
-    assert model.plan(1600.0).again_in == 3000.0
+    assert model.plan(1600.0).requeue_after == 3000.0
 
     rounds(model, 4600.0, 30)
 
@@ -212,7 +212,7 @@ def test_who_waits_for_ever_for_consumers_waits_for_ever_for_stages() -> None:
 
     assert rounds(model, 9e9) == []
     assert cordoned(model) == {"n0"}
-    assert model.plan(9e9).again_in is None
+    assert model.plan(9e9).requeue_after is None
 
 
 def test_a_broken_driver_is_corrected_as_soon_as_the_pod_is_gone_however_long_it_takes() -> None:
@@ -255,7 +255,7 @@ def test_stages_that_cannot_be_read_hold_no_node_for_ever_and_it_is_not_begun_ag
     assert (held(model), cordoned(model)) == (set(), set()), "nor is another one begun"
     assert "its stage pods cannot be read" in model.condition("Progressing")["message"]
     assert step(model, 2000.0) == []
-    assert model.plan(2000.0).again_in is None
+    assert model.plan(2000.0).requeue_after is None
     model.stages = known
     rounds(model, 2001.0, 30, stuck=False)
     assert is_over(model)

@@ -332,7 +332,7 @@ def test_a_pod_that_says_nothing_is_named_after_a_while() -> None:
     going(model)
     pod = model.unloads()["n0"]
 
-    assert model.plan(now=1.0).again_in == SLOW - 1.0
+    assert model.plan(now=1.0).requeue_after == SLOW - 1.0
     assert leaver(model, now=SLOW + 1) is UnloadPhase.STUCK
     model.carry_out(model.plan(now=SLOW + 1).actions)
     assert message(model).startswith(
@@ -350,7 +350,7 @@ def test_a_pod_that_failed_is_made_again_after_a_rest() -> None:
     assert message(model).startswith(
         "unload pods failed and are recreated: n0 (exit code 52); to leave"
     )
-    assert model.plan(now=10.0).again_in == REST - 10.0
+    assert model.plan(now=10.0).requeue_after == REST - 10.0
 
     model.carry_out(model.plan(now=REST).actions)
     assert not model.unloads()
@@ -364,7 +364,7 @@ def test_a_pod_that_is_slow_and_has_spoken_keeps_nobody_busy() -> None:
     model.say("n0", State.UNLOADING)
 
     assert leaver(model, now=SLOW + 1) is UnloadPhase.UNLOADING
-    assert model.plan(now=SLOW + 1).again_in is None
+    assert model.plan(now=SLOW + 1).requeue_after is None
 
 
 def test_so_many_pods_are_at_work_at_once_and_those_that_wait_do_not_count(

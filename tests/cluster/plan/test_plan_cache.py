@@ -185,11 +185,11 @@ def test_a_driver_that_waits_is_planned_when_its_time_has_come_with_those_that_r
     assert serving is not None
     model.pods["p"] = DriverPod("p", "nodeside", "u", "one", "n1", serving.name, created=100.0)
     model.carry_out(model.planner(model.snapshot, 100.0).actions)
-    wait = model.planner(model.snapshot, 100.0).again_in
+    wait = model.planner(model.snapshot, 100.0).requeue_after
     assert wait == NO_REPORT
 
     assert planned(model, 100.0 + wait - 1) == set()
-    assert model.planner(model.snapshot, 100.0 + wait - 1).again_in == 1
+    assert model.planner(model.snapshot, 100.0 + wait - 1).requeue_after == 1
     assert planned(model, 100.0 + wait) == {"one", "two"}
 
 
@@ -286,7 +286,7 @@ def test_in_any_history_of_many_drivers_a_plan_is_the_one_without_a_memory(seed:
 def differs(planner: Planner, model: Model, now: float = 0.0) -> bool:
     """Whether a plan that remembers earlier looks is not the one without a memory."""
     kept, made = planner(model.snapshot, now), plan(model.snapshot, now)
-    return replace(kept, again_in=None) != replace(made, again_in=None)
+    return replace(kept, requeue_after=None) != replace(made, requeue_after=None)
 
 
 def looked_at(model: Model, now: float = 0.0) -> Planner:

@@ -750,7 +750,7 @@ def test_a_daemonset_that_is_just_being_deleted_is_waited_for() -> None:
     plan = model.plan()
 
     assert plan.actions == ()
-    assert plan.again_in == 1.0
+    assert plan.requeue_after == 1.0
 
 
 def test_a_label_taken_away_by_hand_comes_back() -> None:

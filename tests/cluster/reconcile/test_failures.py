@@ -87,7 +87,7 @@ def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
 
     assert plan.lanes()[EDU] == [status]
     assert plan.lanes()[Lane("other")] == [*labels[1:]]
-    assert plan.again_in == 1
+    assert plan.requeue_after == 1
 
 
 def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:

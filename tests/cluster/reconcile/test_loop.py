@@ -368,7 +368,7 @@ def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() 
     thread.join(LONG)
 
     assert len(executor.plans) >= 2, "nobody else woke it"
-    assert executor.plans[1].again_in is not None
+    assert executor.plans[1].requeue_after is not None
 
 
 def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:

@@ -107,7 +107,7 @@ def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
         "edu",
         "cannot label node n1: no; and so of n2, n3, n4, n5, n6 and 2 more",
     )
-    assert plan.again_in == 1
+    assert plan.requeue_after == 1
 
 
 def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:

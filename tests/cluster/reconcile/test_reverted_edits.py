@@ -94,7 +94,7 @@ def test_a_plan_that_waits_says_until_when() -> None:
 
     plan = played.look()
 
-    assert plan.again_in == 1.0
+    assert plan.requeue_after == 1.0
     assert played.applies == 1
 
 

@@ -30,7 +30,7 @@ def test_the_first_count_is_told_at_once_and_the_next_one_a_second_later() -> No
     assert quiet(first, snapshot, 10.0) == first
     held = quiet(second, snapshot, 10.25)
     assert held.actions == (LABEL,)
-    assert held.again_in == 0.75
+    assert held.requeue_after == 0.75
     assert quiet(second, snapshot, 11.0) == second
 
 
@@ -56,7 +56,10 @@ def test_a_plan_that_wants_to_be_made_again_sooner_is() -> None:
     quiet, snapshot = StatusThrottle(), model().snapshot
     quiet(Plan((SetStatus("edu", status(1)),)), snapshot, 10.0)
 
-    assert quiet(Plan((SetStatus("edu", status(2)),), again_in=0.1), snapshot, 10.2).again_in == 0.1
+    assert (
+        quiet(Plan((SetStatus("edu", status(2)),), requeue_after=0.1), snapshot, 10.2).requeue_after
+        == 0.1
+    )
 
 
 def test_a_pool_that_is_busy_now_and_then_is_no_news_but_one_that_failed_is() -> None:
@@ -83,7 +86,7 @@ def test_with_more_nodes_counts_are_told_less_often() -> None:
 
     held = quiet(Plan((SetStatus("edu", counts[1]),)), snapshot, 12.0)
 
-    assert (held.actions, held.again_in) == ((), 3.0)
+    assert (held.actions, held.requeue_after) == ((), 3.0)
 
 
 def test_what_comes_again_and_again_is_told_25_times_and_then_once_in_five_minutes() -> None:
