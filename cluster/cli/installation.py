@@ -85,7 +85,7 @@ def manifests(
     if _is_given(context, "extended"):
         raise click.UsageError("--extended-resource goes with --driver")
     if (output is None) is not (format == FORMATS[0]):
-        raise click.UsageError("--output goes with --format helm or kustomize, and they with it")
+        raise click.UsageError("--format helm and kustomize need --output, which needs one of them")
     installation = _settings_from(namespace, chosen)
     if not chosen["image"]:
         click.echo(f"note: without --image the controller's is {IMAGE}, on no registry", err=True)
