@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from nodeside import log
 from nodeside.toolkit_sidecar.memory import be_killed_first
+from nodeside.toolkit_sidecar.no_network import close_network
 
 MARK = "NODESIDE_BUILD"  # environment variable of every build process: its out directory
 
@@ -90,11 +91,12 @@ def enclosure() -> Callable[[], None]:
     """Return the function that a build's first process runs between fork and exec.
 
     The process then dies with the sidecar, and before the sidecar if memory runs out. It cannot
-    gain privileges through a set-uid program, cannot write a core file or an endless file, and
-    receives the signals that the sidecar keeps blocked. Unlike the sidecar it is dumpable, as it
-    could not change its own files in /proc otherwise.
+    gain privileges through a set-uid program, opens no socket, cannot write a core file or an
+    endless file, and receives the signals that the sidecar keeps blocked. Unlike the sidecar it is
+    dumpable, as it could not change its own files in /proc otherwise.
     """
     libc = _load_libc()
+    close = close_network()
     parent = os.getpid()
 
     def enter() -> None:
@@ -107,6 +109,7 @@ def enclosure() -> Callable[[], None]:
         if libc is not None:
             libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        close()
         if os.getppid() != parent:  # it died between the fork and the prctl
             os._exit(1)
 
