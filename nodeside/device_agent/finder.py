@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from nodeside import log
 from nodeside.device_agent.kept_ids import KeptIds
 from nodeside.devices.discovery import FoundDevices, discover
-from nodeside.protocol.ready_file import read_ready, ready_path
+from nodeside.protocol.ready_file import is_ready, ready_path
 from nodeside.spec import Driver
 from nodeside.spec.devices import Device
 from nodeside.system.files import Identity, identity
@@ -121,7 +121,7 @@ class Finder:
 
     def _not_ready(self) -> str:
         name = self._driver.name
-        ready = not self._needs_driver or read_ready(self._host, name, _boot_id())
+        ready = not self._needs_driver or is_ready(self._host, name, _boot_id())
         return "" if ready else f"driver {name} is not ready on this node"
 
     def _ready_file(self) -> Identity | None:

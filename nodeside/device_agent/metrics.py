@@ -28,7 +28,7 @@ from nodeside.device_agent.inventory import Offered, Sight
 from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
 from nodeside.errors import SystemRefused
 from nodeside.http.server import HttpServer
-from nodeside.protocol.ready_file import read_ready
+from nodeside.protocol.ready_file import is_ready, read_ready
 from nodeside.spec import Driver
 from nodeside.spec.devices import Attribute, MetricType
 from nodeside.system.host import Host
@@ -88,10 +88,11 @@ class Exposition(Collector):
 
     def _add_ready(self, driver: Driver) -> None:
         name, version = driver.name, driver.spec.version
-        ready = read_ready(self.host, name, Host().boot_id)
+        boot_id = Host().boot_id
+        works = is_ready(self.host, name, boot_id)
         words = "Whether the driver works on this node in this boot."
-        self._add_gauge("nodeside_driver_ready", words, bool(ready), driver=name, version=version)
-        if ready:
+        self._add_gauge("nodeside_driver_ready", words, works, driver=name, version=version)
+        if works and (ready := read_ready(self.host, name, boot_id)):
             words = "Since when the driver has worked, in seconds since the epoch."
             self._add_gauge(
                 "nodeside_driver_ready_timestamp_seconds", words, ready.since, driver=name

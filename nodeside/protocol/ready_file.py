@@ -9,12 +9,16 @@ restarting its container does not help a failed driver.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.protocol.node_status import Rung
+from nodeside.protocol.records import read_untrusted
+from nodeside.system.files import LeasedFile, UntrustedFile
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
@@ -47,6 +51,23 @@ def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
     return read_record(ReadyRecord, ready_path(host, driver), boot_id)
 
 
+def is_ready(host: Host, driver: str, boot_id: str) -> bool:
+    """Return whether the driver is ready; do not wait for a reader who holds a lease on the file.
+
+    A consumer can take a lease again each time that it is broken, and so keep the record from being
+    read for ever. What is on a tmpfs was written in this boot, so there it is enough that the file
+    exists.
+    """
+    path = ready_path(host, driver)
+    with suppress(UntrustedFile):
+        try:
+            read_untrusted(path)
+        except LeasedFile:
+            if _is_on_tmpfs(path):
+                return True
+    return read_ready(host, driver, boot_id) is not None
+
+
 def write_ready(host: Host, record: ReadyRecord) -> bool:
     """Write the ready file for consumers; return False if it was already up to date.
 
@@ -63,6 +84,18 @@ def write_ready(host: Host, record: ReadyRecord) -> bool:
 def clear_ready(host: Host, driver: str) -> bool:
     """Remove the ready file; return False if there was none."""
     return remove_record(ready_path(host, driver))
+
+
+def _is_on_tmpfs(path: Path) -> bool:
+    """Return whether a file, not what a link in its place leads to, is on a tmpfs; proc(5)."""
+    with suppress(OSError, ValueError):
+        device = path.lstat().st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            mount, _, kind = line.partition(" - ")
+            if mount.split()[2] == wanted:
+                return kind.split()[0] == "tmpfs"
+    return False
 
 
 def _says_the_same(old: ReadyRecord, new: ReadyRecord) -> bool:

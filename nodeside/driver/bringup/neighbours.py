@@ -35,7 +35,7 @@ from nodeside.driver.services.processes import is_of_a_service
 from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
-from nodeside.protocol.ready_file import read_ready, ready_path
+from nodeside.protocol.ready_file import is_ready, ready_path
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
@@ -83,7 +83,7 @@ def require_predecessors(task: Task) -> None:
     missing = [
         name
         for name in task.driver.spec.after
-        if _is_leaving(task.host, name, task) or read_ready(task.host, name, task.boot_id) is None
+        if _is_leaving(task.host, name, task) or not is_ready(task.host, name, task.boot_id)
     ]
     if task.name in missing:
         raise WaitsForDriver(

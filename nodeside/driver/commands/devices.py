@@ -8,7 +8,7 @@ from nodeside.devices.discovery import FoundDevice, FoundDevices, discover
 from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.log import escape_controls
-from nodeside.protocol.ready_file import read_ready
+from nodeside.protocol.ready_file import is_ready
 from nodeside.text.table import table
 
 COLUMNS = ("RESOURCE", "DEVICE", "PCI", "NUMA", "NODES", "ATTRIBUTES", "HEALTH")
@@ -17,12 +17,12 @@ COLUMNS = ("RESOURCE", "DEVICE", "PCI", "NUMA", "NODES", "ATTRIBUTES", "HEALTH")
 def find_devices(config: Config) -> CommandOutput:
     """Return what is found for each entry of `spec.devices`. Raises SpecError."""
     driver, host = read_driver(config), config.host
-    ready = read_ready(host, driver.name, host.boot_id)
+    ready = is_ready(host, driver.name, host.boot_id)
     not_ready = "" if ready else f"driver {driver.name} is not ready on this node"
     found = [discover(host, entry, not_ready=not_ready) for entry in driver.spec.devices]
     document = {
         "driver": driver.name,
-        "ready": ready is not None,
+        "ready": ready,
         "resources": [_resource_document(each) for each in found],
     }
     rows = [_device_row(each.resource, device) for each in found for device in each.devices]

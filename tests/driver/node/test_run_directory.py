@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -28,12 +29,15 @@ from nodeside.protocol.node_status import Rung
 from nodeside.protocol.ready_file import (
     ReadyRecord,
     clear_ready,
+    is_ready,
     read_ready,
     ready_path,
     write_ready,
 )
+from nodeside.protocol.records import read_untrusted
 from nodeside.system import process
 from nodeside.system.clock import Clock
+from nodeside.system.files import LeasedFile
 from nodeside.system.host import Host
 from tests import TOP
 
@@ -167,6 +171,45 @@ def test_a_lease_of_a_reader_makes_a_ready_driver_not_unready(host: Host) -> Non
         assert read_ready(host, "edu", "boot-1") == READY
 
         neighbour.stdin.close()
+
+
+# Takes the lease again as soon as it had to give it up.
+LEASING_AGAIN = """
+import fcntl, os, signal, sys
+from contextlib import suppress
+readable, writable = os.pipe()
+os.set_blocking(writable, False)
+signal.signal(signal.SIGIO, lambda *_: None)
+signal.set_wakeup_fd(writable)
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+while os.read(readable, 64):
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    while True:
+        with suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            break
+"""
+
+
+def test_a_lease_that_is_taken_again_and_again_makes_no_ready_driver_unready() -> None:
+    with TemporaryDirectory(dir="/dev/shm") as place:  # a tmpfs, as a host's /run
+        host = Host(Path(place))
+        write_ready(host, READY)
+        argv = [sys.executable, "-c", LEASING_AGAIN, str(ready_path(host, "edu"))]
+        with Popen(argv, stdout=PIPE, text=True) as neighbour:
+            assert neighbour.stdout
+            assert neighbour.stdout.readline() == "held\n"
+            with pytest.raises(LeasedFile):
+                read_untrusted(ready_path(host, "edu"))
+
+            assert is_ready(host, "edu", "boot-1")
+
+            neighbour.kill()
+        assert not is_ready(host, "edu", "boot-2")
+        clear_ready(host, "edu")
+        assert not is_ready(host, "edu", "boot-1")
 
 
 @pytest.mark.parametrize(
