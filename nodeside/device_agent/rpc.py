@@ -1,7 +1,8 @@
 """gRPC on unix sockets: what the kubelet's APIs are served and called by.
 
-grpclib runs in one thread with an event loop, handlers run in others. Calls at once, the size of a
-message, and large ones at once are limited here, and what is below them in connections.py.
+grpclib runs in one thread with an event loop, handlers run in others. The calls of a method at once
+are limited here, the size of a message, and large ones at once; what is below them is limited in
+connections.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nodeside.values import frozen
 
 RESEND: Final = 30.0  # seconds after which a feed is sent again, which repairs what was forgotten
 LARGEST: Final = 4 << 20  # bytes of a message that is received; grpc-go takes as much unless told
-_AT_ONCE = 16  # calls of a server; more are refused
+_AT_ONCE = 16  # calls of a method; more are refused, and none of another method for it
 _PATIENCE = 5.0  # seconds for a request to arrive, and for an answer to be taken
 _GRACE = 1.0  # seconds for calls that are being served when the server stops
 _LONGEST = 10.0  # seconds for a start or a stop
@@ -120,7 +121,7 @@ class RpcServer:
             for name, method in methods.items()
         }
         self._large = asyncio.Lock()
-        self._calls: set[asyncio.Future[Any]] = set()
+        self._calls: dict[asyncio.Future[Any], Unary | Feed] = {}
         self._server: LimitedServer | None = None
         self._path = Path()
 
@@ -163,10 +164,10 @@ class RpcServer:
         }
 
     async def _serve_call(self, method: Unary | Feed, stream: Any) -> None:
-        if len(self._calls) >= _AT_ONCE:
+        if sum(each is method for each in self._calls.values()) >= _AT_ONCE:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"more than {_AT_ONCE} calls at once")
         mine: Any = asyncio.current_task()
-        self._calls.add(mine)
+        self._calls[mine] = method
         try:
             async with _Room(self._large) as room:
                 async with asyncio.timeout(_PATIENCE):
@@ -174,23 +175,23 @@ class RpcServer:
                 if request is None:
                     raise GRPCError(Status.INTERNAL, "the request is empty")
                 if isinstance(method, Unary):
-                    answer = await self._await_answer(partial(method.handler, request))
+                    answer = await self._await_answer(method, request)
                     async with asyncio.timeout(_PATIENCE):
                         await stream.send_message(answer)
         except TimeoutError:
             raise GRPCError(Status.DEADLINE_EXCEEDED, f"it took {_PATIENCE:g} s") from None
         finally:
-            self._calls.discard(mine)
+            self._calls.pop(mine, None)
         if isinstance(method, Feed):
             await method.serve(stream)
 
-    async def _await_answer(self, handler: Callable[[], Any]) -> Any:
-        work = asyncio.wrap_future(_start_handler(handler))
+    async def _await_answer(self, method: Unary, request: Any) -> Any:
+        work = asyncio.wrap_future(_start_handler(partial(method.handler, request)))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:  # the thread goes on
-            self._calls.add(work)
-            work.add_done_callback(self._calls.discard)
+            self._calls[work] = method
+            work.add_done_callback(lambda done: self._calls.pop(done, None))
             raise
 
 

@@ -144,7 +144,8 @@ def test_too_many_calls_at_once_are_refused_even_if_their_callers_have_gone(
 
     until(is_full)
     with pytest.raises(CallFailed, match="more than 16 calls at once"):
-        service.call("a")
+        service.call(method="/test.Service/Hold")
+    assert service.works(), "the calls of one method leave room for those of another"
     service.held.set()
     until(lambda: not service.server._calls)
     assert service.works()
