@@ -40,7 +40,6 @@ class _TlsServer(HttpServer):
     answers: Counter[int]
     connections = _CONNECTIONS
     seconds = _SECONDS
-    makes_room = False  # a scrape takes longer than a probe
 
     def __init__(self, host: str, port: int) -> None:
         self._counting = threading.Lock()
@@ -74,12 +73,14 @@ class _MetricsHandler(BaseHTTPRequestHandler):
                 HTTPStatus.NOT_FOUND, f"not found; the only path is {PATH}\n".encode()
             )
             return
-        verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
+        kind, body = "text/plain; charset=utf-8", b""
+        with self.server.working(self.connection):
+            verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
+            if verdict.status is HTTPStatus.OK:
+                kind, body = self.server.exposition(self.headers.get("Accept", ""))
         if verdict.status is not HTTPStatus.OK:
-            self._send_answer(verdict.status, f"{verdict.message}\n".encode())
-            return
-        kind, body = self.server.exposition(self.headers.get("Accept", ""))
-        self._send_answer(HTTPStatus.OK, body, kind)
+            body = f"{verdict.message}\n".encode()
+        self._send_answer(verdict.status, body, kind)
 
     def _send_answer(
         self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8"

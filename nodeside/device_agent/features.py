@@ -169,12 +169,14 @@ def label_in_thread(labels: Labelling) -> Iterator[None]:
     ended = threading.Event()
 
     def run() -> None:
-        pause = 0.0
-        try:
-            while not ended.wait(pause):
-                pause = labels.step(time.monotonic())
-        except Exception as exc:  # a bug here must not end the offer of devices
-            log.traceback(exc)
+        pause, bugs = 0.0, 0
+        while not ended.wait(pause):
+            try:
+                pause, bugs = labels.step(time.monotonic()), 0
+            except Exception as exc:  # a bug here must not end the offer of devices, nor the labels
+                log.traceback(exc)
+                bugs += 1
+                pause = backoff(bugs, LOOK, _LONGEST)
 
     if label_names(labels.driver.spec.devices):
         threading.Thread(target=run, name="labels", daemon=True).start()

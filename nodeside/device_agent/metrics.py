@@ -196,7 +196,6 @@ class _Server(HttpServer):
     exposition: Callable[[], Exposition]
     connections = _CONNECTIONS
     seconds = _SECONDS
-    makes_room = False  # a scrape takes longer than a connection that asks nothing
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -208,7 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != PATH:
             self.send_error(404, explain=f"the only path is {PATH}")
             return
-        kind, body = self.server.exposition().text(self.headers.get("Accept", ""))
+        with self.server.working(self.connection):
+            kind, body = self.server.exposition().text(self.headers.get("Accept", ""))
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

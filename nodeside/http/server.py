@@ -28,18 +28,19 @@ class HttpServer(ThreadingHTTPServer):
     """An HTTP server. Without a `host` it listens on all IPv6 and IPv4 addresses.
 
     It uses one thread per connection, like the base class, but limits their number and duration. If
-    there are too many, it closes the oldest connection, or without `makes_room` the new one.
+    there are too many, it closes the oldest one for which it is not `working`, and if there is none
+    the new one.
     """
 
     daemon_threads = True
     request_queue_size = _WAITING
     connections = _CONNECTIONS
     seconds = _SECONDS
-    makes_room = True
 
     def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(self.connections)
         self._open: dict[socket.socket, float] = {}
+        self._kept: set[socket.socket] = set()
         everywhere = not host and socket.has_dualstack_ipv6()
         self.address_family = socket.AF_INET6 if everywhere else socket.AF_INET
         super().__init__(("::" if everywhere else host, port), handler)
@@ -61,12 +62,12 @@ class HttpServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _make_room(self) -> bool:
-        """Close the oldest connection if `makes_room`; return whether there is room now."""
-        if not self.makes_room:
+        """Close the oldest connection that may be closed; return whether there is room now."""
+        oldest = next((each for each in list(self._open) if each not in self._kept), None)
+        if oldest is None:
             return False
-        for oldest in list(self._open)[:1]:
-            self._open.pop(oldest, None)
-            _cut_connection(oldest)
+        self._open.pop(oldest, None)
+        _cut_connection(oldest)
         return self._free.acquire(timeout=_ROOM)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -87,6 +88,15 @@ class HttpServer(ThreadingHTTPServer):
             yield
         finally:
             self._open.pop(connection, None)
+
+    @contextmanager
+    def working(self, connection: socket.socket) -> Iterator[None]:
+        """Keep a connection open while its answer is made: to close it would free no thread."""
+        self._kept.add(connection)
+        try:
+            yield
+        finally:
+            self._kept.discard(connection)
 
     def service_actions(self) -> None:
         """Cut the connections whose time is over. The accepting thread calls this periodically."""

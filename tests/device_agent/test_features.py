@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import time
@@ -27,6 +28,7 @@ from nodeside.device_agent.features import (
     SOON,
     Features,
     Labelling,
+    label_in_thread,
     label_value,
 )
 from nodeside.device_agent.inventory import Inventory, Sight
@@ -473,6 +475,23 @@ def test_a_driver_that_asks_for_no_label_writes_none(
         kubelets.move(directory)
         kubelets.until_registered("example.com/edu")
     assert names(features) == []
+
+
+def test_a_bug_in_one_look_does_not_end_the_labels(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeside.device_agent.features.LOOK", 0.01)
+    sights, looks = scene.labelling.sights, itertools.count()
+
+    def fail_once() -> Iterator[Sight]:
+        if next(looks) == 0:
+            raise ZeroDivisionError
+        return iter(sights())
+
+    scene.labelling.sights = fail_once
+    say_ready(scene.host)
+    with label_in_thread(scene.labelling):
+        until(lambda: scene.sink.written, "labels after a bug")
 
 
 def names(directory: Path) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,22 @@ def test_it_is_served_under_one_path(tmp_path: Path) -> None:
         answer = requests.get(f"{address}/metrics", headers=openmetrics, timeout=LONG)
         assert answer.text.endswith("# EOF\n")
         assert requests.get(f"{address}/", timeout=LONG).status_code == 404
+
+
+def test_slow_strangers_keep_no_scraper_out(tmp_path: Path) -> None:
+    """They ask for nothing, or do not read what they asked for."""
+
+    def exposition() -> Exposition:
+        return Exposition(driver(EDU), Host(tmp_path), [sight(WORKS)] * 100, dict)
+
+    with (
+        serve_metrics(0, exposition, host="127.0.0.1") as port,
+        ExitStack() as stack,
+    ):
+        for number in range(8):
+            stranger = socket.create_connection(("127.0.0.1", port), LONG)
+            stack.enter_context(stranger)
+            if number % 2:
+                stranger.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=LONG)
+        assert answer.status_code == 200

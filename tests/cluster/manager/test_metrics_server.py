@@ -130,6 +130,13 @@ def test_connections_that_say_nothing_end_and_the_next_scraper_is_served() -> No
         assert until_served(server).status_code == 200
 
 
+def test_slow_strangers_keep_no_scraper_out() -> None:
+    with serving(seconds=LONG) as (server, _), ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(socket.create_connection((HOST, server.port), LONG))
+        assert get(server).status_code == 200
+
+
 def test_a_request_that_trickles_ends_after_its_time_in_all() -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
