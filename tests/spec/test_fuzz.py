@@ -64,6 +64,17 @@ def test_any_bytes_are_a_driver_or_a_spec_error(tmp_path_factory: Any, data: byt
         load(path)
 
 
+def test_a_driver_is_one_for_each_reader_that_the_others_are_tried_with(tmp_path: Path) -> None:
+    text = yaml.safe_dump(document())
+    (tmp_path / "driver.yaml").write_text(text)
+    expected = parse(document())
+    assert [node_parse(document()).name, read_text(text), load(tmp_path / "driver.yaml")] == [
+        expected.name,
+        expected,
+        expected,
+    ]
+
+
 @pytest.mark.slow
 def test_every_file_of_the_corpus_is_a_spec_error() -> None:
     files = sorted(CORPUS.glob("*.yaml"))

@@ -339,7 +339,17 @@ def test_whatever_stands_in_a_header_the_archive_is_whole_or_refused(
     _whole_or_refused(gzip.compress(header + valid.tar, 1), tmp_path)
 
 
-def _whole_or_refused(data: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compressed", [True, False])
+def test_the_untouched_archive_is_whole_where_the_edited_ones_are_tried(
+    valid: Valid, compressed: bool, tmp_path: Path
+) -> None:
+    level = 9 if compressed else 1
+    assert _whole_or_refused(gzip.compress(valid.tar, level, mtime=0), tmp_path)
+    assert not _whole_or_refused(gzip.compress(valid.tar[:-1500], level, mtime=0), tmp_path)
+
+
+def _whole_or_refused(data: bytes, tmp_path: Path) -> bool:
+    """Return whether it is whole."""
     place = tmp_path / "place"
     place.mkdir(exist_ok=True)
     (tmp_path / "x.tar.gz").write_bytes(data)
@@ -347,8 +357,9 @@ def _whole_or_refused(data: bytes, tmp_path: Path) -> None:
         bundle = unpack(tmp_path / "x.tar.gz", place / "new", LIMIT)
     except BundleError:
         assert not list(place.iterdir())
-        return
+        return False
     verify(bundle)
     assert json.loads((place / "new/manifest.json").read_bytes())["driver"] == "edu"
     for path in sorted(place.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
+    return True

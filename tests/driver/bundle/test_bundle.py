@@ -276,13 +276,22 @@ def test_whatever_bytes_are_a_manifest_they_are_refused(data: bytes) -> None:
         parse_manifest(data, "x.tar.gz")
 
 
-def _parsed_or_refused(data: bytes) -> None:
+def test_the_untouched_manifest_is_parsed_where_the_changed_ones_are_tried(tmp_path: Path) -> None:
+    record: Any = json.loads(canonical_bytes(sample_bundle(tmp_path / "b").manifest))
+    assert _parsed_or_refused(json.dumps(record).encode())
+    del record["driver"]
+    assert not _parsed_or_refused(json.dumps(record).encode())
+
+
+def _parsed_or_refused(data: bytes) -> bool:
+    """Return whether it was parsed."""
     try:
         manifest = parse_manifest(data, "x.tar.gz")
     except BundleError:
-        return
+        return False
     assert parse_manifest(canonical_bytes(manifest), "again") == manifest
     for file in manifest.files():
         parts = Path(file.file).parts
         assert parts[0] == "modules"
         assert ".." not in parts
+    return True
