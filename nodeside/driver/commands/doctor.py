@@ -18,7 +18,7 @@ from pathlib import Path
 import nodeside
 from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.kernel.boot_parameters import asked_parameters
-from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
+from nodeside.driver.kernel.refusals import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.ladder.task import Config, Task, resolve_task
 from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.facts import KernelFacts, read_facts

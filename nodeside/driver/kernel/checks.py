@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from nodeside.driver.kernel.dependencies import absent_dependencies, is_certain, unprovided_symbols
-from nodeside.driver.kernel.errors import LOADING_DISABLED, NOT_BLACKLISTED
+from nodeside.driver.kernel.refusals import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.module.elf import MACHINES
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import wrong_parameters, wrong_values

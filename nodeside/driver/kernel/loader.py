@@ -17,14 +17,16 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.kernel.errors import (
-    LOADING_DISABLED,
-    Circumstances,
     InUse,
-    KernelExplanation,
     LoadFailed,
     RebootRequired,
     UnloadFailed,
     errno_name,
+)
+from nodeside.driver.kernel.refusals import (
+    LOADING_DISABLED,
+    Circumstances,
+    KernelExplanation,
     explain_refusal,
 )
 from nodeside.driver.module.compression import decompress

@@ -181,6 +181,108 @@ def test_each_answer_of_the_kernel_is_put_into_words(
     assert not line or line in str(failure)
 
 
+AVC = (
+    "audit: type=1400 audit(1764312312.512:404): avc:  denied  { integrity } for  pid=4107 "
+    'comm="python3" lockdown_reason="unsigned module loading" '
+    "scontext=system_u:system_r:spc_t:s0 tcontext=system_u:system_r:spc_t:s0 "
+    "tclass=lockdown permissive=0"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "reason", "said"),
+    [
+        (
+            errno.EINVAL,
+            "failed to validate module [edu] BTF: -22",
+            "TypeInformation",
+            (
+                "its type information (BTF) does not fit that of this kernel",
+                "objcopy --remove-section .BTF edu.ko",
+            ),
+        ),
+        (
+            errno.ENOEXEC,
+            "edu: no symbol version for module_layout",
+            "SymbolVersion",
+            (
+                "built with headers that lack a Module.symvers",
+                "build it with headers that have one",
+            ),
+        ),
+        (
+            errno.ENOEXEC,
+            "x86/modules: Skipping invalid relocation target, existing value is nonzero for type 1",
+            "Relocation",
+            ("its relocations were applied already", "build.environment: {STRIP: no}"),
+        ),
+        (
+            errno.ENOEXEC,
+            "x86/modules: Invalid relocation target, existing value is nonzero for sec 7, idx 8",
+            "Relocation",
+            ("its relocations were applied already", "without strip"),
+        ),
+        (
+            errno.ENOEXEC,
+            "module edu: .gnu.linkonce.this_module section size must match the kernel's built one",
+            "KernelLayout",
+            (
+                "another configuration of the kernel, under the same release",
+                "build it against the headers of exactly this kernel",
+            ),
+        ),
+        (
+            errno.ENOEXEC,
+            "`edu' likely not compiled with -mcmodel=kernel",
+            "Relocation",
+            ("not compiled with the kernel's own flags", "build it with kbuild"),
+        ),
+        (
+            errno.ENOEXEC,
+            "edu: module PLT section(s) missing",
+            "Relocation",
+            ("not linked with the linker script of this kernel", "nodeside driver build"),
+        ),
+        (
+            errno.ENOEXEC,
+            "edu: No module found in object",
+            "BadFormat",
+            ("an object file, not a module", "name the .ko"),
+        ),
+        (
+            errno.EACCES,
+            AVC,
+            "Lockdown",
+            ("SELinux forbids it by its class lockdown (integrity)", "audit2allow"),
+        ),
+    ],
+)
+def test_words_that_only_the_kernels_log_has_are_the_cause(
+    kernel: FakeKernel, error: int, line: str, reason: str, said: tuple[str, str]
+) -> None:
+    failure = refused(kernel, error, "edu: loading out-of-tree module taints kernel.", line)
+
+    assert failure.reason == reason
+    assert said[0] in str(failure)
+    assert said[1] in failure.hint
+    assert "spc_t" not in failure.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "failed to validate module [radio] BTF: -22",
+        "radio: no symbol version for module_layout",
+        "radio: module PLT section(s) missing",
+    ],
+)
+def test_words_about_a_module_that_is_loaded_at_the_same_time_are_no_cause(
+    kernel: FakeKernel, line: str
+) -> None:
+    assert refused(kernel, errno.EINVAL, line).reason == "InitRefused"
+    assert refused(kernel, errno.ENOEXEC, line).reason == "BadFormat"
+
+
 def test_an_unreadable_log_leaves_open_what_was_not_found(kernel: FakeKernel) -> None:
     kernel.log_error = errno.EPERM
 
