@@ -185,6 +185,7 @@ class BuildRun:
             ) from exc
         outcome = process.exit_code_in_words(code)
         self.log.say(f"{step.name}: {outcome} after {time.monotonic() - started:.2f} s")
+        self.log.first_error.end_step(step.name, code, forgiven=not step.required)
         if code == 0:
             return
         problem = self._step_failed(step, code, outcome, killed_before)
@@ -203,13 +204,11 @@ class BuildRun:
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
         free = free_bytes(self.out)
-        short = self.log.says_full and free < LEAST_SPACE
+        short = self.log.reported_full and free < LEAST_SPACE
         if self.log.out_of_space or short or free < 1 << 20:
             failed = disk_full(self.out, free)
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
-        if code in (126, 127):
-            self.log.first_error.missing_was_needed()
         kind = FailureKind.BAD_SOURCE if step.name == "patch" else FailureKind.COMPILE
         by_hand = f"read {self.log.path}, or repeat the command in the toolkit container"
         return BuildFailed(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nodeside.system.files import disk_errors
-from nodeside.toolkit_sidecar.firsterror import FirstError
+from nodeside.toolkit_sidecar.firsterror import ErrorScanner
 from nodeside.toolkit_sidecar.remedies import NO_SPACE
 
 LOG_LIMIT = 64 << 20  # bytes of a build.log; a kernel-sized driver with V=1 stays below 20 MiB
@@ -37,17 +37,17 @@ class BuildLog:
 
     def __init__(self, path: Path, echo: Echo, *, limit: int = LOG_LIMIT) -> None:
         self.path = path
-        place = re.escape(str(path.parent))  # matched at the beginning of a word, not in PWD=...
-        self._place = re.compile(rf"(?<![^\s'\"([:]){place}/(?:build|dkms/[^/\s]+/[^/\s]+/build)/")
-        self.says_full = False  # whether some line reported a full disk
-        self.first_error = FirstError()
+        out = re.escape(str(path.parent))  # matched at the beginning of a word, not in PWD=...
+        self._source = re.compile(rf"(?<![^\s'\"([:]){out}/(?:build|dkms/[^/\s]+/[^/\s]+/build)/")
+        self.reported_full = False  # whether some line reported a full disk
+        self.first_error = ErrorScanner()
         self._echo = echo
         self._limit = limit
         self._written = 0
-        self._rest = b""
+        self._open_line = b""
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._fd = -1
-        self._refused = False  # whether the disk was too full for the log itself
+        self._log_refused = False  # whether the disk was too full for the log itself
         self._started = time.monotonic()
 
     def __enter__(self) -> BuildLog:
@@ -68,17 +68,17 @@ class BuildLog:
     def feed(self, data: bytes) -> None:
         """Add output of the build, as read from the pipe."""
         self._write_within_limit(data)
-        *complete, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST:
-            complete.append(self._rest)
-            self._rest = b""
+        *complete, self._open_line = (self._open_line + data).split(b"\n")
+        if len(self._open_line) > _LONGEST:
+            complete.append(self._open_line)
+            self._open_line = b""
         lines = [self._remember_line(raw) for raw in complete]
         if lines:
             self._echo(lines)
 
     def end_line(self) -> None:
         """End a line that the build left open."""
-        if self._rest:
+        if self._open_line:
             self.feed(b"\n")
 
     @property
@@ -88,8 +88,8 @@ class BuildLog:
         The words for a full disk after another error, or in a warning before it, prove nothing.
         """
         error = self.first_error.error
-        reported = self.says_full and (not error or NO_SPACE.search(error) is not None)
-        return self._refused or reported
+        believed = self.reported_full and (not error or NO_SPACE.search(error) is not None)
+        return self._log_refused or believed
 
     def tail(self) -> tuple[str, ...]:
         """Return the last lines, each cut to a length that fits a record."""
@@ -102,10 +102,10 @@ class BuildLog:
     def _remember_line(self, raw: bytes) -> str:
         line = raw.decode(errors="replace").rstrip("\r").translate(_CONTROL)[:_LINE]
         if not line.startswith("# "):  # a line of the build, not of the sidecar
-            line = self._place.sub("", line)
-            self.first_error.see(line)
-            if not self.says_full and NO_SPACE.search(line):
-                self.says_full = True
+            line = self._source.sub("", line)
+            self.first_error.scan(line)
+            if not self.reported_full and NO_SPACE.search(line):
+                self.reported_full = True
         self._tail.append(line)
         return line
 
@@ -122,4 +122,4 @@ class BuildLog:
                 view = view[os.write(self._fd, view) :]
         except OSError as exc:
             self._written = self._limit
-            self._refused |= exc.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._log_refused |= exc.errno in (errno.ENOSPC, errno.EDQUOT)

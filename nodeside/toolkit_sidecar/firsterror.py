@@ -1,10 +1,13 @@
-"""Finds the first error in a build's output, and a hint for it.
+"""Finds the cause of a failed build in its output: the first error, and a hint for it.
 
 In the output of several jobs the cause may be anywhere: make goes on to print what the other jobs
 report, and ends with lines that only state that something failed. So every line is scanned as it
-arrives, and the first one that is an error in its own right is kept. A missing tool is an error
-only if make or the step ends with the exit code for that, 127: Makefiles also look for tools that
-they can do without.
+arrives, and the first one that is an error in its own right is kept.
+
+Other lines are the cause only together with what came of them. A missing tool is one if make or the
+step ends with the exit code for that, 127: Makefiles also look for tools that they can do without.
+A request to install something is one if what then fails is lacking, too. Where nothing is an error
+in its own right, the last words before the failure are the cause.
 
 The hints are in `remedies`; real output for each of them is in `tests/corpus/buildlogs`.
 """
@@ -12,31 +15,60 @@ The hints are in `remedies`; real output for each of them is in `tests/corpus/bu
 from __future__ import annotations
 
 import re
+from collections import deque
 
-from nodeside.toolkit_sidecar.remedies import MISSING, find_remedy
+from nodeside.toolkit_sidecar.remedies import MISSING, WITHOUT_GIT, find_remedy
 from nodeside.values import frozen
 
 # A line without any of these is skipped: a build may print a million lines, and `in` is fast.
-_LOOKED_AT = (
-    *("rror", "ERROR", "***", "not found", "No such file", "Permission denied", "Killed"),
+_MARKS = (
+    *("rror", "ERROR", "FATAL", "***", "not found", "No such file", "Permission denied", "Killed"),
     *("bad interpreter", "exhausted", "undefined ", "in the future", "Clock skew", "cannot find"),
-    *("multiple def", "not all data", "in expansion of macro"),
+    *("multiple def", "not all data", "note: ", "from ", "nstall", "not a git repository"),
 )
 _QUOTED = 200  # characters of another line in a hint
+_LONGEST = 500  # characters of an error that continues in the next line
 _ERROR = re.compile(
-    r"(: ([Ff]atal |internal compiler )?error: |^ERROR: (modpost: |\")|: Error: |^\W{0,3}[Ee]rror: "
-    r"|undefined reference to |: multiple definition of |\bld(\.\w+)?: cannot find "
+    r"(: ([Ff]atal |internal compiler )?error:( |$)|^(ERROR|FATAL): (modpost: |\")|: Error: "
+    r"|^\W{0,3}[Ee]rror[:!] |undefined reference to |: multiple definition of "
+    r"|\bld(\.\w+)?: cannot find |^CMake Error(:| at )|: [Ss]yntax error\b"
     r"|^virtual memory exhausted: |: line \d+: +\d+ Killed |^fixdep: not all data )"
 )
-# make's own errors. The first pattern matches causes, the second any failed step, the third a step
-# that failed because a command is missing or cannot be run.
-_OF_MAKE = re.compile(r"^(make(\[\d+\])?|[^\s:]+:\d+): \*\*\* (?!\[|Waiting for |Deleting )")
-_STEP_OF_MAKE = re.compile(r"^make(\[\d+\])?: \*\*\* \[")
-_NOT_THERE = re.compile(r"^make(\[\d+\])?: \*\*\* \[.*\] Error 12[67]$")
-# gcc reports an error in a kernel macro at the kernel's header, and then names who used the macro.
-_HEADERS = r"(\./|/usr/src/|/lib/modules/)\S*include/"
+# An error because something is not there: what was reported missing before may be the reason.
+_LACKING = re.compile(
+    r"No rule to make target|No such file or directory|No targets|no makefile found"
+    r"|^ERROR: (modpost: )?\"|cannot find -l|: not found$"
+)
+_OF_VERSION = re.compile(r"version|revision|describe|\bgit|_git", re.IGNORECASE)
+
+# make's own errors. The first pattern matches causes, the second any failed recipe, the third a
+# recipe that failed because a command is missing or cannot be run, the last one that make ignores.
+_ERROR_OF_MAKE = re.compile(r"^(make(\[\d+\])?|[^\s:]+:\d+): \*\*\* (?!\[|Waiting for |Deleting )")
+_FAILED_RECIPE = re.compile(r"^make(\[\d+\])?: \*\*\* \[")
+_EXIT_CODE = re.compile(r"\] Error \d+$")
+_WITHOUT_COMMAND = re.compile(r"^make(\[\d+\])?: \*\*\* \[.*\] Error 12[67]$")
+_IGNORED = re.compile(r"^make(\[\d+\])?: \[.*\] Error 12[67] \(ignored\)$")
+
+# What says nothing about a failure: lines of make, and kbuild's `  CC [M]  edu.o`.
+_PROGRESS = re.compile(r"make(\[\d+\])?: |\s+[A-Z]+( \[M\])? +\S|\s*$")
+_LAST_WORDS = 3  # lines; a script often says more after the tool that it lacks
+
+# `frobctl is missing: please install it`, by a configure or a Makefile that goes on.
+_REQUEST = re.compile(
+    r"\b(please|must|need to|have to)\b.{0,40}\binstall\b|\binstall (it|them)\b", re.IGNORECASE
+)
+_NO_MATTER = re.compile(r"\b(warning|note|info|skipping|optional(ly)?|if you)\b", re.IGNORECASE)
+
+# gcc reports an error in the kernel's header, and names the driver's own line before or after it.
+_HEADERS = r"(\./|/usr/src/|(/usr)?/lib/modules/)\S*include/"
 _IN_A_HEADER_OF_THE_KERNEL = re.compile(rf"^{_HEADERS}")
-_USED_AT = re.compile(rf"^(?P<place>(?!{_HEADERS})[^\s:]+:\d+):\d+: note: in expansion of macro")
+_OWN_PLACE = rf"(?P<place>(?!{_HEADERS})[^\s:]+:\d+)"
+_BEFORE = re.compile(rf"(\bincluded from|^from|\binlined from .* at) {_OWN_PLACE}(:\d+)?[,:]$")
+_AFTER = re.compile(
+    rf"^{_OWN_PLACE}:(\d+:)? note: (in expansion of macro|this is the location of the previous"
+    r"|previous (definition|declaration))"
+)
+_BEFORE_REACH = 3  # lines between such a place and the error
 _CLOCK = re.compile(r"has modification time .* in the future|Clock skew detected")
 
 
@@ -46,47 +78,56 @@ class _Line:
     text: str
 
 
-class FirstError:
+_NO_LINE = _Line(0, "")
+
+
+class ErrorScanner:
     """A scanner for the first error of a build. It must see every line of the output.
 
-    `error`, `line` and `hint` are about the lines seen so far.
+    `error`, `line` and `hint` are about the lines scanned so far.
     """
 
     def __init__(self) -> None:
         self._count = 0
         self._error: _Line | None = None
+        self._continues = False  # whether the next line belongs to the first error
         self._is_of_the_first = False  # whether gcc's notes now belong to the first error
-        self._used_at = ""
-        self._of_make = ""
+        self._place_before = _NO_LINE  # the driver's own line that gcc named last
+        self._own_place = ""  # that of the first error
+        self._recipe = ""  # make's line about the first recipe that failed
+        self._words: deque[_Line] = deque(maxlen=_LAST_WORDS)  # of the step that runs
+        self._last_words: tuple[_Line, ...] = ()  # those before the first failure
         self._missing: _Line | None = None  # the latest one
         self._first_missing: _Line | None = None
         self._needed: _Line | None = None  # the first missing tool that ended something
+        self._ignored: _Line | None = None  # the first one that ended a recipe that make ignored
+        self._request: _Line | None = None
+        self._no_repository = ""
+        self._forgiven = ""  # a step that failed and did not end the build, and its last words
         self._clock = ""
 
-    def see(self, text: str) -> None:
+    def scan(self, text: str) -> None:
         """Scan one line of the output."""
         self._count += 1
-        if not any(word in text for word in _LOOKED_AT):
-            return
         line = _Line(self._count, text.strip())
-        if _STEP_OF_MAKE.search(text):
-            self._of_make = self._of_make or line.text
-            if _NOT_THERE.search(text):
-                self.missing_was_needed()
-        elif MISSING.search(text):
-            self._missing = line
-            self._first_missing = self._first_missing or line
-        elif _ERROR.search(text) or _OF_MAKE.search(text):
-            self._is_of_the_first = self._error is None
-            self._error = self._error or line
-        elif self._is_of_the_first and (used := _USED_AT.search(text)):
-            self._used_at = self._used_at or used["place"]
-        elif _CLOCK.search(text):
-            self._clock = self._clock or line.text
+        if not _PROGRESS.match(text):
+            if self._continues and self._error:
+                self._keep_error(_Line(self._error.number, f"{self._error.text} {line.text}"))
+            self._words.append(line)
+        if any(mark in text for mark in _MARKS):
+            self._classify(line)
 
-    def missing_was_needed(self) -> None:
-        """Record that something ended with the exit code of a missing command."""
-        self._needed = self._needed or self._missing
+    def end_step(self, name: str, code: int, *, forgiven: bool = False) -> None:
+        """Record that a step of the build ended; `forgiven` if the build goes on in any case."""
+        if code in (126, 127):
+            self._needed = self._needed or self._missing
+        if code and not self._last_words:
+            self._last_words = tuple(self._words)
+        if code and forgiven and self._error is None:
+            said = self._last_word().text
+            self._forgiven = f"{name} ended with {code}{': ' if said else ''}{said}"
+            self._last_words = ()
+        self._words.clear()
 
     @property
     def error(self) -> str:
@@ -94,31 +135,115 @@ class FirstError:
         if self._error is None:
             return ""
         is_in_header = _IN_A_HEADER_OF_THE_KERNEL.match(self._error.text)
-        needs_place = is_in_header and self._used_at
-        return f"{self._used_at}: {self._error.text}" if needs_place else self._error.text
+        needs_place = is_in_header and self._own_place
+        return f"{self._own_place}: {self._error.text}" if needs_place else self._error.text
 
     @property
     def line(self) -> str:
-        """Return the first error, else a missing tool, else make's closing line, else "".
+        """Return the cause in one line; "" if nothing has failed.
 
-        The line begins with the place in the driver's source, if gcc names one.
+        It begins with the place in the driver's source, if gcc names one.
         """
-        errors = [line for line in (self._error, self._needed) if line is not None]
-        if errors:
-            first = min(errors, key=lambda line: line.number)
-            return self.error if first is self._error else first.text
-        return self._first_missing.text if self._first_missing else self._of_make
+        found = self._first_own()
+        if found is None or (found is self._error and _LACKING.search(found.text)):
+            if self._forgiven:
+                return self._forgiven
+            if self._request and (found is None or self._request.number < found.number):
+                return self._request.text
+        if found is not None:
+            return self.error if found is self._error else found.text
+        if self._recipe and not _EXIT_CODE.search(self._recipe):
+            return self._recipe  # a signal says more than any words before it
+        last = self._last_word()
+        if not last.text or MISSING.search(last.text):
+            return last.text or self._recipe
+        return f"{last.text} ({self._recipe})" if self._recipe else last.text
 
     @property
     def hint(self) -> str:
-        """Return what to do about the error, and what may be related; "" if nothing is known."""
-        hints = [find_remedy(self.line)]
-        missing, error = self._first_missing, self._error
-        if missing and error and missing.number < error.number and self.error == self.line:
+        """Return what to do about the cause, and what may be related; "" if nothing is known."""
+        return self.advise("")
+
+    def advise(self, remedy: str) -> str:
+        """Return the hint with another remedy for the cause, by one who knows the source."""
+        line, found = self.line, self._first_own()
+        hints = [remedy or find_remedy(line)]
+        if found is not None and line not in (self.error, found.text):
+            hints.append(f"what failed then: {self.error or found.text}"[:_QUOTED])
+        missing = self._ignored or (self._first_missing if hints[0] else None)
+        lacks = bool(_LACKING.search(line))
+        if missing and found and missing.number < found.number and (lacks or self._ignored):
             hints.append(f"an earlier line reports a missing tool: {missing.text[:_QUOTED]}")
+        request = self._request
+        if request and found and request.number < found.number and request.text != line:
+            hints.append(f"an earlier line asks for something: {request.text[:_QUOTED]}")
+        if self._no_repository and (lacks or _OF_VERSION.search(line)):
+            hints.append(f"{self._no_repository[:_QUOTED]}: {WITHOUT_GIT}")
         if self._clock:
             hints.append(
                 f"this machine's clock is behind the times of the source files: "
                 f"{self._clock[:_QUOTED]}"
             )
-        return "; ".join(hint for hint in hints if hint)
+        return "; ".join(dict.fromkeys(hint for hint in hints if hint))
+
+    def _classify(self, line: _Line) -> None:
+        text = line.text
+        if self._ends_recipe(text):
+            return
+        if MISSING.search(text):
+            self._missing = line
+            self._first_missing = self._first_missing or line
+        elif _ERROR.search(text) or _ERROR_OF_MAKE.search(text):
+            self._is_of_the_first = self._error is None
+            if self._error is None:
+                self._keep_error(line)
+                is_near = line.number - self._place_before.number <= _BEFORE_REACH
+                self._own_place = self._place_before.text if is_near else ""
+        elif not self._takes_place(line):
+            self._note_circumstance(line)
+
+    def _ends_recipe(self, text: str) -> bool:
+        """Take one of make's lines about a recipe that failed; return False if it is another."""
+        if _IGNORED.search(text):
+            self._ignored = self._ignored or self._missing
+            return True
+        if not _FAILED_RECIPE.search(text):
+            return False
+        if not self._recipe:
+            self._recipe, self._last_words = text, tuple(self._words)
+        if _WITHOUT_COMMAND.search(text):
+            self._needed = self._needed or self._missing
+        return True
+
+    def _takes_place(self, line: _Line) -> bool:
+        """Take the driver's own line that gcc names before or after an error in a header."""
+        if found := _BEFORE.search(line.text):
+            self._place_before = _Line(line.number, found["place"])
+        elif self._is_of_the_first and (found := _AFTER.search(line.text)):
+            self._own_place, self._is_of_the_first = found["place"], False
+        return found is not None
+
+    def _note_circumstance(self, line: _Line) -> None:
+        """Keep what is no error, and may explain one."""
+        text = line.text
+        if _CLOCK.search(text):
+            self._clock = self._clock or text
+        elif "not a git repository" in text:
+            self._no_repository = self._no_repository or text
+        elif self._request is None and _REQUEST.search(text) and not _NO_MATTER.search(text):
+            self._request = line
+
+    def _keep_error(self, line: _Line) -> None:
+        """Keep the first error. It goes on in the next line if it ends with a colon."""
+        self._error = _Line(line.number, line.text[:_LONGEST])
+        self._continues = line.text.endswith(":") and len(line.text) < _LONGEST
+
+    def _first_own(self) -> _Line | None:
+        """Return the first line that is an error whatever else was printed."""
+        errors = [line for line in (self._error, self._needed) if line is not None]
+        return min(errors, key=lambda line: line.number) if errors else None
+
+    def _last_word(self) -> _Line:
+        """Return the last line before the first failure, or a tool that was missing just before."""
+        missing = [line for line in self._last_words if MISSING.search(line.text)]
+        return (missing or [*self._last_words[-1:], _NO_LINE])[0]

@@ -1,11 +1,13 @@
 """Hints for the errors of a build, for readers who did not write the driver.
 
-They cover packages of the toolkit image, memory, the clock, and other versions of the driver. Each
-is matched against the error line that `firsterror` has chosen.
+They cover packages of the toolkit image, memory, the clock, other versions of the driver, and what
+is not where the driver looks for it. Each is matched against the error line that `firsterror` has
+chosen.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 # Messages of make itself, of env, and of shells: dash, bash, busybox. Two jobs may share a line.
@@ -42,12 +44,34 @@ _PACKAGES = {
     "xxd": ("xxd", "vim-common"),
     "xz": ("xz-utils", "xz"),
 }
+# Programs that kbuild runs, and that come compiled with the headers.
+_OF_KBUILD = (
+    r"(scripts/(basic/fixdep|mod/modpost|genksyms/genksyms|dtc/dtc|asn1_compiler|bin2c|conmakehash"
+    r"|extract-cert|insert-sys-cert|kallsyms|recordmcount|sign-file|sorttable|unifdef)"
+    r"|tools/(objtool/objtool|bpf/resolve_btfids/resolve_btfids))"
+)
 _KERNELS = re.compile(
     r"(linux|asm|asm-generic|uapi|net|drm|media|sound|scsi|rdma|crypto|acpi|video|trace|generated)/"
 )
 _MEMORY = "a process was killed, most likely for lack of memory: raise the toolkit's memory limit"
 _NO_MEMORY = "the build ran out of memory: raise the toolkit's memory limit"
 _TAKE_ANOTHER = "a version of the driver for this kernel, or a patch (build.patches in driver.yaml)"
+_DOES_NOT_FIT = (
+    f"the source does not fit this kernel, or has a mistake: correct it, or take {_TAKE_ANOTHER}"
+)
+WITHOUT_GIT = (
+    "the source that is built has no .git: give the version by build.environment or "
+    "build.makeArguments, or write the file with it before the image is made"
+)
+_OTHER_HEADERS = (
+    "`make -C` went to a directory without kernel headers: give the Makefile's variable for it the "
+    "right one, such as build.makeArguments: [KDIR=/lib/modules/RELEASE/build]; a build.command "
+    "has it in $NODESIDE_KERNEL_DIR"
+)
+_INSTALLS = (
+    "a build may only write in its own directory, and nothing is installed: build without this "
+    "step, since the modules are taken from where make leaves them or from $NODESIDE_OUTPUT"
+)
 
 # A pattern for the error line, and its hint; \\g<...> inserts a group of the match. Patterns are
 # compiled when a build fails, since every worker imports this.
@@ -58,6 +82,20 @@ _WORDS: tuple[tuple[str, str], ...] = (
         _MEMORY,
     ),
     (r"memory exhausted|out of memory|annot allocate memory|bad_alloc", _NO_MEMORY),
+    (
+        r"/define_trace\.h:\d+:\d+: fatal error: (?P<header>\S+): No such file",
+        (
+            "the tracepoints of the driver are looked for beside its source: add -I$(src) to "
+            "ccflags-y in its Makefile (build.patches in driver.yaml)"
+        ),
+    ),
+    (
+        r"(^| )(/usr/src|(/usr)?/lib/modules)/\S*include/\S+ fatal error: (?P<header>\S+): No such",
+        (
+            "a header of the kernel needs \\g<header>, which is not there: install all packages of "
+            "the distribution's headers, or add the -I that the driver's Makefile has lost"
+        ),
+    ),
     (
         rf"fatal error: (?P<header>{_KERNELS.pattern}\S+): No such file",
         f"this kernel has no <\\g<header>>: take {_TAKE_ANOTHER}",
@@ -107,12 +145,44 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (
         (
             r"error: (implicit declaration of|unknown type name|conflicting types for"
-            r"|too (few|many) arguments to"
-            r"|.*(no member named|undeclared|incompatible[- ]pointer[- ]type))"
+            r"|too (few|many) arguments to|assignment of read-only|redefinition of"
+            r"|static declaration of|call to (undeclared|\W__compiletime_assert)"
+            r"|.*(no member named|undeclared|incompatible[- ]pointer[- ]type|incompatible type"
+            r"|has incomplete type|dereferencing pointer to incomplete|redeclared|\" redefined))"
         ),
+        _DOES_NOT_FIT,
+    ),
+    (
+        r"error: #error",
         (
-            "the source does not fit this kernel, or has a mistake: correct it, or take "
-            f"{_TAKE_ANOTHER}"
+            "the driver itself says why it cannot be built: take another version, or set what it "
+            "asks for (build.makeArguments, build.environment)"
+        ),
+    ),
+    (
+        r"modpost: missing MODULE_LICENSE",
+        "each module must declare its license: patch the driver (build.patches in driver.yaml)",
+    ),
+    (
+        r"modpost: parse error in symbol dump file",
+        (
+            "a Module.symvers of another kernel is in the source: leave it out (source.exclude: "
+            "[Module.symvers])"
+        ),
+    ),
+    (
+        r"incompatible gcc/plugin versions",
+        "the kernel's gcc plugins are for another compiler: use the toolkit image of its kernel",
+    ),
+    (
+        r"[Cc]onfiguration is invalid|include/(generated|config)/auto(conf)?\.(h|conf) .*missing",
+        "the headers are not prepared: install the distribution's packages, not a bare source tree",
+    ),
+    (
+        r"(scripts|tools)/\S+: (\d+: )?(\S+: )?[Ss]yntax error",
+        (
+            "a program of the headers is for another architecture or another C library: use a "
+            "toolkit image of the node's distribution and architecture"
         ),
     ),
     (
@@ -141,12 +211,34 @@ _WORDS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        rf"\*\*\* No rule to make target '(\S*/)?(?P<path>{_OF_KBUILD})'",
+        (
+            "the headers lack \\g<path>, a program of kbuild: make what it makes where a whole "
+            "kernel tree is, and add that to the source"
+        ),
+    ),
+    (r"\*\*\* (No rule to make target 'modules'|No targets specified)", _OTHER_HEADERS),
+    (
+        r"\*\*\* No targets",
+        "the Makefile makes nothing by itself: it is one for kbuild (build.kind: kbuild)",
+    ),
+    (
         r"\*\*\* No rule to make target '(?P<path>[^']+)'",
         (
             "\\g<path> is not in the source, and no rule makes it: add it to the source (git "
             "submodules, source.exclude)"
         ),
     ),
+    (
+        r"\.tmp_\d+.*(Read-only file system|Permission denied)",
+        (
+            "kbuild was called without the driver's directory: M= is empty, so it writes to the "
+            "headers; give the variable behind it, or use build.kind: kbuild"
+        ),
+    ),
+    (r"Read-only file system", _INSTALLS),
+    (r"(cannot (create|remove|touch)|depmod: ERROR: openat).*Permission denied", _INSTALLS),
+    (r"not a git repository|\.git (does not exist|is missing|not found)", WITHOUT_GIT),
 )
 
 
@@ -155,14 +247,52 @@ def find_remedy(line: str) -> str:
     if missing := MISSING.search(line):
         name = next(group for key, group in missing.groupdict().items() if group)
         return _install_hint(name, denied=line.endswith("Permission denied"))
+    if path := _path_outside(line):
+        return _outside_hint(path)
     for pattern, words in _WORDS:
         if match := re.search(pattern, line):
             return match.expand(words)
     return ""
 
 
+# A path that a Makefile or a file of the source names, relative to that file's directory.
+_NAMED = (
+    re.compile(r"^(?P<file>[^/\s:][^\s:]*):\d+:\d+: fatal error: (?P<path>\.\./\S+): No such file"),
+    re.compile(r"\*\*\* No rule to make target '(?P<path>(\.\./|/\.\./)[^']+)'"),
+    re.compile(r"\*\*\* No rule to make target '(?P<path>/[\w.-]+)'"),
+    re.compile(r"^\S+:\d+: (\*\*\* )?(?P<path>/?\.\./\S+): No such file or directory"),
+)
+
+
+def _path_outside(line: str) -> str:
+    """Return the path in an error line that leads out of the source; "" if there is none."""
+    for pattern in _NAMED:
+        if match := pattern.search(line):
+            file = match.groupdict().get("file") or ""
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(file), match["path"]))
+            return match["path"] if path.startswith(("..", "/")) else ""
+    return ""
+
+
+def _outside_hint(path: str) -> str:
+    if path.startswith("/"):
+        return (
+            f"{path} begins with a variable that is empty: a Makefile above sets it, so build from "
+            "there, or set it (build.makeArguments, build.environment)"
+        )
+    return (
+        f"{path} is outside the source directory: name a directory above as the source, and this "
+        "one as build.directory (nodeside init ABOVE --directory DIR)"
+    )
+
+
 def _install_hint(name: str, *, denied: bool) -> str:
     """Return how to get a program that could not be run."""
+    if re.search(rf"(^|/){_OF_KBUILD}$", name):
+        return (
+            f"the headers lack {name}, a program of kbuild: install all packages of the "
+            "distribution's headers (Debian: linux-kbuild-*, Fedora: kernel-devel)"
+        )
     if denied:
         return f"{name} is not executable: chmod +x in the source, and keep the mode in the image"
     if "/" in name:
@@ -171,4 +301,5 @@ def _install_hint(name: str, *, denied: bool) -> str:
         )
     debian, fedora = _PACKAGES.get(name, (name, name))
     packages = debian if debian == fedora else f"{debian} on Debian, {fedora} on Fedora"
-    return f"install {name} in the toolkit image (package {packages})"
+    hint = f"install {name} in the toolkit image (package {packages})"
+    return f"{hint}; {WITHOUT_GIT}" if name == "git" else hint

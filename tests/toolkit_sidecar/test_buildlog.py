@@ -78,7 +78,7 @@ def test_words_of_a_full_disk_are_believed_where_no_other_error_came_first(
     with BuildLog(tmp_path / "build.log", ignore) as log:
         log.feed(said.encode())
         assert log.out_of_space is believed
-        assert log.says_full
+        assert log.reported_full
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:
