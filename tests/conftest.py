@@ -18,6 +18,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
@@ -49,6 +50,19 @@ from tests.patience import measured
 from tests.tries import register_profiles
 
 register_profiles()
+
+
+def keep_bytecode(directory: Path) -> None:
+    """Keep what Python compiles outside the checkout, where it is told to keep none inside.
+
+    To compile all tests takes twenty seconds of a processor, in each process that collects them.
+    Only this process does so: what its children import may lie in a directory of one test.
+    """
+    if sys.dont_write_bytecode and sys.pycache_prefix is None:
+        sys.pycache_prefix, sys.dont_write_bytecode = str(directory), False
+
+
+keep_bytecode(default_path().with_name("bytecode"))
 
 # What helpers assert is shown as in a test.
 pytest.register_assert_rewrite(
