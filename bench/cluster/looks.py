@@ -101,8 +101,9 @@ def _world(names: list[str], count: int, option: str) -> Snapshot:
                 like.kernel, serving.revision, "1.0.0", "built", serving.toolkit, time=_NOW,
             )  # fmt: skip
             pod = DriverPod(
-                f"{serving.name}-{node}", "nodeside", "u", driver, node, serving.name, created=_NOW
-            )
+                f"{serving.name}-{node}", "nodeside", "u", driver, node,
+                daemonset=serving.name, created=_NOW,
+            )  # fmt: skip
             reports[word.name], pods[pod.name] = word, pod
     return replace(model.snapshot, nodes=nodes, node_drivers=reports, pods=pods)
 

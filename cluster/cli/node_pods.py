@@ -16,7 +16,7 @@ from cluster.kube.errors import ApiError
 from cluster.kube.resources import PODS, Resource
 from cluster.model.json_fields import part, report_text, text
 from cluster.model.limits import truncate
-from cluster.model.snapshot import DriverPod, Node, Snapshot
+from cluster.model.snapshot import Node, PodObject, Snapshot
 from nodeside.protocol.labels import node_driver_name
 from nodeside.protocol.node_status import State
 from nodeside.protocol.pod_mentions import mentions_pods, name_pods
@@ -65,7 +65,7 @@ def _uid_and_name(pod: dict[str, Any]) -> tuple[str, str]:
     return text(metadata, "uid"), f"{text(metadata, 'namespace')}/{text(metadata, 'name')}"
 
 
-def _newest_event(api: Api, pod: DriverPod) -> _Event | None:
+def _newest_event(api: Api, pod: PodObject) -> _Event | None:
     try:
         fields = f"involvedObject.uid={pod.uid}"
         page = api.list(_EVENTS, _event_from, namespace=pod.namespace, fields=fields)

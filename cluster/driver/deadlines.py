@@ -164,5 +164,5 @@ class NodeDeadlines:
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
         """Returns the driver pods by node and DaemonSet; terminating pods count until gone."""
-        pods = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
+        pods = self.snapshot.driver_pods_of(self.driver.name)
         return {(pod.node, pod.daemonset): pod for pod in pods}

@@ -289,8 +289,8 @@ def _health_of(node: Node, report: NodeReport | None, *, on_reboot: bool) -> Hea
 
 def _stuck_pods(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
     """Yield the pods that cannot start, by node and assignment."""
-    for pod in snapshot.pods_of(driver):
-        if pod.waiting and not pod.deleting and pod.unloader is None:
+    for pod in snapshot.driver_pods_of(driver):
+        if pod.waiting and not pod.deleting:
             yield (pod.node, assignment_of(pod.daemonset)), pod
 
 

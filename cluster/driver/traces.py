@@ -20,7 +20,7 @@ def nodes_with_trace(snapshot: Snapshot, driver: str, members: Collection[str]) 
     A terminating pod on a node that is down never ends and is ignored.
     """
     labels, nodes = trace_labels(driver), snapshot.nodes
-    pods = snapshot.pods_of(driver)
+    pods = (*snapshot.driver_pods_of(driver), *snapshot.unload_pods_of(driver))
     down = {pod.node for pod in pods if pod.node in nodes and not nodes[pod.node].ready}
     with_pods = {pod.node for pod in pods if not (pod.deleting and pod.node in down)}
     for node in nodes.values():
@@ -34,6 +34,5 @@ def nodes_with_trace(snapshot: Snapshot, driver: str, members: Collection[str]) 
 
 def has_left_traces(snapshot: Snapshot, driver: str, members: Collection[str]) -> bool:
     """Return whether anything is left on nodes that are no members, or of nodes that are gone."""
-    unloads = any(pod.unloader is not None for pod in snapshot.pods_of(driver))
-    left = unloads or bool(snapshot.homeless_of(driver))
+    left = bool(snapshot.unload_pods_of(driver) or snapshot.homeless_of(driver))
     return left or any(True for _ in nodes_with_trace(snapshot, driver, members))

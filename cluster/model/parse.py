@@ -10,6 +10,7 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping
 from sys import intern
+from typing import Any
 
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
 from cluster.kube.quantity import amount
@@ -39,15 +40,16 @@ from cluster.model.names import (
 from cluster.model.parse_pods import words_of
 from cluster.model.snapshot import (
     EMPTY,
+    BuildJob,
     DaemonSetObject,
     Document,
     DriverObject,
     ImageStream,
-    JobObject,
     Node,
     NodeReport,
     Pool,
     RevisionObject,
+    StageJob,
     StageRun,
     ToolkitLabels,
 )
@@ -199,23 +201,26 @@ def _service_lines(status: Document) -> Iterator[str]:
         yield f"{report_text(row, 'name')}: {state}" + (message and f": {message}")
 
 
-def job_from(data: Document) -> JobObject:
+def job_from(data: Document) -> BuildJob | StageJob:
     metadata, status = part(data, "metadata"), part(data, "status")
     labels, notes = part(metadata, "labels"), part(metadata, "annotations")
     failed = condition(status, "Failed")
     gave_up = failed.get("status") == "True"
-    words = (text(notes, key) for key in (JOB_NOTE, NODE_NOTE, RUN_MARK_NOTE))
-    of_stage = labels.get(MANAGED_BY) == STAGE_MANAGER
-    return JobObject(
-        name=text(metadata, "name"),
-        uid=text(metadata, "uid"),
-        driver=text(labels, DRIVER_LABEL),
+    common: dict[str, Any] = {
+        "name": text(metadata, "name"),
+        "uid": text(metadata, "uid"),
+        "driver": text(labels, DRIVER_LABEL),
+        "deleting": "deletionTimestamp" in metadata,
+        "finished": gave_up or condition(status, "Complete").get("status") == "True",
+        "why": words_of(failed) if gave_up else "",
+    }
+    if labels.get(MANAGED_BY) == STAGE_MANAGER:
+        words = (text(notes, key) for key in (JOB_NOTE, NODE_NOTE, RUN_MARK_NOTE))
+        return StageJob(**common, run=StageRun(text(labels, STAGE_LABEL), *words))
+    return BuildJob(
+        **common,
         revision=text(labels, REVISION_LABEL),
-        deleting="deletionTimestamp" in metadata,
-        finished=gave_up or condition(status, "Complete").get("status") == "True",
-        why=words_of(failed) if gave_up else "",
         outcome=read_message(str(notes.get(OUTCOME_NOTE, ""))),
-        run=StageRun(text(labels, STAGE_LABEL), *words) if of_stage else None,
     )
 
 

@@ -27,30 +27,54 @@ from cluster.model.snapshot import (
     Document,
     DriverPod,
     NamespacedName,
-    Unloader,
+    UnloadPod,
 )
 from cluster.model.waiting import Waiting
 from nodeside.protocol.build_job import read_message
 
 
-def pod_from(data: Document) -> DriverPod:
+def pod_from(data: Document) -> DriverPod | UnloadPod:
+    labels = part(part(data, "metadata"), "labels")
+    return _unload_pod_from(data) if labels.get(UNLOAD_LABEL) else daemon_pod_from(data)
+
+
+def daemon_pod_from(data: Document) -> DriverPod:
+    """Parse a pod of a DaemonSet, of a Driver or of a stage."""
+    owners = part(data, "metadata").get("ownerReferences") or ()
+    daemonset = next((text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), "")
+    return DriverPod(**_common_fields(data), daemonset=daemonset)
+
+
+def _unload_pod_from(data: Document) -> UnloadPod:
+    status, labels = part(data, "status"), part(part(data, "metadata"), "labels")
+    phase, ended = str(status.get("phase") or ""), _terminated_state(status)
+    code = ended.get("exitCode")
+    return UnloadPod(
+        **_common_fields(data),
+        mark=str(labels[UNLOAD_LABEL]),
+        revision=str(labels.get(REVISION_LABEL) or ""),
+        phase=phase,
+        code=int(code) if code is not None else None,
+        ended=_termination_reason(status, ended) if phase == "Failed" else "",
+    )
+
+
+def _common_fields(data: Document) -> dict[str, Any]:
+    """Return the fields of PodObject."""
     metadata, spec, status = (part(data, name) for name in ("metadata", "spec", "status"))
-    owners, labels = metadata.get("ownerReferences") or (), part(metadata, "labels")
-    waiting = _waiting_containers(status)
+    labels, waiting = part(metadata, "labels"), _waiting_containers(status)
     if STAGE_LABEL not in labels and _toolkit_was_killed(status):
         waiting = {name: why for name, why in waiting.items() if name != TOOLKIT_CONTAINER}
-    return DriverPod(
-        name=text(metadata, "name"),
-        namespace=text(metadata, "namespace"),
-        uid=text(metadata, "uid"),
-        driver=text(labels, DRIVER_LABEL),
-        node=text(spec, "nodeName") or _pinned_to(spec),
-        daemonset=next((text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
-        deleting="deletionTimestamp" in metadata,
-        created=seconds(metadata.get("creationTimestamp")),
-        waiting=waiting,
-        unloader=unloader_from(data),
-    )
+    return {
+        "name": text(metadata, "name"),
+        "namespace": text(metadata, "namespace"),
+        "uid": text(metadata, "uid"),
+        "driver": text(labels, DRIVER_LABEL),
+        "node": text(spec, "nodeName") or _pinned_to(spec),
+        "deleting": "deletionTimestamp" in metadata,
+        "created": seconds(metadata.get("creationTimestamp")),
+        "waiting": waiting,
+    }
 
 
 # 128 + SIGKILL. Container runtimes may lose the event that makes this "OOMKilled"
@@ -152,23 +176,6 @@ def last_words(status: Document) -> str:
 
 def words_of(cause: Document) -> str:
     return str(_waiting_for(cause))
-
-
-def unloader_from(data: Mapping[str, Any]) -> Unloader | None:
-    """Parse an unload pod; None if it is another kind of pod."""
-    metadata, status = data.get("metadata") or {}, data.get("status") or {}
-    mark = (metadata.get("labels") or {}).get(UNLOAD_LABEL)
-    if not mark:
-        return None
-    phase, ended = str(status.get("phase") or ""), _terminated_state(status)
-    code = ended.get("exitCode")
-    return Unloader(
-        mark=str(mark),
-        revision=str(metadata["labels"].get(REVISION_LABEL) or ""),
-        phase=phase,
-        code=int(code) if code is not None else None,
-        ended=_termination_reason(status, ended) if phase == "Failed" else "",
-    )
 
 
 def _terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:

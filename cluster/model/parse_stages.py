@@ -20,7 +20,7 @@ from cluster.model.names import (
     STAGE_LABEL,
     STAGE_MANAGER,
 )
-from cluster.model.parse_pods import last_words, pod_from
+from cluster.model.parse_pods import daemon_pod_from, last_words
 from cluster.model.stages import ServiceAddress, StageObject, StagePod, TemplateSource
 
 
@@ -115,7 +115,7 @@ def cluster_version_from(data: Mapping[str, Any]) -> ClusterVersion:
 
 
 def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
-    pod = pod_from(data)
+    pod = daemon_pod_from(data)
     metadata = data.get("metadata") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     containers = (data.get("spec") or {}).get("containers") or ()

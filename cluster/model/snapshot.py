@@ -141,23 +141,8 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Unloader:
-    """The specific fields of a pod that unloads a driver on a node during one boot.
-
-    `mark` is the boot mark. `code` is the exit code, None while the pod runs. `ended` is the reason
-    if the pod failed.
-    """
-
-    mark: str
-    revision: str = ""
-    phase: str = ""
-    code: int | None = None
-    ended: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverPod:
-    """A pod of one of our DaemonSets, or, with `unloader`, a pod that unloads its modules.
+class PodObject:
+    """What driver pods and unload pods have in common.
 
     `waiting` has the containers that cannot start. An unschedulable pod has an entry with the
     container name `pod`.
@@ -168,11 +153,31 @@ class DriverPod:
     uid: str = ""
     driver: str = ""
     node: str = ""
-    daemonset: str = ""
     deleting: bool = False
     created: float = 0.0
     waiting: Mapping[str, Waiting] = field(default_factory=_empty_mapping)
-    unloader: Unloader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPod(PodObject):
+    """A pod of one of our DaemonSets."""
+
+    daemonset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadPod(PodObject):
+    """A pod that unloads the modules of a Driver on a node during one boot.
+
+    `mark` is the boot mark. `code` is the exit code, None while the pod runs. `ended` is the reason
+    if the pod failed.
+    """
+
+    mark: str = ""
+    revision: str = ""
+    phase: str = ""
+    code: int | None = None
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +195,36 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class JobObject:
-    """A build Job, or, with `run`, a Job of a stage. `finished` means that no more pods will run.
+    """What build Jobs and Jobs of stages have in common.
 
-    `revision` is the revision that its pods mount, possibly an older one with the same build.
-    `why` is the reason if Kubernetes marked the Job as failed, else "". `outcome`, of a build, is
-    from our annotation.
+    `finished` means that no more pods will run. `why` is the reason if Kubernetes marked the Job as
+    failed, else "".
     """
 
     name: str
     uid: str = ""
     driver: str = ""
-    revision: str = ""
     deleting: bool = False
     finished: bool = False
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildJob(JobObject):
+    """A build Job. `outcome` is from our annotation.
+
+    `revision` is the revision that its pods mount, possibly an older one with the same build.
+    """
+
+    revision: str = ""
     outcome: BuildOutcome | None = None
-    run: StageRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageJob(JobObject):
+    """A Job of a stage."""
+
+    run: StageRun = field(kw_only=True)
 
     @property
     def has_completed(self) -> bool:
@@ -217,7 +236,7 @@ class BuildPod:
     """A pod of a build Job.
 
     `outcome` is its termination message, `ended` the failure of a container that left none.
-    `waiting` is as in DriverPod.
+    `waiting` is as in PodObject.
     """
 
     name: str
@@ -388,12 +407,12 @@ class Snapshot:
     drivers: Mapping[str, DriverObject] = field(default_factory=dict)
     daemonsets: Mapping[str, DaemonSetObject] = field(default_factory=dict)
     node_drivers: Mapping[str, NodeReport] = field(default_factory=dict)
-    pods: Mapping[str, DriverPod] = field(default_factory=dict)
+    pods: Mapping[str, DriverPod | UnloadPod] = field(default_factory=dict)
     revisions: Mapping[str, RevisionObject] = field(default_factory=dict)
     image_streams: ImageStreams = None
     settings: Settings = field(default_factory=Settings)
     now: float = 0.0
-    jobs: Mapping[str, JobObject] = field(default_factory=dict)
+    jobs: Mapping[str, BuildJob | StageJob] = field(default_factory=dict)
     build_pods: Mapping[str, BuildPod] = field(default_factory=dict)
     stages: Stages | None = None
     occupancy: Occupancy = field(default_factory=Occupancy)
@@ -402,15 +421,25 @@ class Snapshot:
     problems: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
     index: LookupCache = field(default_factory=LookupCache, compare=False, repr=False)
 
-    def pods_of(self, driver: str) -> Sequence[DriverPod]:
-        """Return the pods of one Driver."""
-        by_driver: Mapping[str, list[DriverPod]] = self.index.once(_by_driver, self.pods)
+    def driver_pods_of(self, driver: str) -> Sequence[DriverPod]:
+        """Return the pods of one Driver's DaemonSets."""
+        by_driver: Mapping[str, list[DriverPod]] = self.index.once(_driver_pods, self.pods)
         return by_driver.get(driver, ())
 
-    def stage_jobs_of(self, driver: str) -> Sequence[tuple[JobObject, StageRun]]:
+    def unload_pods_of(self, driver: str) -> Sequence[UnloadPod]:
+        """Return the pods that unload one Driver."""
+        by_driver: Mapping[str, list[UnloadPod]] = self.index.once(_unload_pods, self.pods)
+        return by_driver.get(driver, ())
+
+    @property
+    def build_jobs(self) -> Mapping[str, BuildJob]:
+        """Returns the build Jobs by name."""
+        builds: Mapping[str, BuildJob] = self.index.once(_build_jobs, self.jobs)
+        return builds
+
+    def stage_jobs_of(self, driver: str) -> Sequence[StageJob]:
         """Return the Jobs of one Driver's stages."""
-        by_driver: Mapping[str, list[tuple[JobObject, StageRun]]]
-        by_driver = self.index.once(_stage_jobs, self.jobs)
+        by_driver: Mapping[str, list[StageJob]] = self.index.once(_stage_jobs, self.jobs)
         return by_driver.get(driver, ())
 
     def homeless_of(self, driver: str) -> Sequence[NodeReport]:
@@ -421,20 +450,31 @@ class Snapshot:
         return by_driver.get(driver, ())
 
 
-def _by_driver(pods: Mapping[str, DriverPod]) -> dict[str, list[DriverPod]]:
+def _driver_pods(pods: Mapping[str, PodObject]) -> dict[str, list[DriverPod]]:
     by_driver: dict[str, list[DriverPod]] = {}
     for pod in pods.values():
-        by_driver.setdefault(pod.driver, []).append(pod)
+        if isinstance(pod, DriverPod):
+            by_driver.setdefault(pod.driver, []).append(pod)
     return by_driver
 
 
-def _stage_jobs(
-    jobs: Mapping[str, JobObject],
-) -> dict[str, list[tuple[JobObject, StageRun]]]:
-    by_driver: dict[str, list[tuple[JobObject, StageRun]]] = {}
+def _unload_pods(pods: Mapping[str, PodObject]) -> dict[str, list[UnloadPod]]:
+    by_driver: dict[str, list[UnloadPod]] = {}
+    for pod in pods.values():
+        if isinstance(pod, UnloadPod):
+            by_driver.setdefault(pod.driver, []).append(pod)
+    return by_driver
+
+
+def _build_jobs(jobs: Mapping[str, JobObject]) -> dict[str, BuildJob]:
+    return {name: job for name, job in jobs.items() if isinstance(job, BuildJob)}
+
+
+def _stage_jobs(jobs: Mapping[str, JobObject]) -> dict[str, list[StageJob]]:
+    by_driver: dict[str, list[StageJob]] = {}
     for job in jobs.values():
-        if job.run is not None:
-            by_driver.setdefault(job.driver, []).append((job, job.run))
+        if isinstance(job, StageJob):
+            by_driver.setdefault(job.driver, []).append(job)
     return by_driver
 
 

@@ -78,7 +78,7 @@ class StageObject:
 
 @dataclass(frozen=True, slots=True)
 class StagePod:
-    """A pod of a DaemonSet, Deployment or Job of a stage. `waiting` is as in DriverPod.
+    """A pod of a DaemonSet, Deployment or Job of a stage. `waiting` is as in PodObject.
 
     `container` is the name of its first container. `admitted` is the boot in which it was told that
     the stage before is ready. `job` is the uid of its Job, `run_of` the Job in the manifests, and

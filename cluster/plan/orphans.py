@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cluster.driver.traces import trace_labels
 from cluster.kube.resources import DAEMON_SETS, NODE_DRIVERS, PODS
 from cluster.model.actions import Action, Delete, LabelNode
-from cluster.model.snapshot import DriverObject, DriverPod, NodeReport, Snapshot
+from cluster.model.snapshot import DriverObject, DriverPod, NodeReport, Snapshot, UnloadPod
 from nodeside.protocol.labels import driver_of_feature
 
 _MAX_ORPHANS = 200  # orphaned NodeDrivers handled in one plan
@@ -35,10 +35,10 @@ def delete_orphans(snapshot: Snapshot) -> Iterator[Action]:
 
 
 def _orphaned_pods(
-    pods: Mapping[str, DriverPod], drivers: Mapping[str, DriverObject]
-) -> Sequence[DriverPod]:
+    pods: Mapping[str, DriverPod | UnloadPod], drivers: Mapping[str, DriverObject]
+) -> Sequence[UnloadPod]:
     """Return the unload pods of Drivers that are gone."""
-    unloading = (pod for pod in pods.values() if pod.unloader is not None and not pod.deleting)
+    unloading = (pod for pod in pods.values() if isinstance(pod, UnloadPod) and not pod.deleting)
     return [pod for pod in unloading if pod.driver not in drivers]
 
 
@@ -78,5 +78,5 @@ def _remove_node_traces(snapshot: Snapshot) -> Iterator[Action]:
     yield from (Delete(report.driver, NODE_DRIVERS, report.name) for report in reports)
 
 
-def _delete_pod(pod: DriverPod) -> Delete:
+def _delete_pod(pod: UnloadPod) -> Delete:
     return Delete(pod.driver, PODS, pod.name, pod.namespace, pod.uid)

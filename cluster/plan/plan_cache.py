@@ -20,10 +20,11 @@ from cluster.model.actions import Plan
 from cluster.model.names import CORDONED, driver_of_label
 from cluster.model.snapshot import (
     DriverObject,
-    DriverPod,
     Node,
+    PodObject,
     RevisionObject,
     Snapshot,
+    StageJob,
     has_stages,
 )
 from cluster.model.stages import Stages
@@ -209,7 +210,7 @@ def _drivers_on(name: str, sides: Collection[Node], snapshot: Snapshot) -> Itera
             yield key
 
 
-def _drivers_with_pods(pods: Mapping[str, DriverPod]) -> Mapping[str, set[str]]:
+def _drivers_with_pods(pods: Mapping[str, PodObject]) -> Mapping[str, set[str]]:
     by_node: dict[str, set[str]] = {}
     for pod in pods.values():
         by_node.setdefault(pod.node, set()).add(pod.driver)
@@ -220,7 +221,7 @@ def _drivers_with_stages(snapshot: Snapshot) -> set[str]:
     """Return the Drivers that have stages, or objects, pods or Jobs of stages."""
     stages = snapshot.stages or Stages()
     left = {each.driver for kind in (stages.objects, stages.pods) for each in kind.values()}
-    left |= {job.driver for job in snapshot.jobs.values() if job.run is not None}
+    left |= {job.driver for job in snapshot.jobs.values() if isinstance(job, StageJob)}
     return left | {name for name, found in snapshot.drivers.items() if has_stages(found)}
 
 

@@ -195,7 +195,7 @@ def _reads_all(context: DriverContext) -> bool:
     at the labels of all nodes (status_parts.py).
     """
     name = context.driver.name
-    pods = {(p.node, p.daemonset) for p in context.snapshot.pods_of(name) if p.unloader is None}
+    pods = {(p.node, p.daemonset) for p in context.snapshot.driver_pods_of(name)}
     if any(
         each.assigned
         and not (each.current_report and each.current_report.state)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cluster.driver.toolkit_image import Link, Resolution, stream_of
 from cluster.model.coreos import coreos, tag_order
-from cluster.model.snapshot import BuildPod, ImageStream, JobObject, Pool, Snapshot
+from cluster.model.snapshot import BuildJob, BuildPod, ImageStream, Pool, Snapshot
 from cluster.model.states import BuildProgress
 from cluster.model.waiting import Waiting
 from cluster.options.build_once.job_manifest import SharedBuild, publish_target
@@ -57,7 +57,7 @@ def build_of(
 
 def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> BuildState:
     """Return the state of a build, for nodes with `kernel` if it is given."""
-    job = snapshot.jobs.get(build.name)
+    job = snapshot.build_jobs.get(build.name)
     outcome = outcome_of(job, snapshot) if job is not None else None
     if outcome is None:
         if found := _waiting_container(snapshot, build.name):
@@ -78,7 +78,7 @@ def _progress_of(outcome: BuildOutcome, kernel: str) -> tuple[BuildProgress, str
     return BuildProgress.DONE, outcome.message
 
 
-def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
+def outcome_of(job: BuildJob, snapshot: Snapshot) -> BuildOutcome | None:
     """Return the outcome of a Job, None while it may still finish on its own."""
     if job.outcome is not None or not job.finished:
         return job.outcome

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from cluster.kube.resources import JOBS
 from cluster.model.actions import Action, Annotate, Apply, Delete, EmitEvent
 from cluster.model.names import OUTCOME_NOTE
-from cluster.model.snapshot import DriverObject, JobObject, Snapshot
+from cluster.model.snapshot import BuildJob, DriverObject, JobObject, Snapshot
 from cluster.options.build_once.builds import outcome_of
 from cluster.options.build_once.job_manifest import SharedBuild, job
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
@@ -24,7 +24,7 @@ def create_jobs(
     """Yield actions that create missing Jobs and record the outcome of those that ended."""
     settings = snapshot.settings
     for name, build in sorted(desired.items()):
-        existing = snapshot.jobs.get(name)
+        existing = snapshot.build_jobs.get(name)
         if existing is None:
             yield Apply(resource.name, job(build, resource, settings))
         elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
@@ -61,18 +61,17 @@ def revisions_in_jobs(
     return {job.revision for job in jobs if job.name in desired and not job.finished}
 
 
-def build_jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
+def build_jobs_of(snapshot: Snapshot, driver: str) -> Iterator[BuildJob]:
     """Yield the build Jobs of a Driver that are not being deleted yet."""
-    return (job for job in _jobs_of(snapshot, driver) if job.run is None)
+    jobs = snapshot.build_jobs.values()
+    return (job for job in jobs if job.driver == driver and not job.deleting)
 
 
 def delete_all_jobs(snapshot: Snapshot, driver: str) -> Iterator[Action]:
-    """Delete all Jobs of a Driver that is being deleted."""
-    return (_delete_job(snapshot, each) for each in _jobs_of(snapshot, driver))
-
-
-def _jobs_of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
-    return (job for job in snapshot.jobs.values() if job.driver == driver and not job.deleting)
+    """Delete all Jobs of a Driver that is being deleted, also those of its stages."""
+    for each in snapshot.jobs.values():
+        if each.driver == driver and not each.deleting:
+            yield _delete_job(snapshot, each)
 
 
 def _delete_job(snapshot: Snapshot, existing: JobObject) -> Delete:

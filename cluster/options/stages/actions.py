@@ -25,7 +25,7 @@ from cluster.model.actions import (
 )
 from cluster.model.lanes import MAIN, LanePart, stages_part
 from cluster.model.names import ADMITTED_NOTE
-from cluster.model.snapshot import DriverObject, JobObject, Snapshot, has_stages
+from cluster.model.snapshot import DriverObject, Snapshot, StageJob, has_stages
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import ALLOWED, StageObject
 from cluster.options.stages.changes import content, end_order, to_apply, to_prune
@@ -108,7 +108,7 @@ def delete_stages(snapshot: Snapshot, found: DriverObject) -> Plan | None:
     for pod in observed.pods.values():
         if pod.driver == found.name and not pod.over and _delays_deletion(snapshot, pod.node):
             pods[pod.stage].append(pod.node)
-    stages = {each.stage for each in left} | {run.stage for _, run in jobs}
+    stages = {each.stage for each in left} | {job.run.stage for job in jobs}
     stages |= {stage for stage, nodes in pods.items() if nodes}
     if not stages:
         labels = tuple(_remove_labels(snapshot, found.name))
@@ -118,7 +118,7 @@ def delete_stages(snapshot: Snapshot, found: DriverObject) -> Plan | None:
     namespace = snapshot.settings.namespace
     where = few_of(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
-    over = [job for job, run in jobs if run.stage == last and not job.deleting]
+    over = [job for job in jobs if job.run.stage == last and not job.deleting]
     ending = [_delete_job(job, namespace) for job in over]
     ending += [_delete_object(each, namespace) for each in gone if not each.deleting]
     return Plan((*ending, *_set_status(snapshot, found, words)))
@@ -129,7 +129,7 @@ def _delete_object(existing: StageObject, namespace: str, part: LanePart = MAIN)
     return Delete(existing.driver, resource, existing.name, namespace, existing.uid, part)
 
 
-def _delete_job(job: JobObject, namespace: str, part: LanePart = MAIN) -> Delete:
+def _delete_job(job: StageJob, namespace: str, part: LanePart = MAIN) -> Delete:
     return Delete(job.driver, JOBS, job.name, namespace, job.uid, part)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 
 from cluster.model.names import stage_label
-from cluster.model.snapshot import JobObject, Node, StageRun
+from cluster.model.snapshot import Node, StageJob
 from cluster.model.states import Health
 from cluster.options.stages.job_runs import AT_ONCE, JobManifest
 from cluster.options.stages.pods import is_open
@@ -51,42 +51,38 @@ def _gate_admits(staging: StagePlan, step: StageState, node: Node) -> bool:
     return before and is_open(staging.driver, node)
 
 
-def jobs_to_delete(staging: StagePlan) -> Iterator[JobObject]:
+def jobs_to_delete(staging: StagePlan) -> Iterator[StageJob]:
     """Yield Jobs that are in the way or that nothing needs any more, running ones first."""
     steps = {step.name: step for step in staging.steps}
     held = {member.node.name for member in staging.inputs.ending}
     gone = [
         job
-        for job, run in staging.runs.every
-        if not job.deleting and _must_end(staging, steps.get(run.stage), job, run, held)
+        for job in staging.runs.every
+        if not job.deleting and _must_end(staging, steps.get(job.run.stage), job, held)
     ]
     return islice(sorted(gone, key=lambda job: (job.finished, job.name)), _IN_A_PLAN)
 
 
 def _must_end(
-    staging: StagePlan,
-    step: StageState | None,
-    job: JobObject,
-    run: StageRun,
-    held: Collection[str],
+    staging: StagePlan, step: StageState | None, job: StageJob, held: Collection[str]
 ) -> bool:
-    if step is None or (not job.finished and _is_gate_closed(staging, step, job, run, held)):
+    if step is None or (not job.finished and _is_gate_closed(staging, step, job, held)):
         return True
     if step.error:  # its manifests are unknown
         return False
-    manifest = next((each for each in step.jobs if each.name == run.job), None)
-    if manifest is None or manifest.per_node != bool(run.node):
+    manifest = next((each for each in step.jobs if each.name == job.run.job), None)
+    if manifest is None or manifest.per_node != bool(job.run.node):
         return True
-    if run.node:
-        return _ends_on_node(staging, step, manifest, job, run)
+    if job.run.node:
+        return _ends_on_node(staging, step, manifest, job)
     return job is not staging.runs.current(manifest)
 
 
 def _is_gate_closed(
-    staging: StagePlan, step: StageState, job: JobObject, run: StageRun, held: Collection[str]
+    staging: StagePlan, step: StageState, job: StageJob, held: Collection[str]
 ) -> bool:
     """Return whether a Job has a pod, or is about to have one, where its stage may not run."""
-    found = (staging.inputs.snapshot.nodes.get(name) for name in staging.runs.nodes(job, run))
+    found = (staging.inputs.snapshot.nodes.get(name) for name in staging.runs.nodes(job))
     return any(
         node.ready and (node.name in held or not _gate_admits(staging, step, node))
         for node in found
@@ -95,16 +91,19 @@ def _is_gate_closed(
 
 
 def _ends_on_node(
-    staging: StagePlan, step: StageState, manifest: JobManifest, job: JobObject, run: StageRun
+    staging: StagePlan, step: StageState, manifest: JobManifest, job: StageJob
 ) -> bool:
     """Return whether a Job of a node has to go: it is no record, or none that still counts."""
-    node, health = staging.inputs.snapshot.nodes.get(run.node), staging.healths.get(run.node)
+    node, health = (
+        staging.inputs.snapshot.nodes.get(job.run.node),
+        staging.healths.get(job.run.node),
+    )
     if node is None or health is None or not staging.is_for(step, manifest.selector, node):
         return True
     if health is Health.DOWN:
         return False
     mark = staging.runs.mark(node)
-    if run.mark != mark:  # of another boot or revision; a node without either keeps its Jobs
+    if job.run.mark != mark:  # of another boot or revision; a node without either keeps its Jobs
         return bool(mark)
     # A completed run of another manifest counts until the new one has completed.
     current = staging.runs.current(manifest, node)

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from cluster.model.names import APPLIED_NOTE, JOB_NOTE, NODE_NOTE, RUN_MARK_NOTE, run_mark, run_name
-from cluster.model.snapshot import JobObject, Node, StageRun
+from cluster.model.snapshot import Node, StageJob, StageRun
 from cluster.model.stages import StagePod
 from cluster.options.stages.job_manifests import is_per_node
 from cluster.options.stages.manifests import AFFINITY
@@ -90,26 +90,26 @@ class JobRuns:
     namespace: str
     revision: str
     revisions: Mapping[str, str]
-    every: Sequence[tuple[JobObject, StageRun]]
+    every: Sequence[StageJob]
     pods: Mapping[str, Sequence[StagePod]]
     up: Collection[str]
 
     @cached_property
-    def _by_name(self) -> Mapping[str, JobObject]:
-        return {job.name: job for job, _ in self.every}
+    def _by_name(self) -> Mapping[str, StageJob]:
+        return {job.name: job for job in self.every}
 
     @cached_property
-    def _by_run(self) -> Mapping[StageRun, Sequence[JobObject]]:
+    def _by_run(self) -> Mapping[StageRun, Sequence[StageJob]]:
         """Returns the Jobs by run: of the present manifest and of earlier ones."""
-        jobs: dict[StageRun, list[JobObject]] = {}
-        for job, run in self.every:
-            jobs.setdefault(run, []).append(job)
+        jobs: dict[StageRun, list[StageJob]] = {}
+        for job in self.every:
+            jobs.setdefault(job.run, []).append(job)
         return jobs
 
     @cached_property
     def active(self) -> int:
         """Returns how many Jobs per node run; on a node that is down, they may never end."""
-        return sum(run.node in self.up and not job.finished for job, run in self.every)
+        return sum(job.run.node in self.up and not job.finished for job in self.every)
 
     def mark(self, node: Node | None) -> str:
         """Return the mark of the runs on a node, "" if its boot or revision is unknown.
@@ -125,7 +125,7 @@ class JobRuns:
     def name(self, manifest: JobManifest, mark: str) -> str:
         return run_name(self.driver, manifest.stage, manifest.name, mark, manifest.content)
 
-    def current(self, manifest: JobManifest, node: Node | None = None) -> JobObject | None:
+    def current(self, manifest: JobManifest, node: Node | None = None) -> StageJob | None:
         """Return the Job of the run that is due, None if it does not exist."""
         mark = self.mark(node)
         return self._by_name.get(self.name(manifest, mark)) if mark else None
@@ -162,36 +162,36 @@ class JobRuns:
         job = self.current(manifest, node)
         return self.lacks(manifest, node) if job and job.why else ""
 
-    def _failure_of(self, manifest: JobManifest, job: JobObject, there: str) -> str:
+    def _failure_of(self, manifest: JobManifest, job: StageJob, there: str) -> str:
         words = "; ".join(filter(None, (job.why, self._last_words(job))))
         return (
             f"Job {manifest.name} failed{there}: {words}: kubectl -n {self.namespace} logs "
             f"job/{job.name}; to run it again, delete that Job"
         )
 
-    def _last_words(self, job: JobObject) -> str:
+    def _last_words(self, job: StageJob) -> str:
         return next((pod.last for pod in self.pods.get(job.uid, ()) if pod.last), "")
 
-    def _live_pods(self, job: JobObject) -> Iterator[StagePod]:
+    def _live_pods(self, job: StageJob) -> Iterator[StagePod]:
         return (pod for pod in self.pods.get(job.uid, ()) if not pod.over)
 
-    def nodes(self, job: JobObject, run: StageRun) -> set[str]:
+    def nodes(self, job: StageJob) -> set[str]:
         """Return the nodes that a Job has pods on, or is about to."""
-        return {run.node} if run.node else {pod.node for pod in self._live_pods(job) if pod.node}
+        return {job.run.node} if job.run.node else {p.node for p in self._live_pods(job) if p.node}
 
     @cached_property
     def _at_work(self) -> set[tuple[str, str, str]]:
         """Returns stage, Job and node of the runs that have not ended, with all their pods."""
         return {
-            (run.stage, run.job, run.node)
-            for job, run in self.every
+            (job.run.stage, job.run.job, job.run.node)
+            for job in self.every
             if job.deleting or not job.finished or any(self._live_pods(job))
         }
 
     @cached_property
     def _left(self) -> Mapping[tuple[str, str, str], StagePod]:
         """Returns the pods whose Job is gone, by stage, Job and node of their run."""
-        uids = {job.uid for job, _ in self.every}
+        uids = {job.uid for job in self.every}
         orphans = [pod for uid, pods in self.pods.items() if uid not in uids for pod in pods]
         return {(pod.stage, pod.run_of, pod.run_on): pod for pod in orphans if not pod.over}
 

@@ -46,10 +46,10 @@ def occupied_nodes(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     may_come = any(
         each.driver == found.name and each.kind == "DaemonSet" for each in stages.objects.values()
     )
-    for job, run in snapshot.stage_jobs_of(found.name):
+    for job in snapshot.stage_jobs_of(found.name):
         if not job.finished:  # its pod may come in a moment, be it to replace one that failed
-            with_pods |= {run.node}
-            may_come = may_come or not run.node
+            with_pods |= {job.run.node}
+            may_come = may_come or not job.run.node
     return frozenset(
         node.name
         for node in up

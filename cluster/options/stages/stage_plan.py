@@ -178,7 +178,7 @@ class StagePlan:
         existing = {
             key: each for key, each in self.owned_objects.items() if each.stage == stage.name
         }
-        past = tuple(run for _, run in self.runs.every if run.stage == stage.name)
+        past = tuple(job.run for job in self.runs.every if job.run.stage == stage.name)
         step = StageState(stage, after, existing=existing, past=past)
         try:
             _check_log_pattern(step)

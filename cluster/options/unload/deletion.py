@@ -26,7 +26,7 @@ from cluster.model.actions import (
     SetFinalizers,
 )
 from cluster.model.names import FINALIZER
-from cluster.model.snapshot import DriverObject, DriverPod, Snapshot
+from cluster.model.snapshot import DriverObject, Snapshot, UnloadPod
 from cluster.options.unload.nodes import (
     REST,
     SLOW,
@@ -142,7 +142,7 @@ def _has_objects(snapshot: Snapshot, driver: str) -> bool:
         any(each.driver == driver for each in snapshot.jobs.values())
         or any(each.driver == driver for each in snapshot.revisions.values())
         or any(each.driver == driver for each in snapshot.node_drivers.values())
-        or any(_is_unload_pod(pod, driver) for pod in snapshot.pods.values())
+        or any(not pod.deleting for pod in snapshot.unload_pods_of(driver))
     )
 
 
@@ -150,7 +150,8 @@ def _delete_leftovers(leaving: DriverUnload) -> Iterator[Action]:
     """Remove labels (one request per node), NodeDrivers, pods, and finally the revisions."""
     snapshot, driver = leaving.snapshot, leaving.found.name
     yield from _forget_nodes(leaving, leaving.leavers)
-    yield from (_delete_pod(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
+    pods = snapshot.unload_pods_of(driver)
+    yield from (_delete_pod(pod) for pod in pods if not pod.deleting)
     for each in snapshot.revisions.values():
         if each.driver == driver:
             yield Delete(driver, CONFIG_MAPS, each.name, snapshot.settings.namespace, each.uid)
@@ -216,9 +217,5 @@ def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:
     return labels
 
 
-def _is_unload_pod(pod: DriverPod, driver: str) -> bool:
-    return pod.unloader is not None and pod.driver == driver and not pod.deleting
-
-
-def _delete_pod(pod: DriverPod) -> Delete:
+def _delete_pod(pod: UnloadPod) -> Delete:
     return Delete(pod.driver, PODS, pod.name, pod.namespace, pod.uid)

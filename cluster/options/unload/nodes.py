@@ -18,11 +18,10 @@ from cluster.driver.traces import nodes_with_trace
 from cluster.model.names import LEAVE_MODULES, boot_mark, config_map_name
 from cluster.model.snapshot import (
     DriverObject,
-    DriverPod,
     Node,
     NodeReport,
     Snapshot,
-    Unloader,
+    UnloadPod,
 )
 from cluster.model.waiting import waiting_message
 from nodeside.errors import ExitCode
@@ -117,7 +116,7 @@ class LeavingNode:
     node: Node
     phase: UnloadPhase
     why: str = ""
-    pod: DriverPod | None = None
+    pod: UnloadPod | None = None
     revision: str = ""
 
 
@@ -170,7 +169,7 @@ class DriverUnload:
     def at(self, *phases: UnloadPhase) -> list[LeavingNode]:
         return [each for each in self.leavers if each.phase in phases]
 
-    def stray_pods(self) -> Iterator[DriverPod]:
+    def stray_pods(self) -> Iterator[UnloadPod]:
         """Yield unload pods without work: the node is gone, rebooted, or a member again, or its
         modules must stay."""
         needed = {
@@ -212,8 +211,8 @@ class DriverUnload:
         pod = self._unload_pods.get((node.name, boot_mark(node.name, node.boot_id)))
         revision = self._revision_of(report, pod)
         reason, run = self._kept_message(revision), UnloadPodState.NONE
-        if pod is not None and pod.unloader is not None:
-            run = _unload_pod_state(pod, pod.unloader, report, self.now)
+        if pod is not None:
+            run = _unload_pod_state(pod, report, self.now)
         phase = phase_of(
             up=node.ready,
             ending=self._may_have_pod(node, pod, run),
@@ -245,7 +244,7 @@ class DriverUnload:
         reported = node_driver_name(name, node.name) in self.snapshot.node_drivers
         return state_label(name) in node.labels and not reported
 
-    def _may_have_pod(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
+    def _may_have_pod(self, node: Node, pod: UnloadPod | None, run: UnloadPodState) -> bool:
         """Return whether a pod may act on the node. A DaemonSet may create one while the label is
         there, unless the Driver is being deleted and its DaemonSets are gone."""
         assigned = assigned_label(self.found.name) in node.labels
@@ -253,10 +252,10 @@ class DriverUnload:
         unloading = pod is not None and pod.deleting and run is not UnloadPodState.DONE
         return assigned or unloading or node.name in self._driver_pods
 
-    def _revision_of(self, report: NodeReport | None, pod: DriverPod | None) -> str:
+    def _revision_of(self, report: NodeReport | None, pod: UnloadPod | None) -> str:
         """Return the revision that the node had; else the newest; else any; "" if there is none."""
         had = report.revision if report is not None else ""
-        had = pod.unloader.revision if pod is not None and pod.unloader is not None else had
+        had = pod.revision if pod is not None else had
         candidates = [had, self.newest, *sorted(self.revisions)]
         return next((each for each in candidates if each in self.revisions), "")
 
@@ -277,21 +276,18 @@ class DriverUnload:
     # --- objects of the snapshot --------------------------------------------------------------
 
     @cached_property
-    def _pods(self) -> Sequence[DriverPod]:
-        return self.snapshot.pods_of(self.found.name)
-
-    @cached_property
     def has_daemonsets(self) -> bool:
         return any(each.driver == self.found.name for each in self.snapshot.daemonsets.values())
 
     @cached_property
-    def _unload_pods(self) -> Mapping[tuple[str, str], DriverPod]:
+    def _unload_pods(self) -> Mapping[tuple[str, str], UnloadPod]:
         """Unload pods by node and boot."""
-        return {(p.node, p.unloader.mark): p for p in self._pods if p.unloader is not None}
+        pods = self.snapshot.unload_pods_of(self.found.name)
+        return {(pod.node, pod.mark): pod for pod in pods}
 
     @cached_property
     def _driver_pods(self) -> frozenset[str]:
-        return frozenset(pod.node for pod in self._pods if pod.unloader is None)
+        return frozenset(pod.node for pod in self.snapshot.driver_pods_of(self.found.name))
 
     @cached_property
     def _rivals(self) -> Sequence[str]:
@@ -319,13 +315,11 @@ def nodes_named(leavers: Iterable[LeavingNode]) -> str:
     return ", ".join(groups) + more
 
 
-def _unload_pod_state(
-    pod: DriverPod, unloader: Unloader, report: NodeReport | None, now: float
-) -> UnloadPodState:
+def _unload_pod_state(pod: UnloadPod, report: NodeReport | None, now: float) -> UnloadPodState:
     reason = report.reason if report and report.state == State.UNLOADING.value else None
-    match unloader.phase:
+    match pod.phase:
         case "Failed":
-            refused = unloader.code == ExitCode.REBOOT_REQUIRED
+            refused = pod.code == ExitCode.REBOOT_REQUIRED
             return UnloadPodState.REFUSED if refused else UnloadPodState.FAILED
         case _ if pod.waiting:
             return UnloadPodState.STUCK
@@ -339,8 +333,8 @@ def _unload_pod_state(
             return UnloadPodState.RUNNING if phase == "Running" else UnloadPodState.STARTING
 
 
-def _phase_message(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport | None) -> str:
-    if pod is None or pod.unloader is None:
+def _phase_message(phase: UnloadPhase, pod: UnloadPod | None, report: NodeReport | None) -> str:
+    if pod is None:
         return ""
     message = report.message if report is not None else ""
     failed = report is not None and report.state == State.FAILED.value
@@ -351,9 +345,9 @@ def _phase_message(phase: UnloadPhase, pod: DriverPod | None, report: NodeReport
             describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
             return waiting_message(pod.waiting) or f"pod {pod.name} has not reported: {describe}"
         case UnloadPhase.FAILED:
-            return (message if failed else "") or pod.unloader.ended
+            return (message if failed else "") or pod.ended
         case UnloadPhase.STAYS:
-            return message or pod.unloader.ended
+            return message or pod.ended
         case _:
             return ""
 

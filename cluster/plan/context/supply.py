@@ -167,7 +167,7 @@ class ModuleSupply:
     def _is_built_once(self, at: Assignment, build: SharedBuild) -> bool:
         """Return whether a Job builds it. If the nodes already build it, no new Job is started."""
         on_nodes = any(each.toolkit for each in self.revisions.daemonsets if at_of(each) == at)
-        return not on_nodes or build.name in self.snapshot.jobs
+        return not on_nodes or build.name in self.snapshot.build_jobs
 
     def _is_fetched(self, revision: str) -> bool:
         driver = self.revisions.drivers.get(revision)

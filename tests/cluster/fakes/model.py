@@ -34,6 +34,7 @@ from cluster.model.parse import daemonset_from, driver_from, job_from, revision_
 from cluster.model.parse_pods import pod_from
 from cluster.model.parse_stages import stage_item_from
 from cluster.model.snapshot import (
+    BuildJob,
     BuildPod,
     Consumer,
     DaemonSetObject,
@@ -41,7 +42,6 @@ from cluster.model.snapshot import (
     DriverPod,
     EvictionAnswer,
     ImageStreams,
-    JobObject,
     NamespacedName,
     Node,
     NodeReport,
@@ -49,7 +49,9 @@ from cluster.model.snapshot import (
     RevisionObject,
     Settings,
     Snapshot,
+    StageJob,
     ToolkitLabels,
+    UnloadPod,
     has_stages,
 )
 from cluster.model.stages import Rendered, StagePod, Stages, Template, TemplateSource
@@ -85,7 +87,7 @@ def document(name: str = "edu", **spec: Any) -> dict[str, Any]:
     }
 
 
-def pod_of(job: JobObject) -> str:
+def pod_of(job: BuildJob | StageJob) -> str:
     """The name of the pod of a stage's Job."""
     return f"{job.name}-{job.uid}"
 
@@ -137,10 +139,10 @@ class Model:
     drivers: dict[str, DriverObject] = field(default_factory=dict)
     daemonsets: dict[str, DaemonSetObject] = field(default_factory=dict)
     node_drivers: dict[str, NodeReport] = field(default_factory=dict)
-    pods: dict[str, DriverPod] = field(default_factory=dict)
+    pods: dict[str, DriverPod | UnloadPod] = field(default_factory=dict)
     revisions: dict[str, RevisionObject] = field(default_factory=dict)
     policies: dict[str, RevisionObject] = field(default_factory=dict)
-    jobs: dict[str, JobObject] = field(default_factory=dict)
+    jobs: dict[str, BuildJob | StageJob] = field(default_factory=dict)
     build_pods: dict[str, BuildPod] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)  # Jobs, each time that one is made
     image_streams: ImageStreams = None
@@ -249,17 +251,18 @@ class Model:
     def delete_driver(self, name: str = "edu") -> None:
         self.drivers[name] = replace(self.drivers[name], deleting=True)
 
-    def unloads(self) -> dict[str, DriverPod]:
+    def stage_jobs(self) -> list[StageJob]:
+        return [job for job in self.jobs.values() if isinstance(job, StageJob)]
+
+    def unloads(self) -> dict[str, UnloadPod]:
         """The unload pods, by node."""
-        return {pod.node: pod for pod in self.pods.values() if pod.unloader is not None}
+        return {pod.node: pod for pod in self.pods.values() if isinstance(pod, UnloadPod)}
 
     def end_unload(self, node: str, code: int = 0, ended: str = "") -> None:
         """The unload pod of a node ends."""
         pod = self.unloads()[node]
-        assert pod.unloader is not None
         phase = "Failed" if code else "Succeeded"
-        unloader = replace(pod.unloader, phase=phase, code=code, ended=ended)
-        self.pods[pod.name] = replace(pod, unloader=unloader)
+        self.pods[pod.name] = replace(pod, phase=phase, code=code, ended=ended)
 
     def say(self, node: str, state: State, reason: str = "", message: str = "") -> None:
         """What the unload pod of a node says, in this boot."""
@@ -368,8 +371,9 @@ class Model:
     def _annotate(self, action: Annotate) -> None:
         if action.resource == JOBS:
             assert action.key == OUTCOME_NOTE
-            outcome = read_message(action.value)
-            self.jobs[action.name] = replace(self.jobs[action.name], outcome=outcome)
+            found = self.jobs[action.name]
+            assert isinstance(found, BuildJob)
+            self.jobs[action.name] = replace(found, outcome=read_message(action.value))
             return
         assert action.key == ADMITTED_NOTE
         assert self.stages is not None
@@ -459,8 +463,8 @@ class Model:
         assert self.stages is not None
         before = self.stages.pods
         pods = {p.name: p for p in self.stages.pods.values() if p.job and self._has(p)}
-        for job in self.jobs.values():
-            if job.run and not job.finished and pod_of(job) not in pods:
+        for job in self.stage_jobs():
+            if not job.finished and pod_of(job) not in pods:
                 pods[pod_of(job)] = StagePod(
                     name=pod_of(job),
                     uid=f"uid-{pod_of(job)}",

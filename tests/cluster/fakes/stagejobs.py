@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.model.snapshot import JobObject
+from cluster.model.snapshot import StageJob
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
 
@@ -38,8 +38,8 @@ def with_job(nodes: int = 2, text: str = "", **spec: Any) -> Model:
 
 def running(model: Model) -> dict[str, str]:
     """The Jobs of stages that run, by node ("" for any)."""
-    found = [each for each in model.jobs.values() if each.run and not each.finished]
-    nodes = {each.run.node if each.run else "": each.name for each in found}
+    found = [each for each in model.stage_jobs() if not each.finished]
+    nodes = {each.run.node: each.name for each in found}
     assert len(nodes) == len(found), "two at once"
     return nodes
 
@@ -54,6 +54,6 @@ def complete(model: Model) -> Model:
     return model
 
 
-def of_node(model: Model, node: str) -> JobObject:
-    [found] = [each for each in model.jobs.values() if each.run and each.run.node == node]
+def of_node(model: Model, node: str) -> StageJob:
+    [found] = [each for each in model.stage_jobs() if each.run.node == node]
     return found

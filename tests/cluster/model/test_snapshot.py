@@ -20,7 +20,7 @@ from cluster.model.parse import (
     revision_from,
 )
 from cluster.model.parse_pods import build_pod_from, pod_from
-from cluster.model.snapshot import Pool
+from cluster.model.snapshot import DriverPod, Pool
 from cluster.model.waiting import Waiting
 from cluster.reconcile.executor import event
 from nodeside.driver.announce.documents import node_driver
@@ -311,6 +311,7 @@ def test_a_pod_tells_why_its_containers_wait() -> None:
         }
     )
 
+    assert isinstance(found, DriverPod)
     assert (found.driver, found.node, found.daemonset) == ("edu", "n1", "edu-0123456789ab")
     assert found.waiting == {"toolkit": Waiting("ImagePullBackOff", "manifest unknown")}
 

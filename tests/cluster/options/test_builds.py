@@ -9,10 +9,10 @@ import pytest
 
 from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.snapshot import (
+    BuildJob,
     BuildPod,
     DaemonSetObject,
     ImageStream,
-    JobObject,
     Snapshot,
     ToolkitLabels,
 )
@@ -406,7 +406,7 @@ def test_a_job_that_ends_without_a_word_says_what_kubernetes_knows(
     job: dict[str, Any], pod: dict[str, Any] | None, words: str
 ) -> None:
     pods = {"p": BuildPod("p", job="j", **pod)} if pod is not None else {}
-    found = outcome_of(JobObject("j", finished=True, **job), Snapshot(build_pods=pods))
+    found = outcome_of(BuildJob("j", finished=True, **job), Snapshot(build_pods=pods))
     assert found == BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
 
 
@@ -417,8 +417,8 @@ def test_the_last_try_counts_and_a_try_that_failed_ends_nothing() -> None:
         "b": BuildPod("b", job="j", created=2.0, outcome=replace(said, reason="Later")),
     }
     snapshot = Snapshot(build_pods=pods)
-    assert outcome_of(JobObject("j"), snapshot) is None
-    last = outcome_of(JobObject("j", finished=True), snapshot)
+    assert outcome_of(BuildJob("j"), snapshot) is None
+    last = outcome_of(BuildJob("j", finished=True), snapshot)
     assert last is not None
     assert last.reason == "Later"
 

@@ -157,7 +157,7 @@ def test_an_elder_that_comes_to_a_node_where_its_module_is_waits_for_it() -> Non
     for _ in range(8):
         model.settle_deleting()
         for node in model.unloads():
-            if model.unloads()[node].unloader.code is None:  # type: ignore[union-attr]
+            if model.unloads()[node].code is None:
                 model.end_unload(node)
     settle(model)
     assert model.revision("n1", "edu")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.model.actions import Action, Create, Delete, LabelNode
-from cluster.model.snapshot import DriverPod
+from cluster.model.snapshot import DriverPod, UnloadPod
 from cluster.options.unload.nodes import SLOW
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, state_label
@@ -50,7 +50,7 @@ class Cluster(Model):
     def _do(self, action: Action) -> None:
         if isinstance(action, Delete) and action.resource.kind == "Pod":
             pod = self.pods[action.name]
-            if pod.node in self.nodes and pod.unloader and pod.unloader.phase == "":
+            if pod.node in self.nodes and isinstance(pod, UnloadPod) and not pod.phase:
                 self.pods[action.name] = replace(pod, deleting=True)
                 return
         super()._do(action)
@@ -101,7 +101,7 @@ class Departures(RuleBasedStateMachine):
         if not self.cluster.nodes[name].ready:
             return
         for pod in self._pods(name):
-            if pod.deleting or (pod.unloader is None and not self._is_served(name)):
+            if pod.deleting or (isinstance(pod, DriverPod) and not self._is_served(name)):
                 del self.cluster.pods[pod.name]
         if self._is_served(name) and not self._driver_pods(name):
             pod = DriverPod(f"p-{name}", driver="edu", node=name, daemonset="edu-1")
@@ -218,25 +218,24 @@ class Departures(RuleBasedStateMachine):
         self.cluster.relabel(name, {STATE: "ready"})
         self.cluster.report(name)
 
-    def _pods(self, name: str) -> list[DriverPod]:
+    def _pods(self, name: str) -> list[DriverPod | UnloadPod]:
         return [pod for pod in self.cluster.pods.values() if pod.node == name]
 
     def _driver_pods(self, name: str) -> list[DriverPod]:
-        return [pod for pod in self._pods(name) if pod.unloader is None]
+        return [pod for pod in self._pods(name) if isinstance(pod, DriverPod)]
 
-    def _unloading(self, name: str) -> list[DriverPod]:
+    def _unloading(self, name: str) -> list[UnloadPod]:
         """Unload pods that have not ended."""
         pods = self._pods(name)
-        return [pod for pod in pods if pod.unloader is not None and not pod.unloader.phase]
+        return [pod for pod in pods if isinstance(pod, UnloadPod) and not pod.phase]
 
     def _is_served(self, name: str) -> bool:
         return self.cluster.serving(name) is not None
 
-    def _end(self, pod: DriverPod, code: int = 0) -> None:
-        assert pod.unloader is not None
+    def _end(self, pod: UnloadPod, code: int = 0) -> None:
         phase = "Failed" if code else "Succeeded"
-        ended = replace(pod.unloader, phase=phase, code=int(code), ended=f"exit code {int(code)}")
-        self.cluster.pods[pod.name] = replace(pod, unloader=ended)
+        words = f"exit code {int(code)}"
+        self.cluster.pods[pod.name] = replace(pod, phase=phase, code=int(code), ended=words)
 
 
 TestDepartures = Departures.TestCase

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
-from cluster.model.snapshot import DriverPod
+from cluster.model.snapshot import DriverPod, UnloadPod
 from cluster.model.waiting import Waiting
 from cluster.options.unload import deletion
 from cluster.options.unload.nodes import (
@@ -301,7 +301,7 @@ def test_a_pod_that_never_ends_on_a_node_that_is_down_blocks_nothing() -> None:
     model = running(2)
     [found] = model.daemonsets
     model.change("n0", ready=False)
-    stuck = DriverPod("stuck", "nodeside", "uid-stuck", "edu", "n0", found, deleting=True)
+    stuck = DriverPod("stuck", "nodeside", "uid-stuck", "edu", "n0", daemonset=found, deleting=True)
     model.pods["stuck"] = stuck
     model.delete_driver()
 
@@ -392,9 +392,7 @@ def test_a_revision_that_went_with_a_deletion_in_the_foreground_is_made_again() 
     going(model)
 
     (revision,) = model.revisions.values()
-    unloader = model.unloads()["n0"].unloader
-    assert unloader is not None
-    assert unloader.revision == revision.revision
+    assert model.unloads()["n0"].revision == revision.revision
 
 
 def test_a_node_is_unloaded_with_the_revision_that_it_had() -> None:
@@ -407,8 +405,7 @@ def test_a_node_is_unloaded_with_the_revision_that_it_had() -> None:
     going(model)
 
     for pod in model.unloads().values():
-        assert pod.unloader is not None
-        assert pod.unloader.revision == had
+        assert pod.revision == had
 
 
 def test_unload_pods_of_a_driver_that_was_let_go_by_hand_go_too() -> None:
@@ -571,9 +568,9 @@ def test_what_became_of_a_pod_is_read_from_its_status(
 ) -> None:
     model = deleting()
     (created,) = [a for a in model.plan().actions if isinstance(a, Create)]
-    read = pod_from({**created.document, "status": status}).unloader
+    read = pod_from({**created.document, "status": status})
 
-    assert read is not None
+    assert isinstance(read, UnloadPod)
     assert (read.phase, read.code, read.ended) == (status["phase"], code, ended)
 
 

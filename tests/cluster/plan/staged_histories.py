@@ -242,7 +242,7 @@ class StagedWithJobs(Staged):
 
     @rule(data=st.data())
     def delete_a_job(self, data: st.DataObject) -> None:
-        found = sorted(name for name, each in self.model.jobs.items() if each.run)
+        found = sorted(each.name for each in self.model.stage_jobs())
         if found:
             del self.model.jobs[data.draw(st.sampled_from(found))]
 
@@ -254,9 +254,7 @@ class StagedWithJobs(Staged):
 
     def plan(self, crash_after: int | None = None) -> tuple[Action, ...]:
         actions = super().plan(crash_after)
-        works = [
-            run for each in self.model.jobs.values() if (run := each.run) and not each.finished
-        ]
+        works = [each.run for each in self.model.stage_jobs() if not each.finished]
         places = [(run.job, run.node) for run in works]
         assert len(places) == len(set(places)), "two of a Job are at work"
         return actions
@@ -265,20 +263,20 @@ class StagedWithJobs(Staged):
         """The Jobs that have a pod."""
         assert self.model.stages is not None
         pods = self.model.stages.pods
-        for name, each in self.model.jobs.items():
-            if each.run and not each.finished and pod_of(each) in pods:
-                yield name
+        for each in self.model.stage_jobs():
+            if not each.finished and pod_of(each) in pods:
+                yield each.name
 
     def nothing_is_in_the_way(self) -> None:
         """Every Job comes to a good end; one that failed is deleted by a person."""
         for name in list(self._running()):
             self.model.end_job(name)
-        for name in [name for name, each in self.model.jobs.items() if each.run and each.why]:
+        for name in [each.name for each in self.model.stage_jobs() if each.why]:
             del self.model.jobs[name]
 
     def teardown(self) -> None:
         super().teardown()
-        jobs = [each for each in self.model.jobs.values() if each.run]
+        jobs = self.model.stage_jobs()
         if self.model.drivers:
             assert all(each.has_completed for each in jobs)
             where = sorted(each.run.node for each in jobs if each.run)

@@ -103,7 +103,7 @@ def _remove(objects: dict[str, Any], driver: str) -> None:
 
 
 def _pod(driver: str) -> dict[str, Any]:
-    return {"p": DriverPod("p", "nodeside", "u", driver, "n0", "x")}
+    return {"p": DriverPod("p", "nodeside", "u", driver, "n0", daemonset="x")}
 
 
 def test_nothing_is_planned_where_nothing_changed(planned: Any) -> None:
@@ -183,7 +183,9 @@ def test_a_driver_that_waits_is_planned_when_its_time_has_come_with_those_that_r
     model.node_drivers.pop("one.n1")
     serving = model.serving("n1", "one")
     assert serving is not None
-    model.pods["p"] = DriverPod("p", "nodeside", "u", "one", "n1", serving.name, created=100.0)
+    model.pods["p"] = DriverPod(
+        "p", "nodeside", "u", "one", "n1", daemonset=serving.name, created=100.0
+    )
     model.carry_out(model.planner(model.snapshot, 100.0).actions)
     wait = model.planner(model.snapshot, 100.0).requeue_after
     assert wait == NO_REPORT
@@ -359,7 +361,9 @@ def test_a_pod_of_an_older_assignment_is_not_the_one_that_is_waited_for() -> Non
         model.apply_driver(name, modules=[{"name": name}])
     settle(model)
     model.node_drivers.pop("two.n1")
-    old = DriverPod("old", "nodeside", "u", "two", "n1", "two-000000000000", deleting=True)
+    old = DriverPod(
+        "old", "nodeside", "u", "two", "n1", daemonset="two-000000000000", deleting=True
+    )
     model.pods["old"] = replace(old, created=500.0)
     other = next(each for each in model.daemonsets.values() if each.driver == "one")
     model.carry_out(model.plan(now=1600.0).actions)
