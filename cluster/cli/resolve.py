@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from cluster.cache.image_labels import Known, TagLabels
 from cluster.cli.status import NoSuchObject, no_driver
 from cluster.driver import toolkit_image
-from cluster.driver.toolkit_evidence import Evidence
+from cluster.driver.toolkit_image import Evidence
 from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
 from cluster.kube.resources import DRIVERS, IMAGE_STREAMS

@@ -2,14 +2,15 @@
 
 In the order in which a plan asks them:
 
-hardware, os_version, pools   which nodes have the hardware, and in which pool each is
+hardware, pools       which nodes have the hardware, and in which pool each is
 deadlines             how long a silent node is waited for
 drain_state           what budgets must know of a drain; IDLE without one
-nodes, node_cache     a node of a Driver as one value; what is kept of it between two snapshots
+nodes                 a node of a Driver as one value, also kept between two snapshots
 traces                what a Driver leaves on a node
-toolkit_image, toolkit_evidence   the toolkit image of a pool
-revisions             the immutable driver.yaml of each revision, and what nodes can be assigned to
-pod, daemonset, node_policy   the documents that nodes run
+toolkit_image         the toolkit image of a pool, and what labels say about images
+revisions             the immutable driver.yaml of each revision, what nodes can be assigned to,
+                      and the policy, which needs no revision
+pod, daemonset        the documents that nodes run
 failed_nodes          nodes that a revision has broken or taken down
 rollout_state         phase, budget, canaries
 update_table, update  the action for a node in any situation; which nodes change now

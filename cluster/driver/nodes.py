@@ -8,14 +8,13 @@ another revision comes from the previous pod.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from cluster.driver.deadlines import NO_DEADLINE, NodeDeadlines, down_deadline
 from cluster.driver.drain_state import IDLE, DrainState
 from cluster.driver.hardware import Match, former_devices, has_hardware
-from cluster.driver.node_cache import NodeCache
 from cluster.driver.pools import pool_of
 from cluster.model.names import DRIVER_CONTAINER, assignment_of, before_label
 from cluster.model.snapshot import (
@@ -35,6 +34,35 @@ from nodeside.protocol.node_status import NOTHING_SERVED, State
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 from nodeside.spec.pci import PciId
+
+T = TypeVar("T")
+
+
+@dataclass
+class NodeCache(Generic[T]):
+    """Results of one kind by node name, all computed from the same shared inputs, the `ground`.
+
+    Between two snapshots of 5,000 nodes only a few nodes change; results for the others are reused.
+    The cache needs no change notifications: each result is stored with the exact values it was
+    computed from, and is reused only for those. So a missed event does no harm, and a plan made
+    with a cache equals the plan made without one. A cache lives as long as its controller.
+    """
+
+    ground: object = None
+    conclusions: dict[str, T] = field(default_factory=dict)
+
+    def on(self, ground: object) -> dict[str, T]:
+        """Return the mutable results for this ground; empty if the ground changed."""
+        if ground != self.ground:
+            self.ground, self.conclusions = ground, {}
+        return self.conclusions
+
+    def forget(self, nodes: Collection[str]) -> None:
+        """Drop the results of all nodes that are not in `nodes`."""
+        if len(self.conclusions) > len(nodes):
+            rest = {name: each for name, each in self.conclusions.items() if name in nodes}
+            self.conclusions = rest
+
 
 _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
 _OF_THE_TOOLKIT = frozenset(kind.reason for kind in FailureKind if kind.of_the_toolkit)
@@ -173,6 +201,7 @@ def members(
             continue
         if (
             member.health is Health.BUSY
+            and (member.assigned or member.last_report is not None)
             and (timed := _apply_deadline(member, deadlines)) is not member
         ):
             member = timed

@@ -113,7 +113,7 @@ def pod(inputs: DaemonSetInput) -> Document:
 
     The driver container is first: containers are pulled and started one by one in this order.
     """
-    built = bool(inputs.toolkit)
+    built, services = bool(inputs.toolkit), inputs.driver.spec.services
     spec: Document = {
         "serviceAccountName": inputs.settings.service_account,
         "automountServiceAccountToken": False,
@@ -122,8 +122,8 @@ def pod(inputs: DaemonSetInput) -> Document:
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
         # SIGTERM ends both containers immediately, unless the kernel is loading a module, or once
-        # the services have ended.
-        "terminationGracePeriodSeconds": 60 + _services_seconds(inputs.driver),
+        # the services have ended, one after another.
+        "terminationGracePeriodSeconds": 60 + sum(s.stop_timeout_seconds for s in services),
         # Both containers use one level because their types differ. Otherwise each container start
         # would relabel the shared directory and lock out the other container.
         "securityContext": {"seLinuxOptions": {"level": "s0"}},
@@ -139,11 +139,6 @@ def pod(inputs: DaemonSetInput) -> Document:
 def _runs_programs(driver: Driver) -> bool:
     """Return whether it has hooks or services, which write to /run/<driver>."""
     return bool(driver.spec.services) or driver.spec.hooks != Hooks()
-
-
-def _services_seconds(driver: Driver) -> int:
-    """Return how long the services may take to end, one after another."""
-    return sum(each.stop_timeout_seconds for each in driver.spec.services)
 
 
 def unprivileged_context(**ids: Any) -> Document:

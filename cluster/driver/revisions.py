@@ -2,8 +2,10 @@
 
 Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and the publish target concern only
 the controller and are left out: pausing a rollout or selecting one more node makes no new revision.
-Neither do `upgrade` and `unload`: node_policy.py delivers them to the nodes. The ConfigMap's
-driver.yaml is JSON, which is YAML; a node reads it with `nodeside.spec.node_load`.
+Neither do `upgrade` and `unload`: the ConfigMap of the Driver's policy delivers them, one per
+Driver. Every driver pod mounts it, and it changes in place: the kubelet refreshes the file within
+about a minute, and no pod is replaced. The driver.yaml of a revision is JSON, which is YAML; a node
+reads it with `nodeside.spec.node_load`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -18,8 +21,13 @@ from typing import Any
 
 from cluster.driver.pools import pool_of
 from cluster.model.names import (
+    DRIVER_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    POLICY_KEY,
     config_map_name,
     object_labels,
+    policy_name,
 )
 from cluster.model.snapshot import (
     Assignment,
@@ -35,7 +43,7 @@ from nodeside.protocol.labels import API_VERSION, assigned_label
 from nodeside.spec import Driver, node_parse, to_document
 from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.model import Hardware
-from nodeside.spec.policy import without_policy
+from nodeside.spec.policy import policy_of, with_policy, without_policy
 
 
 def revision_text(driver: Driver) -> str:
@@ -163,3 +171,33 @@ class Revisions:
 
     def name_of(self, at: Assignment) -> str:
         return assignment(self.driver.name, at.pool, at.revision, builds=at.builds)
+
+
+# --- the policy: what needs no new revision ------------------------------------------------------
+
+
+def policy_text(driver: Driver) -> str:
+    return json.dumps(policy_of(driver), sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": policy_name(driver.name),
+            "namespace": settings.namespace,
+            "labels": {MANAGED_BY: MANAGER, DRIVER_LABEL: driver.name},
+            "ownerReferences": owner(found),
+        },
+        "data": {POLICY_KEY: policy_text(driver)},
+    }
+
+
+def with_sent_policy(snapshot: Snapshot, driver: Driver) -> Driver:
+    """Return the driver with the policy last sent to nodes, or unchanged if it is unreadable."""
+    sent = snapshot.revisions.get(policy_name(driver.name))
+    if sent is not None:
+        with suppress(SpecError):
+            return with_policy(driver, sent.document, f"ConfigMap {sent.name}")
+    return driver

@@ -73,7 +73,8 @@ def rollout_state(
     )
     assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.worked_with]
     changed = [member for member in assigned if not member.is_given_up]
-    failed = () if settled else failures(assigned, remembered)
+    accused = not settled and (assigned or remembered)
+    failed = failures(assigned, remembered) if accused else ()
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = parse_amount(rollout.max_unavailable, nodes)
     candidates = _count_candidates(placed, driver.spec.upgrade, supply)

@@ -5,7 +5,7 @@ the image stream tag of the OS version, or else a tag whose image labels name th
 template. If none of them serves: the image that the pool has now. An image from an image stream
 stays while image streams cannot be read.
 
-An image that is for another kernel according to toolkit_evidence.py is skipped. An image in use
+An image that is for another kernel according to its labels is skipped (`Evidence`). An image in use
 stays even then if nothing else serves, since modules that are built already need no toolkit.
 
 Nodes do not vote on images: one that reports that its image is not for its kernel has failed
@@ -14,16 +14,57 @@ Nodes do not vote on images: one that reports that its image is not for its kern
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
-from cluster.driver.toolkit_evidence import NO_EVIDENCE, Evidence
 from cluster.model.coreos import coreos, rhel_of, tag_order
-from cluster.model.snapshot import ImageStream, ImageStreams, NotListed, Pool, Tag
+from cluster.model.snapshot import (
+    EMPTY,
+    ImageStream,
+    ImageStreams,
+    NotListed,
+    Pool,
+    Tag,
+    ToolkitLabels,
+)
+from nodeside.protocol.build_job import kernel_variant
 from nodeside.spec.fleet import Toolkit
 
 _READ = 50  # newest tags of an image stream whose labels are read
+# RHEL kernel releases. The labels vary as /etc/driver-toolkit-release.json does: the rt label may
+# be absent, lack `+rt`, or be no release at all, and early labels lack the architecture.
+_RELEASE = re.compile(r"^\d+\.\d+\.\d+-\S+$")
+_TAIL = re.compile(r"(?:\.(x86_64|aarch64|ppc64le|s390x))?(?:\+[\w-]+)*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the labels of images say about their kernels. `pending` images are not read yet.
+
+    OpenShift shows the labels of a Driver Toolkit image with the image stream tag; they are read
+    before an image is used. An image set for one kernel in toolkit.images needs no evidence.
+    """
+
+    labels: Mapping[str, ToolkitLabels] = field(default_factory=lambda: EMPTY)
+    pending: frozenset[str] = frozenset()
+
+    def against(self, image: str, pool: Pool) -> str:
+        """Return why an image is not for the kernel of a pool, "" if nothing says so."""
+        labels = self.labels.get(image)
+        if labels is None or fits(labels, pool) is not False:
+            return ""
+        return f"its image is for kernel {_kernel_label(labels, kernel_variant(pool.kernel))}"
+
+    def speaks_for(self, image: str, pool: Pool) -> bool:
+        """Return whether the labels of an image name the kernel of a pool."""
+        labels = self.labels.get(image)
+        return labels is not None and bool(fits(labels, pool))
+
+
+NO_EVIDENCE: Final = Evidence()
 
 
 class Link(Enum):
@@ -232,3 +273,30 @@ def fill(template: str, pool: Pool) -> str:
     for placeholder, value in values.items():
         template = template.replace(placeholder, value)
     return template
+
+
+def fits(labels: ToolkitLabels, pool: Pool) -> bool | None:
+    """Return whether the labels name the kernel of a pool; None if they do not tell.
+
+    No label covers debug kernels, whose headers are in a separate package. An image of another
+    release lacks them. For an image of the same release the sidecar decides.
+    """
+    variant = kernel_variant(pool.kernel)
+    label = _kernel_label(labels, variant)
+    if not (_RELEASE.match(label) and _RELEASE.match(pool.kernel)):
+        return None
+    tail = _TAIL.search(label)
+    if tail and tail[1] not in (None, pool.architecture):
+        return None
+    if _TAIL.sub("", label, count=1) != _TAIL.sub("", pool.kernel, count=1):
+        return False
+    return None if "debug" in variant else True
+
+
+def _kernel_label(labels: ToolkitLabels, variant: str) -> str:
+    """Return the label for a kernel variant.
+
+    Kernels with 64 KiB pages come with the plain kernel of the same release.
+    https://github.com/openshift/driver-toolkit/blob/main/Dockerfile
+    """
+    return labels.rt_kernel if "rt" in variant.split("-") else labels.kernel

@@ -19,8 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from cluster.driver.node_cache import NodeCache
-from cluster.driver.nodes import DriverNode
+from cluster.driver.nodes import DriverNode, NodeCache
 from cluster.driver.rollout_state import (
     RolloutState,
     is_working,

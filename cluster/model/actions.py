@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
 from cluster.model.lanes import CORDONS, MAIN, STATUS, Lane, LanePart
-from cluster.model.pod_demand import PodDemand, union_of_demands
+from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
 from cluster.model.states import BuildProgress, Phase, Place
@@ -319,7 +320,8 @@ def merge_plans(plans: Sequence[Plan], *more: Action) -> Plan:
     actions = [action for plan in plans for action in plan.actions]
     waits = [plan.requeue_after for plan in plans if plan.requeue_after is not None]
     censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
-    demand = union_of_demands(plan.demand for plan in plans)
+    demands = [plan.demand for plan in plans if plan.demand is not None]
+    demand = reduce(PodDemand.__or__, demands) if demands else None
     tags = frozenset().union(*(plan.tags for plan in plans))
     templates = frozenset().union(*(plan.templates for plan in plans))
     return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags, templates)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 
 Labels = frozenset[tuple[str, str]]
 
@@ -37,9 +35,3 @@ class PodDemand:
     def covers(self, other: PodDemand) -> bool:
         """Return whether this includes all pods of the other demand."""
         return self | other == self
-
-
-def union_of_demands(demands: Iterable[PodDemand | None]) -> PodDemand | None:
-    """Return the union of the demands; None if there is none."""
-    asked = [demand for demand in demands if demand is not None]
-    return reduce(PodDemand.__or__, asked) if asked else None

@@ -18,7 +18,6 @@ from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.lookup_cache import LookupCache
 from cluster.model.pod_demand import PodDemand
 from cluster.model.problems import Problem
-from cluster.model.stage_order import stages_of
 from cluster.model.stages import Stages
 from cluster.model.waiting import Waiting
 from nodeside.protocol.build_job import BuildOutcome
@@ -325,7 +324,7 @@ class Occupancy:
 class RevisionObject:
     """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml.
 
-    With an empty `revision` it is the ConfigMap of the Driver's policy, see node_policy.py, which
+    With an empty `revision` it is the ConfigMap of the Driver's policy, see revisions.py, which
     may change.
     """
 
@@ -513,5 +512,5 @@ def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) 
 
 def has_stages(found: DriverObject) -> bool:
     """Return whether a Driver has stages, or had stages that may have left objects."""
-    stages = found.driver is not None and stages_of(found.driver.spec)
-    return bool(stages or found.status.get("stages"))
+    spec = found.driver.spec if found.driver is not None else None
+    return bool((spec and (spec.stages or spec.devices)) or found.status.get("stages"))

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.driver.toolkit_evidence import Evidence
-from cluster.driver.toolkit_image import resolve, tags_to_read
+from cluster.driver.toolkit_image import Evidence, resolve, tags_to_read
 from cluster.model.snapshot import Pool, Snapshot, Tag
 from cluster.model.states import BuildProgress
 from cluster.options.build_once.builds import BuildState, build_of, build_state

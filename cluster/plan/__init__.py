@@ -7,7 +7,7 @@ context/              everything derived from one Driver and a snapshot
 assign                node labels and cordons, one request per node
 status_parts          what a status is made of
 announce              Events about images and bundles that nodes cannot use
-cordons, orphans      what all Drivers have in common: the end of cordons; leftovers
+leftovers             what no Driver cares for: traces of Drivers that are gone, ended cordons
 
 The parts are in driver/, what every Driver needs, and options/, what a user switches on.
 """

@@ -1,6 +1,6 @@
 """Plans that still hold: only Drivers that a change concerns are planned anew. Pure.
 
-Between two snapshots a few objects change, most often those of one Driver. As in node_cache.py,
+Between two snapshots a few objects change, most often those of one Driver. As in `NodeCache`,
 changes are found by comparing the identity of objects, so none can be missed.
 
 Drivers whose plans read one another form a group: they have a module in common, one comes after the

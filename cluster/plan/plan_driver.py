@@ -12,9 +12,8 @@ from itertools import chain
 
 from cluster.driver.daemonset import daemonset, differs, is_same
 from cluster.driver.events import set_status
-from cluster.driver.node_policy import policy_map, policy_text
 from cluster.driver.pod import DaemonSetInput
-from cluster.driver.revisions import config_map
+from cluster.driver.revisions import config_map, policy_map, policy_text
 from cluster.driver.status import conditions
 from cluster.driver.status.inputs import node_counts
 from cluster.driver.status.part import merge

@@ -17,14 +17,13 @@ from cluster.model.actions import Action, Plan, SetStatus, merge_plans
 from cluster.model.problems import problem_of
 from cluster.model.snapshot import EMPTY, DriverObject, Snapshot
 from cluster.plan.context.context import Contexts, Memory
-from cluster.plan.cordons import end_cordons
-from cluster.plan.orphans import delete_orphans
+from cluster.plan.leftovers import delete_orphans, end_cordons
 from cluster.plan.plan_cache import PlanCache
 from cluster.plan.plan_driver import plan_driver
 
 
 class Planner:
-    """A repeated planner that reuses earlier results, see plan_cache.py and node_cache.py."""
+    """A repeated planner that reuses earlier results, see plan_cache.py and `NodeCache`."""
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
@@ -54,17 +53,18 @@ def plan(
     `memories` and `cache` only affect how long this takes, not the result. With `errors`, an
     exception goes there, and the rest is planned: see `Plan.errors`.
     """
-    snapshot, cache = replace(snapshot, now=now), cache or PlanCache()
+    snapshot = replace(snapshot, now=now)
     plans: list[Plan] = []
     contexts = Contexts(snapshot, memories)
     for key in sorted(snapshot.drivers):
         found = snapshot.drivers[key]
         try:
-            of_driver = cache.plan_of(key)
+            of_driver = cache.plan_of(key) if cache else None
             if of_driver is None:
                 of_driver = plan_driver(snapshot, found, now, contexts)
                 of_driver = _with_problems(snapshot, found, of_driver)
-                cache.store(key, of_driver)
+                if cache:
+                    cache.store(key, of_driver)
         except Exception as error:
             if errors is None:
                 raise

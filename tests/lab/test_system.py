@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from cluster.driver.os_version import os_version
+from cluster.driver.pools import os_version
 from cluster.model.coreos import coreos, tag_order
 from tests.lab.system import os_release, ostree_version
 

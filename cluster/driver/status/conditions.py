@@ -71,7 +71,7 @@ def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -
         "nodes": dict(report.counts),
         "devices": devices(report.driver.spec.hardware, report.found.status),
         "pools": pool_rows(report),
-        "casualties": _casualty_rows(report),
+        "casualties": _casualty_rows(report) if report.casualties else [],
         "conditions": conditions(report.found, conditions_without_time, now=now),
         **_WITHOUT_OPTIONS,
         **options.fields,
@@ -79,7 +79,7 @@ def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -
 
 
 def _casualty_rows(report: StatusInputs) -> list[dict[str, Any]]:
-    if report.rollout.phase is Phase.SETTLED or not report.casualties:
+    if report.rollout.phase is Phase.SETTLED:
         return []
     members = {decision.member.node.name: decision.member for decision in report.decisions}
     return limit_rows(report.casualties, members)
@@ -263,11 +263,13 @@ def _progressing_condition(options: StatusPart, progress: RolloutProgress | None
 
 
 def _refused(report: StatusInputs) -> str:
-    return toolkit_refused(_broken(report), report.resolutions)
+    broken = _broken(report)
+    return toolkit_refused(broken, report.resolutions) if broken else ""
 
 
 def _failed_message(report: StatusInputs) -> str:
-    return failures(_broken(report))
+    broken = _broken(report)
+    return failures(broken) if broken else ""
 
 
 def _broken(report: StatusInputs) -> list[DriverNode]:
@@ -306,7 +308,9 @@ COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "DriverMissing": None,
     "ModuleConflict": None,
     "RolloutStopped": stopped_message,
-    "BuildFailed": lambda report: refused_builds_message(report.builds, report.decisions),
+    "BuildFailed": lambda report: (
+        refused_builds_message(report.builds, report.decisions) if report.builds else ""
+    ),
     "ToolkitRefused": _refused,
     "NodesFailed": _failed_message,
     "ToolkitMissing": _unserved_message,

@@ -38,7 +38,7 @@ def _pool_row(
     report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> dict[str, Any]:
     resolution = report.resolutions[pool]
-    reason, message = _pool_reason(report, pool, decisions)
+    reason, message = next(_reasons(report, pool, decisions))  # the first that applies
     return {
         "architecture": pool.architecture,
         "osVersion": pool.os_version,
@@ -51,14 +51,7 @@ def _pool_row(
     }
 
 
-def _pool_reason(
-    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
-) -> tuple[str, str]:
-    """Return the first reason that applies."""
-    return next(_pool_reasons(report, pool, decisions))
-
-
-def _pool_reasons(
+def _reasons(
     report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:

@@ -54,14 +54,10 @@ class ProgressMessages:
         )
 
     def built_message(self) -> str:
+        if not self.report.builds:
+            return ""
         goes_on = running_builds_message(self.report.builds, self.report.decisions)
         return f"{self._progress}; {goes_on}" if goes_on else ""
-
-    def drained_message(self) -> str:
-        return self._of_option("Draining")
-
-    def occupied_message(self) -> str:
-        return self._of_option("NodesOccupied")
 
     def blocked_message(self) -> str:
         rollout = self.report.rollout
@@ -114,7 +110,7 @@ class ProgressMessages:
         newest = self.report.revision_name(rollout.newest)
         return f"{updated} of {nodes(rollout.nodes)} have {newest}"
 
-    def _of_option(self, reason: str) -> str:
+    def message_of_option(self, reason: str) -> str:
         message = self.options.progress.get(reason, "")
         return f"{self._progress}; {message}" if message else ""
 
@@ -175,8 +171,8 @@ TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
     ("RolloutPaused", False, ProgressMessages.paused_message),
     ("RolloutStopped", False, ProgressMessages.stopped_message),
     ("Building", True, ProgressMessages.built_message),
-    ("Draining", True, ProgressMessages.drained_message),
-    ("NodesOccupied", False, ProgressMessages.occupied_message),
+    ("Draining", True, lambda messages: messages.message_of_option("Draining")),
+    ("NodesOccupied", False, lambda messages: messages.message_of_option("NodesOccupied")),
     ("RolloutBlocked", False, ProgressMessages.blocked_message),
     ("WaitingForReboot", False, ProgressMessages.reboots_message),
     ("Canary", True, ProgressMessages.canary_message),

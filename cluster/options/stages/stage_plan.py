@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from cluster.driver.nodes import DriverNode
-from cluster.driver.os_version import os_parts
+from cluster.driver.pools import os_parts
 from cluster.model.log_pattern import PatternRefused, search
 from cluster.model.names import READY, assignment_of, closed_label, stage_label
 from cluster.model.snapshot import (

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from cluster.driver.node_policy import with_sent_policy
-from cluster.driver.revisions import read_revision, revision_of, revision_text
+from cluster.driver.revisions import read_revision, revision_of, revision_text, with_sent_policy
 from cluster.driver.traces import nodes_with_trace
 from cluster.model.names import LEAVE_MODULES, boot_mark, config_map_name
 from cluster.model.snapshot import (

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cluster.driver.node_cache import NodeCache
-from cluster.driver.nodes import DriverNode, OtherNode
+from cluster.driver.nodes import DriverNode, NodeCache, OtherNode
 from cluster.driver.pod import DaemonSetInput
 from cluster.driver.revisions import Revisions
 from cluster.driver.update import NodeDecision
@@ -98,7 +97,7 @@ class DriverContext:
             supplies,
             self.fallbacks,
             memory,
-            self.supply.later,
+            self.supply.unbuilt,
             before=lambda: [each.rollout for each in self.before],
             after=lambda: [each.rollout for each in self.after],
         )

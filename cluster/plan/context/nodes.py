@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cluster.driver.drain_state import DrainState
-from cluster.driver.node_cache import NodeCache
-from cluster.driver.nodes import DriverNode, OtherNode, members
+from cluster.driver.nodes import DriverNode, NodeCache, OtherNode, members
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.model.snapshot import EMPTY, Assignment, DriverObject, Node, Snapshot
 from cluster.model.states import Health
@@ -35,13 +34,13 @@ class Nodes:
     @cached_property
     def rivals(self) -> Sequence[Driver]:
         """Older Drivers that share a module with this one."""
-        if len(self.snapshot.drivers) < 2:
-            return ()
         return conflicts.older_drivers_with_module(self.snapshot, self.resource)
 
     @cached_property
     def contested_nodes(self) -> Mapping[str, frozenset[str]]:
         """By rival, the nodes that this Driver selects and does not get because of it."""
+        if len(self.snapshot.drivers) < 2:
+            return {}
         contested = conflicts.nodes_left_to_older_driver
         return {r.name: contested(self.snapshot, self.driver, r) for r in self.rivals}
 

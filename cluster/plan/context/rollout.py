@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cluster.driver.failed_nodes import FailedNode, casualties, recorded_failures
-from cluster.driver.node_cache import NodeCache
-from cluster.driver.nodes import DriverNode
+from cluster.driver.nodes import DriverNode, NodeCache
 from cluster.driver.revisions import Revisions
 from cluster.driver.rollout_state import RolloutState, rollout_state
 from cluster.driver.update import DependentBudget, NodeDecision, decide_updates
@@ -46,9 +45,11 @@ class RolloutPlan:
     @cached_property
     def casualties(self) -> Sequence[FailedNode]:
         """The casualties of the newest revision, to be recorded."""
-        newest, now = self.revisions.newest, self.revisions.snapshot.now
+        newest, good, now = self.revisions.newest, self.revisions.good, self.revisions.snapshot.now
+        if newest == good:  # the rollout is complete
+            return ()
         before = recorded_failures(self.revisions.resource, newest)
-        return casualties(before, self.members, newest, self.revisions.good, now)
+        return casualties(before, self.members, newest, good, now)
 
     @cached_property
     def state(self) -> RolloutState:

@@ -46,7 +46,7 @@ class ModuleSupply:
         states: dict[Assignment, BuildState] = {}
         if not publishes(self.driver):
             return states
-        publish = "" if _has_images(self.driver) else publish_target(self.driver)
+        publish = "" if self.driver.spec.prebuilt.image else publish_target(self.driver)
         newest = self.revisions.newest
         for pool, resolution in self.toolkits.resolutions.items() if publish else ():
             for at in (Assignment(pool, newest), Assignment(pool, self.revisions.good)):
@@ -132,7 +132,7 @@ class ModuleSupply:
         return tuple(found)
 
     @cached_property
-    def later(self) -> Mapping[Pool, str]:
+    def unbuilt(self) -> Mapping[Pool, str]:
         """By pool, why a node that works does not change: a Driver after this one is not built."""
         newest = self.revisions.newest
         return {
@@ -180,7 +180,7 @@ class ModuleSupply:
         This includes the good revision, because a node that gets such a kernel during a rollout is
         assigned the good revision.
         """
-        if _has_images(self.driver) or not publishes(self.driver):
+        if self.driver.spec.prebuilt.image or not publishes(self.driver):
             return ()
         newest, good = self.revisions.newest, self.revisions.good
         drivers = {newest: self.driver}
@@ -230,14 +230,20 @@ class ModuleSupply:
         return Supply.ONLY_LAST_GOOD if good_only else Supply.UNSERVED
 
     def _is_supplied(self, at: Assignment) -> bool:
-        """Return whether there is a supply. A toolkit image suffices unless a shared build for all
-        nodes is still pending or was refused. Without modules, none is needed."""
+        """Return whether there is a supply.
+
+        A toolkit image suffices unless a shared build for all nodes is still pending or was
+        refused; it is also pending while its toolkit image cannot be resolved yet. Without modules,
+        none is needed.
+        """
         if not self._has_modules(at.revision):
             return True
         build = self.builds.get(at)
-        if build is None and not self._may_be_built_yet(at.pool):
-            prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
-            return bool(self.toolkits.resolutions[at.pool].image) or prebuilt
+        toolkit = self.toolkits.resolutions[at.pool].image
+        awaited = self.toolkits.unseen and not toolkit and publishes(self.driver)
+        if build is None and not awaited:
+            prebuilt = self.driver.spec.prebuilt
+            return bool(toolkit or prebuilt.sources or prebuilt.image)
         if build is not None and build.progress in (BuildProgress.DONE, BuildProgress.BROKEN):
             return True
         used = {at_of(each) for each in self.revisions.daemonsets} | {m.at for m in self.members}
@@ -245,11 +251,6 @@ class ModuleSupply:
 
     def _has_modules(self, revision: str) -> bool:
         return bool(self.revisions.drivers.get(revision, self.driver).spec.modules)
-
-    def _may_be_built_yet(self, pool: Pool) -> bool:
-        """Return whether a shared build is expected whose toolkit image cannot be resolved yet."""
-        unnamed = self.toolkits.unseen and not self.toolkits.resolutions[pool].image
-        return unnamed and publishes(self.driver)
 
     def builds_on_nodes(self, at: Assignment, existing: DaemonSetObject | None) -> bool:
         """Return whether pods get a build sidecar.
@@ -295,7 +296,7 @@ class Fallbacks:
         """Return the kernel-specific driver image of the pods there; "" if they use the image for
         all kernels."""
         driver = self.revisions.drivers.get(at.revision)
-        if driver is None or at.builds or not _has_images(driver):
+        if driver is None or at.builds or not driver.spec.prebuilt.image:
             return ""
         return image_for(driver, at.pool)
 
@@ -343,7 +344,3 @@ def publishes(driver: Driver) -> bool:
 
 def _target_of(build: SharedBuild) -> tuple[str, str, str, str | None]:
     return build.toolkit, build.architecture, build.kernel, build.variant
-
-
-def _has_images(driver: Driver) -> bool:
-    return bool(driver.spec.prebuilt.image)

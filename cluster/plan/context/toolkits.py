@@ -9,11 +9,11 @@ from itertools import chain
 
 from cluster.driver.deadlines import NodeDeadline, NodeDeadlines
 from cluster.driver.nodes import DriverNode, found_nothing
-from cluster.driver.toolkit_evidence import Evidence
 from cluster.driver.toolkit_image import (
     NOT_TOLD,
     NOTHING_KEPT,
     CurrentImage,
+    Evidence,
     Resolution,
     resolve,
     tags_to_read,

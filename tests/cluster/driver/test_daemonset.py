@@ -17,7 +17,6 @@ import click
 import pytest
 
 from cluster.driver.daemonset import daemonset, differs
-from cluster.driver.node_policy import policy_map
 from cluster.driver.pod import (
     DRIVER_FILE,
     SHARED,
@@ -28,7 +27,13 @@ from cluster.driver.pod import (
     pod,
     signing_secret,
 )
-from cluster.driver.revisions import config_map, read_revision, revision_of, revision_text
+from cluster.driver.revisions import (
+    config_map,
+    policy_map,
+    read_revision,
+    revision_of,
+    revision_text,
+)
 from cluster.model.parse import daemonset_from, revision_from
 from cluster.model.snapshot import Node, RevisionObject
 from cluster.options.unload.pod import unload_pod

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.driver.daemonset import is_same
-from cluster.driver.node_cache import NodeCache
+from cluster.driver.nodes import NodeCache
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.plan.context.context import DriverContext, Memory
 from nodeside.protocol.node_status import State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.driver.os_version import os_parts, os_version, ostree_version
+from cluster.driver.pools import os_parts, os_version, ostree_version
 from cluster.model.names import OSTREE_LABEL
 
 

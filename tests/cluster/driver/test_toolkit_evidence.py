@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.driver.toolkit_evidence import Evidence, fits
+from cluster.driver.toolkit_image import Evidence, fits
 from cluster.model.parse import toolkit_labels_from
 from cluster.model.snapshot import Pool, ToolkitLabels
 

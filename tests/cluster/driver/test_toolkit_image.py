@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from cluster.driver.toolkit_evidence import Evidence
-from cluster.driver.toolkit_image import CurrentImage, Link, Resolution, fill, resolve, tags_to_read
+from cluster.driver.toolkit_image import (
+    CurrentImage,
+    Evidence,
+    Link,
+    Resolution,
+    fill,
+    resolve,
+    tags_to_read,
+)
 from cluster.model.snapshot import ImageStream, NotListed, Pool, Tag, ToolkitLabels
 from nodeside.spec.fleet import Toolkit
 

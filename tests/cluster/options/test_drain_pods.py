@@ -12,11 +12,11 @@ import pytest
 
 from cluster.cache.drain_pods import ConsumerCache, list_consumers
 from cluster.kube.errors import ApiError, Conflict, NotFound
-from cluster.model.actions import Cordon, EvictPod, Plan
+from cluster.model.actions import Cordon, EvictPod, Plan, merge_plans
 from cluster.model.names import CORDONED
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import consumer_from
-from cluster.model.pod_demand import PodDemand, union_of_demands
+from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import Occupancy, Snapshot
 from cluster.options.drain.pods import by_node, consumes, demand_of, evicts
 from cluster.reconcile.drain_requests import change, evict
@@ -206,11 +206,14 @@ def test_an_init_container_and_a_pod_that_is_leaving_count() -> None:
 def test_demands_of_several_drivers_are_one() -> None:
     here, there = Policy(resources=("a/b",), namespaces=("x",)), Policy(selector={"c": "d"})
 
-    assert union_of_demands([demand_of(here), None, demand_of(here)]) == demand_of(here)
-    assert union_of_demands([demand_of(here), demand_of(there)]) == PodDemand(
+    def merged(*demands: PodDemand | None) -> PodDemand | None:
+        return merge_plans([Plan(demand=each) for each in demands]).demand
+
+    assert merged(demand_of(here), None, demand_of(here)) == demand_of(here)
+    assert merged(demand_of(here), demand_of(there)) == PodDemand(
         frozenset({"a/b"}), frozenset({frozenset({("c", "d")})}), frozenset()
     )
-    assert union_of_demands([None]) is None
+    assert merged(None) is None
 
 
 def test_unknown_pods_are_not_no_pods() -> None:

@@ -1,4 +1,4 @@
-"""The plan of a Driver without options: which files it enters."""
+"""The plan of a Driver without options: which files and functions it enters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from tests.cluster.fakes.drains import EVICT
 from tests.cluster.fakes.model import Model
 
 PACKAGE = Path(cluster.__file__).parent
-ROAD = 51  # files of both packages; a new one is worth a second look
+ROAD = 42  # files of both packages; a new one is worth a second look
+STEPS = 250  # functions of this package
+COMPREHENSIONS = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>"}
 
 
-def entered_files(model: Model) -> set[str]:
-    """Returns the files of both packages in which a function is called during a plan."""
-    snapshot, found = model.snapshot, set[str]()
+def entered_functions(model: Model) -> set[tuple[str, str]]:
+    """Returns the file and the name of each function of both packages that a plan calls."""
+    snapshot, found = model.snapshot, set[tuple[str, str]]()
     root = str(PACKAGE.parent)
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         name = frame.f_code.co_filename
         if event == "call" and name.startswith((f"{root}/cluster/", f"{root}/nodeside/")):
-            found.add(name.removeprefix(f"{root}/"))
+            found.add((name.removeprefix(f"{root}/"), frame.f_code.co_qualname))
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -33,6 +35,10 @@ def entered_files(model: Model) -> set[str]:
     finally:
         sys.setprofile(before)
     return found
+
+
+def entered_files(model: Model) -> set[str]:
+    return {file for file, _ in entered_functions(model)}
 
 
 def model_of_two_nodes(**spec: Any) -> Model:
@@ -57,6 +63,16 @@ def test_a_driver_without_options_enters_no_file_of_an_option_from_first_plan_to
 
     assert in_options(first | settled | rollout) == set()
     assert len(first) <= ROAD, sorted(first)
+
+
+def test_the_first_plan_of_a_driver_without_options_calls_few_functions() -> None:
+    functions = [
+        (file, name)
+        for file, name in entered_functions(model_of_two_nodes(version="1.0.0"))
+        if file.startswith("cluster/") and name.rpartition(".")[2] not in COMPREHENSIONS
+    ]
+
+    assert len(functions) <= STEPS, sorted(functions)
 
 
 def test_an_option_in_use_is_entered() -> None:
