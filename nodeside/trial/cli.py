@@ -38,17 +38,18 @@ _EPILOG = (
 def _split_commands(
     _context: click.Context, _option: click.Parameter, lines: Sequence[str]
 ) -> list[Argv]:
-    """Split the commands into argvs. `sh` gets those with a character that a shell acts on."""
+    return [split_command(line) for line in lines]
+
+
+def split_command(line: str) -> Argv:
+    """Split a command into an argv. `sh` gets one with a character that a shell acts on."""
     try:
-        argvs = [
-            ("sh", "-c", line) if _FOR_A_SHELL & set(line) else tuple(shlex.split(line))
-            for line in lines
-        ]
+        argv = ("sh", "-c", line) if _FOR_A_SHELL & set(line) else tuple(shlex.split(line))
     except ValueError as exc:
-        raise click.BadParameter(f"{exc} in {' '.join(lines)}") from None
-    if not all(argv and argv[0] for argv in argvs):
+        raise click.BadParameter(f"{exc} in {line}") from None
+    if not (argv and argv[0]):
         raise click.BadParameter("expected a program and its arguments, got nothing")
-    return argvs
+    return argv
 
 
 @click.command(name="try", epilog=_EPILOG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 from pathlib import Path
@@ -16,6 +17,10 @@ from nodeside.trial.architecture import AMD64
 
 if TYPE_CHECKING:
     from nodeside.trial.target.draft import Draft
+    from nodeside.trial.target.plan import Wishes
+
+_SHOWN = 12  # ids and directories in the table
+_PACKAGE = re.compile(r"\(package ([\w.+-]+)(?: on Debian)?\b")  # as a hint of a build names it
 
 
 @click.command(name="init")
@@ -29,7 +34,19 @@ if TYPE_CHECKING:
     "--directory",
     "build_directory",
     metavar="DIR",
-    help="The directory of SOURCE that kbuild builds in, where several list modules.",
+    help="The directory of SOURCE to build in: one that lists modules or has a dkms.conf, or the "
+    "one for --command.",
+)
+@click.option(
+    "--command",
+    metavar="COMMAND",
+    help="How to build SOURCE, such as 'make driver'; by sh, if it has a character such as | or $.",
+)
+@click.option(
+    "--version",
+    "driver_version",
+    metavar="VERSION",
+    help="The driver's version, where the source has none, or only a placeholder.",
 )
 @click.option(
     "--kernel",
@@ -49,7 +66,8 @@ if TYPE_CHECKING:
 @click.option(
     "--force",
     is_flag=True,
-    help="Write the files anew if they are there; the source of a package that is there stays.",
+    help="Write the files anew if they are there, and build as spec.build of the driver.yaml says. "
+    "The source of a package that is there stays.",
 )
 @output_option
 def init(
@@ -57,6 +75,8 @@ def init(
     source: str,
     into: str | None,
     build_directory: str | None,
+    command: str | None,
+    driver_version: str | None,
     kernel: str,
     toolkit_packages: tuple[str, ...],
     force: bool,
@@ -64,25 +84,33 @@ def init(
 ) -> None:
     """Write driver.yaml and what else an image needs beside a source.
 
-    SOURCE is a dkms tree, a directory with a Kbuild, a Makefile or a configure, or the name of a
-    Debian package such as vpoll-dkms. It is built once in the toolkit of a Debian kernel, as an
-    ordinary user without network, to see what modules it has and what hardware they are for. What
-    nothing in it says is marked with "guess". If it has several drivers and nothing speaks for one
-    of them, nothing is written, and the exit code is 2. If it does not compile, the files are
-    written as far as it says what they need, and the exit code is 10.
+    SOURCE is a dkms tree, a directory with a Kbuild, a Makefile, a configure or a CMakeLists.txt,
+    or the name of a Debian package such as vpoll-dkms. It is built once in the toolkit of a Debian
+    kernel, as an ordinary user without network, to see what modules it has and what hardware they
+    are for. It is tried in each likely way, until one builds a module; --command, --directory, or
+    spec.build of a driver.yaml with --force say which. What nothing in it says is marked with
+    "guess". If it has several drivers and nothing speaks for one of them, nothing is written, and
+    the exit code is 2. If it does not compile, the files are written as far as it says what they
+    need, and the exit code is 10.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     from nodeside.trial.privilege import become_root
 
     become_root()
-    if "" in (source, kernel, into, build_directory):
+    if "" in (source, kernel, into, build_directory, command, driver_version):
         raise click.UsageError("SOURCE or the value of an option is empty; is a variable unset?")
-    directory, draft = _write_files(
-        source, into, kernel, toolkit_packages, force=force, build_directory=build_directory or ""
+    from nodeside.trial.cli import split_command
+    from nodeside.trial.target.plan import Wishes
+
+    wishes = Wishes(
+        directory=build_directory or "",
+        command=split_command(command) if command else (),
+        version=driver_version or "",
     )
+    directory, draft = _write_files(source, into, kernel, toolkit_packages, wishes, force=force)
     document = _summary_document(directory, draft)
     click.echo(
-        json.dumps(document, indent=2) if output == "json" else _summary_table(document, directory)
+        json.dumps(document, indent=2) if output == "json" else _summary_table(document, draft)
     )
     if draft.problem:
         raise SystemExit(ExitCode.BUILD_FAILED)
@@ -93,11 +121,12 @@ def _write_files(
     into: str | None,
     kernel: str,
     packages: tuple[str, ...],
+    wishes: Wishes,
     *,
     force: bool,
-    build_directory: str,
 ) -> tuple[Path, Draft]:
     """Write the files. Nothing is written unless all of it is known."""
+    from dataclasses import replace
     from functools import partial
 
     from nodeside import __version__
@@ -108,6 +137,7 @@ def _write_files(
     from nodeside.trial.owned_place import owned_place
     from nodeside.trial.target.dependencies import require_packages
     from nodeside.trial.target.draft import draft_of
+    from nodeside.trial.target.own_driver import read_own_driver
     from nodeside.trial.target.target import LEFT_OUT, package_tree, path_exists
     from nodeside.trial.workshop import Workshop
 
@@ -131,8 +161,10 @@ def _write_files(
         tree = scratch / "source"
         vendor_tree.copy(found, tree, leave_out=(*LEFT_OUT, *scaffold.FILES))
         evaluate, build = partial(workshop.evaluate, chosen), partial(workshop.build, chosen)
-        draft = draft_of(tree, path, evaluate, build, build_directory)
-        files = scaffold.file_texts(draft, "src" if is_package else ".", __version__)
+        own = read_own_driver(directory / "driver.yaml", tree, "src" if is_package else ".")
+        part = tree if is_package else tree / own.source
+        draft = draft_of(part, path / own.source, evaluate, build, replace(wishes, own=own))
+        files = scaffold.file_texts(draft, own.source, __version__)
         (scratch / "driver.yaml").write_text(files["driver.yaml"])
         load(scratch / "driver.yaml")  # a name in the source may be none that a driver can have
         if is_package and place.has("src"):
@@ -144,6 +176,7 @@ def _write_files(
 
 def _summary_document(directory: Path, draft: Draft) -> dict[str, Any]:
     from nodeside.trial import scaffold
+    from nodeside.trial.target.ways import way_in_words
 
     hardware = scaffold.hardware_of(draft.files)
     return {
@@ -152,30 +185,59 @@ def _summary_document(directory: Path, draft: Draft) -> dict[str, Any]:
         "driver": draft.name,
         "version": draft.version,
         "kind": draft.build.kind.value,
-        "candidates": list(draft.candidates),
+        "candidates": [
+            {
+                "directory": each.directory,
+                "file": each.file,
+                "modules": list(each.modules),
+                "deviceTables": list(each.tables),
+            }
+            for each in draft.candidates
+        ],
         "modules": list(draft.modules),
         "pci": [f"{vendor}:{device}" for vendor, device in hardware.pci],
         "guesses": dict(draft.guesses),
         "problem": draft.problem,
+        "failures": [
+            {"way": way_in_words(each.way), "error": each.line, "hint": each.error.hint}
+            for each in draft.failures
+        ],
     }
 
 
-def _summary_table(document: dict[str, Any], directory: Path) -> str:
+def _summary_table(document: dict[str, Any], draft: Draft) -> str:
+    from nodeside.spec.schema import LIST_LIMIT
+    from nodeside.text.shortlist import shortlist
     from nodeside.text.table import table
+    from nodeside.trial.target.ways import way_in_words
 
+    directory, problem = Path(document["directory"]), document["problem"]
     where = shlex.quote(str(directory))
     rows = [
         ("driver", f"{document['driver']} {document['version']}"),
-        ("build", document["kind"]),
+        ("build", way_in_words(draft.build) if draft.build.command else document["kind"]),
         ("modules", ", ".join(document["modules"])),
     ]
-    if document["pci"]:
-        rows.append(("hardware", " ".join(document["pci"])))
+    if ids := document["pci"]:
+        rows.append(("hardware", shortlist(ids, _SHOWN)))
+        if len(ids) > LIST_LIMIT:
+            words = f"driver.yaml has {LIST_LIMIT} of {len(ids)} ids: see spec.hardware in it"
+            rows.append(("guess: hardware", words))
+    if len(draft.candidates) > 1:
+        rows += [("candidate", each.in_words()) for each in draft.candidates[:_SHOWN]]
+        if left := len(draft.candidates) - _SHOWN:
+            rows += [("candidate", f"and {left} more: --output json")] if left > 0 else []
     rows += [(f"guess: {name}", why) for name, why in document["guesses"].items()]
-    if document["problem"]:
-        rows.append(("not built", document["problem"]))
+    failures = document["failures"]
+    if problem:
+        rows.append(("not built", f"{failures[0]['way']}: {problem}"))
+        rows += [("hint", failures[0]["hint"])] if failures[0]["hint"] else []
+        failures = failures[1:]
+    rows += [("also tried", f"{each['way']}: {each['error']}") for each in failures]
     rows += [("written", f"{directory / name}") for name in document["files"]]
-    if document["problem"]:
-        rows.append(("again", "with --force and, for another kernel, --kernel KERNEL"))
+    if problem:
+        package = _PACKAGE.search(draft.failures[0].error.hint)
+        option = f"--toolkit-package {package[1]}" if package else "[--kernel KERNEL]"
+        rows.append(("again", f"nodeside init {where} --force {option}"))
     rows.append(("next", f"nodeside try {where}"))
     return table(rows)

@@ -29,6 +29,8 @@ _BESIDE = ("Containerfile", ".dockerignore", SCHEMA)
 FILES = ("driver.yaml", *_BESIDE, "trial.yaml")
 
 _COMMENT = 160  # characters of a comment with text from a module
+_GUESS = 600  # characters of the reason for a guess, which names directories
+_CANDIDATES = 20  # directories in a comment
 _PARAMETERS = 40  # shown of a module; `modinfo` has them all
 _ANY_WIDTH = 1 << 20  # YAML must not break a text into lines: a comment may follow it
 _PCI = re.compile(r"pci:v0000([0-9A-F]{4})d(?:0000([0-9A-F]{4})|\*)")
@@ -118,7 +120,7 @@ def require_absent(place: OwnedPlace) -> None:
     if there:
         raise UsageError(
             f"{place.path} has {', '.join(there)} already, and nothing was written",
-            hint="--force writes them anew",
+            hint="--force writes them anew; of driver.yaml, it keeps how to build (spec.build)",
         )
 
 
@@ -166,6 +168,16 @@ def _hardware_lines(hardware: FoundHardware) -> Iterator[str]:
 
 
 def _build_lines(draft: Draft) -> Iterator[str]:
+    if len(draft.candidates) > 1:
+        yield "  # The directories of the source that list modules, with their device tables:"
+        shown = [each.in_words() for each in draft.candidates[:_CANDIDATES]]
+        yield from (f"  #   {_comment_text(words)}" for words in shown)
+        if left := len(draft.candidates) - len(shown):
+            yield f"  #   and {left} more: nodeside init --output json"
+    if draft.given_build is not None:
+        lines = write_yaml({"build": draft.build_document()}, width=_ANY_WIDTH).splitlines()
+        yield from (f"  {line}" for line in lines)
+        return
     yield "  build:"
     yield f"    kind: {draft.build.kind.value}{_guess_comment(draft, 'build')}"
     if draft.build.directory != ".":
@@ -237,7 +249,9 @@ def _pci_id(pci: tuple[str, str]) -> str:
 
 
 def _guess_comment(draft: Draft, name: str) -> str:
-    return f" # guess: {draft.guesses[name]}" if name in draft.guesses else ""
+    if name not in draft.guesses:
+        return ""
+    return f" # guess: {_comment_text(draft.guesses[name], _GUESS)}"
 
 
 def _yaml_text(text: str) -> str:
@@ -249,6 +263,6 @@ def _image_tag(version: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", version)
 
 
-def _comment_text(text: str) -> str:
+def _comment_text(text: str, limit: int = _COMMENT) -> str:
     line = escape_controls(" ".join(text.split()))
-    return line if len(line) <= _COMMENT else f"{line[:_COMMENT]}..."
+    return line if len(line) <= limit else f"{line[:limit]}..."

@@ -139,13 +139,22 @@ def test_of_two_drivers_the_user_says_which(tmp_path: Path) -> None:
 
     assert refused.exit_code == ExitCode.USAGE
     error = json.loads(refused.output)["error"]
-    assert "kbuild finds modules in linux/a_small, linux/main" in error["message"]
+    assert "kbuild finds modules in linux/a_small (a_small), linux/main (main)" in error["message"]
     assert "nodeside init . --directory linux/main" in error["hint"]
     assert [path.name for path in tmp_path.iterdir()] == ["linux"]
     done = init("--directory", "linux/main", "--output", "json", at=tmp_path)
     assert done.exit_code == 0, done.errors
     said = json.loads(done.output)
-    assert (said["driver"], said["candidates"]) == ("main", ["linux/a_small", "linux/main"])
+    assert said["driver"] == "main"
+    assert said["candidates"] == [
+        {
+            "directory": f"linux/{name}",
+            "file": "Makefile",
+            "modules": [name],
+            "deviceTables": [],
+        }
+        for name in ("a_small", "main")
+    ]
     assert load(tmp_path / "driver.yaml").spec.build.directory == "linux/main"
 
 
@@ -176,3 +185,93 @@ def test_a_list_that_is_included_names_the_driver(tmp_path: Path) -> None:
     driver = load(tmp_path / "kmod" / "driver.yaml")
     assert driver.name == "widget"
     assert [module.name for module in driver.spec.modules] == ["widget", "shim"]
+
+
+def test_a_dkms_conf_below_and_one_that_is_a_template(tmp_path: Path) -> None:
+    conf = "PACKAGE_NAME=gadget\nPACKAGE_VERSION={}\nBUILT_MODULE_NAME=gadget\n"
+    put(tmp_path, "src/Kbuild", "obj-$(if $(KBUILD_EXTMOD),m,$(CONFIG_GADGET)) := gadget.o\n")
+    put(tmp_path, "src/gadget.c", TINY)
+    put(tmp_path, "src/dkms.conf", conf.format("1.0") + "DEST_MODULE_LOCATION=/updates\n")
+
+    done = init(".", at=tmp_path)
+
+    assert done.exit_code == 0, done.errors
+    build = load(tmp_path / "driver.yaml").spec.build
+    assert (build.kind, build.directory) == (BuildKind.DKMS, "src")
+    (tmp_path / "driver.yaml").unlink()
+    put(tmp_path, "src/dkms.conf", conf.format("$(git describe)"))
+    done = init(".", "--force", at=tmp_path)
+    assert done.exit_code == 0, done.errors
+    text = (tmp_path / "driver.yaml").read_text()
+    assert "version: 0.1.0 # guess: src/dkms.conf is a template that the vendor's release" in text
+    assert "its PACKAGE_VERSION is $(git describe)" in text
+    assert "    kind: kbuild # guess: " in text
+    done = init(".", "--force", "--version", "4.2", at=tmp_path)
+    assert load(tmp_path / "driver.yaml").spec.version == "4.2"
+
+
+def test_the_error_of_the_vendors_own_make_is_shown_first_and_all_others(tmp_path: Path) -> None:
+    put(tmp_path, "drv/foo_main.c", '#include "generated.h"\nMODULE_LICENSE("GPL");\n')
+    put(
+        tmp_path,
+        "drv/Makefile",
+        """\
+obj-m += foo.o
+foo-y := foo_main.o
+all: generated.h ../common/shared.c
+\t$(MAKE) -C /lib/modules/$(shell uname -r)/build M=$(CURDIR) modules
+generated.h:
+\techo '#define X 1' > $@
+""",
+    )
+
+    done = init("drv", "--output", "json", at=tmp_path)
+
+    assert done.exit_code == ExitCode.BUILD_FAILED, done.errors
+    said = json.loads(done.output)
+    assert "No rule to make target '../common/shared.c'" in said["problem"]
+    assert [each["way"] for each in said["failures"]] == ["make", "kbuild in ."]
+    assert "generated.h: No such file" in said["failures"][1]["error"]
+    assert load(tmp_path / "drv" / "driver.yaml").spec.build.command == ("make",)
+
+
+def test_what_the_user_says_of_a_build_is_kept_with_what_it_finds(tmp_path: Path) -> None:
+    recipe = "$(MAKE) -C /lib/modules/$(shell uname -r)/build M=$(CURDIR) modules"
+    flags = "KCPPFLAGS='-DGREETING=$(GREETING)'"
+    put(tmp_path, "Makefile", f"obj-m += chip.o\nhelp:\n\t@echo\nboard:\n\t{recipe} {flags}\n")
+    put(tmp_path, "chip.c", CHIP)
+    put(
+        tmp_path,
+        "driver.yaml",
+        "spec: {build: {kind: command, command: [make, board], environment: {GREETING: '4'}}}\n",
+    )
+
+    done = init(".", "--force", at=tmp_path)
+
+    assert done.exit_code == 0, done.errors
+    spec = load(tmp_path / "driver.yaml").spec
+    assert (spec.build.command, dict(spec.build.environment)) == (
+        ("make", "board"),
+        {"GREETING": "4"},
+    )
+    assert (spec.version, [module.name for module in spec.modules]) == ("3.2", ["chip"])
+    assert spec.hardware.pci == (PciId(vendor="1d0f", device="f000"),)
+    done = init(".", "--force", "--command", "GREETING=5 make -e board; true", at=tmp_path)
+    assert done.exit_code == 0, done.errors
+    assert load(tmp_path / "driver.yaml").spec.build.command[:2] == ("sh", "-c")
+
+
+def test_all_is_made_where_the_first_target_builds_nothing(tmp_path: Path) -> None:
+    recipe = "$(MAKE) -C /lib/modules/$(shell uname -r)/build M=$(CURDIR) modules"
+    put(
+        tmp_path,
+        "Makefile",
+        f"obj-m += chip.o\nhelp:\n\t@echo all\nall:\n\t{recipe} KCPPFLAGS=-DGREETING=1\n",
+    )
+    put(tmp_path, "chip.c", CHIP)
+
+    done = init(".", at=tmp_path)
+
+    assert done.exit_code == 0, done.errors
+    assert load(tmp_path / "driver.yaml").spec.build.command == ("make", "all")
+    assert "also tried" in done.output

@@ -41,7 +41,9 @@ def built_modules(
 
     Their paths are those of files that are gone.
     """
-    way = " ".join(settings.command) or f"{settings.kind.value} in {settings.directory}"
+    way = " ".join(settings.command) or settings.kind.value
+    if settings.directory != "." or not settings.command:
+        way += f" in {settings.directory}"
     progress.say(f"building it for {kernel.release} ({way}), to see what modules it has")
     target = Kernel(kernel.release, kernel_version(kernel), kernel.architecture.machine)
     digest = source_digest(tree)

@@ -4,6 +4,9 @@ target          a directory, a driver.yaml or the name of a package
 side_file       what a vendor's trial.yaml adds to a trial
 dkms_tree       a driver.yaml for a bare dkms tree
 draft           what is known of any source that has no driver.yaml
-candidates      the directories of such a source in which kbuild may build the driver
+own_driver      what a driver.yaml that is there already says of its build
+plan            what of such a source to build
+candidates      its directories in which kbuild or dkms may build the driver
+ways            the ways to build it
 dependencies    the package's dependencies that the toolkit lacks
 """

@@ -6,13 +6,16 @@ an ordinary user without network, with the sidecar's code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec.bare_source import label, plain_version, smallest_document
+from nodeside.spec.kbuild_list import source_text
 from nodeside.system import process
 from nodeside.system.files import open_untrusted
 from nodeside.system.host import Kernel
@@ -25,9 +28,16 @@ from nodeside.trial import vendor_tree
 from nodeside.trial.errors import TargetError
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.values import frozen
 
 _TIMEOUT = 60.0  # seconds for a dkms.conf; real ones take a few milliseconds
 _DUMP_LIMIT = 1 << 20  # bytes; of every file that a dkms.conf writes
+
+# `#VERSION#`, `@PKGVER@`, `%VERSION%`, `{{ version }}`, `${VERSION}`, `<version>`,
+# `__VERSION_STRING`, `FULL_VERSION`.
+_PLACEHOLDER = re.compile(
+    r"#\w+#|@\w+@|%\w+%|\{\{|\$[({\w]|<\w+>|^__\w+$|^_*(?:[A-Z]+_)*VERSION(?:_[A-Z]+)*_*$"
+)
 
 Evaluator = Callable[[Path], "Evaluated"]
 
@@ -100,19 +110,73 @@ def _copy_for_everyone(tree: Path, copy: Path) -> None:
     process.run(["chmod", "-R", "a+rX,go-w", copy], timeout=60)
 
 
-def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
-    """Return the driver.yaml of a dkms tree, as values. Raises TargetError."""
-    evaluated = evaluate(tree)
-    name = evaluated.values.first("PACKAGE_NAME")
-    version = evaluated.values.first("PACKAGE_VERSION")
-    if not name or not version:
-        raise TargetError(
-            f"{tree.name}/dkms.conf must set PACKAGE_NAME and PACKAGE_VERSION",
-            hint="dkms(8) requires both",
+@frozen
+class DkmsTree:
+    """What a dkms.conf says. `placeholders` are the values of a template, by variable."""
+
+    name: str
+    version: str
+    modules: tuple[str, ...]
+    placeholders: Mapping[str, str]
+
+
+class TemplateError(TargetError):
+    """A dkms.conf that is no dkms.conf yet: the vendor's release script makes one of it."""
+
+    reason = "TemplateOfDkmsConf"
+
+
+def read_dkms_tree(tree: Path, evaluate: Evaluator, conf: Path) -> DkmsTree:
+    """Return what the dkms.conf of a tree says. `conf` is what the user calls it.
+
+    Raises TargetError for one that has no values.
+    """
+    try:
+        evaluated = evaluate(tree)
+    except TargetError as error:
+        error.args = (str(error).replace(f"{tree.name}/dkms.conf", str(conf), 1),)
+        error.hint = f"bash -n {shlex.quote(str(conf))}"
+        raise
+    values = {name: evaluated.values.first(name) for name in ("PACKAGE_VERSION", "PACKAGE_NAME")}
+    modules = evaluated.modules()
+    named = {**values, "BUILT_MODULE_NAME": next(filter(is_placeholder, modules), "-")}
+    placeholders = {name: value for name, value in named.items() if is_placeholder(value)}
+    name, version = values["PACKAGE_NAME"], values["PACKAGE_VERSION"]
+    known = tuple(each for each in modules if not is_placeholder(each))
+    return DkmsTree(label(name), plain_version(version), known, placeholders)
+
+
+def template_in_words(conf: Path, found: DkmsTree) -> str:
+    """Return that a dkms.conf is a template, with its first placeholder; "" if it is none."""
+    for name, value in found.placeholders.items():
+        text = source_text(conf)
+        written = re.search(rf"^[ \t]*{name}(?:\[0\])?=([^\n#]{{0,80}})", text, re.MULTILINE)
+        shown = value or (written[1].strip() if written else "")
+        what = f"{name} is {shown}" if shown.strip("\"'") else f"{name} has no value"
+        return f"a template that the vendor's release script fills in: its {what}"
+    return ""
+
+
+def is_placeholder(value: str) -> bool:
+    """Return whether a value stands for one that a release script puts in its place."""
+    return not value or bool(_PLACEHOLDER.search(value))
+
+
+def describe(tree: Path, evaluate: Evaluator, conf: Path | None = None) -> dict[str, Any]:
+    """Return the driver.yaml of a dkms tree, as values. Raises TargetError.
+
+    `conf` is what the user calls its dkms.conf.
+    """
+    shown = conf or Path(tree.name) / "dkms.conf"
+    found = read_dkms_tree(tree, evaluate, shown)
+    if words := template_in_words(tree / "dkms.conf", found):
+        directory = shlex.quote(str(shown.parent))
+        raise TemplateError(
+            f"{shown} must set PACKAGE_NAME and PACKAGE_VERSION, and is {words}",
+            hint=f"nodeside init {directory} --version VERSION, or take a release of the source",
         )
     build = {"kind": BuildKind.DKMS.value}
-    modules = evaluated.modules()
-    return smallest_document(label(name), plain_version(version), "src", build, modules)
+    return smallest_document(found.name, found.version, "src", build, found.modules)
 
 
 def _read_dump(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Drafts a driver.yaml for a source that has none.
+"""Drafts a driver.yaml for a source that has none, or one that says how to build it.
 
 A dkms tree tells most of it in its dkms.conf. For a kbuild tree, or a source with a Makefile of its
 own, the modules are those that a build produces.
@@ -6,7 +6,6 @@ own, the modules are those that a build produces.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -16,32 +15,59 @@ from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import NodesideError, UsageError
+from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec.bare_source import (
     NO_VERSION,
     name_of,
-    named_modules,
     plain_version,
     says_nothing,
     smallest_document,
 )
-from nodeside.trial.errors import TargetError
-from nodeside.trial.target.candidates import (
-    DEEPEST,
-    Candidate,
-    candidate_named,
-    candidates_of,
-    choose_likeliest,
-    directories_in_words,
+from nodeside.trial.target.candidates import Candidate
+from nodeside.trial.target.dkms_tree import DkmsTree, Evaluator, is_placeholder
+from nodeside.trial.target.plan import (
+    NO_WISHES,
+    Plan,
+    Source,
+    Wishes,
+    plan_of,
+    undecided_error,
 )
-from nodeside.trial.target.dkms_tree import Evaluator, describe
+from nodeside.trial.target.ways import OF_THE_WAY, configures_first, further_ways, way_in_words
 from nodeside.values import frozen
 
 Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 
-_CONFIGURED = './configure && make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/{} modules'
 
-_COMMANDS = 3  # shown in a hint, which is one line
+@frozen
+class Failure:
+    """A way in which the source did not build, and why."""
+
+    way: BuildSettings
+    error: NodesideError
+
+    @property
+    def line(self) -> str:
+        """Return the first error in one line."""
+        first = self.error.first_error if isinstance(self.error, ToolkitBuildFailed) else ""
+        return first or str(self.error).partition("\n")[0]
+
+    @property
+    def built_nothing(self) -> bool:
+        return (
+            isinstance(self.error, ToolkitBuildFailed)
+            and self.error.result.failure is FailureKind.NO_MODULE
+        )
+
+
+@frozen
+class Built:
+    """A way, and the modules that it has built; else those that the source names."""
+
+    way: BuildSettings
+    files: tuple[ModuleFile, ...]
+    named: tuple[str, ...] = ()
 
 
 @frozen
@@ -49,8 +75,9 @@ class Draft:
     """A driver.yaml in the making.
 
     `files` are the modules as built for one kernel. If the build failed, they are empty, and
-    `problem` tells why. `guesses` has the fields that the source does not tell, each with the
-    reason for its value.
+    `problem` tells why. `failures` are all ways that failed, the one that says most first.
+    `guesses` has the fields that the source does not tell, each with the reason for its value.
+    `given_build` is the `spec.build` that the user wrote.
     """
 
     name: str
@@ -59,162 +86,175 @@ class Draft:
     files: tuple[ModuleFile, ...] = ()
     problem: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
-    candidates: tuple[str, ...] = ()  # directories in which kbuild finds a list of modules
+    candidates: tuple[Candidate, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    given_build: Mapping[str, Any] | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:
         return self.build.modules
 
-    def document(self, source: str) -> dict[str, Any]:
-        """Return the smallest driver.yaml, as values. `source` is the path of the source."""
+    def build_document(self) -> dict[str, Any]:
+        """Return `spec.build`, as values."""
+        if self.given_build is not None:
+            return {"kind": self.build.kind.value, **self.given_build}
         build: dict[str, Any] = {"kind": self.build.kind.value}
         if self.build.directory != ".":
             build["directory"] = self.build.directory
         if self.build.command:
             build["command"] = list(self.build.command)
+        return build
+
+    def document(self, source: str) -> dict[str, Any]:
+        """Return the smallest driver.yaml, as values. `source` is the path of the source."""
+        build = self.build_document()
         return smallest_document(self.name, self.version, source, build, self.modules)
 
 
 def draft_of(
-    tree: Path, source: Path, evaluate: Evaluator, build: Builder, directory: str = ""
+    tree: Path,
+    source: Path,
+    evaluate: Evaluator,
+    build: Builder,
+    wishes: Wishes = NO_WISHES,
 ) -> Draft:
     """Return the draft for `tree`, a copy of what the user calls `source`.
-
-    `directory` is the directory to build in, "" if the user named none.
 
     Raises TargetError if the tree has no module, or several drivers and no sign which one is meant.
     Raises ToolkitBuildFailed if it does not compile and does not name its modules either.
     """
-    if (tree / "dkms.conf").is_file():
-        if directory:
-            raise UsageError(f"--directory {directory}: a dkms tree is built as its dkms.conf says")
-        return _of_dkms_tree(tree, evaluate, build)
-    return _of_makefiles(tree, source, build, directory)
-
-
-def _of_dkms_tree(tree: Path, evaluate: Evaluator, build: Builder) -> Draft:
-    document = describe(tree, evaluate)
-    spec = document["spec"]
-    modules = tuple(module["name"] for module in spec["modules"])
-    settings = BuildSettings(BuildKind.DKMS, modules)
-    draft = Draft(document["metadata"]["name"], spec["version"], settings)
-    try:
-        return replace(draft, files=build(tree, settings))
-    except (ToolkitBuildFailed, NotAModule) as error:
-        return replace(draft, problem=str(error))
-
-
-def _of_makefiles(tree: Path, source: Path, build: Builder, directory: str) -> Draft:
-    candidates = candidates_of(tree)
-    chosen: Candidate | None = None
-    why = ""
-    if directory:
-        chosen = candidate_named(tree, directory)
-    elif candidates:
-        chosen, why = choose_likeliest(tree, candidates)
-    ways = _likely_settings(tree, chosen)[: 1 if directory else None]
-    if not ways and not candidates:
-        raise TargetError(
-            f"{source.resolve().name} has no kernel module to build: expected a dkms.conf, or a "
-            f"Kbuild or Makefile with obj-m, at most {DEEPEST} directories deep",
-            hint="write a driver.yaml with build.kind: command, see docs/packaging-a-driver.md",
+    if wishes.version and wishes.version != plain_version(wishes.version):
+        raise UsageError(
+            f"--version {wishes.version}: expected at most 40 letters, digits and _.+~-",
+            hint=f"--version {plain_version(wishes.version)}",
         )
-    draft = _draft_that_builds(
-        tree, source, ways, build, undecided=bool(candidates) and chosen is None
-    )
-    if draft is None:
-        raise _undecided_error(source, candidates)
-    guess = _guess_of_build(draft.build, why, chosen)
-    guesses = {**draft.guesses, **({"build": guess} if guess else {})}
-    names = tuple(each.directory for each in candidates)
-    return replace(draft, guesses=guesses, candidates=names)
+    place = Source(tree, source, evaluate)
+    plan = plan_of(place, wishes)
+    built, failures = _build_first(tree, plan.ways, build)
+    if built is not None:
+        return _make_draft(place.name, plan, wishes, built, failures)
+    if plan.undecided:
+        raise undecided_error(place, plan, _in_lines(_say_most_first(failures)))
+    return _draft_of_failure(place.name, plan, wishes, failures)
 
 
-def _draft_that_builds(
-    tree: Path, source: Path, ways: Sequence[BuildSettings], build: Builder, *, undecided: bool
-) -> Draft | None:
-    """Return the draft of the first way that builds modules.
-
-    If none does, returns the draft of the first way without a build, or None if it is `undecided`
-    what to build. Raises ToolkitBuildFailed, NotAModule.
-    """
-    failures: list[NodesideError] = []
-    for settings in ways:
+def _build_first(
+    tree: Path, ways: Sequence[BuildSettings], build: Builder
+) -> tuple[Built | None, list[Failure]]:
+    """Return the first way that builds modules, with them, and those that failed before."""
+    failures: list[Failure] = []
+    waiting = list(ways)
+    while waiting:
+        way = waiting.pop(0)
         try:
-            files = build(tree, settings)
+            return Built(way, build(tree, way)), failures
         except (ToolkitBuildFailed, NotAModule) as error:
-            failures.append(error)
-        else:
-            listed = named_modules(tree / settings.directory)
-            files = tuple(sorted(files, key=lambda file: file.name not in listed))
-            return _make_draft(source, settings, files)
-    if undecided:
-        return None
-    named = named_modules(tree / ways[0].directory)
+            failures.append(Failure(way, error))
+            if isinstance(error, ToolkitBuildFailed) and error.result.failure not in OF_THE_WAY:
+                break  # the kernel is excluded, a disk is full: no other way does better
+        if failures[-1].built_nothing:
+            waiting[:0] = further_ways(tree, way)
+    return None, failures
+
+
+def _say_most_first(failures: Sequence[Failure]) -> tuple[Failure, ...]:
+    """Return the failures, that of what the vendor wrote first: it got furthest."""
+    ranks = {BuildKind.DKMS: 0, BuildKind.COMMAND: 1, BuildKind.KBUILD: 2}
+    return tuple(sorted(failures, key=lambda each: (each.built_nothing, ranks[each.way.kind])))
+
+
+def _in_lines(failures: Sequence[Failure]) -> list[str]:
+    return [f"also tried {way_in_words(each.way)}: {each.line}" for each in failures]
+
+
+def _draft_of_failure(
+    directory: str, plan: Plan, wishes: Wishes, failures: Sequence[Failure]
+) -> Draft:
+    """Return the draft of a source that did not build, with the modules that it names.
+
+    Raises the first error if it names none, or if there is no way to try.
+    """
+    ordered = _say_most_first(failures)
+    named: tuple[str, ...] = wishes.own.modules
+    if plan.conf is not None and not plan.template:
+        named = plan.conf.modules
+    elif not named and plan.chosen is not None:
+        named = plan.chosen.modules
+    named = tuple(name for name in named if not is_placeholder(name))
     if not named:
-        raise failures[0]
-    return _make_draft(source, ways[0], (), named, str(failures[0]))
-
-
-def _guess_of_build(settings: BuildSettings, why: str, chosen: Candidate | None) -> str:
-    """Return why the source is built in this way; "" if no other way is likely."""
-    several = f"; {why}" if ":" in why else ""
-    if settings.kind is BuildKind.KBUILD:
-        return why if several or settings.directory != "." else ""
-    if chosen is not None and chosen.configured:
-        return f"a configure makes the Makefile of {chosen.directory}{several}"
-    guess = f"the source has no Kbuild or Makefile that kbuild can use by itself{several}"
-    if "configure" in settings.command[-1]:
-        guess += "; a configure with an option for headers: $NODESIDE_KERNEL_DIR"
-    return guess
-
-
-def _undecided_error(source: Path, candidates: Sequence[Candidate]) -> TargetError:
-    name = source.resolve().name
-    init = f"nodeside init {shlex.quote(str(source))} --directory"
-    commands = [f"{init} {shlex.quote(each.directory)}" for each in candidates[:_COMMANDS]]
-    more = ", or another" if len(candidates) > _COMMANDS else ""
-    return TargetError(
-        f"{name} has several drivers, and nothing in it speaks for one of them: kbuild finds "
-        f"modules in {directories_in_words(candidates)}",
-        hint="say which one is meant: " + ", or ".join(commands) + more,
-    )
-
-
-def _likely_settings(tree: Path, chosen: Candidate | None) -> list[BuildSettings]:
-    """Return the ways in which the source may be built, the likeliest first."""
-    if chosen is not None and chosen.configured:
-        script = _CONFIGURED.format(shlex.quote(chosen.directory))
-        return [BuildSettings(BuildKind.COMMAND, (), command=("sh", "-c", script))]
-    ways = []
-    if chosen is not None:
-        ways.append(BuildSettings(BuildKind.KBUILD, (), directory=chosen.directory))
-    if any((tree / name).is_file() for name in ("Makefile", "makefile", "GNUmakefile")):
-        ways.append(BuildSettings(BuildKind.COMMAND, (), command=("make",)))
-    if (tree / "configure").is_file():
-        command = ("sh", "-c", "./configure && make")
-        ways.append(BuildSettings(BuildKind.COMMAND, (), command=command))
-    return ways
+        error = ordered[0].error
+        notes = [plan.template] if plan.template else []
+        error.args = ("\n".join((str(error), *_in_lines(ordered[1:]), *notes)),)
+        raise error
+    draft = _make_draft(directory, plan, wishes, Built(ordered[0].way, (), named), ordered)
+    return replace(draft, problem=str(ordered[0].error))
 
 
 def _make_draft(
-    source: Path,
-    settings: BuildSettings,
-    files: tuple[ModuleFile, ...],
-    named: tuple[str, ...] = (),
-    problem: str = "",
+    directory: str, plan: Plan, wishes: Wishes, built: Built, failures: Sequence[Failure]
 ) -> Draft:
-    directory = source.resolve().name
-    modules = tuple(file.name for file in files) or named
+    own, way = wishes.own, built.way
+    conf = plan.conf if way.kind is BuildKind.DKMS and not plan.template else None
+    first = own.modules or (plan.chosen.modules if plan.chosen else ())
+    files = tuple(sorted(built.files, key=lambda file: _place_of(file.name, first)))
+    modules = conf.modules if conf else tuple(file.name for file in files) or built.named
     guesses: dict[str, str] = {}
-    if problem:
-        guesses["modules"] = "as the Makefile lists them: the source did not compile"
-    versions = {plain_version(file.version) for file in files if file.version}
-    version = versions.pop() if len(versions) == 1 else NO_VERSION
-    if version == NO_VERSION:
-        guesses["version"] = "the modules have no MODULE_VERSION, or several"
-    name = name_of(modules, directory)
-    if len(modules) > 1:
+    if not files and conf is None:
+        guesses["modules"] = "as the source lists them: it did not compile"
+    version, why = _version_of(files, plan, conf, wishes)
+    if why:
+        guesses["version"] = why
+    name = own.name or (conf.name if conf else name_of(modules, directory))
+    if len(modules) > 1 and not own.name and conf is None:
         is_generic = says_nothing(directory)
         guesses["name"] = "that of the first module" if is_generic else "the directory's"
-    return Draft(name, version, replace(settings, modules=modules), files, problem, guesses)
+    given = own.settings is not None and way == replace(own.settings, modules=())
+    if (guess := _guess_of_build(way, plan)) and not given and not wishes.command:
+        guesses["build"] = guess
+    return Draft(
+        name,
+        version,
+        replace(way, modules=modules),
+        files,
+        guesses=guesses,
+        candidates=plan.candidates,
+        failures=tuple(failures),
+        given_build=own.build if given else None,
+    )
+
+
+def _place_of(name: str, order: Sequence[str]) -> int:
+    names = [each.replace("-", "_") for each in order]
+    return names.index(name) if name in names else len(names)
+
+
+def _version_of(
+    files: Sequence[ModuleFile], plan: Plan, conf: DkmsTree | None, wishes: Wishes
+) -> tuple[str, str]:
+    """Return the version, and why it is a guess, "" if it is none."""
+    if wishes.version:
+        return wishes.version, ""
+    if conf is not None:
+        return conf.version, ""
+    versions = {file.version for file in files if not is_placeholder(file.version)}
+    if len(versions) == 1:
+        return plain_version(versions.pop()), ""
+    if wishes.own.version not in ("", NO_VERSION):
+        return wishes.own.version, ""
+    why = "the modules have no MODULE_VERSION, or several"
+    return NO_VERSION, f"{plan.template}, and {why}" if plan.template else why
+
+
+def _guess_of_build(way: BuildSettings, plan: Plan) -> str:
+    """Return why the source is built in this way; "" if no other way is likely."""
+    several = f"; {plan.why}" if ":" in plan.why else ""
+    notes = "; not by its dkms.conf, which is a template" if plan.template else ""
+    if way.kind is not BuildKind.COMMAND:
+        guess = plan.why if several or way.directory != "." else ""
+        return f"{guess}{notes}".removeprefix("; ")
+    if plan.chosen is not None and plan.chosen.configured:
+        return f"a configure makes the Makefile of {plan.chosen.directory}{several}{notes}"
+    guess = f"the source has no Kbuild or Makefile that kbuild can use by itself{several}"
+    if configures_first(way) and "NODESIDE_KERNEL_DIR" not in way.command[-1]:
+        guess += "; a configure with an option for headers: $NODESIDE_KERNEL_DIR"
+    return f"{guess}{notes}"

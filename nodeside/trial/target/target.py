@@ -94,7 +94,9 @@ def _from_path(path: Path, image: Path, evaluate: Evaluator, build: Builder) -> 
     if (path / "driver.yaml").is_file():
         return _from_document(path / "driver.yaml", image)
     if (path / "dkms.conf").is_file():
-        return _from_dkms(path, image, evaluate, read_side_file(path / SIDE_FILE))
+        extras = read_side_file(path / SIDE_FILE)
+        with suppress(dkms_tree.TemplateError):  # then it is built as any source without one
+            return _from_dkms(path, image, evaluate, extras)
     image.mkdir()
     vendor_tree.copy(path, image / "src", leave_out=LEFT_OUT)
     draft = draft_of(image / "src", path, evaluate, build)

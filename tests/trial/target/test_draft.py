@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,13 @@ from nodeside.protocol.build_records import BuildResult, FailureKind
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec import load
 from nodeside.spec.yamltext import write_yaml
+from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.trial.errors import TargetError
 from nodeside.trial.target import candidates
 from nodeside.trial.target.candidates import Candidate, choose_likeliest
 from nodeside.trial.target.dkms_tree import Evaluated
 from nodeside.trial.target.draft import Draft, draft_of
+from nodeside.trial.target.plan import Wishes
 
 Way = tuple[BuildKind, str, tuple[str, ...]]
 
@@ -29,13 +32,31 @@ def kbuild(directory: str = ".") -> Way:
     return (BuildKind.KBUILD, directory, ())
 
 
+def make(*words: str, at: str = ".") -> Way:
+    return (BuildKind.COMMAND, at, ("make", *words))
+
+
+def dkms(directory: str = ".") -> Way:
+    return (BuildKind.DKMS, directory, ())
+
+
 class Toolkit:
-    """A builder in whose hands only some ways succeed; it remembers which were tried."""
+    """A builder in whose hands only some ways succeed; it remembers which were tried.
+
+    Of those that do not, some end well and build `nothing`, and some have a first error.
+    """
 
     def __init__(
-        self, *ways: Way, version: str = "2.1", names: tuple[str, ...] = ("chip",)
+        self,
+        *ways: Way,
+        version: str = "2.1",
+        names: tuple[str, ...] = ("chip",),
+        nothing: tuple[Way, ...] = (),
+        errors: Mapping[Way, str] | None = None,
+        failure: FailureKind = FailureKind.COMPILE,
     ) -> None:
         self.ways, self.version, self.names = ways, version, names
+        self.nothing, self.errors, self.failure = nothing, errors or {}, failure
         self.tried: list[Way] = []
 
     def __call__(self, tree: Path, settings: BuildSettings) -> tuple[ModuleFile, ...]:
@@ -44,10 +65,30 @@ class Toolkit:
         if way not in self.ways:
             raise ToolkitBuildFailed(
                 BuildResult(
-                    "1-1", "boot", succeeded=False, failure=FailureKind.COMPILE, message=f"no {way}"
+                    "1-1",
+                    "boot",
+                    succeeded=False,
+                    failure=FailureKind.NO_MODULE if way in self.nothing else self.failure,
+                    message=f"no {way}",
+                    first_error=self.errors.get(way, ""),
                 )
             )
         return tuple(ModuleFile(tree, name, version=self.version) for name in self.names)
+
+
+class Said(Evaluated):
+    """The values of a dkms.conf, literally."""
+
+    def __init__(self, **values: str) -> None:
+        self.values = Values({name: {0: value} for name, value in values.items()})
+
+    def modules(self) -> tuple[str, ...]:
+        return (self.values.first("BUILT_MODULE_NAME"),)
+
+
+def evaluate_literally(tree: Path) -> Evaluated:
+    lines = (tree / "dkms.conf").read_text().splitlines()
+    return Said(**dict(line.split("=", 1) for line in lines))
 
 
 def evaluate_nothing(tree: Path) -> Evaluated:
@@ -58,10 +99,16 @@ def evaluate_nothing(tree: Path) -> Evaluated:
 def draft(tmp_path: Path) -> Callable[..., Draft]:
     """The draft of a tree, for a builder and the name of its directory."""
 
-    def made(toolkit: Toolkit, name: str = "board", directory: str = "") -> Draft:
-        return draft_of(tmp_path, Path(name), evaluate_nothing, toolkit, directory)
+    def made(toolkit: Toolkit, name: str = "board", **wishes: Any) -> Draft:
+        has_conf = any(tmp_path.rglob("dkms.conf"))
+        evaluate = evaluate_literally if has_conf else evaluate_nothing
+        return draft_of(tmp_path, Path(name), evaluate, toolkit, Wishes(**wishes))
 
     return made
+
+
+def directories(found: Draft) -> list[str]:
+    return [each.directory for each in found.candidates]
 
 
 def put(root: Path, path: str, text: str = "") -> None:
@@ -97,7 +144,7 @@ def test_the_highest_directory_that_lists_modules_is_built(
     assert found.build.directory == "kernel"
     why = "the highest of those with obj-m: kernel, a/deep/down"
     assert found.guesses == {"build": why}
-    assert found.candidates == ("kernel", "a/deep/down")
+    assert directories(found) == ["kernel", "a/deep/down"]
 
 
 TABLE = "MODULE_DEVICE_TABLE(pci, ids);\n"
@@ -113,7 +160,7 @@ def test_a_list_in_an_included_file_is_the_list(
     found = draft(Toolkit(kbuild("kmod"), names=("shim", "widget")), "src")
 
     assert (found.name, found.modules) == ("widget", ("widget", "shim"))
-    assert found.candidates == ("kmod",)
+    assert directories(found) == ["kmod"]
 
 
 def test_a_kbuild_that_computes_its_list_is_built_before_what_is_below(
@@ -141,7 +188,7 @@ def test_two_drivers_without_a_reason_are_left_to_the_user(
     assert caught.value.exit_code == ExitCode.USAGE
     assert str(caught.value) == (
         "my board has several drivers, and nothing in it speaks for one of them: kbuild finds "
-        "modules in linux/a_small, linux/main"
+        "modules in linux/a_small (tiny), linux/main (big)"
     )
     assert caught.value.hint == (
         "say which one is meant: nodeside init 'my board' --directory linux/a_small, or "
@@ -149,7 +196,7 @@ def test_two_drivers_without_a_reason_are_left_to_the_user(
     )
     found = draft(toolkit, directory="./linux/main/")
     assert (found.build.directory, found.guesses) == ("linux/main", {})
-    assert found.candidates == ("linux/a_small", "linux/main")
+    assert directories(found) == ["linux/a_small", "linux/main"]
 
 
 def test_of_a_tree_of_backports_some_directories_are_named(
@@ -163,7 +210,8 @@ def test_of_a_tree_of_backports_some_directories_are_named(
         draft(Toolkit())
 
     some = ", ".join(names[:10])
-    assert str(caught.value).endswith(f"kbuild finds modules in {some} and 2 more")
+    with_modules = ", ".join(f"{name} (some)" for name in names[:10])
+    assert str(caught.value).endswith(f"kbuild finds modules in {with_modules} and 2 more")
     assert caught.value.hint == (
         "say which one is meant: nodeside init board --directory d000, or "
         "nodeside init board --directory d001, or nodeside init board --directory d002, or another"
@@ -173,7 +221,7 @@ def test_of_a_tree_of_backports_some_directories_are_named(
     put(tmp_path, "d011/d.c", TABLE)
     found = draft(Toolkit(kbuild("d011")))
     assert found.guesses["build"].endswith(f"of those with obj-m: {some} and 2 more")
-    assert found.candidates == tuple(names)
+    assert directories(found) == names
 
 
 def test_many_directories_are_not_each_compared_with_all_others(
@@ -351,3 +399,277 @@ def test_the_document_of_a_draft_is_a_driver(
     build = load(document).spec.build
 
     assert (build.kind, build.directory, build.command) == way
+
+
+CONF = "PACKAGE_NAME=gadget\nPACKAGE_VERSION={}\nBUILT_MODULE_NAME=gadget\n"
+
+
+def test_a_dkms_conf_is_found_below(tmp_path: Path, draft: Callable[..., Draft]) -> None:
+    put(tmp_path, "src/dkms.conf", CONF.format("1.0"))
+    put(tmp_path, "src/Kbuild", "obj-$(if $(KBUILD_EXTMOD),m,$(CONFIG_GADGET)) := gadget.o\n")
+
+    found = draft(Toolkit(dkms("src"), names=("gadget",)))
+
+    assert (found.build.kind, found.build.directory) == (BuildKind.DKMS, "src")
+    assert (found.name, found.version, found.modules) == ("gadget", "1.0", ("gadget",))
+    assert found.guesses == {"build": "the only directory with a dkms.conf"}
+
+
+def test_a_dkms_conf_without_its_source_beside_it_leaves_the_list_of_another_directory(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "packaging/dkms.conf", CONF.format("1.0"))
+    put(tmp_path, "src/Kbuild", "obj-m := gadget.o\n")
+    toolkit = Toolkit(kbuild("src"), names=("gadget",))
+
+    found = draft(toolkit)
+
+    assert toolkit.tried == [dkms("packaging"), kbuild("src")]
+    assert found.build.directory == "src"
+    assert [failure.way.kind for failure in found.failures] == [BuildKind.DKMS]
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["", "#MODULE_VERSION#", "@PKGVER@", "__VERSION_STRING", "FULL_VERSION", "1.0-%REL%", "${V}"],
+)
+def test_a_placeholder_is_no_version(
+    tmp_path: Path, draft: Callable[..., Draft], version: str
+) -> None:
+    put(tmp_path, "dkms.conf", CONF.format(version))
+    put(tmp_path, "Makefile", "obj-m := gadget.o\n")
+    toolkit = Toolkit(kbuild(), names=("gadget",), version="")
+
+    found = draft(toolkit)
+
+    assert toolkit.tried == [kbuild()]
+    assert (found.version, found.modules) == ("0.1.0", ("gadget",))
+    said = version or "PACKAGE_VERSION has no value"
+    assert (
+        "board/dkms.conf is a template that the vendor's release script" in found.guesses["version"]
+    )
+    assert said in found.guesses["version"]
+    given = draft(toolkit, version="4.2")
+    assert (given.version, "version" in given.guesses) == ("4.2", False)
+    assert draft(Toolkit(kbuild(), version="7.1")).version == "7.1"
+    assert draft(Toolkit(kbuild(), version="@V@")).version == "0.1.0"
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0-rc1", "20210101", "git", "R8168.1", "v2"])
+def test_a_version_is_no_placeholder(
+    tmp_path: Path, draft: Callable[..., Draft], version: str
+) -> None:
+    put(tmp_path, "dkms.conf", CONF.format(version))
+
+    assert draft(Toolkit(dkms())).version == version
+
+
+def test_a_template_alone_is_said_to_be_one(tmp_path: Path, draft: Callable[..., Draft]) -> None:
+    put(tmp_path, "dkms.conf", "PACKAGE_NAME=@NAME@\nPACKAGE_VERSION=1\nBUILT_MODULE_NAME=@NAME@\n")
+
+    with pytest.raises(TargetError, match="fills in: its PACKAGE_NAME is @NAME@; and nothing else"):
+        draft(Toolkit())
+
+
+def test_modules_that_are_placeholders_are_not_written(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Kbuild", "obj-m := __NAME__.o\n")
+
+    with pytest.raises(ToolkitBuildFailed):
+        draft(Toolkit())
+
+
+def test_a_version_that_no_driver_can_have_is_refused(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    with pytest.raises(UsageError, match=r"--version 1/2: expected") as caught:
+        draft(Toolkit(), version="1/2")
+
+    assert caught.value.hint == "--version 1.2"
+
+
+@pytest.mark.parametrize("name", ["config", "conftest-1", "compat", "tests", "examples", "tools"])
+def test_no_test_and_no_tool_is_the_driver_by_itself(
+    tmp_path: Path, draft: Callable[..., Draft], name: str
+) -> None:
+    put(tmp_path, f"{name}/probe/Kbuild", "obj-m := probe.o\n")
+    put(tmp_path, f"{name}/probe/probe.c", TABLE)
+    with pytest.raises(TargetError, match="named as tests or tools are") as caught:
+        draft(Toolkit(kbuild(f"{name}/probe")))
+    assert caught.value.hint == (
+        f"say which one is meant: nodeside init board --directory {name}/probe"
+    )
+
+    put(tmp_path, "zz/deep/Kbuild", "obj-m := chip.o\n")
+    found = draft(Toolkit(kbuild("zz/deep")))
+
+    assert directories(found) == ["zz/deep", f"{name}/probe"]
+
+
+def test_a_source_named_like_one_of_its_drivers_is_that_driver(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "a/helper/Kbuild", "obj-m := helper.o\n")
+    put(tmp_path, "b/core/Kbuild", "obj-m := big-chip.o\n")
+
+    found = draft(Toolkit(kbuild("b/core")), "Big_Chip-driver-1.2.3")
+
+    assert found.guesses["build"].startswith("alone is named like the source")
+
+
+def test_the_makefile_above_says_which_is_the_driver(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Makefile", "all:\n\t$(MAKE) -C $(KDIR) M=$(PWD)/b/main NAME=lib modules\n")
+    put(tmp_path, "a/more/Kbuild", "obj-m := more.o\n")
+    put(tmp_path, "b/main/Kbuild", "obj-m := main.o\n")
+
+    found = draft(Toolkit(kbuild("b/main")))
+
+    assert found.guesses["build"] == (
+        "alone is in the Makefile above, of those with obj-m: a/more, b/main"
+    )
+
+
+def test_a_library_without_a_name_is_no_driver(tmp_path: Path, draft: Callable[..., Draft]) -> None:
+    put(tmp_path, "Makefile", "all:\n\tmake -C lib NAME=x\n\tmake -C main\n")
+    put(tmp_path, "lib/Kbuild", "obj-m := $(NAME).o\n")
+    put(tmp_path, "main/Kbuild", "obj-m := main.o\n")
+
+    assert draft(Toolkit(kbuild("main"))).build.directory == "main"
+
+
+def test_a_list_of_directories_builds_all_of_them(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Kbuild", "obj-y := a/ b/\n")
+    for name in ("a", "b"):
+        put(tmp_path, f"{name}/Kbuild", f"obj-m := {name}.o\n")
+
+    found = draft(Toolkit(kbuild(), names=("a", "b")))
+
+    assert (found.modules, directories(found)) == (("a", "b"), ["."])
+
+
+def test_below_a_list_that_is_computed_nothing_is_taken_in_its_place(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "kmod/Kbuild", "include $(src)/made.mk\n")
+    put(tmp_path, "kmod/helper/Kbuild", "obj-m += shim.o\n")
+    toolkit = Toolkit(kbuild("kmod/helper"))
+
+    with pytest.raises(ToolkitBuildFailed):
+        draft(toolkit)
+
+    assert toolkit.tried == [kbuild("kmod")]
+    assert candidates.candidates_of(tmp_path)[0].in_words() == (
+        "kmod (its Kbuild computes its list)"
+    )
+
+
+def test_the_error_of_the_vendors_own_make_comes_first(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "drv/Makefile", "obj-m += foo.o\nall: generated.h ../common/shared.c\n\tmake\n")
+    errors = {kbuild("drv"): "generated.h: No such file", make(at="drv"): "no ../common/shared.c"}
+
+    found = draft(Toolkit(errors=errors))
+
+    assert [failure.line for failure in found.failures] == [*errors.values()][::-1]
+    assert "first error: no ../common/shared.c" in found.problem
+    assert (found.build.command, found.build.directory) == (("make",), "drv")
+    assert found.modules == ("foo",)
+
+
+def test_all_errors_are_shown_where_nothing_is_written(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Makefile", "obj-m += $(NAME).o\nall:\n\tmake\n")
+    errors = {kbuild(): "no generated.h", MAKE: "no shared.c"}
+
+    with pytest.raises(ToolkitBuildFailed) as caught:
+        draft(Toolkit(errors=errors))
+
+    assert str(caught.value).endswith(
+        "first error: no shared.c\nalso tried kbuild in .: no generated.h"
+    )
+
+
+def test_other_targets_are_made_where_the_first_builds_nothing(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Makefile", "obj-m += pump.o\nhelp:\n\t@echo\nall default: x\nmodules:=\n")
+    toolkit = Toolkit(make("all"), nothing=(MAKE,), names=("pump",))
+
+    found = draft(toolkit)
+
+    assert toolkit.tried == [kbuild(), MAKE, make("all")]
+    assert found.build.command == ("make", "all")
+    put(tmp_path, "Makefile", "help:\n\t@echo\nmodules : x\n")
+    put(tmp_path, "src/Makefile", "obj-m := pump.o\n")
+    toolkit = Toolkit(make("modules"), nothing=(MAKE,), names=("pump",))
+    assert draft(toolkit).build.command == ("make", "modules")
+
+
+def test_no_other_way_is_tried_where_it_cannot_help(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Makefile", "obj-m += chip.o\nall:\n\tmake\n")
+    toolkit = Toolkit(failure=FailureKind.DISK_FULL)
+
+    assert draft(toolkit).problem
+
+    assert toolkit.tried == [kbuild()]
+
+
+def test_a_user_says_how_to_build(tmp_path: Path, draft: Callable[..., Draft]) -> None:
+    put(tmp_path, "Makefile", "obj-m += chip.o\n")
+    put(tmp_path, "drv/x")
+    toolkit = Toolkit(make("driver"), make("driver", at="drv"))
+
+    found = draft(toolkit, command=("make", "driver"))
+
+    assert (found.build.command, found.modules) == (("make", "driver"), ("chip",))
+    assert not found.guesses
+    assert draft(toolkit, command=("make", "driver"), directory="drv").build.directory == "drv"
+    with pytest.raises(UsageError, match="no such directory"):
+        draft(toolkit, command=("make", "driver"), directory="../drv")
+
+
+@pytest.mark.parametrize(
+    ("files", "script"),
+    [
+        (("configure",), "./configure && make"),
+        (("configure", "CMakeLists.txt"), "./configure && make"),
+        (("autogen.sh", "configure.ac"), "./autogen.sh && ./configure && make"),
+        (("bootstrap",), "./bootstrap && ./configure && make"),
+        (("configure.ac",), "autoreconf -fi && ./configure && make"),
+        (
+            ("CMakeLists.txt",),
+            'cmake -S . -B cmake-build && cmake --build cmake-build -j "$NODESIDE_JOBS"',
+        ),
+    ],
+)
+def test_a_source_is_configured_as_its_readme_says(
+    tmp_path: Path, draft: Callable[..., Draft], files: tuple[str, ...], script: str
+) -> None:
+    for name in files:
+        put(tmp_path, name)
+
+    found = draft(Toolkit((BuildKind.COMMAND, ".", ("sh", "-c", script))))
+
+    assert found.build.command[-1] == script
+
+
+def test_a_configure_is_told_where_the_headers_are(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "configure", "  --with-linux=DIR  the headers\n  --with-linux-obj=DIR\n")
+    put(tmp_path, "kmod/Kbuild.in", "obj-m += @NAME@.o\n")
+    script = (
+        './configure --with-linux="$NODESIDE_KERNEL_DIR" --with-linux-obj="$NODESIDE_KERNEL_DIR" '
+        '&& make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/kmod modules'
+    )
+
+    assert draft(Toolkit((BuildKind.COMMAND, ".", ("sh", "-c", script)))).modules == ("chip",)

@@ -1,0 +1,185 @@
+"""What of a source to build, and in which ways: decided from its files, before any build."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from nodeside.errors import UsageError
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.trial.errors import TargetError
+from nodeside.trial.target.candidates import (
+    DEEPEST,
+    DKMS_CONF,
+    Candidate,
+    candidate_named,
+    candidates_in_words,
+    candidates_of,
+    choose_likeliest,
+    drivers_to_choose_from,
+)
+from nodeside.trial.target.dkms_tree import (
+    DkmsTree,
+    Evaluator,
+    read_dkms_tree,
+    template_in_words,
+)
+from nodeside.trial.target.own_driver import NOTHING, OwnDriver
+from nodeside.trial.target.ways import likely_ways
+from nodeside.values import frozen
+
+_COMMANDS = 3  # shown in a hint, which is one line
+
+
+@frozen
+class Wishes:
+    """What the user says of a source: "" and () for what is left to us."""
+
+    directory: str = ""
+    command: tuple[str, ...] = ()
+    version: str = ""
+    own: OwnDriver = NOTHING
+
+
+NO_WISHES = Wishes()
+
+
+@frozen
+class Plan:
+    """The ways to try, and what was found before that.
+
+    `undecided` if there are several drivers, and nothing speaks for one of them. `template` says
+    that a dkms.conf is none yet.
+    """
+
+    ways: tuple[BuildSettings, ...]
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate | None = None
+    why: str = ""
+    undecided: bool = False
+    conf: DkmsTree | None = None
+    template: str = ""
+
+
+@frozen
+class Source:
+    """A source: `tree` is a copy of what the user calls `path`."""
+
+    tree: Path
+    path: Path
+    evaluate: Evaluator
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+
+def plan_of(source: Source, wishes: Wishes) -> Plan:
+    """Return what to build. Raises TargetError if there is no module; UsageError."""
+    candidates = candidates_of(source.tree)
+    own = wishes.own
+    if wishes.command:
+        directory = wishes.directory or "."
+        if directory.startswith(("/", "..")) or not (source.tree / directory).is_dir():
+            raise UsageError(f"--directory {directory}: the source has no such directory")
+        way = BuildSettings(BuildKind.COMMAND, (), directory=directory, command=wishes.command)
+        return Plan((way,), candidates)
+    if wishes.directory:
+        named = candidate_named(source.tree, wishes.directory, candidates)
+        return _plan_for(source, candidates, named, only_there=True)
+    if own.settings is not None and not own.guessed:
+        way = replace(own.settings, modules=())
+        conf, template = None, ""
+        if way.kind is BuildKind.DKMS:
+            conf, template = _read_conf(source, way.directory)
+        return Plan((way,), candidates, conf=conf, template=template)
+    chosen, why = _choose(source, candidates)
+    plan = _plan_for(source, candidates, chosen, why)
+    if not plan.ways and not candidates:
+        raise TargetError(
+            f"{source.name} has no kernel module to build: expected a dkms.conf, or a "
+            f"Kbuild or Makefile with obj-m, at most {DEEPEST} directories deep",
+            hint=f"say how it is built: nodeside init {shlex.quote(str(source.path))} "
+            "--command 'make driver', see docs/packaging-a-driver.md",
+        )
+    return plan
+
+
+def undecided_error(source: Source, plan: Plan, tried: Sequence[str] = ()) -> TargetError:
+    """Return the error for several drivers, with the command for each.
+
+    `tried` are the ways that build more than one of them, with their errors.
+    """
+    candidates = plan.candidates
+    if plan.template:
+        return TargetError(
+            f"{plan.template}; and nothing else in {source.name} says how it is built",
+            hint=f"nodeside init {shlex.quote(str(source.path))} --version VERSION --command "
+            "'make driver', or take a release of the source",
+        )
+    init = f"nodeside init {shlex.quote(str(source.path))} --directory"
+    drivers = drivers_to_choose_from(source.tree, candidates)
+    commands = [f"{init} {shlex.quote(each.directory)}" for each in drivers[:_COMMANDS]]
+    more = ", or another" if len(drivers) > _COMMANDS else ""
+    what = "several drivers, and nothing in it speaks for one of them"
+    if all(each.aside for each in candidates):
+        what = "modules only in directories that are named as tests or tools are"
+    words = f"{source.name} has {what}: kbuild finds modules in {candidates_in_words(candidates)}"
+    return TargetError(
+        "\n".join((words, *tried)),
+        hint="say which one is meant: " + ", or ".join(commands) + more,
+    )
+
+
+def _choose(source: Source, candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
+    """Return the directory to build in and why: the one with a dkms.conf, else the likeliest."""
+    packaged = [each for each in candidates if each.dkms_conf and not each.aside]
+    if packaged and packaged[0].directory == ".":
+        return packaged[0], ""
+    if len(packaged) == 1:
+        others = len(candidates) > 1
+        why = f"alone has a dkms.conf, of: {candidates_in_words(candidates)}"
+        return packaged[0], why if others else "the only directory with a dkms.conf"
+    if not candidates:
+        return None, ""
+    return choose_likeliest(source.tree, packaged or candidates, source.name)
+
+
+def _plan_for(
+    source: Source,
+    candidates: tuple[Candidate, ...],
+    chosen: Candidate | None,
+    why: str = "",
+    *,
+    only_there: bool = False,
+) -> Plan:
+    """Return the plan for the directory that was chosen, or for none."""
+    conf, template, dkms = None, "", None
+    if chosen is not None and chosen.dkms_conf:
+        conf, template = _read_conf(source, chosen.directory)
+        dkms = None if template else chosen
+    listing = chosen if chosen is not None and chosen.lists else None
+    if chosen is not None and listing is None and not only_there:
+        rest = [each for each in candidates if each.lists]
+        other, other_why = choose_likeliest(source.tree, rest, source.name) if rest else (None, "")
+        listing, why = other, why if dkms else other_why
+    ways = likely_ways(source.tree, dkms, listing, only_there=only_there)
+    return Plan(
+        tuple(ways),
+        candidates,
+        chosen=dkms or listing,
+        why=why,
+        undecided=bool(candidates) and dkms is None and listing is None,
+        conf=conf,
+        template=template,
+    )
+
+
+def _read_conf(source: Source, directory: str) -> tuple[DkmsTree, str]:
+    """Return what a dkms.conf says, and that it is a template, "" if it is none."""
+    conf = Path(directory) / DKMS_CONF
+    found = read_dkms_tree(source.tree / directory, source.evaluate, source.path / conf)
+    words = template_in_words(source.tree / conf, found)
+    return found, f"{source.path / conf} is {words}" if words else ""
