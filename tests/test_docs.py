@@ -49,6 +49,7 @@ FOREIGN = {
         "--isolation",
         *("--foreground", "--persistence-mode", "--socket"),
         "--build-arg",
+        *("--build", "--target", "--with-kernel", "--with-linux"),
     ),
     *(
         "--all",

@@ -23,6 +23,9 @@ NO_SPACE = re.compile(
 )
 # Packages that are not named after their tool: Debian, Fedora.
 _PACKAGES = {
+    "aclocal": ("automake", "automake"),
+    "autoreconf": ("autoconf", "autoconf"),
+    "libtoolize": ("libtool", "libtool"),
     "7z": ("p7zip-full", "p7zip-plugins"),
     "c++": ("g++", "gcc-c++"),
     "clang++": ("clang", "clang"),

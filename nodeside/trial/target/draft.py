@@ -253,8 +253,9 @@ def _guess_of_build(way: BuildSettings, plan: Plan) -> str:
         guess = plan.why if several or way.directory != "." else ""
         return f"{guess}{notes}".removeprefix("; ")
     if plan.chosen is not None and plan.chosen.configured:
-        return f"a configure makes the Makefile of {plan.chosen.directory}{several}{notes}"
+        where = plan.chosen.directory
+        return f"it is configured first: a configure makes the Makefile of {where}{several}{notes}"
+    if configures_first(way):
+        return f"kbuild alone cannot build it, and it is configured first{several}{notes}"
     guess = f"the source has no Kbuild or Makefile that kbuild can use by itself{several}"
-    if configures_first(way) and "NODESIDE_KERNEL_DIR" not in way.command[-1]:
-        guess += "; a configure with an option for headers: $NODESIDE_KERNEL_DIR"
     return f"{guess}{notes}"
