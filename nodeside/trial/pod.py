@@ -24,9 +24,11 @@ from typing import Any
 from nodeside.driver.handoff.provide import sidecar_command
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.spec import check_labels, check_node_driver
+from nodeside.spec.pci import PciId
 from nodeside.system.files import disk_errors
 from nodeside.system.pci import PciDevice
 from nodeside.system.process import Completed
+from nodeside.text.shortlist import shortlist
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.host.build import HostBuild, print_build_line
 from nodeside.trial.machine import shell
@@ -34,6 +36,7 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.progress import Progress
 from nodeside.trial.report import read_devices, read_report
+from nodeside.trial.target.hardware import pci_ids
 from nodeside.trial.target.target import TrialTarget
 from nodeside.trial.workshop import TrialNode
 from nodeside.values import frozen
@@ -45,6 +48,9 @@ _COMMAND_SECONDS = 600.0
 _LOOK = 0.1  # seconds between two looks at a process that runs on
 _OUTPUT = 1 << 20  # characters of a command's output, from its end
 _CRASH_LINES = 60  # of the console, from the first splat on
+_IDS = 4  # PCI ids in a note
+_FIND_ALIASES = 'find /host/var/lib/nodeside -path "$1" -name \'*.ko\' -exec grep -aoh "$2" {} +'
+_PCI_ALIAS = "alias=pci:[[:alnum:]*]*"
 # Where a module crashed: arch/x86/kernel/dumpstack.c, arch/arm64/kernel/process.c.
 _CRASH_SITE = re.compile(r"(?:\bRIP: \w+:|\bpc : )(\S+ \[\w+\])")
 
@@ -203,7 +209,7 @@ class _Pod:
             ready = report.get("state") == "ready"
             moment = "its devices were looked at"
             devices = self._find_devices() if ready else None
-            notes = self._missing_notes() if ready else ()
+            notes = (*self._missing_notes(), *self._unnamed_notes()) if ready else ()
             moment = "the commands ran"
             commands = self._run_consumers(ready=ready)
             moment = "the shell was open"
@@ -234,6 +240,29 @@ class _Pod:
         note = (
             f"the machine has none of the devices of hardware.pci ({words}), so the driver was "
             "bound to none: give it one of QEMU's with --device, or in trial.yaml"
+        )
+        return (note,)
+
+    def _unnamed_notes(self) -> tuple[str, ...]:
+        """Return what the modules are for, and `hardware` does not name."""
+        wanted = self.target.driver.spec.hardware.pci
+        if not wanted:
+            return ()
+        release = self.machine.files.kernel.release
+        argv = ["sh", "-c", _FIND_ALIASES, "sh", f"*{release}*", _PCI_ALIAS]
+        said = self.machine.run(argv, self._container, timeout=_COMMAND_SECONDS, check=False)
+        aliases = (line.removeprefix("alias=") for line in said.output.splitlines())
+        ids = [
+            PciId(*each)
+            for each in pci_ids(aliases)
+            if not any(pci.vendor == each[0] and pci.device in ("", each[1]) for pci in wanted)
+        ]
+        if not ids:
+            return ()
+        words = shortlist((f"{pci.vendor}:{pci.device or '*'}" for pci in ids), _IDS)
+        note = (
+            f"the modules are also for PCI devices that hardware.pci does not name ({words}): a "
+            "node that has only such a device does not get the driver"
         )
         return (note,)
 

@@ -20,6 +20,7 @@ from nodeside.spec.schema import LIST_LIMIT
 from nodeside.spec.yamltext import write_yaml
 from nodeside.trial.owned_place import OwnedPlace
 from nodeside.trial.target.draft import Draft
+from nodeside.trial.target.hardware import pci_ids
 from nodeside.values import frozen
 
 SCHEMA = "driver.schema.json"
@@ -33,7 +34,6 @@ _GUESS = 600  # characters of the reason for a guess, which names directories
 _CANDIDATES = 20  # directories in a comment
 _PARAMETERS = 40  # shown of a module; `modinfo` has them all
 _ANY_WIDTH = 1 << 20  # YAML must not break a text into lines: a comment may follow it
-_PCI = re.compile(r"pci:v0000([0-9A-F]{4})d(?:0000([0-9A-F]{4})|\*)")
 # QEMU's devices by PCI id (docs/specs/pci-ids.rst and hw/net/), so that a trial has the hardware.
 _EMULATED = {
     ("1234", "11e8"): "edu",
@@ -86,15 +86,12 @@ class FoundHardware:
 
 def hardware_of(files: Iterable[ModuleFile]) -> FoundHardware:
     """Return the hardware in the device tables of modules (scripts/mod/file2alias.c)."""
-    pci: set[tuple[str, str]] = set()
+    aliases = [alias for file in files for alias in file.aliases]
     others: dict[str, int] = {}
-    for alias in (alias for file in files for alias in file.aliases):
-        bus, colon, _ = alias.partition(":")
-        if found := _PCI.match(alias):
-            pci.add((found[1].lower(), (found[2] or "").lower()))
-        elif colon and re.fullmatch(r"[a-z0-9]{2,16}", bus):
+    for bus, colon, _ in (alias.partition(":") for alias in aliases):
+        if colon and bus != "pci" and re.fullmatch(r"[a-z0-9]{2,16}", bus):
             others[bus] = others.get(bus, 0) + 1
-    return FoundHardware(tuple(sorted(pci)), others)
+    return FoundHardware(pci_ids(aliases), others)
 
 
 def file_texts(draft: Draft, source: str, release: str) -> dict[str, str]:

@@ -73,8 +73,10 @@ def test_a_crash_is_a_result_that_names_the_place_of_it() -> None:
 
 
 def pod_that_says(output: str, stream: io.StringIO, pci: tuple[PciId, ...] = ()) -> _Pod:
-    machine: Any = SimpleNamespace(run=lambda *_, **__: Completed(("c",), 0, output, "", 0.0))
-    spec = SimpleNamespace(hardware=SimpleNamespace(pci=pci))
+    files = SimpleNamespace(kernel=SimpleNamespace(release="6.1"))
+    said = Completed(("c",), 0, output, "", 0.0)
+    machine: Any = SimpleNamespace(run=lambda *_, **__: said, files=files)
+    spec = SimpleNamespace(hardware=SimpleNamespace(pci=pci), privileged=False)
     target: Any = SimpleNamespace(driver=SimpleNamespace(name="chip", spec=spec))
     other: Any = None
     return _Pod(other, machine, target, BootOptions(()), Progress(stream=stream))
@@ -112,3 +114,25 @@ def test_a_driver_that_is_ready_without_its_device_is_told_so(
     pod = pod_that_says("0x8086\n0x1237\n0x1234\n0x11e8\n", io.StringIO(), wanted)
 
     assert len(pod._missing_notes()) == notes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [
+        ((), ""),
+        ((PciId("1d0f"), PciId("8086")), ""),
+        ((PciId("1d0f", "f000"), PciId("8086")), "(1d0f:f001)"),
+        ((PciId("1d0f"), PciId("8086", "1237")), "(8086:*)"),
+    ],
+)
+def test_devices_that_modules_are_for_and_hardware_does_not_name_are_told(
+    wanted: tuple[PciId, ...], left: str
+) -> None:
+    said = (
+        "alias=pci:v00001D0Fd0000F000sv*\nalias=pci:v00001D0Fd0000F001sv*\nalias=pci:v00008086d*\n"
+    )
+    pod = pod_that_says(said, io.StringIO(), wanted)
+
+    notes = pod._unnamed_notes()
+
+    assert [left in note for note in notes] == [True] * bool(left)

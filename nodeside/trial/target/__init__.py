@@ -8,5 +8,6 @@ own_driver      what a driver.yaml that is there already says of its build
 plan            what of such a source to build
 candidates      its directories in which kbuild or dkms may build the driver
 ways            the ways to build it
+hardware        the PCI ids that modules declare
 dependencies    the package's dependencies that the toolkit lacks
 """
