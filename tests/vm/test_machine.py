@@ -17,10 +17,19 @@ from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import TrialNode, Workshop
 from tests.patience import patience
 from tests.toolkit_sidecar.faketoolkit import LONG, until
+from tests.vm.conftest import Resume
+from tests.vm.variants import DriverImage
 
 pytestmark = pytest.mark.vm
 
 SECONDS = patience(600.0)
+
+
+@pytest.fixture(scope="module")
+def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
+    """For what a boot means nothing to."""
+    with resume(image) as machine:
+        yield machine
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +39,10 @@ def node(workshop: Workshop, newest: KernelDisk) -> Iterator[TrialNode]:
 
 
 @pytest.fixture(scope="module")
-def machine(node: TrialNode) -> Iterator[Machine]:
-    with node.boot(devices=["edu"], cpus=1) as machine:
+def booted(node: TrialNode) -> Iterator[Machine]:
+    """With all that a boot can be asked for; a test switches it off."""
+    append = ["module.sig_enforce=1", "lockdown=integrity"]
+    with node.boot(devices=["edu"], append=append, network=True, cpus=1) as machine:
         yield machine
 
 
@@ -41,13 +52,46 @@ def shell(machine: Machine, text: str, where: str = "driver", *, code: int = 0) 
     return done.output.strip()
 
 
-def test_it_runs_the_kernel_that_was_asked_for(machine: Machine, newest: KernelDisk) -> None:
-    assert shell(machine, "uname -r", "node") == newest.release
-    assert shell(machine, "cat /host/proc/sys/kernel/random/boot_id") == machine.boot_id
+def test_it_runs_the_kernel_that_was_asked_for(booted: Machine, newest: KernelDisk) -> None:
+    assert shell(booted, "uname -r", "node") == newest.release
+    assert shell(booted, "cat /host/proc/sys/kernel/random/boot_id") == booted.boot_id
 
 
-def test_the_device_is_on_the_bus(machine: Machine) -> None:
-    assert "0x11e8" in shell(machine, "cat /host/sys/bus/pci/devices/*/device")
+def test_the_device_is_on_the_bus(booted: Machine) -> None:
+    assert "0x11e8" in shell(booted, "cat /host/sys/bus/pci/devices/*/device")
+
+
+def test_signatures_are_enforced_and_a_network_is_there_on_demand(
+    booted: Machine, machine: Machine
+) -> None:
+    assert shell(booted, "cat /host/sys/module/module/parameters/sig_enforce") == "Y"
+    assert "[integrity]" in shell(booted, "cat /sys/kernel/security/lockdown", "node")
+    addresses = json.loads(shell(booted, "ip -json address show dev eth0"))
+    assert addresses[0]["addr_info"][0]["local"] == "10.0.2.15"
+    assert "via 10.0.2.2" in shell(booted, "ip route")
+
+    assert shell(machine, "cat /host/sys/module/module/parameters/sig_enforce") == "N"
+    assert [link["ifname"] for link in json.loads(shell(machine, "ip -json link"))] == ["lo"]
+
+
+def test_what_was_written_outlives_a_reboot_and_what_was_synced_a_power_cut(
+    node: TrialNode, booted: Machine, generic: KernelDisk, compressed: KernelDisk
+) -> None:
+    """It is the last of those with this machine."""
+    shell(booted, "echo kept > /host/var/lib/nodeside/state; touch /host/run/nodeside/x")
+    booted.power_off()
+    with pytest.raises(MachineLost, match="switched off"):
+        shell(booted, "true")
+
+    with node.boot(generic, cpus=1) as machine:
+        assert shell(machine, "uname -r") == generic.release
+        assert shell(machine, "cat /host/var/lib/nodeside/state; ls /host/run/nodeside") == "kept"
+        shell(machine, "cd /host/var/lib/nodeside; echo synced > a; sync; echo lost > b")
+        machine.power_off(hard=True)
+
+    with node.boot(compressed, cpus=1) as machine:
+        assert shell(machine, "uname -r") == compressed.release
+        assert shell(machine, "cat /host/var/lib/nodeside/a") == "synced"
 
 
 def test_the_driver_container_has_the_capabilities_of_the_design(machine: Machine) -> None:
@@ -167,60 +211,18 @@ def test_the_environment_of_a_container_is_made_from_nothing(machine: Machine) -
     assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == set(DRIVER.env)
 
 
-def test_what_was_written_outlives_a_reboot_and_what_was_synced_a_power_cut(
-    workshop: Workshop, newest: KernelDisk, generic: KernelDisk, compressed: KernelDisk
-) -> None:
-    with workshop.node(newest) as node:
-        with node.boot(cpus=1) as machine:
-            shell(machine, "echo kept > /host/var/lib/nodeside/state; touch /host/run/nodeside/x")
-            machine.power_off()
-            with pytest.raises(MachineLost, match="switched off"):
-                shell(machine, "true")
-
-        with node.boot(generic, cpus=1) as machine:
-            assert shell(machine, "uname -r") == generic.release
-            assert (
-                shell(machine, "cat /host/var/lib/nodeside/state; ls /host/run/nodeside") == "kept"
-            )
-            shell(machine, "cd /host/var/lib/nodeside; echo synced > a; sync; echo lost > b")
-            machine.power_off(hard=True)
-
-        with node.boot(compressed, cpus=1) as machine:
-            assert shell(machine, "uname -r") == compressed.release
-            assert shell(machine, "cat /host/var/lib/nodeside/a") == "synced"
-
-
 def complain(machine: Machine) -> None:
     """Make the kernel print a backtrace. It reaches the console some time later."""
     shell(machine, "echo w > /proc/sysrq-trigger; echo l > /proc/sysrq-trigger", "node")
     until(lambda: bool(machine.splats()), "the complaint on the console", LONG)
 
 
-def test_a_kernel_that_complains_fails_the_trial(workshop: Workshop, newest: KernelDisk) -> None:
-    with workshop.node(newest) as node:
-        with pytest.raises(TrialError, match="kernel complained"), node.boot(cpus=1) as machine:
-            complain(machine)
+def test_a_kernel_that_complains_fails_the_trial(resume: Resume, image: DriverImage) -> None:
+    with pytest.raises(TrialError, match="kernel complained"), resume(image, devices=()) as machine:
+        complain(machine)
 
-        with (
-            pytest.raises(MachineLost, match="sysrq triggered crash"),
-            node.boot(cpus=1) as machine,
-        ):
-            shell(machine, "echo c > /proc/sysrq-trigger", "node")
-
-
-def test_signatures_are_enforced_and_a_network_is_there_on_demand(
-    workshop: Workshop, newest: KernelDisk, machine: Machine
-) -> None:
-    append = ["module.sig_enforce=1", "lockdown=integrity"]
     with (
-        workshop.node(newest) as node,
-        node.boot(append=append, network=True, cpus=1) as demanded,
+        pytest.raises(MachineLost, match="sysrq triggered crash"),
+        resume(image, devices=()) as machine,
     ):
-        assert shell(demanded, "cat /host/sys/module/module/parameters/sig_enforce") == "Y"
-        assert "[integrity]" in shell(demanded, "cat /sys/kernel/security/lockdown", "node")
-        addresses = json.loads(shell(demanded, "ip -json address show dev eth0"))
-        assert addresses[0]["addr_info"][0]["local"] == "10.0.2.15"
-        assert "via 10.0.2.2" in shell(demanded, "ip route")
-
-    assert shell(machine, "cat /host/sys/module/module/parameters/sig_enforce") == "N"
-    assert [link["ifname"] for link in json.loads(shell(machine, "ip -json link"))] == ["lo"]
+        shell(machine, "echo c > /proc/sysrq-trigger", "node")
