@@ -29,6 +29,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from xdist.remote import Producer
 
 from nodeside.trial.cache import default_directory
@@ -63,6 +64,9 @@ def keep_bytecode(directory: Path) -> None:
 
 
 keep_bytecode(default_path().with_name("bytecode"))
+
+# What Hypothesis knows of Unicode takes four seconds of a processor to make, in each checkout.
+set_hypothesis_home_dir(default_path().with_name("hypothesis"))
 
 # What helpers assert is shown as in a test.
 pytest.register_assert_rewrite(
