@@ -182,6 +182,7 @@ def printing_to(output: str) -> process.Completed:
     return process.run([sys.executable, "-c", code], timeout=console.LONG, check=False)
 
 
+@pytest.mark.slow
 def test_what_an_image_leaves_out_is_not_listed_and_says_so(tmp_path: Path) -> None:
     """`-S`: an installation of this checkout would be looked through for what is missing."""
     shutil.copytree(TOP / "nodeside", tmp_path / "nodeside")

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
+
 from bench.cluster import report
 from bench.cluster.looks import Looks
 from bench.cluster.looks import measure as measure_looks
@@ -104,6 +106,7 @@ def test_a_look_is_judged_by_what_concerns_one_driver_and_its_growth_by_what_con
     )
 
 
+@pytest.mark.slow
 def test_looks_are_measured_in_a_process_of_its_own() -> None:
     found = measure_looks(2, 40)
 

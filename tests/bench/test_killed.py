@@ -94,6 +94,7 @@ def test_of_what_is_measured_nothing_is_left(tmp_path: Path) -> None:
     assert found_later(memory) == []
 
 
+@pytest.mark.slow
 def test_the_process_that_plays_the_nodes_ends_with_the_bench(tmp_path: Path) -> None:
     scratch, pid = killed(_PLAYS, tmp_path)
 

@@ -124,6 +124,7 @@ def test_hostile_stores_and_bundles_find_nothing_and_the_honest_ones_are_taken()
     assert happened[OUTSIDE]["the honest bundle, pinned was taken"] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conversation", "found"),
     [

@@ -273,6 +273,7 @@ def test_calls_without_a_request_end(
     assert service.works()
 
 
+@pytest.mark.slow
 def test_a_peer_that_sends_and_does_not_read_is_not_read(service: Service, peers: Peers) -> None:
     """Each ping asks for an answer, which would have to be kept."""
     peer = peers()

@@ -128,6 +128,7 @@ def test_strict_settings_of_the_file_do_not_hide_its_values(tmp_path: Path) -> N
     assert read(f"set -eu\n{NAMED}", tmp_path).first("PACKAGE_NAME") == "straw"
 
 
+@pytest.mark.slow
 def test_a_file_that_never_ends_is_ended(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match=r"dkms.conf did not end within 0.5 s") as caught:
         read("while :; do :; done\n", tmp_path, seconds=0.5)

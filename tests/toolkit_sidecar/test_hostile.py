@@ -76,6 +76,7 @@ child.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_forks_away_dies_with_its_build(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", _ESCAPE)
     result = toolkit.answer(toolkit.request())
@@ -145,6 +146,7 @@ def test_a_build_that_never_ends_is_ended(toolkit: FakeToolkit) -> None:
     assert "make" in result.command
 
 
+@pytest.mark.slow
 def test_a_build_that_never_stops_talking_is_ended(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "exec yes\n")
     result = toolkit.answer(toolkit.request(timeout=0.2))
@@ -183,6 +185,7 @@ def test_a_planted_answer_is_replaced_by_the_true_one(toolkit: FakeToolkit) -> N
     assert toolkit.answer(toolkit.request()).succeeded
 
 
+@pytest.mark.slow
 def test_a_tree_too_deep_for_recursion_is_removed(toolkit: FakeToolkit) -> None:
     """Its path is too long for the kernel as well. To remove it takes the square of its depth."""
     deep = "import os\nfor _ in range(1100): os.mkdir('deep'); os.chdir('deep')"

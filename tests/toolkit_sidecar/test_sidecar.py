@@ -237,6 +237,7 @@ def test_a_request_that_is_not_understood_is_answered(toolkit: FakeToolkit) -> N
     assert "the field 'settings' is missing" in result.message
 
 
+@pytest.mark.slow
 def test_requests_are_answered_one_after_the_other_by_one_sidecar(toolkit: FakeToolkit) -> None:
     with toolkit.sidecar() as sidecar:
         for attempt in (1, 2, 3):
@@ -247,6 +248,7 @@ def test_requests_are_answered_one_after_the_other_by_one_sidecar(toolkit: FakeT
         assert record.toolkit_kernel == KERNEL.release
 
 
+@pytest.mark.slow
 def test_a_withdrawn_request_stops_its_build_and_leaves_nothing(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "echo $$ >$HOME/pid; sleep 1000\n")
     first = toolkit.request(attempt=1)

@@ -72,6 +72,7 @@ def test_the_program_runs_on_the_packed_python(tmp_path: Path, python: Path) -> 
     assert "--shared" in said.output
 
 
+@pytest.mark.slow
 def test_a_traceback_of_the_program_shows_its_source(tmp_path: Path, python: Path) -> None:
     (tmp_path / "toolkit.pyz").write_bytes(zipapp.build_zipapp())
     code = (
@@ -82,6 +83,7 @@ def test_a_traceback_of_the_program_shows_its_source(tmp_path: Path, python: Pat
         start(tmp_path, python, "-c", code)
 
 
+@pytest.mark.slow
 def test_the_packed_python_is_small_and_has_no_sources(python: Path) -> None:
     assert size_of(python) < SIZE_LIMIT
     assert not list(python.rglob("*.py"))
@@ -125,6 +127,7 @@ def test_every_part_of_the_standard_library_that_was_packed_can_be_imported(pyth
     assert not broken & set(needed)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 def test_it_runs_in_a_root_that_holds_nothing_but_busybox(tmp_path: Path, python: Path) -> None:
     busybox = shutil.which("busybox")
@@ -184,6 +187,7 @@ def test_the_shared_directory_is_ready_for_a_sidecar(
     assert (shared.results / "sidecar.json").exists()
 
 
+@pytest.mark.slow
 def test_an_idle_sidecar_is_small(tmp_path: Path, python: Path, host: Host) -> None:
     shared = SharedDir(tmp_path / "shared")
     provide_toolkit(shared, python, host=host)
@@ -220,6 +224,7 @@ def write_stamp(python: Path) -> None:
     (python / "STAMP").write_text("one\n")
 
 
+@pytest.mark.slow
 def test_what_is_there_is_left_alone_in_the_same_boot(
     tmp_path: Path, python: Path, host: Host
 ) -> None:
@@ -230,6 +235,7 @@ def test_what_is_there_is_left_alone_in_the_same_boot(
     assert {path: path.lstat().st_ino for path in shared.root.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_a_python_of_an_earlier_boot_is_not_believed(
     tmp_path: Path, python: Path, host: Host
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_python_of_an_earlier_boot_is_not_believed(
     ]
 
 
+@pytest.mark.slow
 def test_what_a_copy_that_was_killed_left_is_no_obstacle(
     tmp_path: Path, python: Path, host: Host
 ) -> None:

@@ -105,6 +105,7 @@ def test_der_certificate_is_as_good_as_pem(module: Path, acme: Pair, tmp_path: P
     assert read_certificate(der).digest == hashlib.sha256(der.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_key_and_certificate_in_one_file_work(module: Path, acme: Pair, tmp_path: Path) -> None:
     both = tmp_path / "signing_key.pem"
     both.write_bytes(acme.key.read_bytes() + acme.certificate.read_bytes())
@@ -149,6 +150,7 @@ def test_unsigned_module_does_not_verify(module: Path, acme: Pair) -> None:
         verify_module(module, acme.certificate)
 
 
+@pytest.mark.slow
 def test_signature_by_another_key_names_both(module: Path, acme: Pair, other: Pair) -> None:
     sign_module(module, other.key, other.certificate)
 
