@@ -169,7 +169,8 @@ class Tiers:
         tier = properties.get("tier", "none")
         self.seconds[tier] += int(report.duration * 1000)
         used = properties.get("used", {})
-        self._add_costs(report, tier, used)
+        if self.required:
+            self._add_costs(report, tier, used)
         if tier == "unit" and not properties["slow"]:
             self.processor[report.nodeid] += sum(used.values())
         if report.when == "call" or report.outcome != "passed":

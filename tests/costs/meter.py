@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 PYTHON, MACHINES, COMPILERS, KUBERNETES, OTHERS, UNKNOWN = KINDS = (
@@ -160,10 +159,11 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 def read_parent(pid: int) -> int:
     """The parent of a process that is there, else 0."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # it is asked thousands of times
+            text = file.read()
     except OSError:
         return 0
-    return int(text.rpartition(")")[2].split()[1])
+    return int(text.rpartition(b")")[2].split()[1])
 
 
 def descendants(root: int, exits: Sequence[Exit], parent_of: ParentOf = read_parent) -> list[Exit]:
