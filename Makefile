@@ -10,10 +10,6 @@ ON_ONE_NODE := --every-chapter tests/lab/test_story.py tests/lab/test_dra.py tes
 
 UNIT := not (vm or toolkit or cluster or registry or slow)
 
-# A process that has imported all tests is copied by each fork: 30 ms of a processor, most of it for
-# page tables. Pages of 2 MB make it 2 ms. glibc's malloc asks for them, Python's own does not.
-LARGE_PAGES := PYTHONMALLOC=malloc GLIBC_TUNABLES=glibc.malloc.hugetlb=1
-
 # Temporary files are in memory then (tests/conftest.py), so only those of the last failure are kept.
 KEEP_FEW := --override-ini tmp_path_retention_count=1
 
@@ -49,7 +45,7 @@ test:
 # What Python compiles is kept, whatever the environment says: a third of the time, if it is not.
 unit:
 	@scripts/setup test
-	@PYTHONDONTWRITEBYTECODE= $(LARGE_PAGES) .venv/bin/python -m pytest -m '$(UNIT)' --hypothesis-profile quick $(KEEP_FEW) $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -m '$(UNIT)' --hypothesis-profile quick $(KEEP_FEW) $(ARGS)
 
 images:
 	@images/build all $(ARGS)
