@@ -19,7 +19,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from nodeside import log
@@ -127,8 +126,7 @@ def _find_below(of: int) -> Found:
     sure = True
     for pid in _list_processes():
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            children.setdefault(parent_of(stat), []).append(pid)
+            children.setdefault(parent_of(_read_proc(pid, "stat")), []).append(pid)
         except (OSError, ValueError, IndexError):
             sure = False
     pids: set[int] = set()
@@ -225,9 +223,9 @@ def _has_no_child() -> bool:
     return False
 
 
-def parent_of(stat: str) -> int:
+def parent_of(stat: bytes) -> int:
     """Return the parent's pid from `/proc/<pid>/stat`, whose command may contain any character."""
-    return int(stat.rpartition(")")[2].split()[1])
+    return int(stat.rpartition(b")")[2].split()[1])
 
 
 def _find_marked(prefix: str) -> frozenset[int]:
@@ -236,10 +234,16 @@ def _find_marked(prefix: str) -> frozenset[int]:
     pids: set[int] = set()
     for pid in _list_processes():
         with suppress(OSError):
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            variables = _read_proc(pid, "environ").split(b"\0")
             if pid != os.getpid() and any(item.startswith(variable) for item in variables):
                 pids.add(pid)
     return frozenset(pids)
+
+
+def _read_proc(pid: int, name: str) -> bytes:
+    """Return a file of a process. All processes are looked at after each step of a build."""
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        return file.read()
 
 
 def _list_processes() -> list[int]:
