@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from enum import Enum
+from functools import cached_property
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -186,7 +187,7 @@ class Field:
     required: bool
     default: Any
 
-    @property
+    @cached_property
     def json_name(self) -> str:
         return camel_case(self.name)
 
