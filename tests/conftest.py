@@ -88,6 +88,8 @@ _WHERE = {
 _MMAP_THRESHOLD = -3  # malloc.h
 _LARGE = 4 << 20  # bytes
 
+_GARBAGE = 10_000  # new objects after which Python looks for garbage: tests are short-lived
+
 _SLOW = 1.0  # seconds of a processor: a unit test that uses more is to be marked
 
 
@@ -147,6 +149,7 @@ class Tiers:
         """
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_GARBAGE)
         self._meter.take()
 
     def _leave_out_long(self, items: list[pytest.Item]) -> None:
