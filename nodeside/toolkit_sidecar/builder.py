@@ -67,6 +67,7 @@ class BuildRun:
     log: BuildLog
     watch: BuildWatch
     begun: int = 1
+    place: Workplace | None = None
     toolchain: Toolchain | None = None
     modules: tuple[BuiltModule, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class BuildRun:
         if self.begun > 1:
             self.notes.append(f"attempt {self.begun}: a process of the previous attempt died")
         with self._time_stage("check"):
-            place = self._check_request(jobs)
+            self.place = place = self._check_request(jobs)
         with self._time_stage("copy"):
             self._copy_source()
         with self._time_stage("evaluate"):
@@ -214,10 +215,20 @@ class BuildRun:
         return BuildFailed(
             kind,
             f"{step.name} failed: {outcome}",
-            hint=self.log.first_error.hint or by_hand,
+            hint=self._hint_for(step) or by_hand,
             command=step.by_hand,
             step_exit_code=code,
         )
+
+    def _hint_for(self, step: Step) -> str:
+        """Return what to do about the first error, from the output, the source and the headers."""
+        from nodeside.toolkit_sidecar.advice import advise  # only a failed build needs it
+
+        found, place = self.log.first_error, self.place
+        if place is None:
+            return found.hint
+        is_dkms = self.request.settings.kind is BuildKind.DKMS  # which has a directory of its own
+        return found.advise(advise(found.error, place, step.cwd if is_dkms else place.source))
 
     def _collect_modules(self, recipe: Recipe) -> None:
         roots = [self.out / "output", recipe.directory]

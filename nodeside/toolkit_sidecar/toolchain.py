@@ -98,6 +98,22 @@ def _check_headers(bench: Bench) -> str:
     return f"{bench.headers.directory}: {bench.headers.release} {bench.headers.version}".rstrip()
 
 
+def _check_symbol_versions(bench: Bench) -> str:
+    """Check that modules will have the CRCs that the kernel asks for. modpost only warns."""
+    headers = bench.known_headers
+    if headers.config.get("CONFIG_MODVERSIONS") != "y":
+        return "the kernel has none"
+    path = headers.directory / "Module.symvers"
+    if not path.is_file() or not path.stat().st_size:
+        raise BuildFailed(
+            FailureKind.NO_TOOLS,
+            f"the headers at {headers.directory} have no Module.symvers, and {headers.release} "
+            "loads no module without the versions of symbols that are in it (CONFIG_MODVERSIONS)",
+            hint="install the distribution's packaged headers, not a bare source tree",
+        )
+    return str(path)
+
+
 def _check_make(_: Bench) -> str:
     return _require_tool("make", "every build needs it")
 
@@ -206,6 +222,7 @@ def _check_bash(bench: Bench) -> str:
 
 CHECKS: tuple[tuple[str, Callable[[Bench], str]], ...] = (
     ("headers", _check_headers),
+    ("symbol versions", _check_symbol_versions),
     ("make", _check_make),
     ("compiler", _check_compiler),
     ("disk space", _check_disk),

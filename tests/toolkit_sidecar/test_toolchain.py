@@ -305,3 +305,29 @@ def test_help_stands_alone() -> None:
 )
 def test_the_major_version_is_what_the_compiler_says_of_itself(said: str, major: int) -> None:
     assert major_version(said) == major
+
+
+@pytest.mark.parametrize("lost", ["absent", "empty"])
+def test_headers_without_symbol_versions_are_refused_where_the_kernel_checks_them(
+    toolkit: FakeToolkit, lost: str
+) -> None:
+    config = CONFIG + "CONFIG_MODVERSIONS=y\n"
+    symvers = toolkit.headers(config=config) / "Module.symvers"
+    assert toolkit.answer(toolkit.request()).succeeded
+    if lost == "absent":
+        symvers.unlink()
+    else:
+        symvers.write_text("")
+
+    result = toolkit.answer(toolkit.request(attempt=2))
+
+    assert result.failure is FailureKind.NO_TOOLS
+    assert result.failure.exit_code is ExitCode.TOOLCHAIN
+    assert "have no Module.symvers, and 6.1.0-9-cloud-amd64 loads no module" in result.message
+    assert result.command == ""  # nothing was compiled
+
+
+def test_headers_of_a_kernel_that_checks_no_versions_need_no_list(toolkit: FakeToolkit) -> None:
+    (toolkit.headers() / "Module.symvers").unlink()
+
+    assert toolkit.answer(toolkit.request()).succeeded

@@ -8,7 +8,8 @@
     loader                finit_module and delete_module, with deadlines
     sequence              load several modules: all or none
     unload                which modules to unload, in which order, and the obstacles
-    errors                explained kernel refusals: the holders, the kernel's log lines
+    refusals              why the kernel refused a load: errno, its log lines, the node
+    errors                the exceptions of a load or an unload
 
 The only package that loads or unloads modules.
 """
