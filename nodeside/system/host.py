@@ -73,6 +73,11 @@ class Host:
         """`/var/lib/nodeside/userspace`: files of driver images, for the host and for pods."""
         return self.root / "var" / "lib" / "nodeside" / "userspace"
 
+    @property
+    def loading(self) -> Path:
+        """`/var/lib/nodeside/loading`: marks of loads that have not passed their validation yet."""
+        return self.root / "var" / "lib" / "nodeside" / "loading"
+
     def lib_modules(self, release: str) -> Path:
         return self.root / "lib" / "modules" / release
 

@@ -35,6 +35,7 @@ from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder.task import Config, Task, read_driver
+from nodeside.driver.node.load_mark import clear_mark
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.driver.services.services import ServiceFailed, Services
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
@@ -150,6 +151,11 @@ class DriverLoop:
             self.pod_lock, self.services = PodLock(stack), services
             self._loop(services)
 
+    def end_in_order(self) -> None:
+        """Say on the node's disk that this process did not end with the kernel."""
+        if self.last_read.name:
+            clear_mark(self.config.host, self.last_read.name, boot_id=self.config.host.boot_id)
+
     def _loop(self, services: Services) -> None:
         from nodeside.driver.agent.watch import Wakeups, Why
 
@@ -189,6 +195,7 @@ class DriverLoop:
                 if reason.why is Why.INPUT:
                     retry = _FIRST_RETRY
                     watch.follow(*self._inputs_to_watch())
+            self.end_in_order()
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
 

@@ -21,7 +21,8 @@ class Attempt:
     """The parts of an attempt. Whoever runs one holds the lock of this driver on this node.
 
     `loader` makes the module system calls. `earlier` is what earlier attempts of this process
-    found; it is kept up to date. Without `services`, none is started.
+    found; it is kept up to date. Without `services`, none is started. `by_person` loads even a
+    bundle in whose load the kernel of an earlier boot ended.
     """
 
     task: Task
@@ -30,3 +31,4 @@ class Attempt:
     listener: Listener = field(default_factory=Listener)
     services: Services | None = None
     earlier: EarlierAttempts = field(default_factory=EarlierAttempts)
+    by_person: bool = False

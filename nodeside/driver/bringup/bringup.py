@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from nodeside import log
 from nodeside.driver.bringup.attempt import Attempt
+from nodeside.driver.bringup.deaths import find_death
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.installation import (
     Installation,
@@ -43,6 +44,7 @@ from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.exported_symbols import clear_symbols, write_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.kernel_log import Mark
+from nodeside.driver.node.load_mark import clear_mark
 from nodeside.driver.node.loaded_record import HooksRun, LoadedModule, LoadedRecord
 from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError, NoSpace
@@ -94,6 +96,9 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
             loaded = wanted_modules(task, proof)
             record = _after_load(task, _update_record(task, observed.record, proof))
         case plan.Use(rung, bundle):
+            died = find_death(task, bundle.manifest)
+            if died is not None and not attempt.by_person:
+                raise died
             journal.source = rung
             record, mark = Installation(attempt, observed, bundle, rung).run()
             loaded = record.modules
@@ -223,6 +228,7 @@ def _prove_loaded(
         raise
     if record is not None and record.mark is not None:
         write_loaded(host, replace(record, mark=None))  # later log lines are unrelated
+    clear_mark(host, attempt.task.name)
 
 
 def validate_loaded(

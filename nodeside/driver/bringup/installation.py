@@ -15,6 +15,7 @@ from typing import assert_never
 
 from nodeside import log
 from nodeside.driver.bringup.attempt import Attempt
+from nodeside.driver.bringup.deaths import marked_load
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.neighbours import require_predecessors
@@ -207,7 +208,8 @@ class Installation:
                 previous = self._previous_insertions()
                 self._unload_previous(previous)
             try:
-                self._load_modules(insertions, previous, record)
+                with marked_load(self.attempt, self.bundle.manifest):
+                    self._load_modules(insertions, previous, record)
             except SequenceFailed as error:
                 raise self.attempt.earlier.remember_failure(replacement, error) from error.cause
             self.attempt.earlier.forget_failure()

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from nodeside.driver.bringup import installation
+from nodeside.driver.bringup.deaths import find_death
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.commands import bundles, services
 from nodeside.driver.commands.outcome import (
@@ -79,8 +80,11 @@ def _preview_climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[p
                 return [_KEEP, *_service_steps(task), "validate"], verdicts
             case plan.GiveUp():
                 return ["fail: no rung is left"], verdicts
-            case plan.Use(rung, _):
-                return [f"use the bundle ({rung.value})", *_loading_steps(task, known)], verdicts
+            case plan.Use(rung, bundle):
+                use = f"use the bundle ({rung.value})"
+                died = find_death(task, bundle.manifest) if _runs_here(task) else None
+                steps = [f"refuse: {died}"] if died else _loading_steps(task, known)
+                return [use, *steps], verdicts
             case plan.Look(rung):
                 finding = _peek_at_rung(task, rung)
                 if finding is None:

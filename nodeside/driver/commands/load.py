@@ -18,6 +18,7 @@ from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
+from nodeside.driver.node.load_mark import clear_mark
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.node_status import Rung
 
@@ -32,13 +33,18 @@ class NotProven(NodesideError):
 
 
 def load(task: Task) -> CommandOutput:
-    """Load from the cache without fetching or building, under the lock; validate; announce."""
+    """Load from the cache without fetching or building, under the lock; validate; announce.
+
+    A person asks for it, so it loads what a kernel of an earlier boot has died of, too.
+    """
     console = make_listener(SIDECAR_TIMEOUT)
     closed = (Rung.FETCHED, Rung.BUILT)
     with make_announcer(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
-            report = _bring_up(Attempt(task, journal, Loader(task.host), console), closed)
+            attempt = Attempt(task, journal, Loader(task.host), console, by_person=True)
+            report = _bring_up(attempt, closed)
+            clear_mark(task.host, task.name, boot_id=task.boot_id)
     return as_outcome(report, announcement_document(journal))
 
 

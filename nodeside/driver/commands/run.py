@@ -25,6 +25,7 @@ def run_once(config: Config, expected_kernel: str, listener: Listener) -> Comman
     with make_announcer(config.host) as announcer:
         run = DriverLoop(config, listener, announcer.state, expected_kernel)
         journal, report = run.once()
+        run.end_in_order()
     return as_outcome(report, announcement_document(journal))
 
 
@@ -50,6 +51,7 @@ def run_once_with_services(
             pod_lock=PodLock(stack), services=services,
         )  # fmt: skip
         journal, report = run.once()
+        run.end_in_order()
         show(as_outcome(report, announcement_document(journal)))
         while (reason := watch.wait().why) is not Why.STOP:
             if reason is Why.SERVICE:

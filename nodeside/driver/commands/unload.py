@@ -30,6 +30,7 @@ from nodeside.driver.kernel.unload import modules_to_unload
 from nodeside.driver.ladder.exported_symbols import clear_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
+from nodeside.driver.node.load_mark import clear_mark
 from nodeside.errors import ExitCode, Locked, NodesideError
 from nodeside.protocol.node_status import UNLOADED, State
 from nodeside.system.clock import Clock
@@ -169,6 +170,7 @@ def _unload_modules(attempt: Attempt) -> tuple[str, ...]:
     removed = unload_driver(attempt, what, record, begin=begin)
     run_directory.clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)
+    clear_mark(task.host, task.name)
     if task.driver.spec.firmware is not None:
         from nodeside.driver.kernel.firmware import FirmwareDirectory
 

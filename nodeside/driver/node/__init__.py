@@ -8,10 +8,12 @@
     command_line          what the kernel's command line says of modules
     facts, capabilities   what the kernel accepts; the capabilities of this process
     kernel_log            the kernel's messages since a mark
+    last_words            what pstore has of a kernel that died
+    load_mark             the mark of a load on the node's disk, until the validation has passed
     node_lock             node-wide locks
     loaded_record         the modules that nodeside loaded in this boot
     run_directory         /run/nodeside: the ready file and loaded.json
 
-Only observes, and writes nothing but /run/nodeside. Code that changes the kernel is in
+Only observes, and writes nothing but /run/nodeside and the mark. Code that changes the kernel is in
 `driver.kernel`.
 """

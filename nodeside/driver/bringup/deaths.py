@@ -1,0 +1,71 @@
+"""A load in which the kernel died is not repeated by itself: the node would die again and again."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nodeside.driver.bringup.attempt import Attempt
+from nodeside.driver.bundle.manifest import BundleManifest
+from nodeside.driver.ladder.task import Task
+from nodeside.driver.node.last_words import read_last_words
+from nodeside.driver.node.load_mark import LoadMark, clear_mark, read_mark, write_mark
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.timestamps import rfc3339
+
+
+class KernelDied(NodesideError):
+    """Refusal of a bundle in whose load the kernel of an earlier boot ended."""
+
+    exit_code = ExitCode.REFUSED
+    reason = "KernelDied"
+
+
+def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
+    """Return the error if the kernel of an earlier boot ended in the load of the same bundle."""
+    mark = read_mark(task.host, task.name)
+    if mark is None or mark.boot_id == task.boot_id or not mark.is_same_load(_mark(task, manifest)):
+        return None
+    words = read_last_words(task.host, mark.began)
+    said = f"; the kernel's last words: {words}" if words else ""
+    look = "" if words else "what that kernel said last: journalctl -k -b -1, on the node; "
+    return KernelDied(
+        f"an earlier boot of this node ended after the load of {', '.join(task.wanted.names)} had "
+        f"begun ({rfc3339(mark.began)}), before the validation had passed: a crash of the kernel, "
+        f"a reset or a power cut; so the same bundle is not loaded again by itself{said}",
+        hint=f"{look}to try it again on this node: nodeside driver load -f "
+        f"{shlex.quote(str(task.config.driver_file))}; a changed driver is tried by itself",
+    )
+
+
+@contextmanager
+def marked_load(attempt: Attempt, manifest: BundleManifest) -> Iterator[None]:
+    """Mark the load on the node's disk while the block runs, and until the validation passes.
+
+    An error that is raised here was survived by the kernel, so the mark goes.
+    """
+    task = attempt.task
+    try:
+        write_mark(task.host, _mark(task, manifest))
+    except NodesideError as error:  # a full disk must not keep a driver from being loaded
+        attempt.journal.note(f"if the kernel dies in this load, that will not be known: {error}")
+    try:
+        yield
+    except Exception:
+        clear_mark(task.host, task.name)
+        raise
+
+
+def _mark(task: Task, manifest: BundleManifest) -> LoadMark:
+    return LoadMark(
+        driver=task.name,
+        version=task.version,
+        key=manifest.key,
+        revision=task.config.revision,
+        boot_id=task.boot_id,
+        kernel=task.kernel.release,
+        began=time.time(),
+        parameters=task.parameters,
+    )
