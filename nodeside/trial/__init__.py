@@ -11,6 +11,7 @@ leaves nothing running or mounted. From the bottom to the top:
     machine/                   one kernel as files, one running machine, the agent inside it
     host/                      the same containers on this host: large builds, packed Python
     target/                    what to try: a driver.yaml, a source without one, a package
+    ordinary_kernel            what a driver lacks in the kernel of a trial, and not in others
     workshop                   the interface to all of the above, also for the tests
     report                     the node side's report, checked
     pod, result, privilege     the node's pod in the machine; the printed result; becoming root

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nodeside.errors import ExitCode, NodesideError, UsageError
 from nodeside.system.scratch import scratch_directory
-from nodeside.trial import pod
+from nodeside.trial import ordinary_kernel, pod
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.debian.kernels import AvailableKernel
 from nodeside.trial.errors import ArchiveError
@@ -126,6 +126,8 @@ def _on_a_node(
         return (pod.failed_trial(options.target, kernels[0].release, error),)
 
 
+# What a driver may fail with if the kernel lacks what it needs.
+_FOR_ANOTHER_KERNEL = (ExitCode.BUILD_FAILED, ExitCode.REFUSED, ExitCode.LOAD_FAILED)
 # What an engineer would look at in the machine.
 _FOR_A_SHELL = (
     ExitCode.BUILD_FAILED,
@@ -154,6 +156,7 @@ class _Session:
         runs = self._try_kernels(target, kernels, self._build_on_host(target, kernels))
         if any(run.exit_code == ExitCode.BUILD_FAILED for run in runs) and not options.keep:
             runs = self._with_dependencies(target, kernels, runs)
+        runs = tuple(self._name_ordinary_kernel(run) for run in runs)
         failed = next((run for run in runs if run.verdict != ExitCode.OK), None)
         if failed is not None:
             self._print_advice(failed)
@@ -211,6 +214,16 @@ class _Session:
             runs = pod.boot_in_turn(node, target, boot, self.progress, failed)
         seconds = {build.kernel: build.seconds for build in builds}
         return tuple(replace(run, build_seconds=seconds.get(run.kernel, 0.0)) for run in runs)
+
+    def _name_ordinary_kernel(self, run: TrialRun) -> TrialRun:
+        """Return the run with the hint that the ordinary kernel has what its driver lacks."""
+        if run.exit_code not in _FOR_ANOTHER_KERNEL:
+            return run
+        words = f"{run.report.get('message', '')} {run.report.get('hint', '')}"
+        command = shlex.join(["nodeside", "try", self.options.target])
+        disk = self.workshop.kernel(run.kernel)
+        hint = ordinary_kernel.hint_about(disk, words, self.workshop.archive, command)
+        return replace(run, report={**run.report, "hint": hint}) if hint else run
 
     def _print_advice(self, run: TrialRun) -> None:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""

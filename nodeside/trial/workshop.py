@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.protocol.bundle_key import BuildSettings
 from nodeside.system.scratch import scratch_directory
+from nodeside.trial import ordinary_kernel
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian import kernels
@@ -114,9 +116,14 @@ class Workshop:
         """
         disk = kernel if isinstance(kernel, KernelDisk) else self.kernel(kernel)
         toolkit, python = self.roots.toolkit(disk.compiler), self.packed_python()
-        return built_modules(
-            tree, settings, disk, toolkit=toolkit, python=python, progress=self.progress
-        )
+        try:
+            return built_modules(
+                tree, settings, disk, toolkit=toolkit, python=python, progress=self.progress
+            )
+        except ToolkitBuildFailed as failed:
+            words = f"{failed} {failed.hint}"
+            failed.hint = ordinary_kernel.hint_about(disk, words, self.archive) or failed.hint
+            raise
 
     def accelerator_for(self, kernel: KernelDisk) -> str:
         """Return `kvm` or `tcg`."""

@@ -6,6 +6,7 @@ own, the modules are those that a build produces.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -37,6 +38,9 @@ from nodeside.trial.target.plan import (
 from nodeside.trial.target.ways import OF_THE_WAY, configures_first, further_ways, way_in_words
 from nodeside.values import frozen
 
+# What make says of a Makefile that is for kbuild only.
+_NO_TARGET = re.compile(r"\*\*\* (No targets|No rule to make target 'all')")
+
 Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 
 
@@ -55,9 +59,10 @@ class Failure:
 
     @property
     def built_nothing(self) -> bool:
-        return (
-            isinstance(self.error, ToolkitBuildFailed)
-            and self.error.result.failure is FailureKind.NO_MODULE
+        """Whether there was nothing to build in this way, as in a Makefile for kbuild only."""
+        return isinstance(self.error, ToolkitBuildFailed) and (
+            self.error.result.failure is FailureKind.NO_MODULE
+            or _NO_TARGET.search(self.error.first_error) is not None
         )
 
 

@@ -70,6 +70,7 @@ class Toolkit:
                     succeeded=False,
                     failure=FailureKind.NO_MODULE if way in self.nothing else self.failure,
                     message=f"no {way}",
+                    hint=f"hint of {settings.kind.value}",
                     first_error=self.errors.get(way, ""),
                 )
             )
@@ -352,6 +353,48 @@ def test_a_source_that_does_not_compile_has_the_modules_of_its_makefile(
     assert found.problem.startswith("no ")
     assert found.version == "0.1.0"
     assert {"modules", "version"} <= set(found.guesses)
+
+
+def test_the_sources_own_make_is_the_witness_of_a_failure(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "Makefile", "obj-m := chip.o\nall: generated.h ../x.c\n\t$(MAKE) -C $(K)\n")
+    toolkit = Toolkit()
+    toolkit.errors = {
+        kbuild(): "chip.c:1:10: fatal error: generated.h: No such file or directory",
+        make(): "make: *** No rule to make target '../x.c', needed by 'all'.  Stop.",
+    }
+
+    found = draft(toolkit)
+
+    assert (found.build.kind, found.build.command) == (BuildKind.COMMAND, ("make",))
+    assert "No rule to make target '../x.c'" in found.problem
+    assert found.failures[0].error.hint == "hint of command"
+    assert found.modules == ("chip",)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "make: *** No targets.  Stop.",
+        "make: *** No rule to make target 'all'.  Stop.",
+    ],
+)
+def test_a_make_that_builds_nothing_is_no_better_witness(
+    tmp_path: Path, draft: Callable[..., Draft], error: str
+) -> None:
+    put(tmp_path, "Makefile", "obj-m := chip.o\n")
+    toolkit = Toolkit()
+    toolkit.errors = {
+        kbuild(): "chip.c:4:9: error: implicit declaration of function 'old_call'",
+        make(): error,
+    }
+
+    found = draft(toolkit)
+
+    assert found.build.kind is BuildKind.KBUILD
+    assert "old_call" in found.problem
+    assert found.failures[0].error.hint == "hint of kbuild"
 
 
 def test_a_source_that_does_not_compile_and_names_no_module_fails_as_its_build(
