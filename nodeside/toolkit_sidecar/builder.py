@@ -125,7 +125,7 @@ class BuildRun:
             given = self.shared.symbols / request.settings.symbols
             kernels = bench.known_headers.directory / "Module.symvers"
             write_extra_symbols(given, kernels, extra_symbols(out))
-        return Workplace(request, out, bench.known_headers, jobs, bench.compiler, env, flags)
+        return Workplace(request, out, bench.known_headers, jobs, bench.compiler.name, env, flags)
 
     def _copy_source(self) -> None:
         target = self.out / "build"

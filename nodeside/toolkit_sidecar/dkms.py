@@ -22,7 +22,7 @@ from nodeside.toolkit_sidecar.recipe import (
     Product,
     Recipe,
     Workplace,
-    compiler_arguments,
+    llvm_arguments,
     patch_steps,
     path_inside,
 )
@@ -108,7 +108,7 @@ def dkms_recipe(plan: DkmsPlan, place: Workplace, directory: Path) -> Recipe:
     """Return the steps of a plan in `directory`, the copy of the tree at dkms's own path."""
     env = {**place.env}
     if place.compiler:
-        env.setdefault("CC", place.compiler.name)  # dkms exports the headers' compiler
+        env.setdefault("CC", place.compiler)  # dkms exports the headers' compiler
     before = patch_steps(place, tuple(f"patches/{name}" for name in plan.patches), directory)
     pre, pre_note = _script_step("PRE_BUILD", plan.pre_build, directory, env)
     post, post_note = _script_step("POST_BUILD", plan.post_build, directory, env)
@@ -127,7 +127,7 @@ def make_command(plan: DkmsPlan, place: Workplace, directory: Path) -> str:
     settings, headers = place.request.settings, place.headers
     command = plan.make or f"make -C {headers.directory} M={directory}"
     extra = (
-        *compiler_arguments(place, (command, *settings.make_arguments)),
+        *llvm_arguments(headers, (command, *settings.make_arguments)),
         *settings.make_arguments,
     )
     if extra:

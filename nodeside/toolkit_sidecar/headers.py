@@ -104,12 +104,7 @@ def check_identity(headers: Headers, kernel: Kernel) -> None:
 
 def installed_releases(root: Path) -> tuple[str, ...]:
     """Return the sorted kernel releases whose headers are installed."""
-    patterns = (
-        "lib/modules/*/build",
-        "usr/src/kernels/*",
-        "usr/src/linux-headers-*",
-        "usr/src/linux-*-obj/*/*",
-    )
+    patterns = ("lib/modules/*/build", "usr/src/kernels/*", "usr/src/linux-headers-*")
     releases: set[str] = set()
     for pattern in patterns:
         for directory in root.glob(pattern):
@@ -160,34 +155,23 @@ def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
         if here
         else f"toolkit has no kernel headers at all, the node runs {kernel.release}"
     )
-    flavour = kernel.release.rpartition("-")[2]
     if claimed:
         message += f" (/etc/driver-toolkit-release.json claims {', '.join(claimed)})"
     if driver_toolkit_kernels(root):
         hint = "the driver-toolkit tag is not for the node's OS version; see the image stream"
     else:
         hint = (
-            f"install linux-headers-{kernel.release} (Debian, Ubuntu), "
-            f"kernel-devel-{kernel.release} (Fedora, RHEL, Amazon Linux) or "
-            f"kernel-{flavour or 'default'}-devel (SUSE); for a pod, in the toolkit image"
+            f"install linux-headers-{kernel.release} (Debian, Ubuntu) or "
+            f"kernel-devel-{kernel.release} (Fedora, RHEL); for a pod, in the toolkit image"
         )
     return BuildFailed(FailureKind.NO_HEADERS, message, hint=hint)
 
 
 def header_places(root: Path, release: str) -> Iterator[Path]:
-    """Yield the directories where the headers of a kernel may be.
-
-    Each distribution has a package that makes `build`, a link; the directory behind it is tried
-    too, since an image may lack the modules' directory, or the link's target. Fedora, RHEL and
-    Amazon Linux have `kernels/`, Debian and Ubuntu `linux-headers-*`, SUSE
-    `linux-VERSION-obj/ARCHITECTURE/FLAVOUR`.
-    """
+    """Yield the directories where the headers of a kernel may be."""
     yield _inside_root(root, root / "lib/modules" / release / "build")
     yield root / "usr/src/kernels" / release
     yield root / f"usr/src/linux-headers-{release}"
-    version, _, flavour = release.rpartition("-")
-    for architecture in sorted((root / f"usr/src/linux-{version}-obj").glob("*")):
-        yield architecture / flavour
 
 
 def _inside_root(root: Path, path: Path) -> Path:

@@ -6,7 +6,6 @@ This file covers kbuild and plain commands; `dkms` makes a recipe from a dkms.co
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
@@ -61,7 +60,7 @@ class Workplace:
     out: Path
     headers: Headers
     jobs: int
-    compiler: Compiler | None = None
+    compiler: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
 
@@ -149,22 +148,12 @@ def patch_steps(place: Workplace, patches: tuple[str, ...], base: Path) -> tuple
     return tuple(steps)
 
 
-def compiler_arguments(place: Workplace, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arguments that make kbuild use the kernel's compiler, unless `words` choose."""
-    if any(part.startswith(("LLVM=", "CC=")) for word in words for part in word.split()):
-        return ()
-    own = place.compiler.arguments if place.compiler else ()
-    if place.headers.config.get("CONFIG_CC_IS_CLANG") != "y":
-        return own
-    _, number, suffix = (place.compiler.name if own and place.compiler else "").partition("clang-")
-    if number and _is_since(place.headers.release, (5, 18)):  # Documentation/kbuild/llvm.rst
-        return (f"LLVM=-{suffix}",)
-    return ("LLVM=1", *own)
-
-
-def _is_since(release: str, version: tuple[int, int]) -> bool:
-    numbers = re.match(r"(\d+)\.(\d+)", release)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= version
+def llvm_arguments(headers: Headers, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the argument that makes kbuild use clang if clang compiled the kernel."""
+    chosen = any(word.startswith(("LLVM=", "CC=")) for word in words)
+    if headers.config.get("CONFIG_CC_IS_CLANG") == "y" and not chosen:
+        return ("LLVM=1",)
+    return ()
 
 
 def _kbuild_recipe(place: Workplace) -> Recipe:
@@ -184,7 +173,7 @@ def _kbuild_recipe(place: Workplace) -> Recipe:
         str(place.headers.directory),
         f"M={place.directory}",
         f"-j{place.jobs}",
-        *compiler_arguments(place, arguments),
+        *llvm_arguments(place.headers, arguments),
         *arguments,
         "modules",
     )
@@ -205,17 +194,13 @@ def _command_recipe(place: Workplace) -> Recipe:
             "build.kind is command, but build.command is empty",
             hint='name an argv: build.command: ["./build.sh"]',
         )
-    # Prefixed names: kbuild sets KERNELRELEASE, and Makefiles take it for a sign of kbuild. What
-    # make finds in MAKEFLAGS holds in every make below it, as if it stood on each command line.
-    chosen = compiler_arguments(place, settings.command)
-    flags = " ".join(filter(None, (place.env.get("MAKEFLAGS", ""), *chosen)))
+    # Prefixed names: kbuild sets KERNELRELEASE, and Makefiles take it for a sign of kbuild.
     env = {
         **place.env,
         "NODESIDE_KERNELRELEASE": place.request.kernel.release,
         "NODESIDE_KERNEL_DIR": str(place.headers.directory),
         "NODESIDE_JOBS": str(place.jobs),
         "NODESIDE_OUTPUT": str(place.out / "output"),
-        **({"MAKEFLAGS": flags} if chosen else {}),
     }
     name = Path(settings.command[0]).name
     return Recipe((Step(name, settings.command, place.directory, env),), strip=wants_strip(place))

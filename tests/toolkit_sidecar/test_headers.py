@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -40,74 +38,6 @@ def test_the_build_link_of_the_kernel_comes_first(toolkit: FakeToolkit) -> None:
     link.parent.mkdir(parents=True)
     link.symlink_to("/usr/src/elsewhere")
     assert headers.find_headers(toolkit.root, KERNEL).directory == there
-
-
-# By distribution: a release, where its package puts the headers, and what `build` leads to.
-LAYOUTS = [
-    ("Debian", "6.1.0-9-amd64", "usr/src/linux-headers-6.1.0-9-amd64", "/usr/src/linux-headers-{}"),
-    (
-        "Ubuntu",
-        "6.5.0-21-generic",
-        "usr/src/linux-headers-6.5.0-21-generic",
-        "/usr/src/linux-headers-{}",
-    ),
-    ("Ubuntu 24.10", "6.11.0-8-generic", "usr/src/linux-headers-6.11.0-8-generic", ""),
-    (
-        "RHEL",
-        "5.14.0-427.13.1.el9_4.x86_64",
-        "usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64",
-        "/usr/src/kernels/{}",
-    ),
-    (
-        "RHEL, for real time",
-        "5.14.0-427.13.1.el9_4.x86_64+rt",
-        "usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64+rt",
-        "",
-    ),
-    (
-        "Amazon Linux",
-        "6.1.79-99.164.amzn2023.x86_64",
-        "usr/src/kernels/6.1.79-99.164.amzn2023.x86_64",
-        "",
-    ),
-    (
-        "SUSE",
-        "6.4.0-150600.21-default",
-        "usr/src/linux-6.4.0-150600.21-obj/x86_64/default",
-        "/usr/src/linux-6.4.0-150600.21-obj/x86_64/default",
-    ),
-    ("SUSE for Azure", "6.4.0-150600.8-azure", "usr/src/linux-6.4.0-150600.8-obj/x86_64/azure", ""),
-    ("Arch", "6.9.1-arch1-1", "usr/lib/modules/6.9.1-arch1-1/build", ""),
-]
-
-
-@pytest.mark.parametrize("link", ["right", "broken", "none"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout[0]))
-def test_headers_are_found_where_each_distribution_puts_them(
-    tmp_path: Path, layout: tuple[str, str, str, str], link: str
-) -> None:
-    """Ubuntu's and SUSE's Makefile is in the directory for all flavours."""
-    distribution, release, place, target = layout
-    root, directory = tmp_path, tmp_path / place
-    (directory / "include/generated").mkdir(parents=True)
-    (directory / "include/generated/utsrelease.h").write_text(f'#define UTS_RELEASE "{release}"\n')
-    common = root / "usr/src/common"
-    common.mkdir(parents=True)
-    (common / "Makefile").write_text("")
-    (directory / "Makefile").symlink_to(os.path.relpath(common / "Makefile", directory))
-    if distribution == "Arch":
-        (root / "lib").symlink_to("usr/lib")
-    elif link != "none":
-        build = root / "lib/modules" / release / "build"
-        build.parent.mkdir(parents=True)
-        build.symlink_to((target or f"/{place}").format(release) if link == "right" else "/gone")
-    kernel = Kernel(release, "#1", "x86_64")
-
-    assert headers.find_headers(root, kernel).directory.samefile(directory)
-    assert headers.installed_releases(root) == (release,)
-    with pytest.raises(BuildFailed) as caught:
-        headers.find_headers(root, replace(kernel, release=f"9.{release}"))
-    assert release in str(caught.value), "what is there is named"
 
 
 def test_missing_headers_name_the_ones_that_are_there(toolkit: FakeToolkit) -> None:
