@@ -120,12 +120,19 @@ class BuildRun:
         (out / "tmp").mkdir()
         assert bench.compiler is not None
         flags = flags_for_same_bytes(request, out, bench.compiler)
-        env = build_environment(request, out, flags)
+        compiler = bench.compiler
+        env = build_environment(request, out, flags, compiler.argument)
         if request.settings.symbols:
             given = self.shared.symbols / request.settings.symbols
             kernels = bench.known_headers.directory / "Module.symvers"
             write_extra_symbols(given, kernels, extra_symbols(out))
-        return Workplace(request, out, bench.known_headers, jobs, bench.compiler.name, env, flags)
+        return Workplace(
+            *(request, out, bench.known_headers, jobs),
+            compiler=compiler.name,
+            env=env,
+            flags=flags,
+            compiler_argument=compiler.argument,
+        )
 
     def _copy_source(self) -> None:
         target = self.out / "build"

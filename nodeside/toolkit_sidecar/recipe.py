@@ -53,7 +53,8 @@ class Recipe:
 class Workplace:
     """The inputs of one build: its request, its directory, and its tools.
 
-    `flags` are for the compiler; the environment has them too.
+    `flags` are for the compiler; the environment has them too. `compiler_argument` is what make
+    must be given to use `compiler`, "" if kbuild uses it by itself.
     """
 
     request: BuildRequest
@@ -63,6 +64,7 @@ class Workplace:
     compiler: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    compiler_argument: str = ""
 
     @property
     def source(self) -> Path:
@@ -83,16 +85,19 @@ _FLAGS = ("KCFLAGS", "KAFLAGS")  # appended by kbuild to its own (Documentation/
 
 
 def build_environment(
-    request: BuildRequest, out: Path, flags: tuple[str, ...] = ()
+    request: BuildRequest, out: Path, flags: tuple[str, ...] = (), compiler_argument: str = ""
 ) -> dict[str, str]:
     """Return the environment for vendor code. Only PATH is taken from the sidecar's own.
 
-    `flags` are for the compiler, after those that driver.yaml gives to it.
+    `flags` are for the compiler, after those that driver.yaml gives to it. `compiler_argument`
+    (`CC=gcc-12`) is in MAKEFLAGS, so that each make of a script or a dkms.conf has it.
     """
     fixed = {"HOME": str(out), "TMPDIR": str(out / "tmp"), "LC_ALL": "C"}
     env = {**fixed, "SOURCE_DATE_EPOCH": _EPOCH, **request.settings.environment}
     for name in _FLAGS if flags else ():
         env[name] = " ".join((env[name], *flags) if name in env else flags)
+    if compiler_argument:
+        env["MAKEFLAGS"] = f"{env.get('MAKEFLAGS', '')} {compiler_argument}".strip()
     if request.settings.symbols:  # in the environment, so that a Makefile can add to it
         own = env.get("KBUILD_EXTRA_SYMBOLS", "")
         env["KBUILD_EXTRA_SYMBOLS"] = f"{own} {extra_symbols(out)}".strip()
@@ -174,6 +179,7 @@ def _kbuild_recipe(place: Workplace) -> Recipe:
         f"M={place.directory}",
         f"-j{place.jobs}",
         *llvm_arguments(place.headers, arguments),
+        *((place.compiler_argument,) if place.compiler_argument else ()),
         *arguments,
         "modules",
     )

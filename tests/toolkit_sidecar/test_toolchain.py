@@ -17,6 +17,7 @@ from nodeside.toolkit_sidecar.compiler import (
     ask_compiler,
     chosen_by_driver,
     compare_compilers,
+    installed_names,
     kernels_compiler,
     major_version,
 )
@@ -52,6 +53,153 @@ def test_the_kernels_compiler_is_in_its_configuration(toolkit: FakeToolkit) -> N
     assert kernels_compiler(read_headers(toolkit.headers(config=clang))).major == 14
 
 
+# As the configurations of kernels have them: of Debian, Ubuntu, Red Hat, Fedora, SUSE, Amazon Linux
+# 2, Alpine, Arch, Android, and of kernels that were compiled on another architecture.
+@pytest.mark.parametrize(
+    ("text", "family", "major", "names"),
+    [
+        ("gcc-12 (Debian 12.2.0-14) 12.2.0", "gcc", 12, ["gcc-12"]),
+        (
+            "x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0",
+            "gcc",
+            14,
+            ["x86_64-linux-gnu-gcc-14", "gcc-14"],
+        ),
+        ("gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", "gcc", 11, ["gcc", "gcc-11"]),
+        (
+            "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0",
+            "gcc",
+            12,
+            ["x86_64-linux-gnu-gcc-12", "gcc-12"],
+        ),
+        ("gcc (GCC) 8.5.0 20210514 (Red Hat 8.5.0-20)", "gcc", 8, ["gcc", "gcc-8"]),
+        ("gcc (GCC) 11.4.1 20230605 (Red Hat 11.4.1-2)", "gcc", 11, ["gcc", "gcc-11"]),
+        ("gcc (GCC) 15.1.1 20250521 (Red Hat 15.1.1-2)", "gcc", 15, ["gcc", "gcc-15"]),
+        (
+            "gcc (SUSE Linux) 11.2.1 20211124 [revision 7510c23c1ec53aa4a62705f0384079661342ff7b]",
+            "gcc",
+            11,
+            ["gcc", "gcc-11"],
+        ),
+        ("gcc (SUSE Linux) 7.5.0", "gcc", 7, ["gcc", "gcc-7"]),
+        (
+            "gcc10-gcc (GCC) 10.5.0 20230707 (Red Hat 10.5.0-1)",
+            "gcc",
+            10,
+            ["gcc10-gcc", "gcc-10"],
+        ),
+        ("gcc (Alpine 13.2.1_git20231014) 13.2.1 20231014", "gcc", 13, ["gcc", "gcc-13"]),
+        ("gcc (GCC) 12.2.1 20230111", "gcc", 12, ["gcc", "gcc-12"]),
+        ("gcc (GCC) 8.5.0 20210514 (Anolis 8.5.0-18.0.4)", "gcc", 8, ["gcc", "gcc-8"]),
+        (
+            "aarch64-linux-gnu-gcc (Linaro GCC 7.5-2019.12) 7.5.0",
+            "gcc",
+            7,
+            ["aarch64-linux-gnu-gcc", "gcc-7"],
+        ),
+        (
+            "aarch64-linux-gnu-gcc (GCC) 10.2.1 20200826 (Red Hat Cross 10.2.1-3)",
+            "gcc",
+            10,
+            ["aarch64-linux-gnu-gcc", "gcc-10"],
+        ),
+        (
+            "aarch64-buildroot-linux-gnu-gcc.br_real (Buildroot 2022.11) 11.3.0",
+            "gcc",
+            11,
+            ["gcc-11"],
+        ),
+        ("Debian clang version 19.1.7 (3+b1)", "clang", 19, ["clang-19"]),
+        ("Debian clang version 12.0.1-3", "clang", 12, ["clang-12"]),
+        (
+            "clang version 14.0.6 (git://gitmirror/llvm_project f28c006a5895fc0e329fe15fead)",
+            "clang",
+            14,
+            ["clang", "clang-14"],
+        ),
+        (
+            "Android (7284624, based on r416183b) clang version 12.0.5 (https://android)",
+            "clang",
+            12,
+            ["clang-12"],
+        ),
+        ("", "gcc", 0, []),
+        ("/bin/sh -c 12.0", "gcc", 12, ["gcc-12"]),
+    ],
+)
+def test_the_kernels_compiler_is_recognised_in_every_distributions_words(
+    toolkit: FakeToolkit, text: str, family: str, major: int, names: list[str]
+) -> None:
+    for written in (f'"{text}"', text):  # include/config/auto.conf has quotes, or has none
+        config = f"CONFIG_CC_VERSION_TEXT={written}\n"
+        kernel = kernels_compiler(read_headers(toolkit.headers(config=config)))
+        assert (kernel.text, kernel.family, kernel.major) == (text, family, major)
+        assert installed_names(kernel) == tuple(names)
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "twelve", ""])
+def test_a_version_that_is_no_number_is_unknown(toolkit: FakeToolkit, number: str) -> None:
+    config = f"CONFIG_CC_IS_GCC=y\nCONFIG_GCC_VERSION={number}\n"
+    assert kernels_compiler(read_headers(toolkit.headers(config=config))).major == 0
+
+
+HWE = """\
+CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0"
+CONFIG_CC_IS_GCC=y
+CONFIG_GCC_VERSION=120300
+"""
+GCC_11 = '#!/bin/sh\necho "gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"\n'
+GCC_12 = '#!/bin/sh\necho "$(basename $0) (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0"\n'
+SAY = 'echo "make $* MAKEFLAGS=$MAKEFLAGS"; ko straw\n'
+
+
+def test_a_kernel_gets_the_compiler_that_it_names_where_gcc_is_another(
+    toolkit: FakeToolkit,
+) -> None:
+    toolkit.headers(config=HWE)
+    toolkit.tool("gcc", GCC_11)
+    toolkit.tool("x86_64-linux-gnu-gcc-12", GCC_12)
+    toolkit.vendor("vendor.sh", SAY)
+    result = toolkit.answer(toolkit.request())
+    assert result.succeeded, result.message
+    assert result.toolchain is not None
+    assert result.toolchain.compiler.startswith("x86_64-linux-gnu-gcc-12 (Ubuntu")
+    assert "CC=x86_64-linux-gnu-gcc-12 modules" in "\n".join(result.log_tail)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [BuildKind.COMMAND, BuildKind.DKMS])
+def test_every_make_of_a_build_gets_the_kernels_compiler(
+    toolkit: FakeToolkit, kind: BuildKind
+) -> None:
+    toolkit.headers(config=HWE)
+    toolkit.tool("gcc", GCC_11)
+    toolkit.tool("x86_64-linux-gnu-gcc-12", GCC_11)
+    toolkit.tool("gcc-12", GCC_12)
+    toolkit.vendor("vendor.sh", SAY)
+    toolkit.vendor(
+        "dkms.conf", "PACKAGE_NAME=straw\nPACKAGE_VERSION=1\nBUILT_MODULE_NAME=straw\nMAKE=make\n"
+    )
+    command = ("make", "all") if kind is BuildKind.COMMAND else ()
+    result = toolkit.answer(toolkit.request(kind=kind, command=command))
+    assert result.succeeded, result.message
+    assert "MAKEFLAGS=CC=gcc-12" in "\n".join(result.log_tail)
+
+
+@pytest.mark.slow
+def test_a_kernel_of_clang_gets_the_clang_of_its_version(toolkit: FakeToolkit) -> None:
+    text = "Debian clang version 14.0.6"
+    toolkit.headers(
+        config=f'CONFIG_CC_VERSION_TEXT="{text}"\nCONFIG_CC_IS_CLANG=y\nCONFIG_CLANG_VERSION=140006\n'
+    )
+    toolkit.tool("clang", "#!/bin/sh\necho Debian clang version 19.1.7\n")
+    toolkit.tool("clang-14", f"#!/bin/sh\necho {text}\n")
+    toolkit.vendor("vendor.sh", SAY)
+    result = toolkit.answer(toolkit.request())
+    assert result.succeeded, result.message
+    assert "LLVM=1 CC=clang-14 modules" in "\n".join(result.log_tail)
+
+
 def test_the_driver_may_choose_its_compiler() -> None:
     from nodeside.protocol.bundle_key import BuildKind
 
@@ -68,11 +216,13 @@ def test_an_endless_version_of_a_compiler_is_clipped(tmp_path: Path) -> None:
 
 def test_another_major_version_is_refused_with_what_is_there(toolkit: FakeToolkit) -> None:
     toolkit.tool("gcc", GCC_13)
+    toolkit.tool("gcc-12", GCC_13)
     toolkit.write("usr/bin/gcc-13", "")
     result = toolkit.answer(toolkit.request())
     assert result.failure is FailureKind.WRONG_COMPILER
     assert result.message.startswith("gcc 12 compiled the kernel, gcc here is version 13")
     assert "(gcc-13)" in result.hint
+    assert "install gcc-12 (Debian, Ubuntu) or gcc12 (SUSE, Alpine, Arch)" in result.hint
 
 
 def test_a_driver_that_asks_for_another_compiler_gets_it_and_a_note(toolkit: FakeToolkit) -> None:
