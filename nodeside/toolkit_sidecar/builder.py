@@ -196,13 +196,7 @@ class BuildRun:
         self.log.first_error.end_step(step.name, code, forgiven=not step.required)
         if code == 0:
             return
-        problem = self._step_failed(step, code, outcome, killed_before)
-        # A step that was killed midway (a shell reports 128 + n) left partial output.
-        killed = code < 0 or code > 128
-        short = problem.kind in (FailureKind.DISK_FULL, FailureKind.OUT_OF_MEMORY)
-        if step.required or killed or short:
-            raise problem
-        self.notes.append(f"{problem}; ignored, as dkms does")
+        raise self._step_failed(step, code, outcome, killed_before)
 
     def _step_failed(self, step: Step, code: int, outcome: str, killed_before: int) -> BuildFailed:
         if memory.count_kills(self.root) > killed_before:

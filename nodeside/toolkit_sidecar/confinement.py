@@ -42,16 +42,12 @@ _DRAIN = 16  # pieces still read after the build's end; a survivor may write end
 
 @frozen
 class Step:
-    """One command of a build, and how to repeat it by hand.
-
-    If a step that is not `required` fails, the build goes on.
-    """
+    """One command of a build, and how to repeat it by hand."""
 
     name: str
     argv: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
-    required: bool = True
 
     @property
     def by_hand(self) -> str:

@@ -1,7 +1,7 @@
 """Turns an unmodified dkms tree into a recipe: what its dkms.conf means for this kernel.
 
 `make_plan` is pure: values in, a plan out. It follows the manual, dkms(8); where that is silent, it
-does what dkms 3 does (functions `read_conf`, `prepare_build` and `actual_build`).
+does what dkms 3.2 does (functions `read_conf`, `prepare_build` and `actual_build`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def make_plan(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
 def exclusion_in_words(values: Values, index: int, kernel: Kernel, headers: Headers) -> str:
     """Return the BUILD_EXCLUSIVE rule that excludes the kernel, in words; "" if none does.
 
-    The rule at index 0 applies to all modules, a rule at another index to that module only.
+    The rule at index 0 applies to all modules, a rule at another index to that module only. As in
+    dkms, OBSOLETE_BY stands for a BUILD_EXCLUSIVE_KERNEL_MAX that is not set.
     """
     for variable, subject in (
         ("BUILD_EXCLUSIVE_KERNEL", kernel.release),
@@ -96,6 +97,9 @@ def exclusion_in_words(values: Values, index: int, kernel: Kernel, headers: Head
     highest = values["BUILD_EXCLUSIVE_KERNEL_MAX"].get(index, "")
     if highest and pad_version(kernel.release) > pad_version(highest):
         return f"BUILD_EXCLUSIVE_KERNEL_MAX is {highest}, the kernel is {kernel.release}"
+    included = "" if index or highest else values.first("OBSOLETE_BY")
+    if included and pad_version(kernel.release) > pad_version(included):
+        return f"OBSOLETE_BY is {included}: {kernel.release} includes the driver"
     return _config_exclusion(values["BUILD_EXCLUSIVE_CONFIG"].get(index, ""), headers)
 
 
@@ -108,10 +112,14 @@ def dkms_recipe(plan: DkmsPlan, place: Workplace, directory: Path) -> Recipe:
     """Return the steps of a plan in `directory`, the copy of the tree at dkms's own path."""
     env = {**place.env}
     if place.compiler:
-        env.setdefault("CC", place.compiler)  # dkms exports the headers' compiler
+        for variable in ("CC", "KERNEL_CC"):  # dkms exports the kernel's compiler
+            env.setdefault(variable, place.compiler)
     before = patch_steps(place, tuple(f"patches/{name}" for name in plan.patches), directory)
-    pre, pre_note = _script_step("PRE_BUILD", plan.pre_build, directory, env)
-    post, post_note = _script_step("POST_BUILD", plan.post_build, directory, env)
+    pre_build, post_build = (
+        _replace_source_path(plan, text, directory) for text in (plan.pre_build, plan.post_build)
+    )
+    pre, pre_note = _script_step("PRE_BUILD", pre_build, directory, env)
+    post, post_note = _script_step("POST_BUILD", post_build, directory, env)
     make = Step("make", ("bash", "-c", make_command(plan, place, directory)), directory, env)
     return Recipe(
         before=(*before, *pre, make),
@@ -125,7 +133,8 @@ def dkms_recipe(plan: DkmsPlan, place: Workplace, directory: Path) -> Recipe:
 def make_command(plan: DkmsPlan, place: Workplace, directory: Path) -> str:
     """Return the vendor's MAKE line, or the default one, with the arguments that dkms adds."""
     settings, headers = place.request.settings, place.headers
-    command = plan.make or f"make -C {headers.directory} M={directory}"
+    command = _replace_source_path(plan, plan.make, directory)
+    command = command or f"make -C {headers.directory} M={directory}"
     extra = (
         *llvm_arguments(headers, (command, *settings.make_arguments)),
         *settings.make_arguments,
@@ -136,6 +145,12 @@ def make_command(plan: DkmsPlan, place: Workplace, directory: Path) -> str:
         added = f"make -j{place.jobs} KERNELRELEASE={shlex.quote(place.request.kernel.release)}"
         command = added + command.removeprefix("make")
     return command
+
+
+def _replace_source_path(plan: DkmsPlan, command: str, directory: Path) -> str:
+    """Replace dkms's path of the source in a command: here the source is in `directory` only."""
+    path = re.escape(f"/usr/src/{plan.name}-{plan.version}")
+    return re.sub(rf"(?<![\w.]){path}(?![\w.+~:-])", lambda _: str(directory), command)
 
 
 def _make_command(values: Values) -> str:
@@ -210,18 +225,14 @@ def _config_exclusion(rules: str, headers: Headers) -> str:
 def _script_step(
     variable: str, text: str, directory: Path, env: Mapping[str, str]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """Return the step of a PRE_BUILD or POST_BUILD script; a note if it cannot be run.
-
-    dkms ignores the exit codes of these scripts (3.0, `run_build_script`): some of them end with
-    `[ -e x ] && y`.
-    """
+    """Return the step of a PRE_BUILD or POST_BUILD script; a note if it cannot be run."""
     if not text:
         return (), ()
     name, *arguments = text.split()
     program = path_inside(directory, name, variable)
     if not os.access(program, os.X_OK):
         return (), (f"dkms.conf: the {variable} script {name} is not executable: not run",)
-    return (Step(variable, (str(program), *arguments), directory, env, required=False),), ()
+    return (Step(variable, (str(program), *arguments), directory, env),), ()
 
 
 def _notes_on_ignored(values: Values) -> list[str]:
@@ -231,18 +242,9 @@ def _notes_on_ignored(values: Values) -> list[str]:
         notes.append(f"dkms.conf: ignored, since nothing is installed: {', '.join(ignored)}")
     if any(values["CLEAN"].values()):
         notes.append("dkms.conf: CLEAN ignored, since every build has a fresh copy")
-    if any("/usr/src/" in command for command in values["MAKE"].values()):
-        notes.append(
-            "dkms.conf: MAKE names /usr/src, where dkms keeps the source; here the source is in "
-            "the build directory"
-        )
     needed = [name for name in values["BUILD_DEPENDS"].values() if name]
     if needed:
         notes.append(f"dkms.conf: BUILD_DEPENDS on {', '.join(needed)}: not built by this driver")
-    if values.first("OBSOLETE_BY"):
-        notes.append(
-            f"dkms.conf: the kernel includes this driver from {values.first('OBSOLETE_BY')} on"
-        )
     return notes
 
 

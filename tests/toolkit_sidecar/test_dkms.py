@@ -104,6 +104,21 @@ def test_exclusive_rules_say_which_of_them_excludes() -> None:
     assert "has !CONFIG_I2C, which is enabled" in excluded(BUILD_EXCLUSIVE_CONFIG="!CONFIG_I2C")
 
 
+@pytest.mark.parametrize("version", ["6.1", "6.0.19", "5.15.0-100", "6.1.0-9"])
+def test_a_kernel_that_includes_the_driver_is_excluded(version: str) -> None:
+    message = excluded(OBSOLETE_BY=version)
+    assert f"OBSOLETE_BY is {version}: {KERNEL.release} includes the driver" in message
+
+
+@pytest.mark.parametrize("version", ["6.1.0-10", "6.2", "6.12", "10.0"])
+def test_a_kernel_before_the_one_that_includes_the_driver_is_not(version: str) -> None:
+    assert plan(OBSOLETE_BY=version).notes == ()
+
+
+def test_a_highest_kernel_is_taken_before_the_one_that_includes_the_driver() -> None:
+    plan(OBSOLETE_BY="5.4", BUILD_EXCLUSIVE_KERNEL_MAX="6.12")
+
+
 def test_rules_that_fit_exclude_nothing() -> None:
     plan(
         BUILD_EXCLUSIVE_KERNEL_MIN="5.10",
@@ -178,16 +193,24 @@ def test_a_dkms_tree_builds_unmodified(toolkit: FakeToolkit) -> None:
     assert "also built, but not in driver.yaml's modules: hay" in result.notes
 
 
-def test_scripts_before_and_after_may_fail_as_with_dkms(toolkit: FakeToolkit) -> None:
+def test_a_script_before_the_build_that_fails_ends_it(toolkit: FakeToolkit) -> None:
     tree(toolkit)
-    toolkit.vendor("before.sh", "#!/bin/sh\nexit 3\n", 0o755)
+    toolkit.vendor("before.sh", "#!/bin/sh\necho no such kernel\nexit 3\n", 0o755)
+    result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("straw",)))
+    assert result.failure is FailureKind.COMPILE
+    assert result.message == "PRE_BUILD failed: exit code 3"
+    assert "no such kernel" in result.log_tail
+    assert not any("make " in line and "KERNELRELEASE" in line for line in result.log_tail)
+
+
+def test_a_script_after_the_build_that_fails_ends_it(toolkit: FakeToolkit) -> None:
+    tree(toolkit)
     into = f"../{KERNEL.release}/{KERNEL.architecture}"
     toolkit.vendor("after.sh", f"#!/bin/sh\ncp before.sh {into}/ && echo copied && false\n", 0o755)
     result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("straw",)))
-    assert result.succeeded, result.message
+    assert result.failure is FailureKind.COMPILE
     assert "copied" in result.log_tail
-    assert "PRE_BUILD failed: exit code 3; ignored, as dkms does" in result.notes
-    assert "POST_BUILD failed: exit code 1; ignored, as dkms does" in result.notes
+    assert result.message == "POST_BUILD failed: exit code 1"
 
 
 @pytest.mark.parametrize("end", ["kill -KILL $$", "exit 137"])

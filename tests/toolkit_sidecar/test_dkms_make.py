@@ -67,6 +67,17 @@ DEFAULT = f"{OURS} -C /headers M=DIRECTORY"
         ("MAKE=\"make FLAGS='a b'\"", [f"{OURS} FLAGS=a b"]),
         ("MAKE='make all `echo x`'", [f"{OURS} all x"]),
         ("MAKE='make all $(echo x)'", [f"{OURS} all x"]),
+        # The place where dkms keeps the source, which nothing may write to here.
+        ("MAKE='make -C /usr/src/straw-1.0'", [f"{OURS} -C DIRECTORY"]),
+        ('MAKE="make M=/usr/src/straw-1.0/src"', [f"{OURS} M=DIRECTORY/src"]),
+        (
+            'MAKE="make -C $source_tree/$module-$module_version all"',
+            [f"{OURS} -C DIRECTORY all"],
+        ),
+        ("MAKE='cd /usr/src/straw-1.0;make all'", ["all"]),
+        ("MAKE='make S=/usr/src/straw-1.0.1'", [f"{OURS} S=/usr/src/straw-1.0.1"]),
+        ("MAKE='make S=/srv/usr/src/straw-1.0'", [f"{OURS} S=/srv/usr/src/straw-1.0"]),
+        ("MAKE='make -C /usr/src/linux-headers-6'", [f"{OURS} -C /usr/src/linux-headers-6"]),
         # No command of its own.
         ("MAKE=", [DEFAULT]),
         ("", [DEFAULT]),

@@ -41,6 +41,26 @@ A package that does not get ready has its exit code (the [README](../README.md#e
 them) and its first error, or the first line of another reason, as nodeside reports it.
 
 """
+_VERSIONS = """\
+
+## Which dkms this follows
+
+nodeside does what dkms 3.2 does. dkms 3.0, which Debian 12 has, differs:
+
+- `PRE_BUILD`, `POST_BUILD`: where one fails, 3.2 ends the build. 3.0 goes on.
+- `OBSOLETE_BY`: 3.2 excludes each later kernel, unless `BUILD_EXCLUSIVE_KERNEL_MAX` is set.
+  3.0 builds for it.
+- `CC`: 3.2 exports the compiler that the kernel's configuration names, if it is installed. 3.0
+  knows only the one of Debian's `.kernelvariables`.
+
+nodeside differs from both:
+
+- `BUILD_DEPENDS` is noted, and fails nothing: each driver is brought up on its own.
+- `/usr/src/NAME-VERSION` in a command is replaced by the build directory, since a build cannot
+  write to `/usr/src`.
+- A compiler of another major version than the kernel's is refused, or replaced by the right one
+  if that is installed.
+"""
 _LONGEST = 200  # characters of a reason in the table
 
 
@@ -149,7 +169,8 @@ def main() -> None:
             command=command, suite=suite, arch=arguments.arch, cpus=os.cpu_count()
         )
         notes = "\n".join(_notes(outcomes, packages))
-        sys.stdout.write(f"{page}{_summary(outcomes)}{as_markdown(outcomes)}\n{notes}\n")
+        sys.stdout.write(f"{page}{_summary(outcomes)}{as_markdown(outcomes)}")
+        sys.stdout.write(f"{_VERSIONS}\n{notes}\n")
 
 
 if __name__ == "__main__":
