@@ -21,7 +21,11 @@ from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.values import frozen
 
 _DEFINE = re.compile(r'^#define (UTS_RELEASE|UTS_VERSION) "(.*)"$', re.MULTILINE)
+# An output directory's Makefile, which is this line: of Debian's headers, and SUSE's.
+_INCLUDE = re.compile(r"^include (/\S{1,4000}/Makefile)$", re.MULTILINE)
 _SETTING = re.compile(r"^(CONFIG_\w+)=(.*)$", re.MULTILINE)
+
+_SUSE = "usr/src/linux-*-obj/*/*"  # the output directories: one per architecture and flavour
 
 
 @frozen
@@ -49,6 +53,7 @@ def find_headers(root: Path, kernel: Kernel) -> Headers:
         if (directory / "Makefile").is_file():
             headers = read_headers(directory)
             check_identity(headers, kernel)
+            _check_common_part(root, headers)
             return headers
     raise _none_found(root, kernel)
 
@@ -102,9 +107,21 @@ def check_identity(headers: Headers, kernel: Kernel) -> None:
         )
 
 
+def _check_common_part(root: Path, headers: Headers) -> None:
+    """Raise BuildFailed if the headers are one of two packages and the other is missing."""
+    included = _INCLUDE.search(_read_text(headers.directory / "Makefile"))
+    if included and not (root / included[1].lstrip("/")).is_file():
+        raise BuildFailed(
+            FailureKind.NO_HEADERS,
+            f"the headers at {headers.directory} need {included[1]}, which is missing",
+            hint="install the package with the common part of the headers, too (Debian: "
+            "linux-headers-*-common, SUSE: kernel-devel)",
+        )
+
+
 def installed_releases(root: Path) -> tuple[str, ...]:
     """Return the sorted kernel releases whose headers are installed."""
-    patterns = ("lib/modules/*/build", "usr/src/kernels/*", "usr/src/linux-headers-*")
+    patterns = ("lib/modules/*/build", "usr/src/kernels/*", "usr/src/linux-headers-*", _SUSE)
     releases: set[str] = set()
     for pattern in patterns:
         for directory in root.glob(pattern):
@@ -119,7 +136,10 @@ def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
     """Return every kernel with headers, with what a build needs to know about it in advance."""
     kernels = []
     for release in installed_releases(root):
-        directory = next(d for d in header_places(root, release) if (d / "Makefile").is_file())
+        places = header_places(root, release)
+        directory = next((place for place in places if (place / "Makefile").is_file()), None)
+        if directory is None:  # it is in the place of another release
+            continue
         headers = read_headers(directory)
         signature_hash = headers.config.get("CONFIG_MODULE_SIG_HASH", "")
         kernels.append(ToolkitKernel(release, headers.version, signature_hash))
@@ -155,6 +175,8 @@ def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
         if here
         else f"toolkit has no kernel headers at all, the node runs {kernel.release}"
     )
+    if broken := _broken_link(root, kernel.release):
+        message += f"; {broken}"
     if claimed:
         message += f" (/etc/driver-toolkit-release.json claims {', '.join(claimed)})"
     if driver_toolkit_kernels(root):
@@ -162,7 +184,8 @@ def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
     else:
         hint = (
             f"install linux-headers-{kernel.release} (Debian, Ubuntu) or "
-            f"kernel-devel-{kernel.release} (Fedora, RHEL); for a pod, in the toolkit image"
+            f"kernel-devel-{kernel.release} (Fedora, RHEL), or the kernel-*-devel package of "
+            f"{kernel.release} (SUSE); for a pod, in the toolkit image"
         )
     return BuildFailed(FailureKind.NO_HEADERS, message, hint=hint)
 
@@ -172,6 +195,20 @@ def header_places(root: Path, release: str) -> Iterator[Path]:
     yield _inside_root(root, root / "lib/modules" / release / "build")
     yield root / "usr/src/kernels" / release
     yield root / f"usr/src/linux-headers-{release}"
+    version, _, flavour = release.rpartition("-")
+    if version and flavour:
+        for architecture in sorted((root / f"usr/src/linux-{version}-obj").glob("*")):
+            yield architecture / flavour
+
+
+def _broken_link(root: Path, release: str) -> str:
+    """Return which link to the headers of a kernel leads nowhere, in words; "" if none does."""
+    build = root / "lib/modules" / release / "build"
+    places = [build, *(place / "Makefile" for place in header_places(root, release))]
+    for link in places:
+        if link.is_symlink() and not _inside_root(root, link).exists():
+            return f"{link} is a link to {link.readlink()}, which is missing"
+    return ""
 
 
 def _inside_root(root: Path, path: Path) -> Path:

@@ -96,6 +96,89 @@ def test_headers_that_were_never_prepared_are_refused(toolkit: FakeToolkit) -> N
     assert "are not prepared" in str(refusal(toolkit, KERNEL))
 
 
+# Where distributions put the headers of a kernel, and the links to them.
+LAYOUTS = [
+    ("6.1.0-9-amd64", "usr/src/linux-headers-6.1.0-9-amd64", ""),  # Debian
+    ("6.8.0-60-generic", "usr/src/linux-headers-6.8.0-60-generic", ""),  # Ubuntu
+    ("6.6.31-0-lts", "usr/src/linux-headers-6.6.31-0-lts", "/usr/src/linux-headers-6.6.31-0-lts"),
+    ("5.14.0-427.13.1.el9_4.x86_64", "usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64", ""),  # RHEL
+    ("6.8.5-301.fc40.x86_64", "usr/src/kernels/6.8.5-301.fc40.x86_64", ""),  # Fedora
+    ("6.4.0-150600.23.7-default", "usr/src/linux-6.4.0-150600.23.7-obj/x86_64/default", ""),  # SUSE
+    (
+        "6.4.0-150600.21-default",
+        "usr/src/linux-6.4.0-150600.21-obj/x86_64/default",
+        "/usr/src/linux-6.4.0-150600.21-obj/x86_64/default",
+    ),
+    ("6.9.3-arch1-1", "lib/modules/6.9.3-arch1-1/build", ""),  # Arch: a directory
+]
+
+
+def move_headers(toolkit: FakeToolkit, release: str, place: str, link: str) -> Kernel:
+    """Move the toolkit's headers to another place, with a link from /lib/modules."""
+    kernel = replace(KERNEL, release=release)
+    old = toolkit.headers()
+    target = toolkit.root / place
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old.rename(target)
+    (target / "include/generated/utsrelease.h").write_text(f'#define UTS_RELEASE "{release}"\n')
+    if link:
+        build = toolkit.root / "lib/modules" / release / "build"
+        build.parent.mkdir(parents=True)
+        build.symlink_to(link)
+    return kernel
+
+
+@pytest.mark.parametrize(("release", "place", "link"), LAYOUTS)
+def test_headers_are_found_where_each_distribution_puts_them(
+    toolkit: FakeToolkit, release: str, place: str, link: str
+) -> None:
+    kernel = move_headers(toolkit, release, place, link)
+    assert headers.find_headers(toolkit.root, kernel).directory == toolkit.root / place
+    assert headers.installed_releases(toolkit.root) == (release,)
+    assert [found.release for found in headers.toolkit_kernels(toolkit.root)] == [release]
+
+
+@pytest.mark.parametrize(("release", "place", "link"), LAYOUTS)
+def test_headers_of_another_kernel_are_refused_in_each_place(
+    toolkit: FakeToolkit, release: str, place: str, link: str
+) -> None:
+    kernel = move_headers(toolkit, release, place, link)
+    generated = toolkit.root / place / "include/generated/utsrelease.h"
+    generated.write_text('#define UTS_RELEASE "6.99.0"\n')
+    failed = refusal(toolkit, kernel)
+    assert failed.kind is FailureKind.WRONG_KERNEL
+    assert f"{place} are for 6.99.0, the node runs {release}" in str(failed)
+    assert headers.toolkit_kernels(toolkit.root) == ()
+
+
+def test_a_link_that_leads_nowhere_is_named(toolkit: FakeToolkit) -> None:
+    link = toolkit.root / "lib/modules" / NEWER.release / "build"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("/usr/src/kernels/gone")
+    failed = refusal(toolkit, NEWER)
+    assert failed.kind is FailureKind.NO_HEADERS
+    assert f"{link} is a link to /usr/src/kernels/gone, which is missing" in str(failed)
+
+
+def test_a_headers_package_without_the_one_it_links_to_is_named(toolkit: FakeToolkit) -> None:
+    makefile = toolkit.headers() / "Makefile"
+    makefile.unlink()
+    makefile.symlink_to("../linux-headers-6.8.0-60/Makefile")
+    assert "is a link to ../linux-headers-6.8.0-60/Makefile, which is missing" in str(
+        refusal(toolkit, KERNEL)
+    )
+
+
+def test_a_headers_package_without_its_common_part_is_named(toolkit: FakeToolkit) -> None:
+    common = "/usr/src/linux-headers-6.1.0-9-common/Makefile"
+    (toolkit.headers() / "Makefile").write_text(f"include {common}\n")
+    failed = refusal(toolkit, KERNEL)
+    assert failed.kind is FailureKind.NO_HEADERS
+    assert str(failed).endswith(f"need {common}, which is missing")
+    toolkit.write(common.lstrip("/"), "")
+    assert headers.find_headers(toolkit.root, KERNEL).release == KERNEL.release
+
+
 @given(st.text())
 def test_no_configuration_breaks_the_reader(text: str) -> None:
     headers.read_settings(text)
