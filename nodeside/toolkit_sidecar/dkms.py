@@ -65,6 +65,14 @@ def make_plan(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
             hint="its dkms.conf says so; use a version of the driver that supports "
             f"{kernel.release}",
         )
+    if included := _included_since(values, kernel):
+        raise BuildFailed(
+            FailureKind.EXCLUDED,
+            f"{name} {version} is not made for this kernel: OBSOLETE_BY is {included}: "
+            f"{kernel.release} includes the driver",
+            hint="use the kernel's own module, or a version of the driver that is made for "
+            f"{kernel.release}",
+        )
     products, left_out = _announced_products(values, name, kernel, headers)
     return DkmsPlan(
         name=name,
@@ -81,8 +89,7 @@ def make_plan(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
 def exclusion_in_words(values: Values, index: int, kernel: Kernel, headers: Headers) -> str:
     """Return the BUILD_EXCLUSIVE rule that excludes the kernel, in words; "" if none does.
 
-    The rule at index 0 applies to all modules, a rule at another index to that module only. As in
-    dkms, OBSOLETE_BY stands for a BUILD_EXCLUSIVE_KERNEL_MAX that is not set.
+    The rule at index 0 applies to all modules, a rule at another index to that module only.
     """
     for variable, subject in (
         ("BUILD_EXCLUSIVE_KERNEL", kernel.release),
@@ -97,10 +104,18 @@ def exclusion_in_words(values: Values, index: int, kernel: Kernel, headers: Head
     highest = values["BUILD_EXCLUSIVE_KERNEL_MAX"].get(index, "")
     if highest and pad_version(kernel.release) > pad_version(highest):
         return f"BUILD_EXCLUSIVE_KERNEL_MAX is {highest}, the kernel is {kernel.release}"
-    included = "" if index or highest else values.first("OBSOLETE_BY")
-    if included and pad_version(kernel.release) > pad_version(included):
-        return f"OBSOLETE_BY is {included}: {kernel.release} includes the driver"
     return _config_exclusion(values["BUILD_EXCLUSIVE_CONFIG"].get(index, ""), headers)
+
+
+def _included_since(values: Values, kernel: Kernel) -> str:
+    """Return the version with which the driver came into the kernel, "" if this one is older.
+
+    As in dkms, OBSOLETE_BY stands for a BUILD_EXCLUSIVE_KERNEL_MAX that is not set.
+    """
+    version = values.first("OBSOLETE_BY")
+    if values["BUILD_EXCLUSIVE_KERNEL_MAX"].get(0, ""):
+        return ""
+    return version if version and pad_version(kernel.release) > pad_version(version) else ""
 
 
 def pad_version(version: str) -> str:

@@ -106,8 +106,11 @@ def test_exclusive_rules_say_which_of_them_excludes() -> None:
 
 @pytest.mark.parametrize("version", ["6.1", "6.0.19", "5.15.0-100", "6.1.0-9"])
 def test_a_kernel_that_includes_the_driver_is_excluded(version: str) -> None:
-    message = excluded(OBSOLETE_BY=version)
-    assert f"OBSOLETE_BY is {version}: {KERNEL.release} includes the driver" in message
+    with pytest.raises(BuildFailed) as caught:
+        plan(OBSOLETE_BY=version)
+    assert caught.value.kind is FailureKind.EXCLUDED
+    assert f"OBSOLETE_BY is {version}: {KERNEL.release} includes the driver" in str(caught.value)
+    assert caught.value.hint.startswith("use the kernel's own module")
 
 
 @pytest.mark.parametrize("version", ["6.1.0-10", "6.2", "6.12", "10.0"])
