@@ -52,8 +52,8 @@ def explain_lack(here: KernelContents, ordinary: KernelContents, text: str) -> s
         return ""
     paths = dict.fromkeys(ordinary.symbols[symbol] for symbol in symbols)
     modules = [name_of_file(path) for path in paths if path != _IMAGE]
-    in_modules = f" (of {shortlist(modules, _NAMED)})" if modules else ""
-    return f"{shortlist([*symbols, *options], _NAMED)}{in_modules}"
+    named = shortlist(symbols, _NAMED) + (f" (of {shortlist(modules, _NAMED)})" if modules else "")
+    return ", ".join(part for part in (named, shortlist(options, _NAMED)) if part)
 
 
 def hint_about(disk: KernelDisk, text: str, archive: Archive, command: str = "") -> str:

@@ -80,6 +80,10 @@ def disk(tmp_path: Path, release: str = CLOUD, architecture: Architecture = AMD6
             "CONFIG_ACPI_WMI",
         ),
         (
+            "wmi_ask needs CONFIG_ACPI_WMI; v4l2_open",
+            "wmi_ask, v4l2_open (of videodev), CONFIG_ACPI_WMI",
+        ),
+        (
             "exports hwmon_register, v4l2_open and class_create",
             "hwmon_register, v4l2_open (of hwmon, videodev)",
         ),
