@@ -29,7 +29,9 @@ _SOURCES = 20_000  # files, and bytes in them, in which device tables are looked
 _SOURCE_BYTES = 256 << 20
 _DEVICE_TABLE = re.compile(r"^[ \t]*MODULE_DEVICE_TABLE\s*\(\s*(\w{1,20})", re.MULTILINE)
 # Directories that have modules, as a rule, which are not the driver.
-_ASIDE = re.compile(r"config|configure|conftest.*|compat.*|test.*|examples?|tools?", re.IGNORECASE)
+_ASIDE = re.compile(
+    r"conf|config|configure|conftest.*|compat.*|test.*|examples?|tools?", re.IGNORECASE
+)
 _WORD = re.compile(r"[\w./-]+")
 _RELEASE = re.compile(r"[-_.]?v?\d[\w.+~-]*$|[-_](?:driver|dkms|linux|kmod|module)$")
 
@@ -39,13 +41,14 @@ class Candidate:
     """A directory whose `file` lists modules.
 
     `modules` are those that it names, `tables` the buses of the device tables in its sources. It is
-    `configured` if a configure makes that file, `computed` if its list is only known when it runs,
-    and `nameless` if its modules have the names that somebody else gives it. With a `dkms_conf`,
-    dkms builds there, and `lists` tells whether kbuild can do so too.
+    `configured` if a configure in `configured_at` makes that file, `computed` if its list is only
+    known when it runs, and `nameless` if its modules have the names that somebody else gives it.
+    With a `dkms_conf`, dkms builds there, and `lists` tells whether kbuild can do so too.
     """
 
     directory: str
     configured: bool = False
+    configured_at: str = "."
     file: str = "Makefile"
     modules: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
@@ -89,9 +92,8 @@ def candidates_of(tree: Path) -> tuple[Candidate, ...]:
     """
     found: list[Candidate] = []
     built: set[str] = set()
-    is_configured = any((tree / name).is_file() for name in CONFIGURES)
     for directory in _walk_directories(tree):
-        candidate, below = _candidate_in(tree, directory, is_configured)
+        candidate, below = _candidate_in(tree, directory)
         if candidate is not None and directory not in built:
             found.append(candidate)
         built |= {os.path.normpath(f"{directory}/{name}") for name in below}
@@ -106,7 +108,7 @@ def candidate_named(tree: Path, directory: str, candidates: Sequence[Candidate])
             return each
     named = None
     if not plain.startswith(("/", "..")):
-        named, _ = _candidate_in(tree, plain, is_configured=True)
+        named, _ = _candidate_in(tree, plain)
     if named is None:
         raise UsageError(
             f"--directory {directory}: expected a directory of the source whose Kbuild or Makefile "
@@ -157,19 +159,21 @@ def drivers_to_choose_from(tree: Path, candidates: Sequence[Candidate]) -> list[
     return [*listed, *(each for each in highest if each not in listed)] or [*candidates]
 
 
-def _candidate_in(
-    tree: Path, directory: str, is_configured: bool
-) -> tuple[Candidate | None, tuple[str, ...]]:
+def _candidate_in(tree: Path, directory: str) -> tuple[Candidate | None, tuple[str, ...]]:
     """Return the candidate of a directory, and the directories below that it builds too."""
     path = tree / directory
     listed = read_kbuild_list(path)
-    configured = is_configured and not listed and bool(read_kbuild_list(path, TEMPLATE))
+    configured_at = None
+    if not listed and read_kbuild_list(path, TEMPLATE):
+        configured_at = _configuring_directory(tree, directory)
+    configured = configured_at is not None
     has_conf = (path / DKMS_CONF).is_file()
     if not (listed or configured or has_conf):
         return None, ()
     candidate = Candidate(
         directory,
         configured=configured,
+        configured_at=configured_at or ".",
         file=DKMS_CONF if has_conf else listed.computed or "Makefile",
         modules=listed.modules,
         computed=bool(listed.computed),
@@ -178,6 +182,13 @@ def _candidate_in(
         lists=bool(listed) or configured,
     )
     return candidate, listed.directories
+
+
+def _configuring_directory(tree: Path, directory: str) -> str | None:
+    """Return the highest directory at or above this one that something configures, if any."""
+    above = [str(each) for each in (*Path(directory).parents[::-1], Path(directory))]
+    there = (each for each in above if any((tree / each / name).is_file() for name in CONFIGURES))
+    return next(there, None)
 
 
 def _highest_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:

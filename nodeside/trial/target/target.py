@@ -56,7 +56,7 @@ def prepare(
     """
     path = Path(name)
     if path_exists(path):
-        return _from_path(path.absolute(), image, evaluate, build)
+        return _from_path(path.absolute(), image, archive, evaluate, build)
     return _from_dkms(package_tree(name, image.parent, archive), image, evaluate)
 
 
@@ -88,15 +88,19 @@ def _archive_with(name: str, archive: Archive) -> Archive:
     return archive
 
 
-def _from_path(path: Path, image: Path, evaluate: Evaluator, build: Builder) -> TrialTarget:
+def _from_path(
+    path: Path, image: Path, archive: Archive, evaluate: Evaluator, build: Builder
+) -> TrialTarget:
     if path.is_file():
         return _from_document(path, image)
     if (path / "driver.yaml").is_file():
         return _from_document(path / "driver.yaml", image)
     if (path / "dkms.conf").is_file():
         extras = read_side_file(path / SIDE_FILE)
-        with suppress(dkms_tree.TemplateError):  # then it is built as any source without one
+        try:
             return _from_dkms(path, image, evaluate, extras)
+        except dkms_tree.TemplateError as error:  # then it is built as any source without one
+            archive.progress.say(f"{error}, so it is not used")
     image.mkdir()
     vendor_tree.copy(path, image / "src", leave_out=LEFT_OUT)
     draft = draft_of(image / "src", path, evaluate, build)

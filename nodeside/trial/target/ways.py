@@ -47,7 +47,8 @@ def likely_ways(
     if configured:
         ways += _configured_ways(tree, listing)
     there = [] if listing is None or configured else [listing.directory]
-    for place in dict.fromkeys(there if only_there else (".", *there)):
+    above = [] if only_there or not there else Path(there[0]).parents[::-1]
+    for place in dict.fromkeys(map(str, (*above, *there) if there else (".",))):
         if _has_makefile(tree / place):
             ways.append(_command("make", directory=place))
     if not (configured or only_there):
@@ -101,15 +102,19 @@ def _configured_ways(tree: Path, listing: Candidate | None) -> list[BuildSetting
 
     `listing` is the directory whose Makefile the configure makes, None for a make at the top.
     """
-    steps = _configure_steps(tree)
+    place = "." if listing is None else listing.configured_at
+    steps = _configure_steps(tree / place)
     scripts = [" && ".join((*steps, _last_step(listing)))] if steps else []
-    if (tree / "CMakeLists.txt").is_file():
+    if (tree / place / "CMakeLists.txt").is_file():
         scripts.append(_CMAKE)
-    return [_command("sh", "-c", script) for script in scripts]
+    return [_command("sh", "-c", script, directory=place) for script in scripts]
 
 
 def _last_step(listing: Candidate | None) -> str:
-    return "make" if listing is None else _KBUILD.format(shlex.quote(listing.directory))
+    if listing is None:
+        return "make"
+    there = str(Path(listing.directory).relative_to(listing.configured_at))
+    return _KBUILD.format(shlex.quote(there))
 
 
 def _configure_steps(tree: Path) -> list[str]:

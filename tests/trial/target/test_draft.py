@@ -532,7 +532,9 @@ def test_a_version_that_no_driver_can_have_is_refused(
     assert caught.value.hint == "--version 1.2"
 
 
-@pytest.mark.parametrize("name", ["config", "conftest-1", "compat", "tests", "examples", "tools"])
+@pytest.mark.parametrize(
+    "name", ["conf", "config", "conftest-1", "compat", "tests", "examples", "tools"]
+)
 def test_no_test_and_no_tool_is_the_driver_by_itself(
     tmp_path: Path, draft: Callable[..., Draft], name: str
 ) -> None:
@@ -716,3 +718,35 @@ def test_a_configure_is_told_where_the_headers_are(
     )
 
     assert draft(Toolkit((BuildKind.COMMAND, ".", ("sh", "-c", script)))).modules == ("chip",)
+
+
+def test_a_make_between_the_top_and_the_list_is_tried_too(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "linux/driver/src/Makefile", "obj-m := chip.o\nall:\n\t$(error not here)\n")
+    put(tmp_path, "linux/driver/Makefile", "driver:\n\t$(MAKE) -C src TOP=1\n")
+    toolkit = Toolkit(make(at="linux/driver"))
+
+    found = draft(toolkit)
+
+    assert toolkit.tried == [kbuild("linux/driver/src"), make(at="linux/driver")]
+    assert found.build.directory == "linux/driver"
+
+
+def test_a_driver_that_is_configured_in_its_own_directory_is_one_of_several(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "linux/ena/Makefile", "obj-m := ena.o\n")
+    put(tmp_path, "linux/ena/ena.c", TABLE)
+    put(tmp_path, "linux/efa/CMakeLists.txt")
+    put(tmp_path, "linux/efa/conf/Makefile", "obj-m := conftest.o\n")
+    put(tmp_path, "linux/efa/src/CMakeLists.txt")
+    put(tmp_path, "linux/efa/src/Kbuild.in", "obj-m := efa.o\n")
+    put(tmp_path, "linux/efa/src/efa.c", TABLE)
+    script = 'cmake -S . -B cmake-build && cmake --build cmake-build -j "$NODESIDE_JOBS"'
+    toolkit = Toolkit((BuildKind.COMMAND, "linux/efa", ("sh", "-c", script)))
+
+    with pytest.raises(TargetError, match=r"linux/efa/src \(pci\)"):
+        draft(toolkit)
+
+    assert draft(toolkit, directory="linux/efa/src").build.directory == "linux/efa"
