@@ -142,7 +142,7 @@ def label(name: str) -> str:
 
 def plain_version(version: str) -> str:
     """Return a version as driver.yaml accepts it; other characters become dots."""
-    plain = re.sub(r"[^A-Za-z0-9_.+~-]+", ".", version)[:40]
+    plain = re.sub(r"[^A-Za-z0-9_.+~-]+", ".", version.strip())[:40]
     return plain if re.match(r"[A-Za-z0-9]", plain) else f"0{plain}"[:40]
 
 

@@ -202,7 +202,13 @@ def test_package_names_become_dns_labels(package: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "plain"),
-    [("1.2.3", "1.2.3"), ("1:2.0/3", "1.2.0.3"), ("~rc", "0~rc"), ("v" * 60, "v" * 40)],
+    [
+        ("1.2.3", "1.2.3"),
+        ("1:2.0/3", "1.2.0.3"),
+        ("~rc", "0~rc"),
+        ("v" * 60, "v" * 40),
+        ("2.0\t", "2.0"),
+    ],
 )
 def test_package_versions_become_versions_of_a_driver(version: str, plain: str) -> None:
     assert plain_version(version) == plain
