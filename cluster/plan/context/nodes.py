@@ -124,6 +124,8 @@ def _excuse_node(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -
         return member
     if fallbacks.reason(member):
         return replace(member, health=Health.BUSY, trouble="")
+    if (until := fallbacks.asks_until(member)) > fallbacks.revisions.snapshot.now:
+        return replace(member, health=Health.BUSY, trouble="", deadline=until)
     deadline = toolkits.correction(member)
     if deadline is None:
         return member

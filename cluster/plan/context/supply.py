@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 from cluster.driver.nodes import DriverNode, found_nothing
 from cluster.driver.revisions import Revisions, at_of
+from cluster.kube.timestamps import distrust_far_future
+from cluster.model.names import assignment_of
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
 from cluster.model.states import BuildProgress, Health, Supply
 from cluster.options.build_once.builds import BuildState, build_of, build_state, builds_for_new_tags
@@ -19,6 +23,11 @@ from cluster.plan.context.toolkits import Toolkits
 from nodeside.spec import Driver
 
 Others = Callable[[], Sequence["ModuleSupply"]]
+
+# Seconds in which a node that came up with its pod asks its store again before it builds. If the
+# registry was away just then, the node is served in a moment; one that builds goes on building
+# until the next revision. In this time a node asks about seven times.
+STORE_PATIENCE: Final = 300.0
 
 
 @dataclass(frozen=True)
@@ -313,8 +322,33 @@ class Fallbacks:
             can_build = toolkit or self.revisions.driver.spec.prebuilt.sources
             unpulled = member.pull_failure if can_build else ""
             return f"image {image} cannot be pulled ({unpulled})" if unpulled else ""
-        fetches = toolkit and found_nothing(member) and at in self._fetching
-        return _cannot_use_bundle(member) if fetches else ""
+        waits = self.asks_until(member) > self.revisions.snapshot.now
+        return _cannot_use_bundle(member) if self._lacks_bundle(member) and not waits else ""
+
+    def _lacks_bundle(self, member: DriverNode) -> bool:
+        """Return whether a node that could build found nothing where its pods fetch a bundle."""
+        at = member.at
+        if at is None or at.pool != member.pool or at not in self._fetching:
+            return False
+        return found_nothing(member) and bool(self.supply.toolkits.resolutions[at.pool].image)
+
+    def asks_until(self, member: DriverNode) -> float:
+        """Return until when a node that lacks its bundle asks the store again; 0.0: it need not.
+
+        Only one whose pod is older than its last start is waited for: it had its modules from there
+        in this revision. A new node shows whether the bundle can be used.
+        """
+        if not self._lacks_bundle(member):
+            return 0.0
+        created = self._pods_created.get((member.node.name, member.assigned), math.inf)
+        came_up = distrust_far_future(member.node.ready_since, self.revisions.snapshot.now)
+        return came_up + STORE_PATIENCE if created < came_up else 0.0
+
+    @cached_property
+    def _pods_created(self) -> Mapping[tuple[str, str], float]:
+        """When the driver pods were created, by node and assignment."""
+        pods = self.revisions.snapshot.driver_pods_of(self.revisions.driver.name)
+        return {(p.node, assignment_of(p.daemonset)): p.created for p in pods if p.created}
 
     @cached_property
     def _fetching(self) -> frozenset[Assignment]:

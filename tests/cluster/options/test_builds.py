@@ -12,6 +12,7 @@ from cluster.model.snapshot import (
     BuildJob,
     BuildPod,
     DaemonSetObject,
+    DriverPod,
     ImageStream,
     Snapshot,
     ToolkitLabels,
@@ -257,6 +258,32 @@ def test_a_node_that_cannot_use_the_bundle_builds_and_the_others_stay(model: Mod
         "building instead"
     )
     assert [say.reason for say in model.said if say.warning] == ["FellBack"]
+
+
+def test_a_node_that_comes_up_while_its_registry_is_away_asks_again_before_it_builds(
+    model: Model,
+) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    kept = model.serving("n1")
+    assert kept is not None
+    pod = DriverPod("p", driver="edu", node="n1", daemonset=kept.name, created=1000.0)
+    model.pods["p"] = pod
+    model.reboot("n1", ready_since=5000.0)
+    without_bundle(model, "n1")
+
+    made = model.plan(now=5010.0)
+    model.carry_out(made.actions)
+
+    assert model.serving("n1") == kept
+    assert made.requeue_after == pytest.approx(290.0)
+    assert model.condition("Degraded")["status"] == "False"
+
+    model.carry_out(model.plan(now=5301.0).actions)
+    built = model.serving("n1")
+    assert built is not None
+    assert built.toolkit
 
 
 def test_though_no_node_can_use_the_bundle_a_new_one_tries_it_first(model: Model) -> None:
