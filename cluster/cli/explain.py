@@ -27,6 +27,7 @@ from cluster.driver.status.messages import (
     pool_reason,
     revision_name,
     toolkit_message,
+    wrong_toolkit_message,
 )
 from cluster.driver.update import NodeDecision, why_queued
 from cluster.driver.update_table import Act
@@ -333,6 +334,8 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
     if (report := member.current_report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
+        if member.refused_toolkit == context.toolkits.resolutions[member.pool].image != "":
+            yield wrong_toolkit_message(member)
     phase = context.rollout.state.phase
     halted = row.act is Act.KEEP and phase in _HALTED
     if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served_pools:

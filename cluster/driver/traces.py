@@ -1,12 +1,13 @@
-"""What a Driver leaves on a node: labels, a report, pods. Pure."""
+"""What a Driver leaves on a node: labels, a report, pods; also one whose spec is invalid. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from cluster.model.names import before_label
+from cluster.model.names import before_label, daemonset_name
 from cluster.model.snapshot import Node, Snapshot
 from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
+from nodeside.protocol.node_status import State
 
 
 def trace_labels(driver: str) -> tuple[str, str, str]:
@@ -36,3 +37,22 @@ def has_left_traces(snapshot: Snapshot, driver: str, members: Collection[str]) -
     """Return whether anything is left on nodes that are no members, or of nodes that are gone."""
     left = bool(snapshot.unload_pods_of(driver) or snapshot.homeless_of(driver))
     return left or any(True for _ in nodes_with_trace(snapshot, driver, members))
+
+
+def nodes_assigned(snapshot: Snapshot, driver: str) -> Iterator[Node]:
+    """Yield the nodes that have a Driver, whatever its spec selects."""
+    key = assigned_label(driver)
+    return (node for node in snapshot.nodes.values() if key in node.labels)
+
+
+def runs_revision(snapshot: Snapshot, driver: str, node: Node) -> bool:
+    """Return whether the driver works on a node, in the revision that the node is assigned to."""
+    report = snapshot.node_drivers.get(node_driver_name(driver, node.name))
+    assigned = node.labels.get(assigned_label(driver), "")
+    daemonset = snapshot.daemonsets.get(daemonset_name(driver, assigned))
+    return (
+        report is not None
+        and daemonset is not None
+        and (report.state, report.boot_id) == (State.READY.value, node.boot_id)
+        and report.revision == daemonset.revision
+    )

@@ -20,7 +20,7 @@ from cluster.driver.status.part import merge
 from cluster.driver.traces import has_left_traces
 from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
-from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers
+from cluster.model.actions import Action, Apply, Delete, LabelNode, Plan, SetFinalizers
 from cluster.model.names import (
     FINALIZER,
     config_map_name,
@@ -49,11 +49,12 @@ from cluster.options.kernel_images import LINK
 from cluster.options.stages.actions import (
     admit_pods,
     delete_stages,
+    reopen_stages,
     stage_objects,
     with_stage_labels,
 )
 from cluster.options.stages.stage_plan import StagePlan
-from cluster.options.stages.status import with_stages
+from cluster.options.stages.status import with_former_stages, with_stages
 from cluster.options.unload.deletion import delete, remove_from_nodes, requeue_after
 from cluster.options.unload.nodes import DriverUnload
 from cluster.plan.announce import fallback_events
@@ -70,7 +71,7 @@ def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts
     if resource.deleting:
         return _plan_of_deleted(snapshot, resource, now)
     if resource.driver is None or not resource.driver.spec.image:
-        return _plan_of_invalid(snapshot, resource, now)
+        return _plan_of_invalid(snapshot, resource)
     return _plan_of_valid(contexts.of(resource, resource.driver))
 
 
@@ -145,12 +146,19 @@ def _plan_of_deleted(snapshot: Snapshot, resource: DriverObject, now: float) -> 
     return replace(removal, actions=(*labels, *jobs, *removal.actions))
 
 
-def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject, now: float) -> Plan:
+def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject) -> Plan:
+    """Return the actions that call off what the Driver had begun on nodes."""
     mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
-    status = conditions.invalid_spec(resource, mistakes, now=now)
-    return Plan(
-        (*remove_drain_labels(snapshot, resource.name), *set_status(snapshot, resource, status))
-    )
+    status = conditions.invalid_spec(snapshot, resource, mistakes)
+    status = with_former_stages(snapshot, resource, status)
+    labels: dict[str, LabelNode] = {}  # one request for each node
+    for action in chain(
+        remove_drain_labels(snapshot, resource.name), reopen_stages(snapshot, resource.name)
+    ):
+        before = labels.get(action.node)
+        merged = {**before.labels, **action.labels} if before else action.labels
+        labels[action.node] = replace(action, labels=merged)
+    return Plan((*labels.values(), *set_status(snapshot, resource, status)))
 
 
 def _has_build_jobs(context: DriverContext) -> bool:

@@ -7,7 +7,7 @@ leaves no old values behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -30,7 +30,8 @@ from cluster.driver.status.messages import (
 from cluster.driver.status.part import NOTHING, StatusPart
 from cluster.driver.status.pools import pool_order, pool_rows
 from cluster.driver.status.progress import RolloutProgress, current_progress, stopped_message
-from cluster.model.snapshot import DriverObject
+from cluster.driver.traces import nodes_assigned, runs_revision
+from cluster.model.snapshot import DriverObject, Snapshot
 from cluster.model.states import Health, Phase
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.protocol.timestamps import rfc3339
@@ -85,11 +86,13 @@ def _casualty_rows(report: StatusInputs) -> list[dict[str, Any]]:
     return limit_rows(report.casualties, members)
 
 
-def invalid_spec(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
+def invalid_spec(snapshot: Snapshot, found: DriverObject, mistakes: str) -> dict[str, Any]:
     """Return the status of an invalid Driver. What runs on the nodes stays as it is.
 
     So the fields and conditions about what runs stay too, as observed for an earlier generation.
+    Only a condition that was unknown, since a kind could not be read, is made anew.
     """
+    now = snapshot.now
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
     conditions_without_time = (
         Condition("Ready", False, "InvalidSpec", message),
@@ -98,7 +101,10 @@ def invalid_spec(found: DriverObject, mistakes: str, *, now: float) -> dict[str,
     )
     old = {condition.get("type"): condition for condition in found.status.get("conditions") or ()}
     ready, *rest = conditions(found, conditions_without_time, now=now)
-    timed = [ready, old.get("Available"), *rest, old.get("StagesReady")]
+    available = old.get("Available")
+    if available is not None and available.get("status") == "Unknown":
+        [available] = conditions(found, [_available_without_spec(snapshot, found)], now=now)
+    timed = [ready, available, *rest, old.get("StagesReady")]
     kept = _previous_fields(found) | {"draining": []}  # the drains are called off
     return kept | {"conditions": [each for each in timed if each is not None]}
 
@@ -199,18 +205,29 @@ def _available_condition(report: StatusInputs, options: StatusPart) -> Condition
     This is the condition to wait for if you need the driver.
     """
     without = [m.node.name for m in report.lacking if m.health is not Health.DOWN]
-    up = report.counts["ready"] + len(without)
-    words = f"works on {report.counts['ready']} of {nodes(up)}"
-    if not up:
-        held = not report.decisions and options.complaints.get("ModuleConflict")
-        why = "another driver has all nodes that it selects" if held else _NONE_UP
-        return Condition("Available", False, "NoNodes", why)
+    held = not report.decisions and options.complaints.get("ModuleConflict")
+    why = "another driver has all nodes that it selects" if held else _NONE_UP
+    return _available(report.counts["ready"], without, none_up=why)
+
+
+def _available(works: int, without: Sequence[str], *, none_up: str) -> Condition:
+    """Return the condition; `without` are the nodes that are up and where it does not work."""
+    if not works and not without:
+        return Condition("Available", False, "NoNodes", none_up)
+    words = f"works on {works} of {nodes(works + len(without))}"
     if without:
         return Condition("Available", False, "NodesLacking", f"{words}; not on {few_of(without)}")
     return Condition("Available", True, "Available", words)
 
 
 _NONE_UP = "no node that it selects is up"
+
+
+def _available_without_spec(snapshot: Snapshot, found: DriverObject) -> Condition:
+    """Return the condition for the nodes that have the driver, whatever its spec selects now."""
+    up = [node for node in nodes_assigned(snapshot, found.name) if node.ready]
+    without = [node.name for node in up if not runs_revision(snapshot, found.name, node)]
+    return _available(len(up) - len(without), without, none_up="no node that has it is up")
 
 
 def _stuck_pods_message(report: StatusInputs) -> str:
@@ -223,7 +240,7 @@ def _list_obstacles(
     report: StatusInputs, progress: RolloutProgress | None
 ) -> Iterable[tuple[str, str]]:
     """Yield reasons for not being ready that are no faults, such as a rollout's progress."""
-    yield "NoNodes", _no_nodes(report)
+    yield "NoNodes", "" if report.decisions else _no_nodes(report)
     yield WAITS_FOR_DRIVER, _waiting_message(report)
     if progress is not None:
         yield progress.reason, progress.message
@@ -291,8 +308,6 @@ def _unserved_message(report: StatusInputs) -> str:
 
 
 def _no_nodes(report: StatusInputs) -> str:
-    if report.decisions:
-        return ""
     hardware = report.driver.spec.hardware
     pci = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
     selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]

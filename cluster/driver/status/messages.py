@@ -40,16 +40,21 @@ def toolkit_refused(broken: Sequence[DriverNode], resolutions: Mapping[Pool, Res
     ]
     if not refusing:
         return ""
-    first, kernel = refusing[0], refusing[0].node.kernel
+    first = refusing[0]
     these = {member.node.name: None for member in refusing if member.pool == first.pool}
-    words = (
-        f"{few_of(these)}: toolkit image {first.refused_toolkit} is not for kernel "
-        f"{kernel}; put the image of this kernel in the Driver, "
-        f'spec.toolkit.images: {{"{kernel}": IMAGE}}'
-    )
+    words = f"{few_of(these)}: {wrong_toolkit_message(first)}"
     said = first.current_report.message.partition("\n")[0] if first.current_report else ""
     rest = [member for member in broken if member.node.name not in these]
     return "; ".join(filter(None, (words, f"{first.node.name} reports: {said}", failures(rest))))
+
+
+def wrong_toolkit_message(member: DriverNode) -> str:
+    """Return which image is not for the kernel of a node that refuses it, and what to add."""
+    kernel = member.node.kernel
+    return (
+        f"toolkit image {member.refused_toolkit} is not for kernel {kernel}; put the image of this "
+        f'kernel in the Driver, spec.toolkit.images: {{"{kernel}": IMAGE}}'
+    )
 
 
 def kernel_unknown(members: Iterable[DriverNode]) -> str:
@@ -73,7 +78,11 @@ def revision_name(revision: str, version: str) -> str:
     return f"{version} ({revision})" if version and revision else revision or "none"
 
 
-_ACTIVITY = {State.REBOOT_REQUIRED.value: "waiting for a reboot", State.WAITING.value: "waiting"}
+_ACTIVITY = {
+    State.REBOOT_REQUIRED.value: "waiting for a reboot",
+    State.WAITING.value: "waiting",
+    State.FAILED.value: "trying again",  # one that goes on failing is not in progress
+}
 _NO_REPORT = "starting"
 
 

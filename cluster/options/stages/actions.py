@@ -12,6 +12,7 @@ from dataclasses import replace
 from cluster.driver.events import set_status
 from cluster.driver.status import conditions
 from cluster.driver.status.messages import few_of
+from cluster.driver.traces import runs_revision
 from cluster.kube.resources import JOBS, PODS
 from cluster.model.actions import (
     Action,
@@ -24,7 +25,7 @@ from cluster.model.actions import (
     Plan,
 )
 from cluster.model.lanes import MAIN, LanePart, stages_part
-from cluster.model.names import ADMITTED_NOTE
+from cluster.model.names import ADMITTED_NOTE, closed_label
 from cluster.model.snapshot import DriverObject, Snapshot, StageJob, has_stages
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import ALLOWED, StageObject
@@ -149,6 +150,14 @@ def _stage_order(found: DriverObject, stage: str) -> tuple[int, str]:
     else:
         order = [row["name"] for row in found.status.get("stages", ())]
     return (order.index(stage) if stage in order else len(order), stage)
+
+
+def reopen_stages(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
+    """Yield the end of the closing label where an invalid Driver works: no change is to come."""
+    closed = closed_label(driver)
+    for node in snapshot.nodes.values():
+        if closed in node.labels and node.ready and runs_revision(snapshot, driver, node):
+            yield LabelNode(driver, node.name, {closed: None}, "its change is called off")
 
 
 def _remove_labels(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:

@@ -13,9 +13,10 @@ from typing import Any
 
 from cluster.driver.status.conditions import Condition, conditions
 from cluster.driver.status.messages import few_of
+from cluster.kube.conditions import condition
 from cluster.model.limits import truncate
 from cluster.model.names import closed_label
-from cluster.model.snapshot import Node
+from cluster.model.snapshot import DriverObject, Node, Snapshot
 from cluster.model.stages import StagePod
 from cluster.model.states import Health
 from cluster.model.waiting import waiting_message
@@ -66,6 +67,26 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     order = ["Ready", "Available", "Progressing", "Degraded", "StagesReady"]
     merged = sorted([*unchanged, *timed], key=lambda c: order.index(c["type"]))
     return {**status, "conditions": merged, "stages": [row.document() for row in rows]}
+
+
+def with_former_stages(snapshot: Snapshot, found: DriverObject, status: Status) -> Status:
+    """Return the status of an invalid Driver with StagesReady as its last rows say.
+
+    That is after a kind could not be read: the condition is unknown then, and nothing else would
+    make it anew.
+    """
+    old = condition(status, "StagesReady")
+    rows = tuple(_row_from(row) for row in status.get("stages") or ())
+    if old["status"] != "Unknown" or not rows:
+        return status
+    stages_ready = next(_changed_conditions(rows, status))
+    others = [each for each in status["conditions"] if each["type"] != "StagesReady"]
+    timed = conditions(found, [stages_ready], now=snapshot.now)
+    return {**status, "conditions": [*others, *timed]}
+
+
+def _row_from(row: Mapping[str, Any]) -> StageRow:
+    return StageRow(row["name"], row["state"], **row["nodes"], message=row["message"])
 
 
 def _changed_conditions(rows: Sequence[StageRow], status: Status) -> Iterator[Condition]:

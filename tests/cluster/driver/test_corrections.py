@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.cli.explain import explain_node
 from cluster.model.actions import Apply, LabelNode
 from cluster.model.snapshot import DriverPod, ImageStream, ToolkitLabels
 from cluster.model.waiting import Waiting
@@ -68,6 +69,20 @@ def test_a_node_that_refuses_its_toolkit_is_told_what_to_add_and_no_other_is_tou
     assert model.drivers["edu"].status["nodes"]["ready"] == 2
     [event] = [said for said in model.said if said.reason == "ToolkitRefused"]
     assert (event.warning, event.note) == (True, f"n0: {WORDS}")
+
+
+def test_explain_says_of_a_node_that_refuses_its_toolkit_what_to_add() -> None:
+    model = cluster(2)
+    model.apply_driver(toolkit=TEMPLATE)
+    model.settle_ready()
+    model.report("n0", State.FAILED, **SAYS)
+    model.settle()
+
+    assert explain_node(model.snapshot, "edu", "n0").blocks == (
+        f"NoHeaders: {SAYS['message']}",
+        WORDS.partition("; n0 reports")[0],
+    )
+    assert explain_node(model.snapshot, "edu", "n1").blocks == ()
 
 
 def test_though_all_refuse_it_the_image_stays_until_somebody_adds_the_line() -> None:
@@ -219,6 +234,8 @@ def test_a_line_that_is_added_hours_later_gives_the_next_pod_its_time() -> None:
     model.apply_driver(toolkit=ADDED)
     model.carry_out(model.plan(now=20_000.0).actions)
     assert model.condition("Degraded")["status"] == "False", "before the new image is given"
+    assert model.condition("Ready")["message"].endswith("trying again: n0, n1")
+    assert row(model)["message"] == "trying again: n0, n1"
     [(name, found)] = model.daemonsets.items()
     model.daemonsets[name] = replace(found, applied_at=20_000.0)
     made = model.plan(now=20_001.0)

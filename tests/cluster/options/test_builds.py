@@ -279,6 +279,7 @@ def test_a_node_that_comes_up_while_its_registry_is_away_asks_again_before_it_bu
     assert model.serving("n1") == kept
     assert made.requeue_after == pytest.approx(290.0)
     assert model.condition("Degraded")["status"] == "False"
+    assert "trying again: n1" in model.condition("Ready")["message"]
 
     model.carry_out(model.plan(now=5301.0).actions)
     built = model.serving("n1")

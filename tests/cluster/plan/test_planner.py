@@ -10,11 +10,14 @@ import pytest
 from cluster.driver.revisions import revision_of
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
+from cluster.model.problems import Problem, ProblemKind
 from cluster.model.snapshot import DriverPod, ImageStream, NodeReport, assignment
 from cluster.model.waiting import Waiting
+from cluster.plan.planner import plan
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import EDU, KERNEL, PCI, Model
+from tests.cluster.fakes.problems import with_problems
 
 ASSIGNED = assigned_label("edu")
 BEFORE = before_label("edu")
@@ -808,6 +811,20 @@ def test_a_driver_with_a_mistake_says_so_and_what_runs_stays() -> None:
     model.apply_driver()
     model.settle()
     assert model.condition("Ready")["status"] == "True"
+
+
+def test_an_invalid_driver_knows_where_it_works_again_when_nodes_can_be_read_again() -> None:
+    model = running()
+    available = model.condition("Available")
+    model.apply_driver(modules=[])
+    unreadable = Problem(ProblemKind.UNREADABLE, "NodesUnreadable", "cannot watch nodes")
+    model.carry_out(plan(with_problems(model.snapshot, ("edu", unreadable)), 0.0).actions)
+    assert model.condition("Available")["status"] == "Unknown"
+
+    model.settle()
+
+    assert model.condition("Ready")["reason"] == "InvalidSpec"
+    assert model.condition("Available") == available | {"observedGeneration": 2}
 
 
 def test_invalid_driver_does_not_affect_others() -> None:

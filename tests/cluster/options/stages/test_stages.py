@@ -11,6 +11,7 @@ from typing import Any
 from cluster.cache.stage_logs import logs_to_read
 from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import Annotate, Apply, Delete, EmitEvent, LabelNode, SetStatus, lane_of
+from cluster.model.problems import Problem, ProblemKind
 from cluster.model.stages import (
     LogMatch,
     LogWanted,
@@ -26,6 +27,7 @@ from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import DRAINING
 from tests.cluster.fakes.model import KERNEL, Model
+from tests.cluster.fakes.problems import with_problems
 from tests.cluster.fakes.stagedriver import (
     CLOSED,
     FIRST,
@@ -386,6 +388,49 @@ def test_a_node_whose_turn_passes_opens_again() -> None:
 
     model.play_stages()
     assert patches(round_(model), "n0") == [{CLOSED: None, DRAINING: None}]
+
+
+def test_a_node_opens_again_if_the_spec_becomes_invalid_before_its_change() -> None:
+    model = up(with_stages(1))
+    model.apply_driver(stages=TWO, version="2.0.0")
+    assert patches(round_(model), "n0") == [_ENDS]
+
+    model.apply_driver(stages=TWO, version="2.0.0", modules=[])
+
+    model.play_stages()
+    assert patches(round_(model), "n0") == [{CLOSED: None, DRAINING: None}]
+    model.play_stages()
+    assert pods(model) == {"plugin-n0"}
+    assert patches(round_(model), "n0") == []
+
+
+def test_a_node_opens_when_its_new_driver_works_though_the_spec_is_invalid_by_then() -> None:
+    model = up(with_stages(1))
+    model.apply_driver(stages=TWO, version="2.0.0")
+    round_(model)
+    model.play_stages()
+    [given] = patches(round_(model), "n0")
+    assert ASSIGNED in given
+
+    model.apply_driver(stages=TWO, version="2.0.0", modules=[])
+
+    assert patches(round_(model), "n0") == [], "the old driver was ready, not this one"
+    speak(model, "n0")
+    assert patches(round_(model), "n0") == [{CLOSED: None}]
+
+
+def test_an_invalid_driver_says_what_it_said_of_its_stages_before_nodes_were_unreadable() -> None:
+    model = up(with_stages(1))
+    before = model.condition("StagesReady")
+    model.apply_driver(stages=TWO, modules=[])
+    unreadable = Problem(ProblemKind.UNREADABLE, "NodesUnreadable", "cannot watch nodes")
+    model.carry_out(plan(with_problems(model.snapshot, ("edu", unreadable)), 0.0).actions)
+    assert model.condition("StagesReady")["status"] == "Unknown"
+
+    model.settle()
+
+    after = model.condition("StagesReady")
+    assert (after["status"], after["message"]) == (before["status"], before["message"])
 
 
 def test_a_node_that_the_driver_leaves_ends_its_stages_first() -> None:
