@@ -1,5 +1,6 @@
 """The stages of a Driver, which follow the driver itself: their objects and gates.
 
+inputs                what stages depend on, from the rest of a plan
 stage_plan            which stage may begin on which node
 stage_state           the desired and actual state of one stage
 manifests             a stage's documents, checked and completed

@@ -23,11 +23,7 @@ from cluster.driver.pools import os_parts
 from cluster.model.log_pattern import PatternRefused, search
 from cluster.model.names import READY, assignment_of, closed_label, stage_label
 from cluster.model.snapshot import (
-    Assignment,
-    DriverObject,
     Node,
-    Pool,
-    Snapshot,
     has_stages,
 )
 from cluster.model.stage_order import awaited_of, stages_of
@@ -45,6 +41,7 @@ from cluster.model.stages import (
 from cluster.model.states import Health
 from cluster.model.waiting import waiting_message
 from cluster.options.devices.agent_manifests import device_agent
+from cluster.options.stages.inputs import StageInputs
 from cluster.options.stages.job_runs import JobManifest, JobRuns
 from cluster.options.stages.manifests import Frame, built_in, gate_labels, objects
 from cluster.options.stages.pods import has_left
@@ -57,33 +54,6 @@ from nodeside.spec.fleet import DEVICES_STAGE, Stage
 
 class _BeingRead(StageInvalid):
     """What a stage reads is not known yet, but will be in a moment."""
-
-
-@dataclass(frozen=True)
-class StageInputs:
-    """What the stages of a Driver depend on, from the rest of its plan.
-
-    `owner` is the Driver without its status. `drivers` has the Driver as of each revision, and
-    `revision` is the one that new nodes get: a canary must not replace all stages. `members` are
-    its nodes as observed, `announced` its nodes as this plan leaves them. `ending` are members that
-    keep their revision until their stages have ended, `occupied` the names of all nodes with pods
-    of stages. `desired` are the assignments by DaemonSet, `toolkits` the images of the pools.
-    `framed` keeps the documents of stages, with the inputs they were made from.
-    """
-
-    snapshot: Snapshot
-    resource: DriverObject
-    owner: DriverObject
-    driver: Driver
-    drivers: Mapping[str, Driver]
-    revision: str
-    members: Sequence[DriverNode]
-    announced: Sequence[DriverNode]
-    ending: Sequence[DriverNode]
-    occupied: frozenset[str]
-    desired: Mapping[str, Assignment]
-    toolkits: Mapping[Pool, str]
-    framed: dict[str, tuple[Rendered | None, object, GatedDocuments]]
 
 
 @dataclass(frozen=True)

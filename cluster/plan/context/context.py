@@ -17,7 +17,8 @@ from cluster.driver.update import NodeDecision
 from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot, has_stages
 from cluster.model.stages import GatedDocuments, Rendered
 from cluster.options.after import dependencies, dependents
-from cluster.options.stages.stage_plan import StageInputs, StagePlan
+from cluster.options.stages.inputs import StageInputs
+from cluster.options.stages.stage_plan import StagePlan
 from cluster.plan.context.nodes import Nodes, has_order, with_alternatives
 from cluster.plan.context.rollout import RolloutPlan
 from cluster.plan.context.supply import Fallbacks, ModuleSupply
