@@ -191,7 +191,7 @@ def _planned_steps(snapshot: Snapshot, name: str, progressing: Mapping[str, str]
     """Yield the actions of a plan made now, with relabels grouped by reason, then progress."""
     actions = [a for a in plan(snapshot, _snapshot_time(snapshot)).actions if a.driver == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
-    yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
+    yield from (f"relabel {nodes(count)}: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
     yield from (action.words for action in rest)
     if progressing["status"] == "True":

@@ -83,7 +83,7 @@ def manifests(
     from cluster.install.manifests import manifests as all_of
 
     if _is_given(context, "extended"):
-        raise click.UsageError("--extended-resource goes with --driver")
+        raise click.UsageError("--extended-resource needs --driver")
     if (output is None) is not (format == FORMATS[0]):
         raise click.UsageError("--format helm and kustomize need --output, which needs one of them")
     installation = _settings_from(namespace, chosen)

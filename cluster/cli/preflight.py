@@ -59,7 +59,7 @@ def preflight(
     from nodeside.spec.patterns import PULL_SPEC
 
     if [bool(os_version), bool(kernel), bool(toolkit)].count(True) != 1:
-        raise click.UsageError("say where: one of --os-version, --kernel and --toolkit")
+        raise click.UsageError("expected one of --os-version, --kernel and --toolkit")
     if toolkit and not PULL_SPEC.fits(toolkit):
         words = f"--toolkit {toolkit}: expected {PULL_SPEC.words}"
         raise UsageError(words, hint=PULL_SPEC.remedy(toolkit))

@@ -138,7 +138,7 @@ UPDATE_TABLE: Final = (
         Act.KEEP, "changes at its next reboot"),
     # The node has an abandoned revision: it gets a correction, or the good revision again.
     UpdateRow(STALE, FIRST + SETTLED + UNDER_WAY, OUTDATED, ANY_BOOT, ANY_UPGRADE, SERVED,
-        Act.KEEP, "goes back after its next report: the old one would count as new"),
+        Act.KEEP, "waits for its next report: the present one would count for the new pod"),
     UpdateRow(STALE, FIRST + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
     UpdateRow(STALE, FIRST + SETTLED, FAULTY, ANY_BOOT, LIVE, SERVED,

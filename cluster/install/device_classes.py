@@ -32,7 +32,7 @@ def device_classes(driver: Driver, *, extended: bool = True) -> tuple[Document, 
     if not resources:
         raise SpecError(
             f"driver {driver.name} exposes no devices by dynamic resource allocation",
-            hint="say `expose: dra` in an entry of its `devices`; a device plugin needs no class",
+            hint="set `expose: dra` in an entry of its `devices`; a device plugin needs no class",
         )
     labels = {DRIVER_LABEL: driver.name}
     return (

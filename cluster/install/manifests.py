@@ -131,6 +131,9 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
     return "".join(f"---\n{text_of(document)}" for document in documents)
 
 
+_EXPECTED = "expected lower case letters, digits, - and ."
+
+
 def check(installation: InstallSettings) -> None:
     """Raise NotInstallable for a bad value.
 
@@ -138,27 +141,29 @@ def check(installation: InstallSettings) -> None:
     """
     if not _LABEL.fullmatch(installation.namespace):
         raise NotInstallable(
-            f"{installation.namespace!r} is no name of a namespace: expected lower case letters, "
-            "digits and -, at most 63"
+            f"{installation.namespace!r} is not a valid name of a namespace: expected lower case "
+            "letters, digits and -, at most 63"
         )
     _check_image(installation.image, "the controller's image", "nodeside-cluster")
     if installation.agent_image:
         _check_image(installation.agent_image, "the device agent's image", "nodeside-agent")
     for name in installation.pull_secrets:
         if not _SUBDOMAIN.fullmatch(name):
-            raise NotInstallable(f"{name!r} is no name of a pull secret")
+            raise NotInstallable(f"{name!r} is not a valid name of a pull secret: {_EXPECTED}")
     for key, value in installation.node_selector.items():
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise NotInstallable(f"{key}={value} is no label of a node")
+            words = "expected KEY=VALUE, such as node-role.example.com/infra=true"
+            raise NotInstallable(f"{key}={value} is not a valid label of a node: {words}")
     if installation.ca_config_map and not _SUBDOMAIN.fullmatch(installation.ca_config_map):
-        raise NotInstallable(f"{installation.ca_config_map!r} is no name of a ConfigMap")
+        name = installation.ca_config_map
+        raise NotInstallable(f"{name!r} is not a valid name of a ConfigMap: {_EXPECTED}")
 
 
 def _check_image(image: str, what: str, name: str) -> None:
     if not PULL_SPEC.fits(image):
         expected = f"expected something like registry.example.com/nodeside/{name}:1.0"
         hint = PULL_SPEC.remedy(image) or expected
-        raise NotInstallable(f"{image!r} is no pull spec of {what}", hint=hint)
+        raise NotInstallable(f"{image!r} is not a valid pull spec of {what}", hint=hint)
 
 
 def _read(path: str, installation: InstallSettings) -> Iterator[Document]:

@@ -193,7 +193,7 @@ class SetFinalizers:
     @property
     def words(self) -> str:
         if not self.finalizers:
-            return f"take the last finalizer off driver {self.driver}"
+            return f"remove the last finalizer of driver {self.driver}"
         return f"set the finalizers of driver {self.driver}: {', '.join(self.finalizers)}"
 
 
@@ -214,7 +214,7 @@ class EmitEvent:
 
     @property
     def words(self) -> str:
-        return f"say of driver {self.driver}: {self.reason}"
+        return f"create Event {self.reason} of driver {self.driver}"
 
 
 Action = (

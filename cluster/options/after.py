@@ -64,7 +64,10 @@ def dependency_problem(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
     """Return why the Driver cannot be loaded anywhere, as reason and message; empty if it can."""
     if path := dependency_cycle(snapshot, driver):
         words = " after ".join(path)
-        return "AfterItself", f"{words}: none of them is loaded; change spec.after of one of them"
+        return (
+            "AfterItself",
+            f"{words} is a cycle: none of them is loaded; change spec.after of one of them",
+        )
     for name in driver.spec.after:
         found = snapshot.drivers.get(name)
         if found is None:
@@ -74,7 +77,8 @@ def dependency_problem(snapshot: Snapshot, driver: Driver) -> tuple[str, str]:
             )
         if found.deleting:
             return "DriverMissing", (
-                f"it comes after driver {name}, which is being deleted: it leaves each node first"
+                f"it comes after driver {name}, which is being deleted: this one leaves each node "
+                f"before {name} does"
             )
     return "", ""
 

@@ -24,7 +24,9 @@ from nodeside.spec import Driver
 
 ByRival = Mapping[str, Collection[str]]
 
-WAY_OUT: Final = "delete one of the two, or part their nodes by hardware.nodeSelector"
+WAY_OUT: Final = (
+    "delete one of the two drivers, or give them different nodes with hardware.nodeSelector"
+)
 
 
 def older_drivers_with_module(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:

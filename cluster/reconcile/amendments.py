@@ -1,7 +1,8 @@
-"""What earlier rounds tell the next plan, and what has to wait in it.
+"""What the results of earlier rounds change in the next plan.
 
-That is about failures, reverts, refused evictions and throttled reports.
-Kept in the memory of one leader; the next one starts without it.
+They add the problems of Drivers and the answers to evictions to the snapshot, and drop from the
+plan what has to wait: retries of failures, reverts of edits, evictions, status updates. All of it
+is in the memory of one leader; the next leader starts without it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from nodeside import log
 
 @dataclass
 class Amendments:
-    """`jitter` is for the backoff of failures. `_events` are for failures that no condition can
-    report. All times are monotonic."""
+    """The results of earlier rounds. All times are monotonic.
+
+    `jitter` spreads the retries of failures. `_events` report failures that no condition can.
+    """
 
     throttle: StatusThrottle
     jitter: Callable[[], float]
@@ -48,7 +51,7 @@ class Amendments:
     def complete_snapshot(self, snapshot: Snapshot, blind: Problem | None, now: float) -> Snapshot:
         """Return the snapshot with the answers to evictions, and with the problems of Drivers.
 
-        `blind` is a problem of all.
+        `blind` is a problem that all Drivers have, since a kind cannot be read.
         """
         problems: dict[str, list[Problem]] = defaultdict(list)
         for name, each in (*self._standoffs.problems(snapshot, now), *problems_of(self._failures)):

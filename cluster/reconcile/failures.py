@@ -83,7 +83,7 @@ def problems_of(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[str, Problem
         nodes.setdefault(lane.on(""), {})[lane.node] = troubles[lane]
     for whole, each in nodes.items():
         first, *others = each
-        words = f"; and so of {shortlist(others, _NAMED)}" if others else ""
+        words = f"; the same for {shortlist(others, _NAMED)}" if others else ""
         yield whole.driver, replace(_problem(whole, each[first], words), kind=ProblemKind.ON_NODES)
     for lane, trouble in troubles.items():
         if not lane.node and not trouble.mute:
@@ -116,5 +116,5 @@ def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Problem | None:
         return None
     first, *others = refused
     message = problem_of(refused[first], f"watch {first} objects").message
-    also = f"; nor {', '.join(others)} objects" if others else ""
+    also = f"; the same for {', '.join(others)} objects" if others else ""
     return Problem(ProblemKind.UNREADABLE, f"{first}sUnreadable", message + also)

@@ -66,8 +66,8 @@ class RevertedEdits:
         self._forget_gone(snapshot)
         for (kind, name), past in self._contested_objects(snapshot, now):
             words = (
-                f"{kind} {name}: {past.words}, again and again; it is reverted every "
-                f"{past.pause:.0f} s at most: keep that program away from the objects of nodeside"
+                f"{kind} {name}: {past.words}, again and again; nodeside reverts that at most once "
+                f"in {past.pause:.0f} s: keep that program from changing objects of nodeside"
             )
             yield past.driver, Problem(ProblemKind.CONTESTED, REASON, words)
 

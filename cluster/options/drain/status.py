@@ -92,7 +92,12 @@ def _late_message(drains: Drains, newest: str) -> str:
         for decision in drains.decisions
         if _is_occupied(decision, newest)
     ]
-    return f"{few_of(names)} not drained in time: changes when its pods are gone" if names else ""
+    if not names:
+        return ""
+    rest = (
+        "each changes when its pods are gone" if names[1:] else "it changes when its pods are gone"
+    )
+    return f"not drained in time: {few_of(names)}; {rest}"
 
 
 def _stuck_message(decisions: Iterable[NodeDecision], newest: str) -> str:
@@ -136,7 +141,7 @@ def held_up(
         yield f"held since {timestamp_to_rfc3339(since)}: {message}"
     if _is_occupied(decision, newest):
         pods = _leftover_pods(decision)
-        yield f"not drained in time: changes when its pods are gone, such as {pods}"
+        yield f"not drained in time: it changes when its pods are gone, such as {pods}"
 
 
 def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> str:

@@ -303,8 +303,8 @@ def test_another_driver_with_the_same_module_is_named_with_the_nodes_that_both_s
     assert row.state is CheckState.MISSING
     assert row.found == "driver other has edu too, on n1, n2"
     assert row.remedy == (
-        "a node gets one of them, and keeps the one that it has; delete one of the two, or part "
-        "their nodes by hardware.nodeSelector"
+        "a node gets one of them, and keeps the one that it has; delete one of the two drivers, "
+        "or give them different nodes with hardware.nodeSelector"
     )
 
 

@@ -58,7 +58,7 @@ def test_what_happens_next_are_the_actions_of_a_plan_made_now() -> None:
 
     said = explain_driver(made.snapshot, "edu")
 
-    assert [line for line in said.next if line.startswith("relabel 1 nodes")]
+    assert [line for line in said.next if line.startswith("relabel 1 node:")]
     assert [line for line in said.next if line.startswith("apply DaemonSet edu-")]
 
 
@@ -262,7 +262,7 @@ def test_what_is_there_is_not_the_status_of_a_future() -> None:
 
     assert said.wanted[1].startswith("on 3 nodes; ")
     assert said.there[0] == "2 assigned, 2 updated, 2 ready, 0 failed"
-    assert [line for line in said.next if line.startswith("relabel 1 nodes: ")]
+    assert [line for line in said.next if line.startswith("relabel 1 node: ")]
 
 
 def test_without_a_controller_that_is_said_first_and_the_next_step_waits_for_one() -> None:

@@ -317,7 +317,7 @@ def test_resolve_asks_for_the_kernel_where_the_images_are_named_by_it(tmp_path: 
         (["manifests", "--format", "helm"], "--format helm and kustomize need --output, which"),
         (["manifests", "--output", "x"], "--format helm and kustomize need --output, which"),
         (["manifests", "--driver", "x", "--pull-secret", "x"], "does not go with --pull-secret"),
-        (["manifests", "--no-extended-resource"], "--extended-resource goes with --driver"),
+        (["manifests", "--no-extended-resource"], "--extended-resource needs --driver"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_option(words: list[str], said: str) -> None:

@@ -228,7 +228,7 @@ def test_the_namespace_stands_where_an_overlay_can_change_it() -> None:
 
 @pytest.mark.parametrize("make", [chart, base])
 def test_a_name_that_no_api_server_would_take_makes_no_directory(make: Any) -> None:
-    with pytest.raises(NotInstallable, match="no name of a ConfigMap"):
+    with pytest.raises(NotInstallable, match="not a valid name of a ConfigMap"):
         make(InstallSettings(ca_config_map="No Name"))
-    with pytest.raises(NotInstallable, match="a b=c is no label of a node"):
+    with pytest.raises(NotInstallable, match="a b=c is not a valid label of a node"):
         make(InstallSettings(node_selector={"a b": "c"}))

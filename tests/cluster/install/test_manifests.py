@@ -274,26 +274,38 @@ def test_a_namespace_that_is_no_word_of_yaml_stays_text() -> None:
 @pytest.mark.parametrize(
     ("installation", "message"),
     [
-        (InstallSettings(namespace="Bad NS"), "'Bad NS' is no name of a namespace: expected lower"),
-        (InstallSettings(namespace=""), "'' is no name of a namespace"),
-        (InstallSettings(namespace="a" * 64), "is no name of a namespace: .* at most 63"),
-        (InstallSettings(image="a b"), "'a b' is no pull spec of the controller's image"),
-        (InstallSettings(image=""), "'' is no pull spec"),
+        (
+            InstallSettings(namespace="Bad NS"),
+            "'Bad NS' is not a valid name of a namespace: expected lower",
+        ),
+        (InstallSettings(namespace=""), "'' is not a valid name of a namespace"),
+        (InstallSettings(namespace="a" * 64), "is not a valid name of a namespace: .* at most 63"),
+        (InstallSettings(image="a b"), "'a b' is not a valid pull spec of the controller's image"),
+        (InstallSettings(image=""), "'' is not a valid pull spec"),
         (
             InstallSettings(image="https://r.example.com/nodeside-cluster"),
-            "is no pull spec of the co",
+            "is not a valid pull spec of the co",
         ),
         (
             InstallSettings(agent_image="r.example.com/Agent:1"),
-            "is no pull spec of the device agent",
+            "is not a valid pull spec of the device agent",
         ),
-        (InstallSettings(agent_image="a b"), "'a b' is no pull spec of the device agent's image"),
-        (InstallSettings(pull_secrets=("pull", "")), "'' is no name of a pull secret"),
-        (InstallSettings(pull_secrets=("Pull",)), "'Pull' is no name of a pull secret"),
-        (InstallSettings(ca_config_map="a b"), "'a b' is no name of a ConfigMap"),
-        (InstallSettings(node_selector={"": "x"}), "=x is no label of a node"),
-        (InstallSettings(node_selector={"a": "x y"}), "a=x y is no label of a node"),
-        (InstallSettings(node_selector={"a/b/c": "x"}), "a/b/c=x is no label of a node"),
+        (
+            InstallSettings(agent_image="a b"),
+            "'a b' is not a valid pull spec of the device agent's image",
+        ),
+        (
+            InstallSettings(pull_secrets=("pull", "")),
+            "'' is not a valid name of a pull secret: exp",
+        ),
+        (InstallSettings(pull_secrets=("Pull",)), "'Pull' is not a valid name of a pull secret"),
+        (InstallSettings(ca_config_map="a b"), "'a b' is not a valid name of a ConfigMap"),
+        (InstallSettings(node_selector={"": "x"}), "=x is not a valid label of a node"),
+        (
+            InstallSettings(node_selector={"a": "x y"}),
+            "not a valid label of a node: expected KEY=VALUE",
+        ),
+        (InstallSettings(node_selector={"a/b/c": "x"}), "a/b/c=x is not a valid label of a node"),
     ],
 )
 def test_a_name_that_the_api_server_would_refuse_is_refused_before_anything_is_applied(

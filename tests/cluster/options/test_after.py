@@ -77,16 +77,19 @@ def test_a_driver_that_is_not_there_is_named_and_so_is_a_circle(model: Model) ->
     ):
         status, reason, message = condition(model, "Degraded", name)
         assert (status, reason) == ("True", "AfterItself")
-        assert message.startswith(f"{words}: none of them is loaded")
+        assert message.startswith(f"{words} is a cycle: none of them is loaded")
     model.apply_driver("peer", after=["peer"], modules=[{"name": "peer"}])
-    assert condition(model, "Degraded")[2].startswith("peer after peer: none of them")
+    assert condition(model, "Degraded")[2].startswith("peer after peer is a cycle: none of them")
 
 
 def test_one_before_that_is_being_deleted_is_named(model: Model) -> None:
     model.delete_driver("edu")
     assert condition(model, "Degraded")[1:] == (
         "DriverMissing",
-        "it comes after driver edu, which is being deleted: it leaves each node first",
+        (
+            "it comes after driver edu, which is being deleted: this one leaves each node before "
+            "edu does"
+        ),
     )
 
 

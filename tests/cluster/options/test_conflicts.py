@@ -14,7 +14,7 @@ from tests.cluster.fakes.model import PCI, Model
 
 NEXT_KERNEL = "6.1.0-51-amd64"
 NODES = ("n0", "n1", "n2")
-WAY_OUT = "delete one of the two, or part their nodes by hardware.nodeSelector"
+WAY_OUT = "delete one of the two drivers, or give them different nodes with hardware.nodeSelector"
 
 
 def modules(*names: str) -> list[dict[str, Any]]:

@@ -435,7 +435,7 @@ def test_a_node_whose_pods_do_not_leave_in_time_is_let_go_and_others_have_their_
     assert model.condition("Ready")["reason"] == "NodesOccupied"
     assert model.condition("Progressing")["status"] == "False"
     assert model.condition("Ready")["message"].endswith(
-        "n0 (default/train-0) not drained in time: changes when its pods are gone"
+        "not drained in time: n0 (default/train-0); it changes when its pods are gone"
     )
     assert cordoned(model) == set()
 

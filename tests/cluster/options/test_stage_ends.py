@@ -53,7 +53,7 @@ def test_a_cordoned_node_whose_stage_pod_never_ends_is_let_go_in_time_and_named(
     progressing = model.condition("Progressing")
     assert (progressing["status"], progressing["reason"]) == ("False", "NodesOccupied")
     assert progressing["message"].endswith(
-        f"n0 ({STUCK}) not drained in time: changes when its pods are gone"
+        f"not drained in time: n0 ({STUCK}); it changes when its pods are gone"
     )
     assert model.plan(1061.0).actions == (), "and there it stays"
 

@@ -853,7 +853,8 @@ def test_two_drivers_for_one_module_do_not_fight() -> None:
     assert model.condition("Degraded", "second")["reason"] == "ModuleConflict"
     assert model.condition("Degraded", "second")["message"] == (
         "driver edu came first and has a module of the same name: this one is not assigned to "
-        "n0, n1, n2; delete one of the two, or part their nodes by hardware.nodeSelector"
+        "n0, n1, n2; delete one of the two drivers, or give them different nodes with "
+        "hardware.nodeSelector"
     )
     assert model.condition("Ready")["status"] == "True"
 

@@ -117,7 +117,7 @@ def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() ->
     assert plan.lanes()[lane] == [creates[2]], "others have nothing to do with it"
     [status] = reports(model(), refused)
     conditions = {c["type"]: (c["status"], c["message"]) for c in status["conditions"]}
-    assert conditions["StagesReady"] == ("False", f"{REFUSED.message}; and so of n2")
+    assert conditions["StagesReady"] == ("False", f"{REFUSED.message}; the same for n2")
 
 
 def test_a_status_that_says_it_already_is_not_written_again() -> None:

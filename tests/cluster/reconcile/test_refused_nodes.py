@@ -105,7 +105,7 @@ def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
     [(driver, problem)] = problems_of(troubles)
     assert (driver, problem.message) == (
         "edu",
-        "cannot label node n1: no; and so of n2, n3, n4, n5, n6 and 2 more",
+        "cannot label node n1: no; the same for n2, n3, n4, n5, n6 and 2 more",
     )
     assert plan.requeue_after == 1
 

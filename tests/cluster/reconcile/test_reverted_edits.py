@@ -82,7 +82,7 @@ def test_a_program_that_edits_for_ever_is_answered_less_and_less_and_named() -> 
 
     assert 40 < played.applies < 70, "some in the first minutes, then one in five minutes"
     assert "kubectl-edit set spec.template.spec.hostNetwork, again and again" in played.degraded()
-    assert "reverted every 300 s at most" in played.degraded()
+    assert "at most once in 300 s" in played.degraded()
 
 
 def test_a_plan_that_waits_says_until_when() -> None:

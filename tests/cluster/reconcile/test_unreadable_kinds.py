@@ -82,7 +82,7 @@ def test_every_kind_that_may_not_be_read_is_named() -> None:
 
     assert trouble is not None
     assert trouble.reason == "PodsUnreadable"
-    assert trouble.message.endswith("adds the rules); nor Job, Node objects")
+    assert trouble.message.endswith("adds the rules); the same for Job, Node objects")
 
 
 def test_event_is_emitted_once_and_condition_clears() -> None:
