@@ -34,7 +34,7 @@ from cluster.driver.update_table import Act
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
-from cluster.model.snapshot import EMPTY, DriverObject, Node, Pool, Settings, Snapshot
+from cluster.model.snapshot import EMPTY, DriverObject, Node, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.model.waiting import waiting_message
 from cluster.options.conflicts import WAY_OUT
@@ -242,10 +242,13 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
             snapshot, observed, {m.node.name for m in context.members}, _snapshot_time(snapshot)
         )
         return _unload_notes(leaving, node, _not_for(context, node))
-    fit, resolution = decision.member.fit, context.toolkits.resolutions[decision.member.pool]
-    notes = _Notes([f"the node {fit.value}", f"pool {_describe_pool(decision.member.pool)}"])
+    fit, pool = decision.member.fit, decision.member.pool
+    resolution = context.toolkits.resolutions[pool]
+    notes = _Notes(
+        [f"the node {fit.value}", f"pool {pool.os_version} {pool.kernel} {pool.architecture}"]
+    )
     notes.wanted.append(f"toolkit: {resolution.why}")
-    if build := context.supply.newest_builds.get(decision.member.pool):
+    if build := context.supply.newest_builds.get(pool):
         notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
     state = context.rollout.state
     newest, good = map(report_of(context).revision_name, (state.newest, state.good))
@@ -411,7 +414,3 @@ def _describe_hardware(observed: DriverObject) -> str:
     devices = [f"PCI {d.vendor}:{d.device or '*'}" for d in hardware.pci]
     labels = [f"{key}={value}" for key, value in hardware.node_selector.items()]
     return " and ".join([" or ".join(devices), *labels] if devices else labels) or "every node"
-
-
-def _describe_pool(pool: Pool) -> str:
-    return f"{pool.os_version} {pool.kernel} {pool.architecture}"

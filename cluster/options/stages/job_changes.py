@@ -94,10 +94,8 @@ def _ends_on_node(
     staging: StagePlan, step: StageState, manifest: JobManifest, job: StageJob
 ) -> bool:
     """Return whether a Job of a node has to go: it is no record, or none that still counts."""
-    node, health = (
-        staging.inputs.snapshot.nodes.get(job.run.node),
-        staging.healths.get(job.run.node),
-    )
+    node = staging.inputs.snapshot.nodes.get(job.run.node)
+    health = staging.healths.get(job.run.node)
     if node is None or health is None or not staging.is_for(step, manifest.selector, node):
         return True
     if health is Health.DOWN:

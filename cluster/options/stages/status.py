@@ -135,12 +135,8 @@ def _stage_row(staging: StagePlan, step: StageState) -> StageRow:
         )
     for state, message in _list_obstacles(staging, step, {m.node.name for m in ready}):
         if message:
-            return StageRow(step.name, state, *counts, _join_messages(message, step.skipped))
+            return StageRow(step.name, state, *counts, "; ".join((message, *step.skipped)))
     return StageRow(step.name, "Ready", *counts, "; ".join(step.skipped))
-
-
-def _join_messages(message: str, skipped: Sequence[str]) -> str:
-    return "; ".join((message, *skipped))
 
 
 def _is_ready(staging: StagePlan, step: StageState, node: Node) -> bool:
