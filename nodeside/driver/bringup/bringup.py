@@ -94,6 +94,7 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
             if isinstance(proof, BundleManifest):
                 write_symbols(task.host, proof)
             loaded = wanted_modules(task, proof)
+            _follow_search_path(task)
             record = _after_load(task, _update_record(task, observed.record, proof))
         case plan.Use(rung, bundle):
             died = find_death(task, bundle.manifest)
@@ -257,6 +258,19 @@ def validate_loaded(
             journal.checks = tuple(encode(check) for check in error.validation.checks)
             raise
         journal.checks = tuple(encode(check) for check in validation.checks)
+
+
+def _follow_search_path(task: Task) -> None:
+    """Put firmware where the kernel searches now: somebody may have changed that since the load."""
+    firmware = task.driver.spec.firmware
+    if firmware is None:
+        return
+    from nodeside.driver.kernel.firmware import FirmwareDirectory
+
+    try:
+        FirmwareDirectory(task.host).follow(task.path(firmware.path), task.name)
+    except NodesideError as error:  # the modules work: they have what they asked for at the load
+        log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
 
 
 def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:

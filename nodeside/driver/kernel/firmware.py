@@ -1,26 +1,37 @@
 """Installs firmware where the kernel looks for it: one directory per node for all drivers.
 
 The kernel has one extra search path, /sys/module/firmware_class/parameters/path
-(Documentation/driver-api/firmware/fw_search_path.rst). It is set only if it is empty or ours, and
-the last driver to leave clears it. The directory and the search path last until reboot, like /run.
+(Documentation/driver-api/firmware/fw_search_path.rst). If it is empty, it is set to our directory,
+and the last driver to leave clears it. Directory and search path last until reboot, like /run.
 
     <host>/run/nodeside/
       firmware/...                  all drivers  files under the names that drivers request
       firmware-owners/<driver>.json one driver   which of them it needs, with their sha256
     <host>/run/nodeside-locks/
       firmware.lock                              held during a change
+    <host>/var/lib/nodeside/
+      firmware-owners/<driver>.json one driver   the same for a directory of somebody else
+
+Somebody else may have set the search path: the kernel's command line, Kernel Module Management, the
+GPU Operator. It stays as it is, and our files go below it. A pod has no mount of that directory,
+and reaches it by the root of the host's init. These records outlive a reboot, as that directory
+may. A file there that we did not place is never written or removed. If the path is changed later,
+the next look of the driver moves its files (`follow`).
 
 A crash during a change leaves an owner that lists a missing file, or a file that no owner lists.
-The next install repairs both. Called before a load and after an unload.
+The next install repairs both; in a directory of somebody else, only the first: there, a file that
+no owner lists is not ours. Called before a load, after an unload, and at each look.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from nodeside import log
 from nodeside.driver.node.node_lock import node_lock
@@ -46,12 +57,32 @@ _CHUNK = 1 << 20  # bytes read at a time
 _ENTRIES_LIMIT = 20_000  # of a firmware directory; linux-firmware has about 5,000
 _EMPTY = "\0"  # an empty write never reaches the kernel, and a newline would be stored
 
+_LINKS = 255  # names and links of a path
+# Who sets the search path to these, by their documentation.
+_SETTERS = {
+    "/var/lib/firmware": ", the default of Kernel Module Management",
+    "/run/nvidia/driver/lib/firmware": ", by the GPU Operator's driver container",
+}
+
 
 class FirmwareRefused(NodesideError):
     """Firmware that cannot be put where the kernel looks for it."""
 
     exit_code = ExitCode.REFUSED
     reason = "FirmwareRefused"
+
+
+@frozen
+class _Place:
+    """A directory that the kernel searches. `path` is the kernel's name of it.
+
+    `files` is where this process reaches it, `owners` has the records of those who need files.
+    """
+
+    path: str
+    files: Path
+    owners: Path
+    is_ours: bool
 
 
 @frozen
@@ -71,6 +102,10 @@ class FirmwareDirectory:
         return self.host.run / "firmware-owners"
 
     @property
+    def owners_elsewhere(self) -> Path:
+        return self.host.cache.parent / "firmware-owners"
+
+    @property
     def search_path(self) -> Path:
         """The kernel's sysfs attribute for the extra search path."""
         return self.host.sys_module / "firmware_class" / "parameters" / "path"
@@ -86,10 +121,10 @@ class FirmwareDirectory:
         Raises FirmwareRefused.
         """
         sources = _map_files(directory)
-        self._refuse_foreign_path()
-        if set(self._list_drivers()) - {driver}:
+        place = self._find_place()
+        if not place.is_ours or set(self._list_drivers(place)) - {driver}:
             digests = {name: _file_digest(path) for name, path in sources.items()}
-            self._refuse_other_content(driver, digests)
+            self._refuse_other_content(place, driver, digests)
 
     def install(self, directory: Path, driver: str) -> tuple[str, ...]:
         """Install every file below `directory`. Returns their names.
@@ -98,38 +133,61 @@ class FirmwareDirectory:
         """
         sources = _map_files(directory)
         with self._hold_lock():
-            self._refuse_foreign_path()
+            place = self._find_place()
             digests = {name: _file_digest(path) for name, path in sources.items()}
-            self._refuse_other_content(driver, digests)
-            previous = self._needed_by(driver)
-            publish(self.owners / f"{driver}.json", {"files": digests})
-            for name, path in sources.items():
-                self._place_file(path, self.files / name, digests[name])
-            self._drop_files(set(previous) - set(digests))
+            theirs = self._refuse_other_content(place, driver, digests)
+            previous = self._needed_by(place, driver)
+            ours = {name: digest for name, digest in digests.items() if name not in theirs}
+            self._leave_places(driver, but=place)
+            with disk_errors(place.owners):
+                place.owners.mkdir(parents=True, exist_ok=True)
+                place.files.mkdir(parents=True, exist_ok=True)
+            publish(place.owners / f"{driver}.json", {"directory": place.path, "files": ours})
+            for name in ours:
+                self._place_file(sources[name], place.files / name, digests[name])
+            self._drop_files(place, set(previous) - set(ours))
             if self._current_path() == "":
                 self.write(self.search_path, self.as_kernel_sees_it)
-        log.fact("firmware installed", driver=driver, files=len(digests))
+        log.fact("firmware installed", driver=driver, files=len(digests), directory=place.path)
         return tuple(digests)
 
+    def follow(self, directory: Path, driver: str) -> bool:
+        """Install the files again if the search path is another one than when they were.
+
+        Returns whether it was. Raises what `install` raises.
+        """
+        current = self._current_path()
+        if current is None:
+            return False
+        ours = current == self.as_kernel_sees_it
+        owners = self.owners if ours else self.owners_elsewhere
+        record = _read_owner(owners, driver)
+        if record and (ours or record.get("directory") == current):
+            return False
+        log.fact("the firmware search path is another one", driver=driver, path=current or "none")
+        self.install(directory, driver)
+        return True
+
     def remove(self, driver: str) -> None:
-        """Remove files that only this driver needs. The last driver clears the search path."""
-        if not self.owners.is_dir():
+        """Remove files that only this driver needs. The last driver clears our search path."""
+        if not (self.owners.is_dir() or self.owners_elsewhere.is_dir()):
             return
         with self._hold_lock():
-            previous = self._needed_by(driver)
-            with suppress(FileNotFoundError), disk_errors(self.owners):
-                (self.owners / f"{driver}.json").unlink(missing_ok=True)
-            self._drop_files(set(previous))
-            if not self._list_drivers() and self._current_path() == self.as_kernel_sees_it:
+            self._leave_places(driver)
+            ours = self._own_place()
+            if not self._list_drivers(ours) and self._current_path() == self.as_kernel_sees_it:
                 self.write(self.search_path, _EMPTY)
         log.fact("firmware removed", driver=driver)
 
-    def _current_path(self) -> str | None:
-        """Return the current search path; None if this kernel has no such attribute."""
-        text = sysfs.read(self.search_path)
-        return None if text is None else text.strip("\0 \n")
+    def _own_place(self) -> _Place:
+        return _Place(self.as_kernel_sees_it, self.files, self.owners, is_ours=True)
 
-    def _refuse_foreign_path(self) -> None:
+    def _place_elsewhere(self, path: str) -> _Place:
+        """Return the place of a search path of somebody else. Raises FirmwareRefused."""
+        return _Place(path, _reach(self.host, path), self.owners_elsewhere, is_ours=False)
+
+    def _find_place(self) -> _Place:
+        """Return where the kernel searches, or will once we have set it. Raises FirmwareRefused."""
         current = self._current_path()
         if current is None:
             raise FirmwareRefused(
@@ -137,19 +195,47 @@ class FirmwareDirectory:
                 hint="mount the host's /sys at /host/sys; a kernel without a firmware loader "
                 "has no such file",
             )
-        if current not in ("", self.as_kernel_sees_it):
+        if current in ("", self.as_kernel_sees_it):
+            return self._own_place()
+        try:
+            place = self._place_elsewhere(current)
+            why = "" if _may_write(place.files) else "it cannot be written"
+        except FirmwareRefused as error:
+            why = str(error)
+        if why:
             raise FirmwareRefused(
-                f"the kernel's firmware search path is taken: {current}; "
-                f"expected none, or {self.as_kernel_sees_it}",
+                f"the kernel's firmware search path is taken: {current}"
+                f"{self._setter_of(current)}, and no file can be put there: {why}; expected none, "
+                f"{self.as_kernel_sees_it}, or a directory that can be written",
                 hint=f"put the firmware below {current}, or boot without firmware_class.path",
             )
+        return place
 
-    def _refuse_other_content(self, driver: str, digests: Mapping[str, str]) -> None:
-        """Raise FirmwareRefused if another driver uses one of the names for different content."""
-        for other in self._list_drivers():
+    def _setter_of(self, path: str) -> str:
+        """Return who has set the search path, as far as that is known, as a clause or ""."""
+        line = sysfs.read(self.host.proc / "cmdline") or ""
+        if f"firmware_class.path={path}" in line.replace('"', "").split():
+            return ", by the kernel's command line"
+        return _SETTERS.get(path.rstrip("/"), "")
+
+    def _current_path(self) -> str | None:
+        """Return the current search path; None if this kernel has no such attribute."""
+        text = sysfs.read(self.search_path)
+        return None if text is None else text.strip("\0 \n")
+
+    def _refuse_other_content(
+        self, place: _Place, driver: str, digests: Mapping[str, str]
+    ) -> frozenset[str]:
+        """Raise FirmwareRefused if one of the names is used for different content.
+
+        Returns the names of files with the same content that are not ours.
+        """
+        ours = set(self._needed_by(place, driver))
+        for other in self._list_drivers(place):
             if other == driver:
                 continue
-            theirs = self._needed_by(other)
+            theirs = self._needed_by(place, other)
+            ours.update(theirs)
             for name in sorted(set(theirs) & set(digests)):
                 if theirs[name] != digests[name]:
                     raise FirmwareRefused(
@@ -157,17 +243,34 @@ class FirmwareDirectory:
                         hint="unload one of the two drivers: nodeside driver unload, with the "
                         f"driver.yaml of {other}",
                     )
+        if place.is_ours:
+            return frozenset()
+        foreign = {name for name in set(digests) - ours if os.path.lexists(place.files / name)}
+        for name in sorted(foreign):
+            if _installed_digest(place.files / name) != digests[name]:
+                raise FirmwareRefused(
+                    f"{place.path}/{name} is there with other content, and is not nodeside's",
+                    hint="remove that file from the node, or take it out of firmware.path",
+                )
+        return frozenset(foreign)
 
-    def _list_drivers(self) -> tuple[str, ...]:
-        names = sysfs.names(self.owners)
-        return tuple(
-            name.removesuffix(".json") for name in names if not name.startswith(TEMPORARY_PREFIX)
-        )
+    def _list_drivers(self, place: _Place) -> tuple[str, ...]:
+        names = [
+            name.removesuffix(".json")
+            for name in sysfs.names(place.owners)
+            if not name.startswith(TEMPORARY_PREFIX)
+        ]
+        return tuple(name for name in names if self._is_at(place, name))
 
-    def _needed_by(self, driver: str) -> dict[str, str]:
-        record = read_own(self.owners / f"{driver}.json") or {}
+    def _is_at(self, place: _Place, driver: str) -> bool:
+        """Return whether a driver has files in this place."""
+        record = _read_owner(place.owners, driver)
+        return place.is_ours or record.get("directory") == place.path
+
+    def _needed_by(self, place: _Place, driver: str) -> dict[str, str]:
+        record = _read_owner(place.owners, driver)
         files = record.get("files")
-        if not isinstance(files, dict):
+        if not isinstance(files, dict) or not self._is_at(place, driver):
             return {}
         return {name: digest for name, digest in files.items() if _is_below(name)}
 
@@ -179,15 +282,35 @@ class FirmwareDirectory:
             data = source.read_bytes()
         publish_bytes(target, data)
 
-    def _drop_files(self, names: set[str]) -> None:
+    def _leave_places(self, driver: str, *, but: _Place | None = None) -> None:
+        """Remove what a driver has in other places than `but`."""
+        places = [self._own_place()]
+        path = _read_owner(self.owners_elsewhere, driver).get("directory")
+        if isinstance(path, str):
+            try:
+                places.append(self._place_elsewhere(path))
+            except FirmwareRefused as error:
+                log.warning("firmware files stay behind", driver=driver, directory=path, why=error)
+        for place in places:
+            if but is not None and place.path == but.path:
+                continue
+            previous = self._needed_by(place, driver)
+            with disk_errors(place.owners):
+                (place.owners / f"{driver}.json").unlink(missing_ok=True)
+            self._drop_files(place, set(previous))
+
+    def _drop_files(self, place: _Place, names: set[str]) -> None:
         """Remove files that no driver needs any more, and directories that become empty."""
-        needed = {name for driver in self._list_drivers() for name in self._needed_by(driver)}
+        needed = {
+            name for driver in self._list_drivers(place) for name in self._needed_by(place, driver)
+        }
+        top = self.host.run if place.is_ours else place.files
         for name in sorted(names - needed):
-            path = self.files / name
+            path = place.files / name
             with disk_errors(path):
                 path.unlink(missing_ok=True)
             for parent in path.parents:
-                if parent == self.host.run:
+                if parent == top:
                     break
                 with suppress(OSError):  # not empty
                     parent.rmdir()
@@ -195,11 +318,50 @@ class FirmwareDirectory:
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
         """Hold the firmware lock. A driver's own lock does not exclude other drivers."""
-        with disk_errors(self.host.run):
-            self.owners.mkdir(parents=True, exist_ok=True)
-            self.files.mkdir(parents=True, exist_ok=True)
         with node_lock(self.host, "firmware", "firmware", timeout=_LOCK_SECONDS, clock=self.clock):
             yield
+
+
+def _read_owner(owners: Path, driver: str) -> dict[str, Any]:
+    return read_own(owners / f"{driver}.json") or {}
+
+
+def _reach(host: Host, path: str) -> Path:
+    """Return where this process reaches a directory of the host, which need not exist yet.
+
+    A link is followed in the host's root, as the kernel does. Raises FirmwareRefused.
+    """
+    root = host.root if host.root == Path("/") else host.proc / "1" / "root"
+    pending = list(reversed(PurePosixPath(path).parts))
+    if not pending or pending.pop() != "/" or ".." in pending:
+        raise FirmwareRefused(f"{path} is no absolute path")
+    if not root.is_dir():  # not mounted, or an LSM denies it
+        raise FirmwareRefused(f"the host's root cannot be reached by {root}")
+    found = root
+    for _ in range(_LINKS):
+        if not pending:
+            return found
+        name = pending.pop()
+        if name == "..":
+            found = found if found == root else found.parent
+            continue
+        step = found / name
+        try:
+            parts = PurePosixPath(step.readlink()).parts
+        except OSError:
+            found = step
+            continue
+        if parts[:1] == ("/",):
+            found, parts = root, parts[1:]
+        pending += reversed(parts)
+    raise FirmwareRefused(f"{path} has too many links")
+
+
+def _may_write(directory: Path) -> bool:
+    """Return whether files can be made in a directory, or it can be made."""
+    while not os.path.lexists(directory) and directory != directory.parent:
+        directory = directory.parent
+    return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
 
 
 def _map_files(directory: Path) -> dict[str, Path]:

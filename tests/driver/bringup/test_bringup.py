@@ -707,3 +707,21 @@ def test_bundles_of_the_last_versions_stay_for_the_way_back(node: FakeNode) -> N
 
     kept = sorted(cached.manifest.version for cached in node.cache.manifests("straw"))
     assert kept == ["3.0", "4.0", "5.0"]
+
+
+def test_firmware_follows_a_search_path_that_somebody_sets_later(node: FakeNode) -> None:
+    path = write(node.host.sys_module / "firmware_class/parameters/path", "\n")
+    write(node.image / "fw/straw.bin", "firmware")
+    node.write_driver(firmware={"path": "fw"})
+    node.fill()
+    root = node.directory / "root-of-init"
+    root.mkdir()
+    (node.host.proc / "1").mkdir()
+    (node.host.proc / "1/root").symlink_to(root)
+
+    write(path, "/run/nvidia/driver/lib/firmware\n")
+    assert node.bring_up(node.task()).source is Rung.LOADED
+    assert (root / "run/nvidia/driver/lib/firmware/straw.bin").read_text() == "firmware"
+
+    write(path, "nonsense\n")
+    assert node.bring_up(node.task()).state is State.READY, "it works with what it got at the load"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -94,15 +95,119 @@ def test_a_file_of_another_driver_is_refused_before_modules_are_unloaded(
     kernel.directory.check(tmp_path / "changed", "edu")
 
 
-def test_a_search_path_of_somebody_else_is_left_alone(host: Host, tmp_path: Path) -> None:
-    path = host.sys_module / "firmware_class/parameters/path"
-    path.write_text("/var/lib/firmware\n")
+THEIRS = "/var/lib/firmware"
 
-    with pytest.raises(FirmwareRefused, match="search path is taken: /var/lib/firmware") as caught:
-        FirmwareDirectory(host).install(tree(tmp_path, "fw", a="A"), "edu")
 
-    assert "put the firmware below /var/lib/firmware" in caught.value.hint
-    assert path.read_text() == "/var/lib/firmware\n"
+@pytest.fixture
+def theirs(host: Host, tmp_path: Path) -> Path:
+    """The directory that somebody has set before us, below the root of the host's init."""
+    root = tmp_path / "root-of-init"
+    host.proc.mkdir()
+    (host.proc / "1").mkdir()
+    (host.proc / "1/root").symlink_to(root)
+    write(host.sys_module / "firmware_class/parameters/path", f"{THEIRS}\n")
+    return write(root / "var/lib/firmware/other.bin", "other").parent
+
+
+def test_files_go_below_the_search_path_of_somebody_else_and_leave_it(
+    host: Host, theirs: Path, tmp_path: Path
+) -> None:
+    kernel = Attribute(host)
+    source = tree(tmp_path, "fw", a="A")
+    write(source / "edu/b.bin", "B")
+
+    kernel.directory.check(source, "edu")
+    kernel.directory.install(source, "edu")
+    assert (theirs / "edu/b.bin").read_text() == "B"
+    assert kernel.written == []
+    assert not (host.run / "firmware").exists()
+
+    shutil.rmtree(host.run, ignore_errors=True)  # a reboot; that directory and its files stay
+    newer = tree(tmp_path, "newer", a="A2")
+    kernel.directory.check(newer, "edu")
+    kernel.directory.install(newer, "edu")
+    assert (theirs / "a.bin").read_text() == "A2"
+    assert not (theirs / "edu").exists()
+
+    kernel.directory.remove("edu")
+    assert [path.name for path in theirs.iterdir()] == ["other.bin"]
+    assert kernel.written == []
+
+
+def test_a_search_path_that_is_set_after_ours_is_followed_and_so_is_its_end(
+    host: Host, theirs: Path, tmp_path: Path
+) -> None:
+    attribute = host.sys_module / "firmware_class/parameters/path"
+    attribute.write_text("\n")
+    kernel = Attribute(host)
+    source = tree(tmp_path, "fw", a="A")
+    kernel.directory.install(source, "edu")
+    assert not kernel.directory.follow(source, "edu")
+
+    attribute.write_text(f"{THEIRS}\n")  # by them
+    assert kernel.directory.follow(source, "edu")
+    assert not kernel.directory.follow(source, "edu")
+    assert (theirs / "a.bin").read_text() == "A"
+    assert not (host.run / "firmware").exists()
+
+    other = f"{THEIRS}-2"
+    attribute.write_text(f"{other}\n")
+    assert kernel.directory.follow(source, "edu")
+    assert (theirs.with_name("firmware-2") / "a.bin").read_text() == "A"
+    assert not (theirs / "a.bin").exists()
+
+    attribute.write_text("\n")
+    assert kernel.directory.follow(source, "edu")
+    assert kernel.written == ["/run/nodeside/firmware"] * 2
+    assert (host.run / "firmware/a.bin").read_text() == "A"
+
+
+def test_a_file_of_somebody_else_is_used_if_it_is_the_same_and_never_touched(
+    host: Host, theirs: Path, tmp_path: Path
+) -> None:
+    kernel = Attribute(host)
+    kernel.directory.install(tree(tmp_path, "same", other="other"), "edu")
+    kernel.directory.remove("edu")
+    assert (theirs / "other.bin").read_text() == "other"
+
+    with pytest.raises(FirmwareRefused, match=r"firmware/other\.bin is there with other content"):
+        kernel.directory.check(tree(tmp_path, "fw", other="mine"), "edu")
+    with pytest.raises(FirmwareRefused, match=r"firmware/other\.bin is there with other content"):
+        kernel.directory.install(tmp_path / "fw", "edu")
+    assert (theirs / "other.bin").read_text() == "other"
+
+
+def test_links_of_the_host_are_followed_in_its_root(
+    host: Host, theirs: Path, tmp_path: Path
+) -> None:
+    real = theirs.rename(theirs.parents[2] / "data")
+    theirs.symlink_to("/data")  # absolute: /data of the host
+    Attribute(host).directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    assert (real / "a.bin").read_text() == "A"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (f"{THEIRS}/other.bin", "it cannot be written"),
+        ("firmware", "no absolute path"),
+        ("/var/lib/../../firmware", "no absolute path"),
+        ("/var/lib/loop", "too many links"),
+    ],
+)
+def test_a_search_path_that_takes_no_file_is_refused_and_left_alone(
+    host: Host, theirs: Path, tmp_path: Path, path: str, words: str
+) -> None:
+    (theirs.parent / "loop").symlink_to("loop")
+    attribute = write(host.sys_module / "firmware_class/parameters/path", f"{path}\n")
+    write(host.proc / "cmdline", f"quiet firmware_class.path={path}\n")
+    source = tree(tmp_path, "fw", a="A")
+    for attempt in (FirmwareDirectory(host).check, FirmwareDirectory(host).install):
+        with pytest.raises(FirmwareRefused, match=words) as caught:
+            attempt(source, "edu")
+        assert f"search path is taken: {path}, by the kernel's command line" in str(caught.value)
+        assert f"put the firmware below {path}" in caught.value.hint
+    assert attribute.read_text() == f"{path}\n"
 
 
 def test_a_kernel_without_a_firmware_loader_is_said_so(tmp_path: Path) -> None:
