@@ -282,6 +282,7 @@ def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
     wanted = HooksRun.AFTER_LOAD if hooks else HooksRun.NONE
     if record.hooks in (wanted, HooksRun.AFTER_LOAD):
         return record
+    write_loaded(task.host, record)  # where no record can be written, no look repeats the hooks
     run_hooks("afterLoad", hooks)
     done = replace(record, hooks=wanted)
     write_loaded(task.host, done)

@@ -8,6 +8,7 @@
       <driver>.lock                locked (flock) by the one actor; names it; never removed
       <driver>.loaded.json         LoadedRecord: the modules that nodeside loaded in this boot
       <driver>.symvers             what they export, see `ladder/exported_symbols.py`
+      <driver>.current.json         since when its files are current, see `userspace/versions.py`
       <driver>.leaving.json        it is about to unload, see `bringup/neighbours.py`
       <driver>.pod.lock            locked by the one active pod for as long as it runs
 

@@ -106,7 +106,7 @@ class Tree:
         with disk_errors(place):
             if not place.is_dir() or place.is_symlink():
                 return
-            for directory, directories, files in os.walk(place):
+            for directory, directories, files in os.walk(place, onerror=_raise):
                 directories.sort()
                 for name in sorted((*directories, *files)):
                     found = Path(directory) / name
@@ -132,12 +132,27 @@ class Tree:
     def _check_link(self, entry: Entry) -> None:
         """Refuse a link out of the copied paths: in a container it would lead somewhere else."""
         target = str(self.place(entry.path).readlink())
+        self._refuse_steps_out_of_links(entry, target)
         absolute = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), target))
         roots = [posixpath.normpath(path) for path in self.paths]
         if not any(absolute == root or absolute.startswith(f"{root}/") for root in roots):
             raise UserspaceRefused(
                 f"{entry.path} is a link to {target}, which is not in userspace.paths"
             )
+
+    def _refuse_steps_out_of_links(self, entry: Entry, target: str) -> None:
+        """Refuse `link/..`, which is the parent of where the link leads, not of the link.
+
+        Without it, a target means what its words say, so it can be checked and rewritten by them.
+        """
+        at = "/" if target.startswith("/") else posixpath.dirname(entry.path)
+        for step in target.split("/"):
+            if step == ".." and self.place(at).is_symlink():
+                raise UserspaceRefused(
+                    f"{entry.path} is a link to {target}, which steps out of the link {at} by `..`",
+                    hint="let it lead to that file without a detour",
+                )
+            at = posixpath.normpath(posixpath.join(at, step))
 
     def _has_capabilities(self, path: str) -> bool:
         with suppress(OSError):
@@ -151,3 +166,8 @@ class Tree:
             while data := file.read(_CHUNK):
                 found.update(data)
         return found.digest()
+
+
+def _raise(error: OSError) -> None:
+    """Let `os.walk` fail: what it leaves out by itself would be missing from the version."""
+    raise error

@@ -12,12 +12,26 @@ from pathlib import Path, PurePosixPath
 from nodeside import log
 from nodeside.driver.userspace.tree import Entry, Tree
 from nodeside.driver.userspace.use import in_use
+from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.system.host import Host
+from nodeside.values import frozen
 
 _CURRENT = "current"
 _GRACE = 600.0  # seconds for containers that are being started when `current` changes
 _CHUNK = 1 << 20
+
+
+@frozen
+class _CurrentSeen:
+    """`/run/nodeside-locks/<driver>.current.json`: when a version was first seen to be current.
+
+    By the clock of this boot, which nobody sets.
+    """
+
+    boot_id: str
+    digest: str
+    seconds: float
 
 
 class Versions:
@@ -26,7 +40,7 @@ class Versions:
     Used under the lock of the driver only.
     """
 
-    def __init__(self, host: Host, driver: str, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, host: Host, driver: str, now: Callable[[], float] = time.monotonic) -> None:
         self._host, self._driver, self._now = host, driver, now
         self.directory = host.userspace / driver
 
@@ -80,10 +94,8 @@ class Versions:
 
     def collect(self, *, at_once: bool = False) -> None:
         """Remove the versions that nothing has any more, some time after the last change."""
-        link = self.directory / _CURRENT
-        with suppress(FileNotFoundError):
-            if not at_once and self._now() - link.lstat().st_mtime < _GRACE:
-                return
+        if not at_once and self.current and self._seconds_current() < _GRACE:
+            return
         for version in self._other_versions(self.current):
             if not in_use(self._host, self._driver, version.name):
                 log.fact("removing files that nothing uses", directory=version)
@@ -92,6 +104,7 @@ class Versions:
 
     def remove(self) -> None:
         """Remove all that nothing has any more: the driver leaves the node."""
+        remove_record(self._seen_path)
         with disk_errors(self.directory):
             _remove_version(self.directory / _CURRENT)
             for version in self._other_versions(""):
@@ -101,6 +114,19 @@ class Versions:
                     _remove_version(version)
             with suppress(OSError):  # not empty, or not there
                 self.directory.rmdir()
+
+    @property
+    def _seen_path(self) -> Path:
+        return self._host.locks / f"{self._driver}.current.json"
+
+    def _seconds_current(self) -> float:
+        """Return for how long the version is known to be current; from now on if it is not."""
+        now, boot_id = self._now(), self._host.boot_id
+        seen = read_record(_CurrentSeen, self._seen_path, boot_id)
+        if seen is None or seen.digest != self.current:
+            write_record(self._seen_path, _CurrentSeen(boot_id, self.current, now))
+            return 0.0
+        return now - seen.seconds
 
     def _other_versions(self, current: str) -> Iterator[Path]:
         with suppress(FileNotFoundError):

@@ -18,12 +18,13 @@ from nodeside.driver.agent.run import DriverLoop
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.node.loaded_record import HooksRun
-from nodeside.driver.node.run_directory import hold_pod_lock
+from nodeside.driver.node.run_directory import hold_pod_lock, loaded_path
 from nodeside.driver.services import processes
 from nodeside.driver.services.services import Services
-from nodeside.errors import ExitCode
+from nodeside.errors import ExitCode, NoSpace
 from nodeside.protocol.node_status import Rung, ServiceStatus, State
 from nodeside.protocol.ready_file import ReadyRecord, read_ready, ready_path, write_ready
+from nodeside.protocol.records import publish
 from tests.console import until
 from tests.driver.fakes.kernel import add_device, add_process, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode
@@ -464,3 +465,29 @@ def test_an_expression_that_takes_too_long_is_named_and_no_service_started_anew(
         assert "the regular expression did not finish within 5 s" in report.message
         assert report.state is State.FAILED
         assert scene.happened == ["load", "afterLoad", "first starts"]
+
+
+def test_where_no_record_can_be_written_no_look_repeats_the_hooks(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody fills /run while the module loads."""
+    node = scene.node
+    del node.spec["services"]
+    node.put_bundle(node.task())
+    loaded, full = loaded_path(node.host, "straw"), True
+
+    def publish_if_room(path: Path, record: Any) -> None:
+        if path == loaded and full and node.loaded:
+            raise NoSpace(f"no space left writing {path}")
+        publish(path, record)
+
+    monkeypatch.setattr("nodeside.protocol.node_records.publish", publish_if_room)
+    run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
+    for _ in range(4):
+        assert run.once()[1].reason == NoSpace.reason
+    assert scene.happened == ["load", "afterLoad"]
+
+    full = False
+    assert run.once()[1].state is State.READY
+    assert run.once()[1].state is State.READY
+    assert scene.happened == ["afterLoad", "validate", "validate"]

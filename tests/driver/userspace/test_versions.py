@@ -6,8 +6,10 @@ import errno
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +44,7 @@ def image(tmp_path: Path) -> Image:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     host = Host(tmp_path / "host")
-    host.proc.mkdir(parents=True)
+    write(host.proc / "sys/kernel/random/boot_id", "one\n")
     return host
 
 
@@ -205,13 +207,13 @@ def test_old_versions_go_when_nothing_has_them(image: Image, host: Host) -> None
     old = publish(versions, image.tree())
     write(image.root / "opt/edu/lib/libedu.so.1", "library 2\n")
     new = publish(versions, image.tree())
-    link_time = (versions.directory / "current").lstat().st_mtime
 
-    now = link_time + 10
-    versions.collect()
-    assert old in names(versions.directory), "a container may be starting"
+    for moment in (0.0, 10.0):
+        now = moment
+        versions.collect()
+        assert old in names(versions.directory), "a container may be starting"
 
-    now = link_time + 1000
+    now = 1000.0
     below = f"/lib/nodeside/userspace/edu/{old}/opt/edu"
     consumer = process(host, 7, mountinfo=f"36 35 98:0 {below} /opt/edu ro - ext4 /dev/sda rw\n")
     versions.collect()
@@ -229,6 +231,87 @@ def test_old_versions_go_when_nothing_has_them(image: Image, host: Host) -> None
     assert not versions.directory.exists()
     versions.remove()
     versions.collect()
+
+
+@pytest.mark.parametrize("years", [-60, 10])
+def test_a_clock_that_was_or_is_set_wrong_neither_keeps_nor_removes_a_version(
+    image: Image, host: Host, years: int
+) -> None:
+    now = 5000.0
+    versions = Versions(host, "edu", now=lambda: now)
+    old = publish(versions, image.tree())
+    write(image.root / "opt/edu/lib/libedu.so.1", "library 2\n")
+    publish(versions, image.tree())
+    wrong = time.time() + years * 365 * 86400
+    os.utime(versions.directory / "current", (wrong, wrong), follow_symlinks=False)
+
+    versions.collect()
+    assert old in names(versions.directory)
+    now += 601
+    versions.collect()
+    assert old not in names(versions.directory)
+
+
+def test_after_a_reboot_the_wait_begins_anew(image: Image, host: Host) -> None:
+    now = 5000.0
+    versions = Versions(host, "edu", now=lambda: now)
+    old = publish(versions, image.tree())
+    write(image.root / "opt/edu/lib/libedu.so.1", "library 2\n")
+    publish(versions, image.tree())
+    versions.collect()
+
+    write(host.proc / "sys/kernel/random/boot_id", "two\n")
+    for moment, left in ((20.0, True), (610.0, True), (630.0, False)):
+        now = moment
+        versions.collect()
+        assert (old in names(versions.directory)) is left
+
+
+def test_a_directory_that_cannot_be_listed_makes_no_version(
+    image: Image, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def broken(path: str) -> Any:
+        if str(path).endswith("/lib"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", broken)
+    with pytest.raises(NodesideError, match="Input/output error"):
+        publish(Versions(host, "edu"), image.tree())
+    assert Versions(host, "edu").current == ""
+
+
+def test_a_link_that_steps_out_of_a_link_is_refused(image: Image) -> None:
+    """Its words say /opt/edu/tool or /etc/shadow; the kernel goes elsewhere."""
+    (image.root / "opt/edu/lib/up").symlink_to("/opt/edu")
+    for number, target in enumerate(("lib/up/../edu/bin/tool", "lib/up/../../etc/shadow")):
+        link = image.root / f"opt/edu/x{number}"
+        link.symlink_to(target)
+        with pytest.raises(UserspaceRefused, match="steps out of the link /opt/edu/lib/up"):
+            image.tree().digest()
+        link.unlink()
+    (image.root / "opt/edu/y").symlink_to("lib/../bin/tool")
+    image.tree().digest()
+
+
+def test_many_mappings_are_read_to_their_end(host: Host) -> None:
+    process(host, 7, maps="7f00-7f01 rw-p 0 00:00 0\n" * 70_000)
+    assert not in_use(host, "edu", "1234")
+
+
+def test_a_process_that_cannot_be_read_is_named(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = process(host, 4711)
+    shutil.rmtree(found / "fd")
+    write(found / "fd", "")
+    with caplog.at_level("INFO"):
+        assert in_use(host, "edu", "1234")
+    assert "process 4711 may have them, and cannot be read" in str(
+        [record.__dict__ for record in caplog.records]
+    )
 
 
 @pytest.mark.parametrize("name", ["exe", "cwd", "maps", "mountinfo"])
