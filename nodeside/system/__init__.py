@@ -6,6 +6,7 @@ regex_search       a search that a hostile pattern cannot hold up
 files              files that appear by rename; reads that expect anything
 file_lock          a lock that ends with its process
 owned_directory    a directory of a user, as root uses it
+selinux            labels of files that others read
 scratch            directories that go when their process is gone
 directory_watch    inotify
 sysfs, pci         devices and their drivers

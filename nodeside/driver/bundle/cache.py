@@ -37,6 +37,7 @@ from nodeside.system.clock import Clock
 from nodeside.system.digests import sha256_of
 from nodeside.system.file_lock import take_lock
 from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
+from nodeside.system.selinux import FOR_MODULES, label_file
 from nodeside.values import frozen
 
 _DAMAGED_PREFIX = ".damaged-"
@@ -148,6 +149,8 @@ class Cache:
         with disk_errors(place):
             place.parent.mkdir(parents=True, exist_ok=True)
             sync_directory(self.root)
+            for module in bundle.manifest.modules:
+                label_file(bundle.module_path(module.name), FOR_MODULES)
             _sync_tree(directory)
             with self._hold_lock(place.parent):
                 if built_here:

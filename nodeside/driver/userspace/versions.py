@@ -15,6 +15,7 @@ from nodeside.driver.userspace.use import in_use
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.system.host import Host
+from nodeside.system.selinux import FOR_CONTAINERS, label_tree
 from nodeside.values import frozen
 
 _CURRENT = "current"
@@ -66,6 +67,7 @@ class Versions:
                 staging.mkdir(mode=0o755)
                 for entry in tree.entries():
                     _copy_entry(tree, entry, staging)
+                label_tree(staging, FOR_CONTAINERS)
                 _finish_directories(tree, staging)
                 staging.rename(goal)
                 sync_directory(self.directory)

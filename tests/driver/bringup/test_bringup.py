@@ -17,6 +17,7 @@ from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.bringup import NoRungServed, bring_up
 from nodeside.driver.bringup.installation import RefusedBeforeLoad
 from nodeside.driver.bringup.validate import ValidationFailed
+from nodeside.driver.bundle import cache as cache_module
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.sequence import SequenceFailed
@@ -725,3 +726,14 @@ def test_firmware_follows_a_search_path_that_somebody_sets_later(node: FakeNode)
 
     write(path, "nonsense\n")
     assert node.bring_up(node.task()).state is State.READY, "it works with what it got at the load"
+
+
+def test_modules_of_the_cache_get_the_label_of_modules(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        cache_module, "label_file", lambda path, kind: labelled.append((path.name, kind))
+    )
+    node.put_bundle(node.task())
+    assert labelled == [("straw.ko", "modules_object_t")]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nodeside.driver.userspace import versions as versions_module
 from nodeside.driver.userspace.tree import Tree, UserspaceRefused
 from nodeside.driver.userspace.use import in_use
 from nodeside.driver.userspace.versions import Versions
@@ -362,3 +363,14 @@ def test_a_disk_that_is_broken_is_named(image: Image, tmp_path: Path) -> None:
     write(host.root / "var/lib/nodeside", "a file\n")
     with pytest.raises(NodesideError, match="userspace"):
         publish(Versions(host, "edu"), image.tree())
+
+
+def test_a_version_is_labelled_before_it_appears(
+    image: Image, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled: list[tuple[list[str], str]] = []
+    monkeypatch.setattr(
+        versions_module, "label_tree", lambda top, kind: labelled.append((names(top), kind))
+    )
+    publish(Versions(host, "edu"), image.tree())
+    assert labelled == [(["opt"], "container_file_t")]
