@@ -18,13 +18,16 @@ from pathlib import Path
 import nodeside
 from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.kernel.boot_parameters import asked_parameters
+from nodeside.driver.kernel.firmware import FirmwareDirectory
 from nodeside.driver.kernel.refusals import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.ladder.task import Config, Task, resolve_task
 from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
+from nodeside.driver.node.load_mark import read_mark
 from nodeside.driver.node.syscalls import KernelSyscalls
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.timestamps import rfc3339
 from nodeside.system import process
 from nodeside.system.host import Kernel
 from nodeside.text.table import table
@@ -81,6 +84,36 @@ def _check_driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     cached = task.cache.describe(task.tag, task.name) is not None
     yield DoctorRow("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
     yield from _said_at_boot(task)
+    yield from _check_firmware(task)
+    yield from _check_deaths(task)
+
+
+def _check_firmware(task: Task) -> Iterator[DoctorRow]:
+    """Show who else has set the kernel's one search path for firmware, and whether files fit."""
+    firmware = task.driver.spec.firmware
+    directory = FirmwareDirectory(task.host)
+    if firmware is not None:
+        try:
+            directory.check(task.path(firmware.path), task.name)
+        except NodesideError as error:
+            todo = error.hint or "see firmware.path in driver.yaml"
+            yield DoctorRow("firmware", Level.BAD, str(error), todo)
+            return
+    if path := directory.foreign_path():
+        yield DoctorRow("firmware", Level.OK, f"the kernel's search path is {path}")
+
+
+def _check_deaths(task: Task) -> Iterator[DoctorRow]:
+    """Show a load in which the kernel of an earlier boot ended."""
+    mark = read_mark(task.host, task.name)
+    if mark is not None and mark.boot_id != task.boot_id:
+        yield DoctorRow(
+            "earlier load",
+            Level.WARN,
+            f"an earlier boot ended after a load of {mark.version} had begun: "
+            f"{rfc3339(mark.began)}, bundle {mark.key[:12]}",
+            f"see what follows from it: nodeside driver plan -f {task.config.driver_file}",
+        )
 
 
 def _said_at_boot(task: Task) -> Iterator[DoctorRow]:

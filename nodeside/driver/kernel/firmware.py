@@ -115,6 +115,13 @@ class FirmwareDirectory:
         """The directory's path in the host's own root, where the kernel opens it."""
         return "/" + str(self.files.relative_to(self.host.root))
 
+    def foreign_path(self) -> str:
+        """Return the search path that somebody else has set, and who, in words; "" if none."""
+        current = self._current_path()
+        if current in (None, "", self.as_kernel_sees_it):
+            return ""
+        return f"{current}{self._setter_of(current or '')}"
+
     def check(self, directory: Path, driver: str) -> None:
         """Check what can be checked without a change to the node, before modules are unloaded.
 

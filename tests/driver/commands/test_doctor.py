@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from nodeside.driver.commands import doctor
+from nodeside.driver.node.load_mark import LoadMark, write_mark
 from nodeside.errors import ExitCode
 from nodeside.protocol.build_records import SidecarRecord
 from nodeside.protocol.shared_directory import SharedDir
@@ -54,6 +56,29 @@ def test_the_bundle_is_looked_for(node: FakeNode) -> None:
     assert "is not in the cache" in rows(node)["bundle"]["found"]
     node.put_bundle(node.task())
     assert "is in the cache" in rows(node)["bundle"]["found"]
+
+
+def test_who_has_the_search_path_of_firmware_is_named(node: FakeNode) -> None:
+    path = write(node.host.sys_module / "firmware_class/parameters/path", "\n")
+    write(node.image / "fw/straw.bin", "firmware")
+    assert "firmware" not in rows(node)
+    write(path, "/run/nvidia/driver/lib/firmware\n")
+    found = rows(node)["firmware"]
+    assert (found["level"], "GPU Operator" in found["found"]) == ("ok", True)
+
+    node.write_driver(firmware={"path": "fw"})  # and the host's root cannot be reached
+    found = rows(node)["firmware"]
+    assert (found["level"], "GPU Operator" in found["found"]) == ("bad", True)
+
+
+def test_a_load_in_which_the_kernel_ended_is_shown(node: FakeNode) -> None:
+    mark = LoadMark("straw", "1.0", "0123456789abcdef", "", BOOT_ID, "6.12", 1.8e9, {})
+    write_mark(node.host, mark)
+    assert "earlier load" not in rows(node), "the load of this boot goes on"
+    write_mark(node.host, replace(mark, boot_id="another"))
+    found = rows(node)["earlier load"]
+    assert found["level"] == "warn"
+    assert "2027-01-15T08:00:00Z, bundle 0123456789ab" in found["found"]
 
 
 def test_a_kernel_without_modules_is_sent_to_the_throwaway_machine(node: FakeNode) -> None:
