@@ -5,6 +5,10 @@ it can prove; if a fact is unknown, the kernel decides. Modules that some kernel
 (taint F, with CONFIG_MODULE_FORCE_LOAD) are refused too: nodeside never forces. The checks run in
 the kernel's own order (load_module in kernel/module/main.c), so the first refusal is the one that
 the kernel would have raised.
+
+Whether the kernel would refuse it, and where, is beside each check. It takes only three things that
+are refused here: a module without a build-id, one under another name than in driver.yaml, and a
+parameter of driver.yaml that the module does not have.
 """
 
 from __future__ import annotations
@@ -107,6 +111,7 @@ def check_build_ids(modules: Sequence[ModuleFile]) -> Iterator[Refusal]:
 
 
 def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
+    """Check kernel.modules_disabled. The kernel refuses: may_init_module(), EPERM."""
     if facts.modules_disabled:
         for module in modules:
             yield Refusal(
@@ -118,7 +123,10 @@ def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterato
 
 
 def _check_names(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iterator[Refusal]:
-    """Check that every desired module is present under the name that the kernel will use."""
+    """Check that every desired module is present under the name that the kernel will use.
+
+    The kernel takes any name, but a loaded module could not be found again.
+    """
     names = {module.name for module in modules}
     for spec in specs:
         name = kernel_name(spec.name)
@@ -136,6 +144,7 @@ def _check_names(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iter
 
 
 def _check_machine(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
+    """Check the architecture. The kernel refuses: elf_check_arch(), ENOEXEC."""
     machine = facts.kernel.architecture
     family = _FAMILIES.get(machine, machine)
     if family in MACHINES and module.machine != family:
@@ -149,6 +158,7 @@ def _check_machine(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
 
 
 def _check_blacklist(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
+    """Check module_blacklist=. The kernel refuses: blacklisted() in kernel/module/main.c, EPERM."""
     if module.name in facts.blacklist:
         yield Refusal(
             module.name,
@@ -163,7 +173,10 @@ def _check_blacklist(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal
 
 
 def _check_vermagic(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
-    """Mirror same_magic() in kernel/module/version.c, as far as the facts are known."""
+    """Mirror same_magic() in kernel/module/version.c, as far as the facts are known.
+
+    Without vermagic or CRCs, the kernel refuses in try_to_force_load() (main.c), ENOEXEC.
+    """
     if not module.vermagic:
         message = f"{module.path.name} has no vermagic: it was not linked by a kernel build"
         yield Refusal(module.name, "vermagic", message, "build it with kbuild")
@@ -254,16 +267,22 @@ def _not_enrolled(module: ModuleFile, facts: KernelFacts, certificate: Certifica
 def _check_dependencies(
     modules: Sequence[ModuleFile], facts: KernelFacts, lacking: Mapping[str, Collection[str]]
 ) -> Iterator[Refusal]:
-    """Check that what each module depends on comes earlier, or that something has its symbols."""
-    before = set(facts.loaded | facts.available | facts.builtin)
+    """Check that something has the symbols of each module when it is loaded.
+
+    The kernel would refuse it (kernel/module/main.c, resolve_symbol); it does not read `depends`.
+    """
     siblings = {module.name for module in modules}
-    for module in modules:
-        late = [name for name in module.depends if name not in before and name in siblings]
+    for number, module in enumerate(modules):
+        earlier = {symbol for each in modules[:number] for symbol in each.exports}
+        late = [
+            each.name
+            for each in modules[number + 1 :]
+            if any(s in each.exports and s not in earlier for s in module.imports)
+        ]
         missing = absent_dependencies(module, facts, siblings)
-        before.add(module.name)
         if late:
-            message = f"{module.name} needs {', '.join(late)}, which driver.yaml loads after it"
-            hint = f"list {', '.join(late)} before {module.name} in spec.modules"
+            message = f"{module.name} needs symbols of {', '.join(late)}, which is loaded after it"
+            hint = "modules that need each other cannot be loaded: link them into one"
             yield Refusal(module.name, "depends", message, hint)
         if missing and lacking[module.name]:
             yield Refusal(
@@ -284,11 +303,13 @@ def _check_symbols(
     symbols: Mapping[str, KernelSymbol],
     certain: Callable[[str], bool] = lambda _: True,
 ) -> Iterator[Refusal]:
+    """Check symbols. The kernel refuses: resolve_symbol() (main.c), check_version() (version.c)."""
     ours = {symbol for module in modules for symbol in module.exports}
     mismatches = [
         mismatch
         for mismatch in compare_symbols(modules, symbols)
         if mismatch.symbol in ours or certain(mismatch.symbol)
+        if not (mismatch.forgivable and facts.namespaces_lax is not False)
     ]
     for name in dict.fromkeys(mismatch.module for mismatch in mismatches):
         own = [f"{m.symbol} {m.why}" for m in mismatches if m.module == name]
@@ -313,7 +334,11 @@ def _check_parameters(
     specs: Sequence[Module],
     boot: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Refusal]:
-    """Check values and, of driver.yaml, names. Of the command line, the kernel ignores unknown."""
+    """Check values and, of driver.yaml, names.
+
+    The kernel refuses wrong values: parse_args() in kernel/params.c, EINVAL. It ignores an unknown
+    name (unknown_module_param_cb), which in driver.yaml is a mistake of this driver's author.
+    """
     files = {module.name: module for module in modules}
     for spec in specs:
         name = kernel_name(spec.name)

@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 
 from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.softdeps import Softdeps, parse_softdeps
 from nodeside.driver.module.symvers import KernelSymbol, compare_symbols
 from nodeside.driver.node.exports import RunningExports
 from nodeside.driver.node.facts import KernelFacts
@@ -37,7 +38,7 @@ def doubtful_symbols(
     doubtful = {
         symbol
         for module in modules
-        if absent_dependencies(module, facts, siblings)
+        if any(name not in siblings | facts.loaded | facts.builtin for name in module.depends)
         for symbol in module.imports
         if symbol not in ours and symbol not in exported
     }
@@ -102,14 +103,35 @@ def in_tree_needs(
 ) -> tuple[str, ...]:
     """Return the modules of the kernel's tree that must be loaded before this one.
 
-    The tree may have the symbols of one of `depends` in a module of another name.
+    The tree may have the symbols of one of `depends` in a module of another name. One whose symbols
+    are all in the kernel already is not loaded: the kernel refuses to export a symbol twice.
     """
     siblings = {each.name for each in modules}
     missing = absent_dependencies(module, facts, siblings)
     named = [name for name in module.depends if name not in siblings and name not in missing]
-    instead = [
-        running.in_tree[symbol]
-        for symbol in module.imports
-        if symbol in running.in_tree and not running.in_kernel(symbol)
-    ]
+    of_tree = [(running.in_tree[s], s) for s in module.imports if s in running.in_tree]
+    instead = [name for name, symbol in of_tree if not running.in_kernel(symbol)]
+    served = {name for name, _ in of_tree} - set(instead)
+    named = [name for name in named if name in facts.loaded or name not in served]
     return tuple(name for name in dict.fromkeys([*named, *instead]) if name not in siblings)
+
+
+def soft_needs(module: ModuleFile, modules: Sequence[ModuleFile]) -> Softdeps:
+    """Return the modules, other than siblings, that a module asks for by MODULE_SOFTDEP."""
+    siblings = {each.name for each in modules}
+    asked = parse_softdeps(module.softdeps)
+    return Softdeps(
+        tuple(name for name in asked.pre if name not in siblings),
+        tuple(name for name in asked.post if name not in siblings),
+    )
+
+
+def depends_notes(modules: Sequence[ModuleFile], facts: KernelFacts) -> tuple[str, ...]:
+    """Return a note for each module beside which one was linked, and which is not here."""
+    siblings = {each.name for each in modules}
+    return tuple(
+        f"{module.name} was linked beside {', '.join(missing)} (its `depends`), which this node "
+        "does not have: the kernel looks only for the symbols"
+        for module in modules
+        if (missing := absent_dependencies(module, facts, siblings))
+    )

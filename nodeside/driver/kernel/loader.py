@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
@@ -31,16 +31,17 @@ from nodeside.driver.kernel.refusals import (
 )
 from nodeside.driver.module.compression import decompress
 from nodeside.driver.module.modulefile import parse_module
-from nodeside.driver.module.parameters import unpassable
+from nodeside.driver.module.parameters import unpassable, write_argument
 from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.command_line import read_command_line
 from nodeside.driver.node.facts import lockdown_mode
 from nodeside.driver.node.holders import Holding, who_holds
-from nodeside.driver.node.intree import InTree, read_tree, real_path
+from nodeside.driver.node.intree import InTree, NotInTree, read_tree, real_path
 from nodeside.driver.node.kernel_log import Excerpt, KernelLog, Mark
+from nodeside.driver.node.modprobe_d import ModprobeConfig, read_modprobe_config
 from nodeside.driver.node.modules import KernelModules, LoadedState
 from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, Syscalls
-from nodeside.errors import DeadlinePassed, SystemRefused
+from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
 from nodeside.protocol.module_names import kernel_name
 from nodeside.system import sysfs
 from nodeside.system.child import NoProcess
@@ -100,42 +101,78 @@ class Loader:
         log.fact("module loaded", module=module, parameters=line)
 
     def load_in_tree(self, name: str) -> tuple[str, ...]:
-        """Load an in-tree module and its dependencies, unless it is loaded.
+        """Load an in-tree module and its dependencies, hard and soft ones, unless it is loaded.
 
-        A loaded module is left as it is, since it may be another driver's. Returns the names of the
-        newly loaded modules, in load order. Raises NotInTree, LoadFailed.
+        A loaded module is left as it is, since it may be another driver's. A soft dependency that
+        cannot be loaded is no failure. Returns the names of the newly loaded modules, in load
+        order. Raises NotInTree, LoadFailed.
         """
         loaded = self.modules.rows()
         if kernel_name(name) in loaded:
             return ()
         tree = read_tree(self.host.lib_modules(self.host.kernel.release))
-        missing = [item for item in tree.load_order(name) if item not in loaded]
-        for item in missing:
-            if item in tree.softdeps:
-                log.detail("softdep ignored", module=item, softdep=tree.softdeps[item])
-            self._insert_in_tree(tree, item)
-        return tuple(missing)
+        config = read_modprobe_config(self.host)
+        needed = tree.load_order(name)
+        return tuple(
+            item
+            for item in tree.soft_order((name,), config)
+            if item not in loaded and self._add_in_tree(tree, config, item, soft=item not in needed)
+        )
 
-    def _insert_in_tree(self, tree: InTree, name: str) -> None:
+    def load_soft(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Load in-tree modules that a module asks for by MODULE_SOFTDEP, as far as they are there.
+
+        Returns the names of the newly loaded modules.
+        """
+        if not names:
+            return ()
+        loaded = self.modules.rows()
+        try:
+            tree = read_tree(self.host.lib_modules(self.host.kernel.release))
+        except NotInTree as problem:
+            log.warning("soft dependencies are not loaded", modules=names, problem=problem)
+            return ()
+        config = read_modprobe_config(self.host)
+        wanted = [n for n in names if n in tree.paths and not config.why_unwanted(n)]
+        return tuple(
+            item
+            for item in tree.soft_order(wanted, config)
+            if item not in loaded and self._add_in_tree(tree, config, item, soft=True)
+        )
+
+    def _add_in_tree(self, tree: InTree, config: ModprobeConfig, name: str, *, soft: bool) -> bool:
+        """Load one module of the tree. Returns whether it is there."""
+        if command := config.install_command(name):
+            log.fact("an install command of modprobe.d is not run", module=name, command=command)
+        try:
+            self._insert_in_tree(tree, name, config)
+        except NodesideError as problem:
+            if not soft:
+                raise
+            log.warning("a soft dependency was not loaded", module=name, problem=problem)
+            return False
+        return True
+
+    def _insert_in_tree(self, tree: InTree, name: str, config: ModprobeConfig) -> None:
         path = real_path(self.host, tree.directory / tree.paths[name])
         with scratch_directory("load") as scratch:
             plain = path
             if path.suffix != ".ko":
                 plain = decompress(path, scratch / f"{name}.ko")
             try:
-                self.insert(plain, self._said_at_boot(name, plain), name=name)
+                self.insert(plain, self._asked_for(name, plain, config), name=name)
             except LoadFailed as exc:
                 if exc.reason != "Exists" or self.modules.state(name) is None:
                     raise
 
-    def _said_at_boot(self, name: str, path: Path) -> Mapping[str, str]:
-        """Return the parameters that the kernel's command line has for an in-tree module."""
-        line = read_command_line(self.host)
+    def _asked_for(self, name: str, path: Path, config: ModprobeConfig) -> Mapping[str, str]:
+        """Return what modprobe.d and, above it, the command line have for an in-tree module."""
+        line = read_command_line(self.host).over(config.options)
         if name in line.said:
             line = line.for_modules([parse_module(path)])
         for words, why in line.left_out_of(name).values():
             log.warning(
-                "a parameter of the kernel's command line is left out",
+                "a parameter of modprobe.d or the kernel's command line is left out",
                 module=name,
                 parameter=words,
                 why=why,
@@ -316,10 +353,9 @@ def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
 
 
 def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
-    """Format parameters for the kernel's parse_args() (kernel/params.c, lib/cmdline.c).
+    """Format parameters for the kernel's parse_args() (kernel/params.c).
 
-    A value with white space or bytes above ASCII is put in double quotes, since the kernel counts
-    0xa0 as white space. Raises LoadFailed for a value with a quote, which cannot be escaped.
+    Raises LoadFailed for a value that no words mean to the kernel.
     """
     assignments = []
     for name, value in parameters.items():
@@ -331,8 +367,7 @@ def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
                     f"the parameter {name}={value!r} cannot be passed to the kernel: {problem}",
                 ),
             )
-        plain = value.isascii() and not any(c.isspace() for c in value)
-        assignments.append(f"{name}={value}" if plain else f'{name}="{value}"')
+        assignments.append(write_argument(name, value))
     return " ".join(assignments)
 
 

@@ -5,7 +5,7 @@
     signature, signing    the appended signature: parsing, verifying, signing
     parameters            checks parameter names and values against a module
     symvers               Module.symvers: the symbols a kernel exports, and the comparison
-    load_order            orders the modules of a driver by their dependencies
+    load_order, softdeps  orders the modules of a driver by their dependencies; the soft ones
 
 Only touches files. Vendor files are read in a child process with limits (`nodeside.system.child`).
 """

@@ -1,9 +1,9 @@
 """The load order of a driver's modules: as listed, with dependencies first.
 
 The module lists in dkms.conf files are unordered, since depmod computes the order after the
-installation. This order comes from the modules themselves: from the symbols that they export and
-import, and from their `depends`, which may name a stand-in for a sibling. It is computed for the
-manifest of a build and before every load.
+installation. This order comes from the modules themselves. The kernel looks for symbols, so these
+decide; `depends`, which may name a stand-in, and MODULE_SOFTDEP count only where symbols say
+nothing. It is computed for the manifest of a build and before every load.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.softdeps import parse_softdeps
 
 
 def in_load_order(modules: Sequence[ModuleFile]) -> tuple[ModuleFile, ...]:
@@ -20,14 +21,22 @@ def in_load_order(modules: Sequence[ModuleFile]) -> tuple[ModuleFile, ...]:
     for module in modules:
         for symbol in module.exports:
             exporters.setdefault(symbol, []).append(module.name)
+    asked: dict[str, list[str]] = {name: [] for name in by_name}
+    for module in modules:
+        soft = parse_softdeps(module.softdeps)
+        asked[module.name] += [n for n in (*soft.pre, *module.depends) if n in by_name]
+        for later in soft.post:
+            asked.get(later, []).append(module.name)
 
     def needs(name: str) -> Iterator[str]:
-        module = by_name[name]
-        yield from (needed for needed in module.depends if needed in by_name)
-        for symbol in module.imports:
-            yield from exporters.get(symbol, ())
+        yield from (n for symbol in by_name[name].imports for n in exporters.get(symbol, ()))
 
-    return tuple(by_name[name] for name in dependencies_first(by_name, needs))
+    def asked_and_needs(name: str) -> Iterator[str]:
+        yield from asked[name]
+        yield from needs(name)
+
+    order = dependencies_first(dependencies_first(by_name, asked_and_needs), needs)
+    return tuple(by_name[name] for name in order)
 
 
 def dependencies_first(

@@ -42,7 +42,7 @@ _TIMEOUT = 300.0  # seconds; a slow disk must not be mistaken for a hostile file
 
 _MODINFO = (
     "name", "version", "vermagic", "srcversion", "license", "depends", "parm", "parmtype",
-    "import_ns", "alias", "firmware",
+    "import_ns", "alias", "firmware", "softdep",
 )  # fmt: skip
 _PARAMETER_LIMIT = 4096  # the largest drivers declare ~200
 _EXPORT_LIMIT = 65536  # a whole kernel exports ~15,000
@@ -70,6 +70,7 @@ class ModuleFile:
     module has CRCs at all. `exports` maps the exported symbols to their CRCs. `aliases` are the
     devices that the module declares, such as `pci:v00001234d000011E8sv*sd*bc*sc*i*`
     (scripts/mod/file2alias.c). `firmware` are the firmware files that the module declares.
+    `softdeps` are its lines of MODULE_SOFTDEP.
     """
 
     path: Path
@@ -93,6 +94,7 @@ class ModuleFile:
     version: str = ""
     aliases: tuple[str, ...] = ()
     firmware: tuple[str, ...] = ()
+    softdeps: tuple[str, ...] = ()
 
 
 class UnreadableModule(NotAModule):
@@ -182,6 +184,7 @@ def parse_module(path: Path) -> ModuleFile:
             version=_first_value(info, "version"),
             aliases=tuple(info["alias"]),
             firmware=tuple(info["firmware"]),
+            softdeps=tuple(info["softdep"]),
         )
 
 
@@ -303,13 +306,17 @@ def _read_parameters(
     """Return every parameter that the kernel would accept, with type and description of .modinfo.
 
     The kernel compares with the names in __param. .modinfo alone is not enough: it does not have a
-    module_param_cb parameter without a description.
+    module_param_cb parameter without a description. Nor is its type that of a parameter whose
+    setter is the module's own: kvm's nx_huge_pages is a "bool" there, and takes "auto".
     """
     descriptions = dict(_split_entries(info["parm"]))
     types = dict(_split_entries(info["parmtype"]))
-    declared = [*_param_names(elf), *_param_strings(elf, symbols), *types, *descriptions]
+    in_rows, own_setters = _param_rows(elf)
+    declared = [*in_rows, *_param_strings(elf, symbols), *types, *descriptions]
     names = dict.fromkeys(declared)
     _limit_parameters(elf, len(names))
+    for name in own_setters:
+        types.pop(name, None)
     return {
         name: Parameter(name, types.get(name, ""), descriptions.get(name, "")) for name in names
     }
@@ -322,15 +329,23 @@ def _split_entries(values: list[str]) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _param_names(elf: ElfObject) -> list[str]:
-    """Return the names in __param: each struct kernel_param begins with a pointer to its name."""
-    row = 40 if elf.elf_class == 64 else 20
-    names = []
+def _param_rows(elf: ElfObject) -> tuple[list[str], set[str]]:
+    """Return the names in __param, and those of them whose setter the module defines itself.
+
+    struct kernel_param begins with a pointer to the name, and has one to its kernel_param_ops after
+    that to the module.
+    """
+    row, ops = (40, 16) if elf.elf_class == 64 else (20, 8)
+    names: dict[int, str] = {}
+    own = set()
     for target in elf.targets("__param"):
-        if target.offset % row == 0:
-            names.append(elf.string_at(target.section, target.address))
+        number, place = divmod(target.offset, row)
+        if place == 0:
+            names[number] = elf.string_at(target.section, target.address)
             _limit_parameters(elf, len(names))
-    return names
+        elif place == ops:
+            own.add(number)
+    return list(names.values()), {names[number] for number in own if number in names}
 
 
 def _param_strings(elf: ElfObject, symbols: list[Symbol]) -> list[str]:

@@ -9,13 +9,15 @@ number of array elements), nodeside does not check.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 
 # The kernel takes these for every module: kernel/module/main.c, unknown_module_param_cb.
 ALWAYS_ALLOWED = frozenset({"dyndbg", "async_probe"})
 
+_END = "--"
+_UNQUOTABLE = "expected a value whose double quotes enclose all of its blanks, or none"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _BOOLEAN = re.compile(r"[yYnNtTfF01]|[oO][nNfF]")  # kstrtobool only looks at the first characters
 _INTEGER = re.compile(r"(?P<minus>-?)\+?(?:0[xX][0-9a-fA-F]+|[0-9]+)\n?$")
@@ -36,13 +38,60 @@ _BITS: dict[str, tuple[int, bool]] = {  # type → (bits, 0 for a machine word; 
 
 
 def unpassable(name: str, value: str) -> str:
-    """Return what is expected instead of a parameter that cannot be passed; "" if it can.
-
-    In the line that the kernel parses, no quote can be escaped (lib/cmdline.c, next_arg).
-    """
+    """Return what is expected instead of a parameter that cannot be passed; "" if it can."""
     if not _NAME.fullmatch(name):
         return "expected a name of ASCII letters, digits and _"
-    return "expected a value without double quotes and NUL" if set('"\0') & set(value) else ""
+    if "\0" in value:
+        return "expected a value without NUL"
+    return "" if write_argument(name, value) else _UNQUOTABLE
+
+
+def write_argument(name: str, value: str) -> str:
+    """Return a parameter as the kernel reads it back; "" if no words mean this value.
+
+    White space ends an argument except between double quotes, which cannot be escaped: next_arg()
+    in lib/cmdline.c. Bytes above ASCII are put in quotes too.
+    """
+    plain, quoted = f"{name}={value}", f'{name}="{value}"'
+    bare = value.isascii() and not any(_is_space(c) for c in value)
+    for words in (plain, quoted) if bare else (quoted, plain):
+        if [*parse_arguments(f"{words} next")] == [(name, value), ("next", None)]:
+            return words
+    return ""
+
+
+def parse_arguments(text: str) -> Iterator[tuple[str, str | None]]:
+    """Yield names and values, None for a name alone, as next_arg() in lib/cmdline.c does.
+
+    Double quotes may be around a value or a whole argument. `--` ends what is for the kernel.
+    """
+    for argument in _split_arguments(text):
+        if argument == _END:
+            return
+        whole = argument.startswith('"')
+        plain = argument.removeprefix('"')
+        name, equals, value = plain.partition("=")
+        if value.startswith('"') or (whole and equals):
+            value = value.removeprefix('"').removesuffix('"')
+        elif whole:
+            name = name.removesuffix('"')
+        yield name, value if equals else None
+
+
+def _is_space(character: str) -> bool:
+    """Return whether a byte of the character is white space to the kernel, as 0xa0 is."""
+    return character in " \t\n\v\f\r" or 0xA0 in character.encode(errors="replace")
+
+
+def _split_arguments(text: str) -> Iterator[str]:
+    """Yield the arguments: white space ends one, except between double quotes."""
+    start, quoted = 0, False
+    for position, character in enumerate(f"{text} "):
+        quoted ^= character == '"'
+        if _is_space(character) and (not quoted or position == len(text)):
+            if position > start:
+                yield text[start:position]
+            start = position + 1
 
 
 def find_parameter(module: ModuleFile, name: str) -> Parameter | None:

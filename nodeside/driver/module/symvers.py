@@ -79,11 +79,15 @@ class KernelSymbol(NamedTuple):
 
 @frozen
 class Mismatch:
-    """A symbol that makes a kernel refuse a module. `why` is a clause: "has CRC …, not …"."""
+    """A symbol that makes a kernel refuse a module. `why` is a clause: "has CRC …, not …".
+
+    `forgivable`: a kernel with CONFIG_MODULE_ALLOW_MISSING_NAMESPACE_IMPORTS only warns.
+    """
 
     symbol: str
     why: str
     module: str = ""
+    forgivable: bool = False
 
 
 def parse_symvers(text: str) -> Mapping[str, KernelSymbol]:
@@ -148,8 +152,13 @@ def _compare_one(
                 yield Mismatch(name, why, module.name)
         elif name in symbols:
             symbol = symbols[name]
+            if name in module.weak_imports and _is_hidden(module, symbol):
+                continue  # to the module, it is not there: find_symbol() (kernel/module/main.c)
             if why := _why_not(module, symbol, crc if versioned else None):
                 yield Mismatch(name, why, module.name)
+            elif symbol.namespace and not _is_allowed(module, symbol):
+                why = f"is in the namespace {symbol.namespace}, which the module does not import"
+                yield Mismatch(name, why, module.name, forgivable=True)
         elif name in module.imports:
             yield Mismatch(name, "is not exported by this kernel", module.name)
 
@@ -158,14 +167,19 @@ def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
     """Return why the kernel would not resolve `symbol` for the module; "" if it would."""
     if crc is not None and crc != symbol.crc:
         return f"has CRC {symbol.crc:#010x} in this kernel, not {crc:#010x}"
-    if symbol.export in _GPL_ONLY and module.license not in _GPL_COMPATIBLE:
+    if _is_hidden(module, symbol):
         return f"is for GPL-compatible modules only, the licence is {module.license!r}"
-    if symbol.namespace.startswith(_MODULES):
-        if not _is_listed(module.name, symbol.namespace):
-            return f"is for the modules {symbol.namespace.removeprefix(_MODULES)} only"
-    elif symbol.namespace and symbol.namespace not in module.import_namespaces:
-        return f"is in the namespace {symbol.namespace}, which the module does not import"
+    if symbol.namespace.startswith(_MODULES) and not _is_listed(module.name, symbol.namespace):
+        return f"is for the modules {symbol.namespace.removeprefix(_MODULES)} only"
     return ""
+
+
+def _is_allowed(module: ModuleFile, symbol: KernelSymbol) -> bool:
+    return symbol.namespace.startswith(_MODULES) or symbol.namespace in module.import_namespaces
+
+
+def _is_hidden(module: ModuleFile, symbol: KernelSymbol) -> bool:
+    return symbol.export in _GPL_ONLY and module.license not in _GPL_COMPATIBLE
 
 
 def _is_listed(name: str, namespace: str) -> bool:

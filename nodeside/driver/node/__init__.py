@@ -6,6 +6,7 @@
     intree                in-tree modules
     exports               where the running kernel has some symbols
     command_line          what the kernel's command line says of modules
+    modprobe_d            what the host's modprobe.d says of them
     facts, capabilities   what the kernel accepts; the capabilities of this process
     kernel_log            the kernel's messages since a mark
     last_words            what pstore has of a kernel that died

@@ -1,9 +1,8 @@
 """The kernel's command line: what it says of modules that are loaded later.
 
 `edu.timeout_ms=777` is a parameter of the module edu. The kernel gives it to what is built in, and
-modprobe to what it loads; who makes the module system calls has to do the same. The syntax is that
-of next_arg() in lib/cmdline.c: double quotes around a value or a whole argument, and `--` before
-what belongs to init. In names of parameters and modules, `-` is `_`.
+modprobe to what it loads; who makes the module system calls has to do the same. In names of
+parameters and modules, `-` is `_`.
 
 A module of `module_blacklist=` is refused by the kernel itself (kernel/module/main.c, blacklisted),
 which compares the names exactly. `modprobe.blacklist=` concerns modules that are loaded by alias,
@@ -12,21 +11,23 @@ for a device that appears: nodeside loads none of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.driver.module.parameters import needs_value, unpassable
+from nodeside.driver.module.parameters import needs_value, parse_arguments, unpassable
 from nodeside.protocol.module_names import kernel_name
 from nodeside.system import sysfs
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
-_END = "--"
 _BLACKLIST = "module_blacklist"
 _ALONE = "y"  # what a parameter without a value means: only a boolean may stand alone
 _ALONE_DYNDBG = "+p"  # lib/dynamic_debug.c, ddebug_dyndbg_module_param_cb
 
+
+Said = Mapping[str, str | None]
+"""Parameters of one module: name → value, None for a name alone."""
 
 LeftOut = Mapping[str, tuple[str, str]]
 """Parameters that a module is not given: name → (the words on the command line, why)."""
@@ -39,7 +40,7 @@ class CommandLine:
     None stands for a name without a value. `files` are the modules whose parameters are known.
     """
 
-    said: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    said: Mapping[str, Said] = field(default_factory=dict)
     blacklist: frozenset[str] = frozenset()
     files: Mapping[str, ModuleFile] = field(default_factory=dict)
 
@@ -64,6 +65,12 @@ class CommandLine:
             if (why := _why_not(self.files.get(name), key, value))
         }
 
+    def over(self, options: Mapping[str, Said]) -> CommandLine:
+        """Return this command line, and below it what modprobe.d says, as modprobe merges them."""
+        names = dict.fromkeys((*options, *self.said))
+        said = {name: {**options.get(name, {}), **self.said.get(name, {})} for name in names}
+        return replace(self, said=said)
+
     def for_modules(self, files: Iterable[ModuleFile]) -> CommandLine:
         """Return the command line with only the parameters that these modules can be given."""
         return replace(self, files={file.name: file for file in files})
@@ -79,7 +86,7 @@ def read_command_line(host: Host) -> CommandLine:
 def parse_command_line(text: str) -> CommandLine:
     said: dict[str, dict[str, str | None]] = {}
     blacklist: frozenset[str] = frozenset()
-    for word, value in _parse_arguments(text.strip()):
+    for word, value in parse_arguments(text.strip()):
         module, dot, name = word.partition(".")
         if dot and module and name:
             said.setdefault(kernel_name(module), {})[kernel_name(name)] = value
@@ -99,29 +106,3 @@ def _why_not(file: ModuleFile | None, name: str, value: str | None) -> str:
     declared = needs_value(file, name) if file is not None else ""
     needs = f"expected a value, since its type is {declared}" if declared else ""
     return unpassable(name, "") or needs
-
-
-def _parse_arguments(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield names and values, None for a name alone, up to what belongs to init."""
-    for argument in _split_arguments(text):
-        if argument == _END:
-            return
-        whole = argument.startswith('"')
-        plain = argument.removeprefix('"')
-        name, equals, value = plain.partition("=")
-        if value.startswith('"') or (whole and equals):
-            value = value.removeprefix('"').removesuffix('"')
-        elif whole:
-            name = name.removesuffix('"')
-        yield name, value if equals else None
-
-
-def _split_arguments(text: str) -> Iterator[str]:
-    """Yield the arguments: white space ends one, except between double quotes."""
-    start, quoted = 0, False
-    for position, character in enumerate(f"{text} "):
-        quoted ^= character == '"'
-        if character.isspace() and (not quoted or position == len(text)):
-            if position > start:
-                yield text[start:position]
-            start = position + 1

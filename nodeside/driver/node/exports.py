@@ -71,7 +71,7 @@ def read_exports(
     tree_known = (tree / "modules.symbols").exists() or not (tree / "modules.dep").exists()
     return replace(
         found,
-        in_tree={s: m for s, m in _of_tree(tree) if s in symbols and m not in leaving},
+        in_tree={s: m for s, m in symbols_of_tree(tree) if s in symbols and m not in leaving},
         complete=found.complete and tree_known,
     )
 
@@ -114,7 +114,7 @@ def _read_kallsyms(kallsyms: Path) -> Iterator[tuple[str, str, str]]:
             yield words[1], words[2], kernel_name(words[3].strip("[]")) if len(words) > 3 else ""
 
 
-def _of_tree(tree: Path) -> Iterator[tuple[str, str]]:
+def symbols_of_tree(tree: Path) -> Iterator[tuple[str, str]]:
     """Yield what modules.symbols lists: `alias symbol:NAME MODULE`."""
     for line in _read_lines(tree / "modules.symbols"):
         words = line.split()

@@ -20,6 +20,7 @@ from nodeside.values import frozen
 
 _TRIED_FOR_VERMAGIC = 5  # in-tree modules tried before giving up
 _DEP_LIMIT = 64 << 20  # bytes of modules.dep; a distribution's has about 1 MiB
+_LAX_NAMESPACES = "CONFIG_MODULE_ALLOW_MISSING_NAMESPACE_IMPORTS"
 _KEYRING = re.compile(r"\skeyring\s+\.builtin_trusted_keys:")
 _KEY = re.compile(r"\sasymmetri\S*\s+.*: ([0-9a-f]{2,}): X509\.")
 
@@ -31,7 +32,9 @@ class KernelFacts:
     `vermagic` comes from an in-tree module, "" if none could be read. `lockdown` is none,
     integrity, confidentiality or "". `loaded`, `available` (modprobe could load them) and `builtin`
     are module names with `_`. `enrolled` are the ids of the certificates in the kernel's keyrings;
-    None if they are not visible. `blacklist` are the modules that the command line forbids.
+    None if they are not visible. `namespaces_lax` is whether a missing import of a symbol namespace
+    is only warned of, None if the kernel's configuration cannot be read. `blacklist` are the
+    modules that the command line forbids.
     """
 
     kernel: Kernel
@@ -45,6 +48,7 @@ class KernelFacts:
     enrolled: frozenset[str] | None = None
     modules_disabled: bool = False
     blacklist: frozenset[str] = frozenset()
+    namespaces_lax: bool | None = None
 
 
 def read_facts(host: Host) -> KernelFacts:
@@ -66,7 +70,18 @@ def read_facts(host: Host) -> KernelFacts:
         enrolled=enrolled_keys(proc_keys),
         modules_disabled=_read_text(host.proc / "sys/kernel/modules_disabled").strip() == "1",
         blacklist=read_command_line(host).blacklist,
+        namespaces_lax=_namespaces_lax(host, tree),
     )
+
+
+def _namespaces_lax(host: Host, tree: Path) -> bool | None:
+    """Return whether the kernel's configuration has the option; None if there is none to read."""
+    build = host.inside(tree / "build")
+    boot = host.root / "boot" / f"config-{tree.name}"
+    for path in (tree / "config", boot, build / ".config", build / "include/config/auto.conf"):
+        if text := _read_text(path):
+            return f"{_LAX_NAMESPACES}=y" in text.split()
+    return None
 
 
 def kernel_vermagic(lib_modules_dir: Path) -> str:

@@ -1,16 +1,19 @@
 """In-tree modules: their dependencies according to depmod, and their load order.
 
 modules.dep and modules.builtin are parsed here, independent of the kmod version: an older kmod
-cannot read modules that a newer kernel's package compresses. Softdeps and everything in modprobe.d
-(options, install commands, blacklists) are not honoured; where they apply, the log says so.
+cannot read modules that a newer kernel's package compresses. Soft dependencies are followed as
+modprobe does, except that one which modprobe.d names in `blacklist` or `install` is left out. What
+a module needs is always loaded: `install` commands are never run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from nodeside.driver.module.load_order import dependencies_first
+from nodeside.driver.module.softdeps import Softdeps, parse_softdeps
+from nodeside.driver.node.modprobe_d import NOTHING_CONFIGURED, ModprobeConfig
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.module_names import kernel_name, name_of_file
 from nodeside.system import sysfs
@@ -43,6 +46,44 @@ class InTree:
         """Return `name` and all its dependencies, dependencies first. Raises NotInTree."""
         wanted = kernel_name(name)
         return () if wanted in self.built_in else dependencies_first((wanted,), self._needs_of)
+
+    def soft_order(
+        self, names: Iterable[str], config: ModprobeConfig = NOTHING_CONFIGURED
+    ) -> tuple[str, ...]:
+        """Return these modules and all that they need, hard or soft, in the order of modprobe.
+
+        What is not in the tree is left out, and soft dependencies that modprobe.d keeps away.
+        """
+
+        def wanted(soft: tuple[str, ...]) -> Iterator[str]:
+            return (n for n in soft if self._has(n) and not config.why_unwanted(n))
+
+        def hard(name: str) -> Iterator[str]:
+            return (n for n in self.needs.get(name, ()) if self._has(n))
+
+        def soft_and_hard(name: str) -> Iterator[str]:
+            yield from wanted(self.softdeps_of(name, config).pre)
+            yield from hard(name)
+
+        order: dict[str, None] = {}
+        new = dependencies_first(
+            (n for n in map(kernel_name, names) if self._has(n)), soft_and_hard
+        )
+        while new:
+            order |= dict.fromkeys(new)
+            later = [n for name in new for n in wanted(self.softdeps_of(name, config).post)]
+            new = tuple(n for n in dependencies_first(later, soft_and_hard) if n not in order)
+        return dependencies_first(order, hard)  # a circle is broken where it is soft
+
+    def softdeps_of(self, name: str, config: ModprobeConfig) -> Softdeps:
+        """Return the soft dependencies of a module: modprobe.d is above modules.softdep."""
+        given = config.softdeps(name)
+        if given is not None:
+            return given
+        return parse_softdeps([self.softdeps[name]]) if name in self.softdeps else Softdeps()
+
+    def _has(self, name: str) -> bool:
+        return name in self.paths and name not in self.built_in
 
     def _needs_of(self, name: str) -> Iterator[str]:
         if name not in self.paths:

@@ -225,7 +225,7 @@ def test_the_command_line_sets_what_driver_yaml_does_not_and_both_are_told(node:
 
 
 def test_what_no_module_can_be_given_stops_no_upgrade_and_is_told(node: FakeNode) -> None:
-    said_at_boot(node, 'straw.a:b=1 straw.depth=in"n er" straw.mode="s low" straw.x[0]')
+    said_at_boot(node, 'straw.a:b=1 straw.mode="s low" straw.x[0] straw.depth=in"n er')
     node.fill()
     node.upgrade()
 
@@ -238,8 +238,11 @@ def test_what_no_module_can_be_given_stops_no_upgrade_and_is_told(node: FakeNode
             f"straw: the kernel's command line has {words}, which is left out: expected a {what}"
             for words, what in (
                 ("a:b=1", "name of ASCII letters, digits and _"),
-                ('depth=in"n er"', "value without double quotes and NUL"),
                 ("x[0]", "name of ASCII letters, digits and _"),
+                (
+                    'depth=in"n er',
+                    "value whose double quotes enclose all of its blanks, or none",
+                ),
             )
         ),
     )

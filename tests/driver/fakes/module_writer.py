@@ -45,6 +45,7 @@ class ModuleWriter:
     exports: Mapping[str, int] = field(default_factory=dict)
     absolute_crcs: bool = False
     parameters: Sequence[str] = ()
+    own_setters: Sequence[str] = ()
     build_id: bytes = bytes(range(20))
     rela: bool = True
     more: Sequence[Row] = ()
@@ -133,6 +134,12 @@ class ModuleWriter:
                 relocations += self.pack("QQ", "II", index * size, symbol)
                 word = self.pack("Q", "I", at)
                 data[index * size : index * size + len(word)] = word
+            if name in self.own_setters:
+                place = index * size + (16 if self.elf_class == 64 else 8)
+                if self.rela:
+                    relocations += self.pack("QQq", "IIi", place, symbol, 0)
+                else:
+                    relocations += self.pack("QQ", "II", place, symbol)
             at += len(name) + 1
         rows.append(Row("__param", PROGBITS, bytes(data)))
         rows.append(Row(".rela__param", RELA if self.rela else REL, relocations, info=section))

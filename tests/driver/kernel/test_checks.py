@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.kernel.checks import Refusal, check_before_load
-from nodeside.driver.kernel.dependencies import in_tree_needs
+from nodeside.driver.kernel.dependencies import depends_notes, doubtful_symbols, in_tree_needs
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.driver.module.signature import Certificate, Signature
 from nodeside.driver.module.symvers import KernelSymbol
@@ -150,17 +150,36 @@ def test_dependency_may_be_loaded_in_tree_built_in_or_an_earlier_sibling() -> No
     assert check_before_load([library, user], [Module("library"), Module("edu")], FACTS) == ()
 
 
-def test_dependency_that_driver_yaml_loads_later() -> None:
-    library = replace(EDU, path=Path("library.ko"), name="library")
-    user = replace(EDU, depends=("library",))
+def test_sibling_whose_symbols_come_too_late() -> None:
+    library = replace(EDU, path=Path("library.ko"), name="library", exports={"help": None})
+    user = replace(EDU, depends=("library",), imports={"help": None})
     found = check_before_load([user, library], [Module("edu"), Module("library")], FACTS)
 
     assert [(r.message, r.hint) for r in found] == [
         (
-            "edu needs library, which driver.yaml loads after it",
-            "list library before edu in spec.modules",
+            "edu needs symbols of library, which is loaded after it",
+            "modules that need each other cannot be loaded: link them into one",
         )
     ]
+
+
+def test_later_sibling_that_only_depends_names_is_no_reason_to_refuse() -> None:
+    """The kernel looks for symbols, and an earlier sibling has them."""
+    provider = replace(EDU, path=Path("provider.ko"), name="provider", exports={"help": None})
+    user = replace(EDU, depends=("library",), imports={"help": None})
+    library = replace(EDU, path=Path("library.ko"), name="library", imports={"own": None})
+    specs = [Module("provider"), Module("edu"), Module("library")]
+
+    assert check_before_load([provider, user, library], specs, FACTS) == ()
+
+
+def test_what_depends_names_in_vain_is_told() -> None:
+    assert depends_notes([replace(EDU, depends=("videodev", "library", "standin"))], FACTS) == (
+        (
+            "edu was linked beside library, standin (its `depends`), which this node does not "
+            "have: the kernel looks only for the symbols"
+        ),
+    )
 
 
 MEM2MEM = replace(
@@ -268,6 +287,21 @@ def test_module_of_the_tree_is_not_loaded_for_a_symbol_that_the_kernel_may_have(
     assert in_tree_needs(MEM2MEM, [MEM2MEM], FACTS, loaded) == ("videodev",)
 
 
+def test_module_of_the_tree_is_not_loaded_if_another_has_all_its_symbols() -> None:
+    """It is in the tree by the name in `depends`, but a loaded stand-in serves in its place."""
+    user = replace(EDU, depends=("mc",), imports={"media_get": None, "media_put": None})
+    served = RunningExports(
+        loaded={"media_get": "ofed_mc", "media_put": "ofed_mc"},
+        in_tree={"media_get": "mc", "media_put": "mc"},
+    )
+    partly = replace(served, loaded={"media_get": "ofed_mc"})
+
+    assert in_tree_needs(user, [user], FACTS, served) == ()
+    assert in_tree_needs(user, [user], FACTS, partly) == ("mc",)
+    assert in_tree_needs(user, [user], FACTS, RunningExports()) == ("mc",)
+    assert doubtful_symbols([user], FACTS, None, {}) == {"media_get", "media_put"}
+
+
 def test_dependency_that_is_nowhere_is_not_missed_if_a_sibling_has_its_symbol() -> None:
     provider = replace(
         EDU, path=Path("provider.ko"), name="provider", exports={"v4l2_m2m_init": None}
@@ -318,6 +352,17 @@ def test_crc_of_a_loaded_module_of_the_kernel_is_the_one_in_its_list() -> None:
             "kernel, not 0x00000022"
         )
     ]
+
+
+@pytest.mark.parametrize(("lax", "count"), [(False, 1), (True, 0), (None, 0)])
+def test_missing_import_of_a_namespace_is_refused_if_the_kernel_would(
+    lax: bool | None, count: int
+) -> None:
+    spaced = {"nvme_go": KernelSymbol("nvme_go", 0, "vmlinux", "EXPORT_SYMBOL", "NVME_CORE")}
+    user = replace(EDU, imports={"nvme_go": None})
+    facts = replace(FACTS, namespaces_lax=lax)
+
+    assert len(check_before_load([user], [Module("edu")], facts, spaced)) == count
 
 
 def test_symbols_that_differ_are_named_and_the_rest_counted() -> None:

@@ -42,13 +42,18 @@ def test_a_module_is_loaded_with_its_parameters(kernel: FakeKernel) -> None:
         (" x", 'p=" x"'),
         ("tab\there", 'p="tab\there"'),
         ("à", 'p="à"'),  # its second byte is white space to the kernel
+        ('say"a b"', 'p=say"a b"'),
+        ('"x"', 'p=""x""'),
+        ('a "b" c', 'p="a "b" c"'),
     ],
 )
 def test_values_are_quoted_as_the_kernel_reads_them(value: str, line: str) -> None:
     assert parameter_line("edu", {"p": value}) == line
 
 
-@pytest.mark.parametrize(("name", "value"), [("p", 'a"b'), ("p", "a\0b"), ("p q", "1"), ("", "1")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("p", 'a"b'), ("p", 'say "a b"'), ("p", "a\0b"), ("p q", "1"), ("", "1")]
+)
 def test_a_parameter_that_cannot_be_quoted_is_refused(name: str, value: str) -> None:
     with pytest.raises(LoadFailed, match="cannot be passed to the kernel") as caught:
         parameter_line("edu", {name: value})

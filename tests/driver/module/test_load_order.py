@@ -45,6 +45,22 @@ def test_a_sibling_comes_before_the_module_that_was_linked_beside_a_stand_in_for
     assert names(consumer, provider, standin) == ["standin", "provider", "consumer"]
 
 
+def test_symbols_decide_where_depends_says_otherwise() -> None:
+    """A sibling that happens to have the name of the stand-in needs the module itself."""
+    consumer = replace(
+        module("consumer", "standin"), imports={"frob_get": None}, exports={"use": None}
+    )
+    standin = replace(module("standin"), imports={"use": None})
+    provider = replace(module("provider"), exports={"frob_get": None})
+
+    assert names(standin, consumer, provider) == ["provider", "consumer", "standin"]
+
+
+def test_soft_dependencies_order_siblings() -> None:
+    first = replace(module("a"), softdeps=("pre: b-c absent post: d",))
+    assert names(module("d"), first, module("b_c")) == ["b_c", "a", "d"]
+
+
 def test_needs_of_needs_come_first() -> None:
     assert names(module("top", "middle"), module("middle", "base"), module("base")) == [
         "base",

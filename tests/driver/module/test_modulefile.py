@@ -126,6 +126,35 @@ def test_every_class_and_byte_order_reads_the_same(
     assert module.build_id == bytes(range(20)).hex()
 
 
+@pytest.mark.parametrize(("elf_class", "machine"), [(64, 62), (32, 3)])
+@pytest.mark.parametrize("rela", [True, False])
+def test_type_of_a_parameter_with_a_setter_of_its_own_is_not_known(
+    tmp_path: Path, elf_class: int, machine: int, rela: bool
+) -> None:
+    """kvm's nx_huge_pages says that it is a bool, and takes "auto" and "force"."""
+    writer = ModuleWriter(
+        elf_class,
+        machine=machine,
+        info=[("name", "kvm"), ("parmtype", "nx_huge_pages:bool"), ("parmtype", "tdp_mmu:bool")],
+        parameters=["tdp_mmu", "nx_huge_pages"],
+        own_setters=["nx_huge_pages"],
+        rela=rela,
+    )
+    module = read_module(written(tmp_path, writer))
+
+    assert {each.name: each.type for each in module.parameters.values()} == {
+        "tdp_mmu": "bool",
+        "nx_huge_pages": "",
+    }
+
+
+def test_soft_dependencies_are_those_of_modinfo(tmp_path: Path) -> None:
+    info = [("name", "edu"), ("softdep", "pre: a-b post: c"), ("softdep", "pre: d")]
+    module = read_module(written(tmp_path, ModuleWriter(info=info)))
+
+    assert module.softdeps == ("pre: a-b post: c", "pre: d")
+
+
 def test_crcs_of_exports_before_5_19_are_absolute_symbols(tmp_path: Path) -> None:
     writer = ModuleWriter(exports={"edu_read": 0xCAFEBABE}, absolute_crcs=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,17 @@ def module(name: str = "edu", license: str = "GPL", **more: object) -> ModuleFil
 
 
 # --- the parser -------------------------------------------------------------------------------
+
+
+def test_weak_import_that_the_licence_hides_is_only_absent() -> None:
+    """The kernel looks on as if nothing exported it, and a weak symbol may be absent."""
+    hidden = {"secret": KernelSymbol("secret", 7, "vmlinux", "EXPORT_SYMBOL_GPL")}
+    closed = replace(module(), license="Proprietary", modversions=True)
+
+    assert compare_symbols([replace(closed, weak_imports={"secret": 8})], hidden) == ()
+    assert compare_symbols([replace(closed, imports={"secret": 7})], hidden) != ()
+    free = replace(closed, license="GPL", weak_imports={"secret": 8})
+    assert compare_symbols([free], hidden) != ()
 
 
 def test_five_fields_with_the_namespace_last_as_since_5_7() -> None:

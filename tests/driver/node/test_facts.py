@@ -8,6 +8,7 @@ import pytest
 
 from nodeside.driver.node.facts import enrolled_keys, kernel_vermagic, lockdown_mode, read_facts
 from nodeside.system.host import Host
+from tests.driver.fakes.kernel import FakeKernel, write
 from tests.driver.fakes.module_writer import VERMAGIC, ModuleWriter
 
 RELEASE = "6.1.0-56-cloud-amd64"
@@ -97,3 +98,21 @@ def test_bare_host_has_no_facts_and_no_error(tmp_path: Path) -> None:
     assert facts.vermagic == ""
     assert facts.enrolled is None
     assert not facts.signatures_enforced
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "lax"),
+    [
+        ("config", "CONFIG_MODULE_ALLOW_MISSING_NAMESPACE_IMPORTS=y\n", True),
+        ("config", "# CONFIG_MODULE_ALLOW_MISSING_NAMESPACE_IMPORTS is not set\n", False),
+        ("build/include/config/auto.conf", "CONFIG_MODULES=y\n", False),
+        ("elsewhere", "CONFIG_MODULES=y\n", None),
+    ],
+)
+def test_configuration_tells_whether_namespaces_are_enforced(
+    tmp_path: Path, where: str, text: str, lax: bool | None
+) -> None:
+    host = FakeKernel(tmp_path).host
+    write(host.lib_modules(host.kernel.release) / where, text)
+
+    assert read_facts(host).namespaces_lax is lax

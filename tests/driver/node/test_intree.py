@@ -9,6 +9,7 @@ import pytest
 from nodeside.driver.kernel.errors import LoadFailed
 from nodeside.driver.node.intree import NotInTree, read_tree, real_path
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, write, write_bytes
+from tests.driver.fakes.node import ElfKernel, module_bytes
 
 DEP = """\
 kernel/media/mc/mc.ko:
@@ -53,6 +54,54 @@ def test_a_chain_of_any_length_has_an_order(kernel: FakeKernel) -> None:
 def test_compressed_modules_are_loaded_in_order(kernel: FakeKernel) -> None:
     assert kernel.loader.load_in_tree("uvc_video") == ("mc", "videodev", "uvc_video")
     assert list(kernel.modules) == ["mc", "videodev", "uvc_video"]
+
+
+def test_soft_dependencies_are_loaded_as_modprobe_does(kernel: FakeKernel) -> None:
+    tree = kernel.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", f"{DEP}kernel/other.ko:\nkernel/later.ko: kernel/other.ko\n")
+    write(tree / "modules.softdep", "softdep videodev pre: other broken post: later built\n")
+    write(tree / "kernel/other.ko", "other")
+    write(tree / "kernel/later.ko", "later other")
+    write(tree / "kernel/media/broken.ko", "broken absent")
+
+    loaded = kernel.loader.load_in_tree("uvc_video")
+
+    assert loaded == ("mc", "other", "videodev", "uvc_video", "later")
+
+
+def test_modprobe_d_keeps_soft_dependencies_away_and_no_others(kernel: FakeKernel) -> None:
+    tree = kernel.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", f"{DEP}kernel/other.ko:\nkernel/new.ko:\n")
+    for name in ("other", "new"):
+        write(tree / f"kernel/{name}.ko", name)
+    lines = "blacklist other\nblacklist mc\ninstall mc /bin/false\nsoftdep mc pre: new\n"
+    write(kernel.host.root / "etc/modprobe.d/local.conf", lines)
+
+    assert kernel.loader.load_in_tree("videodev") == ("new", "mc", "videodev")
+
+
+def test_a_soft_circle_loads_what_is_needed_first(kernel: FakeKernel) -> None:
+    tree = kernel.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", "a.ko: b.ko c.ko\nb.ko:\nc.ko: b.ko\ns.ko: c.ko b.ko\n")
+    write(tree / "modules.softdep", "softdep b pre: s\n")
+
+    order = read_tree(tree).soft_order(["a"])
+
+    assert order.index("b") < order.index("c") < order.index("a")
+    assert set(order) == {"a", "b", "c", "s"}
+
+
+def test_options_of_modprobe_d_are_below_the_command_line(tmp_path: Path) -> None:
+    kernel = ElfKernel(tmp_path)
+    tree = kernel.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", "kernel/mc.ko:\n")
+    write_bytes(tree / "kernel/mc.ko", module_bytes("mc", parameters=("a", "b")))
+    write(kernel.host.proc / "cmdline", "quiet mc.b=boot\n")
+    write(kernel.host.root / "etc/modprobe.d/mc.conf", "options mc a=1 b=conf label='x y'\n")
+
+    kernel.loader.load_in_tree("mc")
+
+    assert kernel.loads == ["mc a=1 b=boot label='x"]
 
 
 def test_what_is_loaded_already_is_left_alone(kernel: FakeKernel) -> None:

@@ -1,0 +1,169 @@
+"""The host's modprobe.d: what an administrator says of the modules of the kernel's tree.
+
+The kernel reads none of it: modprobe does, and who makes the module system calls has to. Files and
+their order are those of modprobe.d(5): only `*.conf`, by name, and of one name only the file in
+the first of the directories.
+
+A pod has no mount of these directories: a hostPath of a directory that a node lacks would keep the
+pod from starting, or make the directory. `/proc/1/root` is the host's root, which needs the
+SYS_PTRACE that the pod has for the holders of a module. A link of the host is resolved below the
+host's root, never below the container's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from nodeside.driver.module.parameters import parse_arguments
+from nodeside.driver.module.softdeps import Softdeps, parse_softdeps
+from nodeside.driver.node.command_line import Said
+from nodeside.errors import NodesideError
+from nodeside.protocol.module_names import kernel_name
+from nodeside.system.files import open_untrusted
+from nodeside.system.host import Host
+from nodeside.values import frozen
+
+_DIRECTORIES = (
+    "etc/modprobe.d",
+    "run/modprobe.d",
+    "usr/local/lib/modprobe.d",
+    "usr/lib/modprobe.d",
+    "lib/modprobe.d",
+)
+_SIZE_LIMIT = 1 << 20  # bytes per file; a distribution's have at most some KiB
+_FILES_LIMIT = 512
+_LINKS_LIMIT = 40  # as the kernel's
+
+
+@frozen
+class ModprobeConfig:
+    """What modprobe.d says. Names of modules have `_`; those of the last two may be patterns.
+
+    `unread` has a sentence for each file or directory that could not be read.
+    """
+
+    options: Mapping[str, Said] = field(default_factory=dict)
+    blacklist: frozenset[str] = frozenset()
+    installs: Mapping[str, str] = field(default_factory=dict)
+    softdep_lines: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+    def install_command(self, module: str) -> str:
+        """Return what modprobe would run instead of loading a module; "" if nothing."""
+        return self.installs.get(_first_match(self.installs, module), "")
+
+    def softdeps(self, module: str) -> Softdeps | None:
+        """Return the soft dependencies of a module, None if modprobe.d has no line for it."""
+        pattern = _first_match(self.softdep_lines, module)
+        return parse_softdeps([self.softdep_lines[pattern]]) if pattern else None
+
+    def why_unwanted(self, module: str) -> str:
+        """Return why a module that is only a soft dependency is not loaded; "" if it may be."""
+        if module in self.blacklist:
+            return "the host's modprobe.d has it in blacklist"
+        command = self.install_command(module)
+        return f"the host's modprobe.d has `install {module} {command}`" if command else ""
+
+
+NOTHING_CONFIGURED = ModprobeConfig()
+
+
+def read_modprobe_config(host: Host) -> ModprobeConfig:
+    """Read modprobe.d of the host: below its root, or below that of its first process."""
+    files, unread = _find_files(host.root)
+    if not files and not unread and host.root != Path("/"):
+        files, unread = _find_files(host.proc / "1" / "root")
+    texts = []
+    for name in sorted(files):
+        try:
+            path = _resolve_inside(*files[name])
+            if path.name == "null":
+                continue  # /dev/null masks the files of that name in the other directories
+            with open_untrusted(path, limit=_SIZE_LIMIT) as file:
+                texts.append(file.read(_SIZE_LIMIT).decode(errors="replace"))
+        except (OSError, NodesideError) as problem:
+            unread.append(f"{name} of the host's modprobe.d was not read: {problem}")
+    return parse_modprobe_config(texts, unread)
+
+
+def parse_modprobe_config(texts: list[str], unread: list[str] | None = None) -> ModprobeConfig:
+    """Parse files in their order. Of options the last counts, of other lines the first."""
+    options: dict[str, dict[str, str | None]] = {}
+    blacklist: set[str] = set()
+    installs: dict[str, str] = {}
+    softdeps: dict[str, str] = {}
+    for keyword, name, rest in (line for text in texts for line in _parse_lines(text)):
+        if keyword == "blacklist":
+            blacklist.add(name)
+        elif keyword == "options" and rest:
+            said = options.setdefault(name, {})
+            said |= {kernel_name(word): value for word, value in parse_arguments(rest)}
+        elif keyword == "install" and rest:
+            installs.setdefault(name, rest)
+        elif keyword == "softdep" and rest:
+            softdeps.setdefault(name, rest)
+    return ModprobeConfig(options, frozenset(blacklist), installs, softdeps, tuple(unread or ()))
+
+
+def _parse_lines(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the keyword, the module and the rest. A backslash at its end continues a line."""
+    for line in text.replace("\\\n", "").split("\n"):
+        words = line.split(maxsplit=2)
+        if len(words) >= 2 and not line.startswith("#"):
+            yield words[0], kernel_name(words[1]), words[2].strip() if len(words) > 2 else ""
+
+
+def _first_match(patterns: Mapping[str, str], module: str) -> str:
+    name = kernel_name(module)
+    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), "")
+
+
+def _find_files(root: Path) -> tuple[dict[str, tuple[Path, str]], list[str]]:
+    """Return the files by name, of one name that of the first directory, and what was not read."""
+    files: dict[str, tuple[Path, str]] = {}
+    unread = []
+    for directory in _DIRECTORIES:
+        try:
+            names = sorted(os.listdir(_resolve_inside(root, directory)))  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as problem:
+            unread.append(f"/{directory} of the host was not read: {problem.strerror}")
+            continue
+        for name in [name for name in names if name.endswith(".conf")][:_FILES_LIMIT]:
+            if name not in files:
+                files[name] = root, f"{directory}/{name}"
+    return files, unread
+
+
+def _resolve_inside(root: Path, path: str) -> Path:
+    """Resolve all links of a path as if `root` were the root. Raises OSError if there are too many.
+
+    A path that does not exist is returned as it is.
+    """
+    left, links = path.split("/")[::-1], 0
+    done: list[str] = []
+    while left:
+        part = left.pop()
+        if part in ("", ".", "/"):
+            continue
+        if part == "..":
+            done = done[:-1]
+            continue
+        here = root.joinpath(*done, part)
+        if not here.is_symlink():
+            done.append(part)
+            continue
+        links += 1
+        if links > _LINKS_LIMIT:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(here))
+        target = here.readlink()
+        if target.is_absolute():
+            done = []
+        left += target.parts[::-1]
+    return root.joinpath(*done)

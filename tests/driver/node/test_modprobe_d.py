@@ -1,0 +1,116 @@
+"""modprobe.d of the host: files, their order, and lines as modprobe.d(5) has them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.module.softdeps import Softdeps
+from nodeside.driver.node.command_line import parse_command_line
+from nodeside.driver.node.modprobe_d import parse_modprobe_config, read_modprobe_config
+from nodeside.system.host import Host
+from tests.driver.fakes.kernel import write
+
+CIS = """\
+# CIS 1.1.1.1
+install cramfs /bin/false
+blacklist cramfs
+  # an indented comment \\
+blacklist never_seen
+options snd-hda-intel power_save=1 \\
+    model="dark red" single-cmd
+softdep mlx5-core pre: mlx_compat post: mlx5-ib
+alias net-pf-3 off
+remove x /bin/true
+options
+blacklist
+bogus
+"""
+
+
+def test_lines_mean_what_the_manual_says() -> None:
+    config = parse_modprobe_config([CIS])
+
+    assert config.options == {
+        "snd_hda_intel": {"power_save": "1", "model": "dark red", "single_cmd": None}
+    }
+    assert config.blacklist == {"cramfs"}
+    assert config.install_command("cramfs") == "/bin/false"
+    assert config.softdeps("mlx5_core") == Softdeps(("mlx_compat",), ("mlx5_ib",))
+    assert config.softdeps("mlx4_core") is None
+    assert config.why_unwanted("cramfs") == "the host's modprobe.d has it in blacklist"
+
+
+def test_of_options_the_last_counts_and_of_other_lines_the_first() -> None:
+    first = "options edu a=1 b=1\ninstall edu /bin/one\nsoftdep edu pre: one\n"
+    second = "options edu a=2\ninstall edu /bin/two\nsoftdep edu pre: two\n"
+    config = parse_modprobe_config([first, second])
+
+    assert config.options == {"edu": {"a": "2", "b": "1"}}
+    assert config.install_command("edu") == "/bin/one"
+    assert config.softdeps("edu") == Softdeps(("one",), ())
+
+
+def test_the_command_line_of_the_kernel_is_above_it() -> None:
+    config = parse_modprobe_config(["options snd-hda-intel a=1 b=1"])
+    line = parse_command_line("snd_hda_intel.a=2").over(config.options)
+
+    assert line.of("snd-hda-intel") == {"a": "2", "b": "1"}
+
+
+def test_lines_that_modprobe_matches_as_patterns() -> None:
+    config = parse_modprobe_config(["install usb-* /bin/true\nsoftdep snd_* pre: soundcore"])
+
+    assert config.why_unwanted("usb_storage") == (
+        "the host's modprobe.d has `install usb_storage /bin/true`"
+    )
+    assert config.softdeps("snd_hda") == Softdeps(("soundcore",), ())
+
+
+@pytest.mark.parametrize("below", ["", "proc/1/root/"], ids=["a host", "a pod"])
+def test_files_are_read_by_name_and_of_one_name_only_the_first(tmp_path: Path, below: str) -> None:
+    root = tmp_path / below
+    write(root / "usr/lib/modprobe.d/edu.conf", "options edu a=usr")
+    write(root / "lib/modprobe.d/edu.conf", "options edu a=lib")
+    write(root / "run/modprobe.d/edu.conf", "options edu a=run")
+    write(root / "run/modprobe.d/a.conf", "options edu a=first b=run")
+    write(root / "etc/modprobe.d/edu.conf", "options edu a=etc")
+    write(root / "etc/modprobe.d/zz.conf.disabled", "options edu a=disabled")
+    write(root / "usr/lib/modprobe.d/masked.conf", "blacklist masked")
+    (root / "etc/modprobe.d/masked.conf").symlink_to("/dev/null")
+    config = read_modprobe_config(Host(tmp_path))
+
+    assert config.options == {"edu": {"a": "etc", "b": "run"}}
+    assert config.blacklist == frozenset()
+    assert config.unread == ()
+
+
+def test_a_link_of_the_host_means_the_hosts_files(tmp_path: Path) -> None:
+    """As NixOS has them. Below /proc/1/root, the kernel would start at the container's root."""
+    root = tmp_path / "proc/1/root"
+    write(root / "etc/static/modprobe.d/nixos.conf", "blacklist nixos")
+    (root / "etc/modprobe.d").symlink_to("/etc/static/modprobe.d")
+    write(root / "usr/lib/modprobe.d/usr.conf", "blacklist usr")
+    (root / "lib").symlink_to("../../usr/lib")
+
+    assert read_modprobe_config(Host(tmp_path)).blacklist == {"nixos", "usr"}
+
+
+def test_what_cannot_be_read_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    directory = write(tmp_path / "etc/modprobe.d/good.conf", "blacklist good").parent
+    os.mkfifo(directory / "fifo.conf")
+    write(directory / "large.conf", "#" * ((1 << 20) + 1))
+    (directory / "loop.conf").symlink_to("loop.conf")
+    (directory / "dangling.conf").symlink_to("/nowhere")
+    (directory / "binary.conf").write_bytes(b"blacklist \xff\0\n")
+    config = read_modprobe_config(Host(tmp_path))
+
+    assert "good" in config.blacklist
+    assert [words.split()[0] for words in config.unread] == [
+        "dangling.conf",
+        "fifo.conf",
+        "large.conf",
+        "loop.conf",
+    ]
