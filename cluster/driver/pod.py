@@ -54,7 +54,8 @@ SIDECAR_COMMAND: Final = (
 # log; the last two are needed to find the processes that hold a module.
 _CAPABILITIES = ("SYS_MODULE", "SYSLOG", "SYS_PTRACE", "DAC_READ_SEARCH")
 
-# Host path, hostPath type, whether read-only. All are mounted below /host.
+# Host path, hostPath type, whether read-only. All are mounted below /host. The host's modprobe.d is
+# read at /proc/1/root: not every node has its directories.
 _HOST_PATHS = (
     ("/sys", "Directory", False),
     ("/proc", "Directory", False),

@@ -39,6 +39,8 @@ def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.small("told", SmallModule("told"))  # as SAID_AT_BOOT says
     image.small("told-both", SmallModule("told"), {"modules": [_TOLD_BOTH]})
     image.small("forbidden", SmallModule("forbidden"))
+    softdep = 'MODULE_SOFTDEP("pre: dummy loop post: absent");'
+    image.small("softly", SmallModule("softly", declarations=softdep))
     with resume(image) as machine:
         yield machine
 
@@ -253,6 +255,31 @@ def test_a_module_that_the_command_line_of_the_kernel_forbids_is_refused(
         "forbidden: forbidden cannot be loaded in this boot: the kernel's command line has it in "
         "module_blacklist="
     )
+
+
+def test_soft_dependencies_get_the_options_of_the_hosts_modprobe_d(pod: Pod, give: Give) -> None:
+    """The pod has no mount of /etc/modprobe.d."""
+    give("softly")
+    pod.machine.put(
+        "/etc/modprobe.d/of-the-tests.conf",
+        b"options dummy numdummies=1 \\\n  numdummies=3\ninstall loop /bin/touch /tmp/ran\n",
+    )
+    pod.node("sh", "-c", "modprobe -r dummy loop 2>/dev/null || rmmod dummy loop || true")
+
+    loaded = pod.run_once(of="softly")
+
+    assert loaded["notes"] == [
+        "dummy: numdummies=3 (the host's modprobe.d)",
+        (
+            "loop, a soft dependency, is not loaded: the host's modprobe.d has "
+            "`install loop /bin/touch /tmp/ran`"
+        ),
+    ]
+    assert pod.exists("/sys/class/net/dummy2")
+    assert not pod.exists("/sys/class/net/dummy3")
+    assert not pod.exists("/tmp/ran")
+    pod.node("rm", "/etc/modprobe.d/of-the-tests.conf")
+    pod.node("rmmod", "dummy")
 
 
 def test_a_permanent_module_asks_for_a_reboot(pod: Pod, give: Give) -> None:

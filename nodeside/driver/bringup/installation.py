@@ -27,9 +27,15 @@ from nodeside.driver.kernel import conflicts, unload
 from nodeside.driver.kernel.boot_parameters import boot_notes
 from nodeside.driver.kernel.checks import Refusal, check_before_load, check_build_ids
 from nodeside.driver.kernel.conflicts import Cleared
-from nodeside.driver.kernel.dependencies import doubtful_symbols, in_tree_needs
+from nodeside.driver.kernel.dependencies import (
+    depends_notes,
+    doubtful_symbols,
+    in_tree_needs,
+    soft_needs,
+)
 from nodeside.driver.kernel.errors import RebootRequired
 from nodeside.driver.kernel.firmware import FirmwareDirectory
+from nodeside.driver.kernel.in_tree_effects import in_tree_notes, shut_out_notes
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.sequence import (
     Insertion,
@@ -71,13 +77,15 @@ class CheckedModules:
     """The desired modules of a bundle in load order, and every reason not to load them.
 
     `needs` are the modules of the kernel's tree that each of them needs, by name. `task` is the
-    task without those parameters of the command line that these modules cannot be given.
+    task without those parameters of the command line that these modules cannot be given. `notes`
+    are what a person should know of a load that is not refused.
     """
 
     task: Task
     files: tuple[ModuleFile, ...]
     refusals: tuple[Refusal, ...]
     needs: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...] = ()
 
 
 def check_bundle(task: Task, bundle: Bundle) -> CheckedModules:
@@ -112,7 +120,13 @@ def check_bundle(task: Task, bundle: Bundle) -> CheckedModules:
         boot=task.wanted.boot,
     )
     needs = {file.name: in_tree_needs(file, files, facts, running) for file in files}
-    return CheckedModules(task, files, (*refusals, *check_build_ids(files)), needs)
+    notes = (
+        *boot_notes(task.driver.spec.modules, task.command_line, files),
+        *depends_notes(files, facts),
+        *in_tree_notes(task.host, files, needs),
+        *shut_out_notes(task.host, files, facts),
+    )
+    return CheckedModules(task, files, (*refusals, *check_build_ids(files)), needs, notes)
 
 
 def _names_to_unload(task: Task) -> frozenset[str]:
@@ -187,8 +201,7 @@ class Installation:
             checked = check_bundle(self.task, self.bundle)
             if checked.refusals:
                 raise _refused_error(checked.refusals)
-            spec, line = self.task.driver.spec, checked.task.command_line
-            for note in boot_notes(spec.modules, line, checked.files):
+            for note in checked.notes:
                 self.journal.note(note)
             insertions = self._make_insertions(checked)
             record = self._make_record(checked.task)
@@ -390,14 +403,22 @@ class Installation:
 
     def _make_insertions(self, checked: CheckedModules) -> tuple[Insertion, ...]:
         parameters = checked.task.parameters
+        wanted, names = self.task.wanted, [file.name for file in checked.files]
+        decision, _ = plan.decide_replacement(
+            plan.Occupant.FOREIGN, wanted.upgrade, wanted.unload, wanted.foreign
+        )
+        conflicting = [kernel_name(name) for name in self.task.driver.spec.conflicts.modules]
+        may_displace = decision is plan.Replacement.REPLACE
         return tuple(
             Insertion(
                 file.path,
                 file.name,
                 parameters.get(file.name, {}),
                 needs=checked.needs[file.name],
+                soft=soft_needs(file, checked.files),
+                displaces=(*names[number:], *conflicting) if may_displace else (),
             )
-            for file in checked.files
+            for number, file in enumerate(checked.files)
         )
 
 

@@ -201,7 +201,7 @@ def load(task: Task) -> CommandOutput:
     steps = [f"refuse: {refusal.message}" for refusal in checked.refusals] or _loading_steps(
         task, known
     )
-    return dry_run_outcome(task, *steps)
+    return dry_run_outcome(task, *steps, *(f"note: {note}" for note in checked.notes))
 
 
 def validate(task: Task) -> CommandOutput:

@@ -3,6 +3,7 @@
     checks                checks before a load, for refusals that can be predicted
     boot_parameters       parameters of driver.yaml and of the kernel's command line
     dependencies          whether something provides a module's symbols, and what loads first
+    in_tree_effects       what a load means for in-tree modules: their parameters, shut-out users
     conflicts             in-tree drivers that hold the hardware: unbind, remove, restore
     firmware              firmware files in the kernel's search path
     loader                finit_module and delete_module, with deadlines

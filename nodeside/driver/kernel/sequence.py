@@ -7,22 +7,31 @@ from dataclasses import field
 from pathlib import Path
 
 from nodeside import log
+from nodeside.driver.kernel.errors import LoadFailed
 from nodeside.driver.kernel.loader import Loader, stuck_error
+from nodeside.driver.kernel.unload import Leaving, unload_modules
+from nodeside.driver.module.softdeps import Softdeps
 from nodeside.errors import Bug, NodesideError
 from nodeside.values import frozen
+
+_TRIES = 2  # how often a module that comes back is removed
 
 
 @frozen
 class Insertion:
     """A module to load. `needs` are in-tree modules that must be loaded first.
 
-    Without a path, it is a module of the kernel's own tree.
+    `soft` are in-tree modules that it asks for by MODULE_SOFTDEP. Without a path, it is a module of
+    the kernel's own tree. `displaces` are the names from which it may remove modules of the tree
+    that somebody, such as udev, loads while it is on its way; none if it must not.
     """
 
     path: Path | None
     name: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    soft: Softdeps = Softdeps()
+    displaces: tuple[str, ...] = ()
 
 
 @frozen
@@ -79,13 +88,33 @@ def load_sequence(
 
 
 def insert_module(item: Insertion, loader: Loader) -> None:
-    """Load one module after the in-tree modules that it needs."""
+    """Load one module after the in-tree modules that it needs, and those it only asks for."""
+    loader.load_soft(item.soft.pre)
     for name in item.needs:
         loader.load_in_tree(name)
     if item.path is None:
         loader.load_in_tree(item.name)
     else:
-        loader.insert(item.path, item.parameters, name=item.name)
+        _insert_file(item, item.path, loader)
+    loader.load_soft(item.soft.post)
+
+
+def _insert_file(item: Insertion, path: Path, loader: Loader) -> None:
+    """Load a module file; if one of the tree has its name meanwhile, remove that first."""
+    for _ in range(_TRIES):
+        try:
+            return loader.insert(path, item.parameters, name=item.name)
+        except LoadFailed as error:
+            rows = loader.modules.rows()
+            there = rows.get(item.name)
+            if error.reason != "Exists" or there is None or not there.in_tree:
+                raise
+            if item.name not in item.displaces:
+                raise
+            back = tuple(name for name in item.displaces if name in rows and rows[name].in_tree)
+            removed = unload_modules(Leaving(back), loader)
+            log.fact("removed what was loaded meanwhile", modules=", ".join(removed))
+    return loader.insert(path, item.parameters, name=item.name)
 
 
 def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Loader) -> RollBack:
