@@ -27,7 +27,12 @@ from tests.vm.variants import EDU, DriverImage
 from tests.vm.warm import WarmDriver
 
 # What the command line of the kernel says to modules of these names, which only one file has.
-SAID_AT_BOOT = ("told.answer=19", 'told.colour="dark red"', "module_blacklist=forbidden")
+SAID_AT_BOOT = (
+    "told.answer=19",
+    'told.colour="dark red"',
+    "module_blacklist=forbidden",
+    'quoted.label=say"a b"',
+)
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,8 @@ def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.small("told", SmallModule("told"))  # as SAID_AT_BOOT says
     image.small("told-both", SmallModule("told"), {"modules": [_TOLD_BOTH]})
     image.small("forbidden", SmallModule("forbidden"))
+    label = "static char *label;\nmodule_param(label, charp, 0444);"
+    image.small("quoted", SmallModule("quoted", declarations=label))
     softdep = 'MODULE_SOFTDEP("pre: dummy loop post: absent");'
     image.small("softly", SmallModule("softly", declarations=softdep))
     with resume(image) as machine:
@@ -255,6 +257,18 @@ def test_a_module_that_the_command_line_of_the_kernel_forbids_is_refused(
         "forbidden: forbidden cannot be loaded in this boot: the kernel's command line has it in "
         "module_blacklist="
     )
+
+
+def test_quotes_around_blanks_reach_the_module_as_the_command_line_has_them(
+    pod: Pod, give: Give
+) -> None:
+    give("quoted")
+
+    loaded = pod.run_once(of="quoted")
+
+    assert loaded["notes"] == ['quoted: label=say"a b" (the kernel\'s command line)']
+    assert pod.node("cat", "/sys/module/quoted/parameters/label") == 'say"a b"\n'
+    assert pod.run_once(of="quoted")["source"] == "loaded", "it is not loaded again"
 
 
 def test_soft_dependencies_get_the_options_of_the_hosts_modprobe_d(pod: Pod, give: Give) -> None:

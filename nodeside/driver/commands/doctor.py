@@ -19,12 +19,14 @@ import nodeside
 from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.kernel.boot_parameters import asked_parameters
 from nodeside.driver.kernel.firmware import FirmwareDirectory
+from nodeside.driver.kernel.in_tree_effects import own_notes
 from nodeside.driver.kernel.refusals import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.ladder.task import Config, Task, resolve_task
 from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
 from nodeside.driver.node.load_mark import read_mark
+from nodeside.driver.node.modprobe_d import read_modprobe_config
 from nodeside.driver.node.syscalls import KernelSyscalls
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.timestamps import rfc3339
@@ -117,13 +119,18 @@ def _check_deaths(task: Task) -> Iterator[DoctorRow]:
 
 
 def _said_at_boot(task: Task) -> Iterator[DoctorRow]:
-    """Show the parameters of the modules, and what the kernel's command line says of them."""
+    """Show the parameters of the modules, and what command line and modprobe.d say of them."""
     rows = asked_parameters(task.driver.spec.modules, task.command_line)
     overruled = any(row.overruled for row in rows)
     todo = "leave out one of the two: driver.yaml wins" if overruled else ""
     if rows:
         words = "\n".join(row.words for row in rows)
         yield DoctorRow("parameters", Level.WARN if overruled else Level.OK, words, todo)
+    config = read_modprobe_config(task.host)
+    if notes := [*own_notes(task.wanted.names, config), *config.unread]:
+        todo = "set what the driver needs in driver.yaml; see the modules of the kernel's tree in "
+        todo += "docs/packaging-a-driver.md"
+        yield DoctorRow("modprobe.d", Level.WARN, "\n".join(notes), todo)
     if names := [name for name in task.wanted.names if name in task.command_line.blacklist]:
         found = f"the kernel's command line has {', '.join(names)} in module_blacklist="
         yield DoctorRow("module_blacklist", Level.BAD, found, NOT_BLACKLISTED)

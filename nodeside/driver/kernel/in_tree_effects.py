@@ -7,7 +7,7 @@ CRCs of the kernel's build, and cannot be loaded any more if it has others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nodeside.driver.kernel.dependencies import soft_needs
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
@@ -30,7 +30,7 @@ def in_tree_notes(
 ) -> tuple[str, ...]:
     """Return what a person should know of the modules of the tree when these are loaded."""
     config, line = read_modprobe_config(host), read_command_line(host)
-    notes = [*config.unread, *own_notes(modules, config)]
+    notes = [*config.unread, *own_notes([module.name for module in modules], config)]
     try:
         tree = read_tree(host.lib_modules(host.kernel.release))
     except NotInTree:
@@ -46,10 +46,9 @@ def in_tree_notes(
     )
 
 
-def own_notes(modules: Sequence[ModuleFile], config: ModprobeConfig) -> Iterator[str]:
+def own_notes(names: Iterable[str], config: ModprobeConfig) -> Iterator[str]:
     """Yield what modprobe.d says of the driver's own modules, and is not heeded."""
-    for module in modules:
-        name = module.name
+    for name in names:
         if options := config.options.get(name):
             yield (
                 f"{name}: the host's modprobe.d has options for it ({_in_words(options)}), which "

@@ -126,14 +126,15 @@ def _first_match(patterns: Mapping[str, str], module: str) -> str:
 def _find_files(root: Path) -> tuple[dict[str, tuple[Path, str]], list[str]]:
     """Return the files by name, of one name that of the first directory, and what was not read."""
     files: dict[str, tuple[Path, str]] = {}
-    unread = []
+    unread: list[str] = []
     for directory in _DIRECTORIES:
         try:
             names = sorted(os.listdir(_resolve_inside(root, directory)))  # noqa: PTH208
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as problem:
-            unread.append(f"/{directory} of the host was not read: {problem.strerror}")
+            words = f"modprobe.d of the host was not read: {root / directory}: {problem.strerror}"
+            unread = unread or [words]  # what denies one directory denies all
             continue
         for name in [name for name in names if name.endswith(".conf")][:_FILES_LIMIT]:
             if name not in files:

@@ -81,6 +81,19 @@ def test_a_load_in_which_the_kernel_ended_is_shown(node: FakeNode) -> None:
     assert "2027-01-15T08:00:00Z, bundle 0123456789ab" in found["found"]
 
 
+def test_what_modprobe_d_says_of_the_driver_is_shown_and_not_heeded(node: FakeNode) -> None:
+    lines = "options straw a=1\nblacklist straw\nblacklist nouveau\n"
+    write(node.host.proc / "1/root/etc/modprobe.d/site.conf", lines)
+
+    assert rows(node)["modprobe.d"]["found"].splitlines() == [
+        (
+            "straw: the host's modprobe.d has options for it (a=1), which it is not given: set "
+            "spec.modules[].parameters in driver.yaml"
+        ),
+        "straw: the host's modprobe.d has it in blacklist, and it is loaded by name",
+    ]
+
+
 def test_a_kernel_without_modules_is_sent_to_the_throwaway_machine(node: FakeNode) -> None:
     (node.host.proc / "modules").unlink()
     row = rows(node)["modules"]

@@ -54,6 +54,7 @@ def test_symbols_decide_where_depends_says_otherwise() -> None:
     provider = replace(module("provider"), exports={"frob_get": None})
 
     assert names(standin, consumer, provider) == ["provider", "consumer", "standin"]
+    assert names(consumer, standin, provider) == ["provider", "consumer", "standin"]
 
 
 def test_soft_dependencies_order_siblings() -> None:

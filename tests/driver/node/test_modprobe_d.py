@@ -98,6 +98,16 @@ def test_a_link_of_the_host_means_the_hosts_files(tmp_path: Path) -> None:
     assert read_modprobe_config(Host(tmp_path)).blacklist == {"nixos", "usr"}
 
 
+def test_a_root_that_cannot_be_entered_is_told_once(tmp_path: Path) -> None:
+    """As /proc/1/root without SYS_PTRACE; here a circle of links, which no root may pass either."""
+    for directory in ("etc", "run", "usr", "lib"):
+        (tmp_path / directory).symlink_to(directory)
+    config = read_modprobe_config(Host(tmp_path))
+
+    assert len(config.unread) == 1
+    assert config.unread[0].startswith("modprobe.d of the host was not read: ")
+
+
 def test_what_cannot_be_read_is_told_and_stops_nothing(tmp_path: Path) -> None:
     directory = write(tmp_path / "etc/modprobe.d/good.conf", "blacklist good").parent
     os.mkfifo(directory / "fifo.conf")
