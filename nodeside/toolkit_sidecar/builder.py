@@ -193,7 +193,7 @@ class BuildRun:
             ) from exc
         outcome = process.exit_code_in_words(code)
         self.log.say(f"{step.name}: {outcome} after {time.monotonic() - started:.2f} s")
-        self.log.first_error.end_step(step.name, code, forgiven=not step.required)
+        self.log.first_error.end_step(code)
         if code == 0:
             return
         raise self._step_failed(step, code, outcome, killed_before)

@@ -103,7 +103,6 @@ class ErrorScanner:
         self._ignored: _Line | None = None  # the first one that ended a recipe that make ignored
         self._request: _Line | None = None
         self._no_repository = ""
-        self._forgiven = ""  # a step that failed and did not end the build, and its last words
         self._clock = ""
 
     def scan(self, text: str) -> None:
@@ -117,16 +116,12 @@ class ErrorScanner:
         if any(mark in text for mark in _MARKS):
             self._classify(line)
 
-    def end_step(self, name: str, code: int, *, forgiven: bool = False) -> None:
-        """Record that a step of the build ended; `forgiven` if the build goes on in any case."""
+    def end_step(self, code: int) -> None:
+        """Record that a step of the build ended."""
         if code in (126, 127):
             self._needed = self._needed or self._missing
         if code and not self._last_words:
             self._last_words = tuple(self._words)
-        if code and forgiven and self._error is None:
-            said = self._last_word().text
-            self._forgiven = f"{name} ended with {code}{': ' if said else ''}{said}"
-            self._last_words = ()
         self._words.clear()
 
     @property
@@ -145,11 +140,9 @@ class ErrorScanner:
         It begins with the place in the driver's source, if gcc names one.
         """
         found = self._first_own()
-        if found is None or (found is self._error and _LACKING.search(found.text)):
-            if self._forgiven:
-                return self._forgiven
-            if self._request and (found is None or self._request.number < found.number):
-                return self._request.text
+        lacks = found is None or (found is self._error and _LACKING.search(found.text))
+        if lacks and self._request and (found is None or self._request.number < found.number):
+            return self._request.text
         if found is not None:
             return self.error if found is self._error else found.text
         if self._recipe and not _EXIT_CODE.search(self._recipe):

@@ -229,7 +229,7 @@ def read(text: str) -> ErrorScanner:
     found = ErrorScanner()
     for line in lines:
         found.scan(line)
-    found.end_step("make", int(last.removeprefix("exit ")))
+    found.end_step(int(last.removeprefix("exit ")))
     return found
 
 
