@@ -29,6 +29,7 @@ from nodeside.system.files import disk_errors
 from nodeside.values import frozen
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,63}")
+_UNUSABLE = "the saved device ids cannot be used; devices get new ids"
 
 
 @frozen
@@ -42,7 +43,7 @@ class _Record:
     def ids_by_path(self) -> Mapping[Path, str]:
         """The ids by paths. Raises MalformedRecord."""
         if len(self.paths) != len(self.ids) or not all(map(_ID.fullmatch, self.ids)):
-            raise MalformedRecord("it has odd ids")
+            raise MalformedRecord("its paths and ids do not match, or an id is not valid")
         return dict(zip(map(Path, self.paths), self.ids, strict=True))
 
 
@@ -69,7 +70,7 @@ class KeptIds:
                 return DeviceIds()
             self._written = record.ids_by_path
         except NodesideError as exc:
-            log.warning("the ids of devices are given anew", resource=self._resource, why=exc)
+            log.warning(_UNUSABLE, resource=self._resource, why=exc)
             return DeviceIds()
         return DeviceIds(self._written)
 

@@ -84,7 +84,7 @@ def test_a_broken_file_is_said_and_made_anew(
 
     seen(tmp_path, *PORTS[1:])
 
-    assert said == ["the ids of devices are given anew"]
+    assert said == ["the saved device ids cannot be used; devices get new ids"]
     assert kept(tmp_path).read().known_ids == {PORTS[1]: "00:06.0", PORTS[2]: "00:06.0-2"}
 
 
