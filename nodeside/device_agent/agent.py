@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nodeside import log
 from nodeside.device_agent.feature_sinks import Sinks
-from nodeside.device_agent.features import Labelling, label_in_thread
+from nodeside.device_agent.features import LabelLoop, label_in_thread
 from nodeside.device_agent.finder import Finder, News
 from nodeside.device_agent.inventory import Inventory, Sight
 from nodeside.device_agent.plugin import Plugin
@@ -78,7 +78,7 @@ def run_agent(
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
             stack.enter_context(_serve_metrics(waited_for, host, agent, metrics_port))
-        labels = Labelling(driver, host, agent.sights, sinks, needs_driver=needs_driver)
+        labels = LabelLoop(driver, host, agent.sights, sinks, needs_driver=needs_driver)
         stack.enter_context(label_in_thread(labels))
         while True:
             with suppress(Empty):

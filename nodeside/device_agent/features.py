@@ -30,11 +30,11 @@ from nodeside.spec.devices import label_names
 from nodeside.system.clock import backoff
 from nodeside.system.host import Host
 
-SOON: Final = 1.0  # seconds between two looks until the labels are known
-LOOK: Final = 30.0  # seconds between two looks after that
-# Seconds between two changes of the labels, which should hardly ever change. For the first HOLD
-# seconds changes are written at once: the devices of a node appear one after the other.
-HOLD: Final = 300.0
+FIRST_INTERVAL: Final = 1.0  # seconds between two looks until the labels are known
+INTERVAL: Final = 30.0  # seconds between two looks after that
+# Seconds between two changes of the labels, which should hardly ever change. For as long after
+# the first one, changes are written at once: the devices of a node appear one after the other.
+MIN_CHANGE_INTERVAL: Final = 300.0
 _LONGEST = 300.0  # seconds between two attempts after failures
 
 
@@ -97,7 +97,7 @@ class Features:
 
 
 @dataclass
-class Labelling:
+class LabelLoop:
     """The work of the thread, in steps. `sights` returns what the agent knows of each resource."""
 
     driver: Driver
@@ -126,14 +126,14 @@ class Labelling:
         if ready:
             self._labels = self._features.labels(self.sights(), version) or self._labels
         if self._labels is None:
-            return SOON
+            return FIRST_INTERVAL
         sink = self.sinks.choose_sink()
         if sink is not self._sink:
             self._sink, self._written = sink, None
         is_new = self._labels != self._written
         due = self._next_change if is_new else self._again
         if sink is None or (self._written is not None and now < due):
-            return LOOK
+            return INTERVAL
         try:
             sink.write(self._labels)
         except NodesideError as error:
@@ -141,19 +141,19 @@ class Labelling:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 log.warning("the node's labels are not up to date", why=error, hint=error.hint)
-            return backoff(self._failures, LOOK, _LONGEST)
+            return backoff(self._failures, INTERVAL, _LONGEST)
         if is_new:
             self._first = now if self._first is None else self._first
             self._written, self._changed = self._labels, now
         self._again = now + sink.renew
         self._failures, self._trouble = 0, ""
-        return LOOK
+        return INTERVAL
 
     @property
     def _next_change(self) -> float:
         """The monotonic time from which changed labels may be written."""
-        appearing = self._first is not None and self._changed < self._first + HOLD
-        return self._changed if appearing else self._changed + HOLD
+        appearing = self._first is not None and self._changed < self._first + MIN_CHANGE_INTERVAL
+        return self._changed if appearing else self._changed + MIN_CHANGE_INTERVAL
 
     def _read_ready(self) -> tuple[bool, str]:
         """Return whether the driver is ready, and its version."""
@@ -164,7 +164,7 @@ class Labelling:
 
 
 @contextmanager
-def label_in_thread(labels: Labelling) -> Iterator[None]:
+def label_in_thread(labels: LabelLoop) -> Iterator[None]:
     """Keep the labels of the node up to date in a thread, if the driver asks for some."""
     ended = threading.Event()
 
@@ -176,7 +176,7 @@ def label_in_thread(labels: Labelling) -> Iterator[None]:
             except Exception as exc:  # a bug here must not end the offer of devices, nor the labels
                 log.traceback(exc)
                 bugs += 1
-                pause = backoff(bugs, LOOK, _LONGEST)
+                pause = backoff(bugs, INTERVAL, _LONGEST)
 
     if label_names(labels.driver.spec.devices):
         threading.Thread(target=run, name="labels", daemon=True).start()

@@ -23,11 +23,11 @@ from nodeside.device_agent.feature_sinks import (
     Sinks,
 )
 from nodeside.device_agent.features import (
-    HOLD,
-    LOOK,
-    SOON,
+    FIRST_INTERVAL,
+    INTERVAL,
+    MIN_CHANGE_INTERVAL,
     Features,
-    Labelling,
+    LabelLoop,
     label_in_thread,
     label_value,
 )
@@ -211,7 +211,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.sinks = One(self.sink)
-        self.labelling = Labelling(
+        self.labelling = LabelLoop(
             driver(EDU), self.host, lambda: iter(edu(*self.revisions)), self.sinks
         )
 
@@ -229,14 +229,14 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_they_are_written_once_the_driver_is_ready_and_stay_when_it_is_not(scene: Scene) -> None:
-    assert scene.step(0.0) == SOON
+    assert scene.step(0.0) == FIRST_INTERVAL
     say_ready(scene.host)
-    assert scene.step(1.0) == LOOK
+    assert scene.step(1.0) == INTERVAL
     assert scene.sink.written == [THREE]
 
     clear_ready(scene.host, "edu")
     scene.revisions = ()  # its devices are gone
-    scene.step(HOLD + 2.0)
+    scene.step(MIN_CHANGE_INTERVAL + 2.0)
     assert scene.sink.written == [THREE]
     scene.step(1001.0)
     assert scene.sink.written == [THREE, THREE], "what expires is renewed"
@@ -249,7 +249,7 @@ def test_a_look_from_before_the_driver_was_ready_makes_no_labels(scene: Scene) -
         scene.labelling.sights,
         lambda: [replace(each, known=replace(each.known, is_ready=False)) for each in edu()],
     )
-    assert scene.step(0.0) == SOON
+    assert scene.step(0.0) == FIRST_INTERVAL
     scene.labelling.sights = looked
     scene.step(1.0)
     assert scene.sink.written == [THREE]
@@ -286,7 +286,12 @@ def test_a_failure_is_said_once_and_tried_again_after_growing_pauses(
 ) -> None:
     say_ready(scene.host)
     scene.sink.fails = 3
-    assert [scene.step(float(n)) for n in range(4)] == [LOOK, 2 * LOOK, 4 * LOOK, LOOK]
+    assert [scene.step(float(n)) for n in range(4)] == [
+        INTERVAL,
+        2 * INTERVAL,
+        4 * INTERVAL,
+        INTERVAL,
+    ]
     assert scene.sink.written == [THREE]
     [record] = warnings(caplog)
     assert record.message == "the node's labels are not up to date"
@@ -300,7 +305,7 @@ def test_another_sink_gets_them_at_once(scene: Scene) -> None:
     scene.step(1.0)
     assert other.written == [THREE]
     scene.sinks.sink = None
-    assert scene.step(2.0) == LOOK
+    assert scene.step(2.0) == INTERVAL
 
 
 # --- Node Feature Discovery ----------------------------------------------------------------------
@@ -380,7 +385,7 @@ def test_a_refusal_says_which_rule_is_missing(
 ) -> None:
     server.faults = [Fault(403, "forbidden")]
     sinks = Sinks(None, NodeLabels(Client(server.access, CALLER), "n1", "edu"))
-    labelling = Labelling(driver(EDU), Host(tmp_path), lambda: iter(edu("0x10")), sinks)
+    labelling = LabelLoop(driver(EDU), Host(tmp_path), lambda: iter(edu("0x10")), sinks)
     say_ready(labelling.host)
 
     labelling.step(0.0)
@@ -480,7 +485,7 @@ def test_a_driver_that_asks_for_no_label_writes_none(
 def test_a_bug_in_one_look_does_not_end_the_labels(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeside.device_agent.features.LOOK", 0.01)
+    monkeypatch.setattr("nodeside.device_agent.features.INTERVAL", 0.01)
     sights, looks = scene.labelling.sights, itertools.count()
 
     def fail_once() -> Iterator[Sight]:
