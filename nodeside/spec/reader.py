@@ -30,11 +30,11 @@ Newer = Literal["refuse", "ignore"]
 _CONDITIONS = (Kernels,)  # refused in any case: with a field left out, they would match more nodes
 
 
-class Wrong:
+class Unreadable:
     """Stands for the value of a field that could not be read. The mistake is in the list."""
 
 
-WRONG = Wrong()
+UNREADABLE = Unreadable()
 
 
 class Reader:
@@ -46,14 +46,14 @@ class Reader:
         self.mistakes = list(document.mistakes)
 
     def read(self, shape: Shape, value: object, path: Path) -> Any:
-        """Return the value read by its shape; WRONG if that has a mistake."""
+        """Return the value read by its shape; UNREADABLE if that has a mistake."""
         return _READERS[type(shape)](self, shape, value, path)
 
-    def add_mistake(self, path: Path, message: str, hint: str = "") -> Wrong:
+    def add_mistake(self, path: Path, message: str, hint: str = "") -> Unreadable:
         self.mistakes.append(Mistake(path, message, hint))
-        return WRONG
+        return UNREADABLE
 
-    def add_expected(self, what: str, path: Path, value: object, hint: str = "") -> Wrong:
+    def add_expected(self, what: str, path: Path, value: object, hint: str = "") -> Unreadable:
         return self.add_mistake(
             path, f"expected {what}, got {self.document.excerpt(path, value)}", hint
         )
@@ -69,8 +69,8 @@ class Reader:
                 self.add_unknown_key(known, key, path, is_condition=shape.kind in _CONDITIONS)
         values = {field.name: self._read_field(field, value, path) for field in shape.fields}
         self._check_rules(shape, values, path)
-        if any(isinstance(each, Wrong) for each in values.values()):
-            return WRONG
+        if any(isinstance(each, Unreadable) for each in values.values()):
+            return UNREADABLE
         return shape.kind(**values)
 
     def _read_field(self, field: Field, values: Mapping[Any, Any], path: Path) -> Any:
@@ -97,7 +97,7 @@ class Reader:
             return
         readable = shape.kind(**values)
         for rule in rules:
-            if any(isinstance(values[name], Wrong) for name in rule.fields):
+            if any(isinstance(values[name], Unreadable) for name in rule.fields):
                 continue
             if message := rule.mistake(readable):
                 alone = shape_name(shape, rule.fields[0]) if len(rule.fields) == 1 else ""
@@ -111,7 +111,9 @@ class Reader:
                 path, f"expected {_entries_in_words(shape)} entries, got {len(value)}"
             )
         entries = [self.read(shape.entry, entry, (*path, n)) for n, entry in enumerate(value)]
-        return WRONG if any(isinstance(entry, Wrong) for entry in entries) else tuple(entries)
+        if any(isinstance(entry, Unreadable) for entry in entries):
+            return UNREADABLE
+        return tuple(entries)
 
     def _read_map(self, shape: MapOf, value: object, path: Path) -> Any:
         if not isinstance(value, Mapping):
@@ -121,7 +123,9 @@ class Reader:
                 path, f"expected at most {shape.max_items} entries, got {len(value)}"
             )
         entries = dict(self._read_entries(shape, value, path))
-        return WRONG if any(isinstance(entry, Wrong) for entry in entries.values()) else entries
+        if any(isinstance(entry, Unreadable) for entry in entries.values()):
+            return UNREADABLE
+        return entries
 
     def _read_entries(
         self, shape: MapOf, value: Mapping[Any, Any], path: Path
