@@ -19,7 +19,7 @@ from nodeside.spec.pci import PciId
 from nodeside.trial import scaffold
 from nodeside.trial.owned_place import owned_place
 from nodeside.trial.target.draft import Draft
-from nodeside.trial.target.side_file import Extras, read_side_file
+from nodeside.trial.target.side_file import TrialAdditions, read_side_file
 from tests import yaml_in_c as yaml
 
 EDU = "pci:v00001234d000011E8sv*sd*bc*sc*i*"
@@ -61,14 +61,14 @@ def test_hardware_that_no_trial_has_is_not_checked(tmp_path: Path) -> None:
     driver = written(a_draft(a_module("chip", CHIP)), tmp_path)
 
     assert not driver.spec.validate.bound
-    assert read_side_file(tmp_path / "trial.yaml") == Extras()
+    assert read_side_file(tmp_path / "trial.yaml") == TrialAdditions()
 
 
 def test_hardware_that_qemu_has_is_in_the_trial_and_checked(tmp_path: Path) -> None:
     driver = written(a_draft(a_module("edu", EDU)), tmp_path)
 
     assert [check.driver for check in driver.spec.validate.bound] == ["edu"]
-    assert read_side_file(tmp_path / "trial.yaml") == Extras(devices=("edu",))
+    assert read_side_file(tmp_path / "trial.yaml") == TrialAdditions(devices=("edu",))
 
 
 def test_more_devices_than_fit_are_told(tmp_path: Path) -> None:

@@ -46,26 +46,26 @@ _TEXT = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
 @frozen
-class Extras:
+class TrialAdditions:
     """The content of a trial.yaml: QEMU devices, and commands to run once the driver is ready."""
 
     devices: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
 
 
-NO_EXTRAS = Extras()
+NO_ADDITIONS = TrialAdditions()
 
 
-def read_side_file(path: Path) -> Extras:
+def read_side_file(path: Path) -> TrialAdditions:
     """Return the devices and commands of a trial.yaml; empty if it does not exist.
 
     Strict: raises SpecError for anything else in it.
     """
     if not path.is_file():
-        return NO_EXTRAS
+        return NO_ADDITIONS
     text = _read_text(path)
     if all(line.partition("#")[0].strip() in ("", "---", "...") for line in text.splitlines()):
-        return NO_EXTRAS
+        return NO_ADDITIONS
     document = read_yaml(text, str(path))
     values = {} if document.data is None else document.data
     mistakes = (*document.mistakes, *_find_mistakes(values))
@@ -75,7 +75,7 @@ def read_side_file(path: Path) -> Extras:
             hint="devices is a list of QEMU devices, commands a list of argvs",
         )
     assert isinstance(values, Mapping)
-    return Extras(
+    return TrialAdditions(
         devices=tuple(values.get("devices", ())),
         commands=tuple(tuple(argv) for argv in values.get("commands", ())),
     )

@@ -27,7 +27,7 @@ from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.target import dkms_tree
 from nodeside.trial.target.dkms_tree import Evaluator
 from nodeside.trial.target.draft import Builder, draft_of
-from nodeside.trial.target.side_file import NO_EXTRAS, SIDE_FILE, Extras, read_side_file
+from nodeside.trial.target.side_file import NO_ADDITIONS, SIDE_FILE, TrialAdditions, read_side_file
 from nodeside.values import frozen
 
 _DKMS = "-dkms"
@@ -44,7 +44,7 @@ class TrialTarget:
 
     driver: Driver
     image: Path
-    extras: Extras = NO_EXTRAS
+    extras: TrialAdditions = NO_ADDITIONS
 
 
 def prepare(
@@ -174,7 +174,7 @@ def _with_paths_inside(driver: Driver, document: Path) -> Driver:
 
 
 def _from_dkms(
-    tree: Path, image: Path, evaluate: Evaluator, extras: Extras = NO_EXTRAS
+    tree: Path, image: Path, evaluate: Evaluator, extras: TrialAdditions = NO_ADDITIONS
 ) -> TrialTarget:
     document = dkms_tree.describe(tree, evaluate)
     image.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.errors import SpecError
-from nodeside.trial.target.side_file import NO_EXTRAS, reaches_host, read_side_file
+from nodeside.trial.target.side_file import NO_ADDITIONS, reaches_host, read_side_file
 from tests import TOP
 
 
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# later\n", "---\n# later\n", "~"])
 def test_a_file_without_content_adds_nothing(tmp_path: Path, text: str) -> None:
-    assert read_side_file(written(tmp_path, text)) == NO_EXTRAS
+    assert read_side_file(written(tmp_path, text)) == NO_ADDITIONS
 
 
 def test_aliases_that_multiply_are_refused_at_once(tmp_path: Path) -> None:
