@@ -26,6 +26,7 @@ def test_every_path_is_below_the_root() -> None:
         "locks": Path("/host/run/nodeside-locks"),
         "cache": Path("/host/var/lib/nodeside/cache"),
         "userspace": Path("/host/var/lib/nodeside/userspace"),
+        "loading": Path("/host/var/lib/nodeside/loading"),
     }
     assert Host(Path("/host")).lib_modules("6.1") == Path("/host/lib/modules/6.1")
 

@@ -38,8 +38,9 @@ from nodeside.trial.target.plan import (
 from nodeside.trial.target.ways import OF_THE_WAY, configures_first, further_ways, way_in_words
 from nodeside.values import frozen
 
-# What make says of a Makefile that is for kbuild only.
-_NO_TARGET = re.compile(r"\*\*\* (No targets|No rule to make target 'all')")
+# What make says of a Makefile that is for kbuild only, or where the vendor's is not: a dkms.conf
+# that a release script moves to the top.
+_NO_TARGET = re.compile(r"\*\*\* (No targets|No rule to make target '[\w-]+'\.)")
 
 Builder = Callable[[Path, BuildSettings], tuple[ModuleFile, ...]]
 

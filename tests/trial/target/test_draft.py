@@ -378,6 +378,7 @@ def test_the_sources_own_make_is_the_witness_of_a_failure(
     [
         "make: *** No targets.  Stop.",
         "make: *** No rule to make target 'all'.  Stop.",
+        "make: *** No rule to make target 'driver'.  Stop.",
     ],
 )
 def test_a_make_that_builds_nothing_is_no_better_witness(
