@@ -89,7 +89,8 @@ def make_evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
             _copy_for_everyone(tree, copy)
             binds = {copy: "/tree", out: "/out"}
             with entrance((kernel.tree, toolkit), scratch, binds) as enter:
-                argv = [*UNPRIVILEGED, "prlimit", f"--fsize={_DUMP_LIMIT}", "--", *step.argv]
+                limit = ("prlimit", f"--fsize={_DUMP_LIMIT}", "--")
+                argv = [*UNPRIVILEGED, *limit, "env", f"--chdir={step.cwd}", *step.argv]
                 with suppress(process.ToolTimeout):  # then it has left no values
                     process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_TIMEOUT, check=False)
             values = dkms_conf.parse_dump(_read_dump(out / "dump"))

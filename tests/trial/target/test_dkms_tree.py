@@ -27,7 +27,7 @@ def evaluate() -> Iterator[Evaluator]:
 
 def describe(tmp_path: Path, conf: str, evaluate: Evaluator) -> dict[str, Any]:
     tree = tmp_path / "tree"
-    tree.mkdir()
+    tree.mkdir(exist_ok=True)
     (tree / "dkms.conf").write_text(conf)
     document = dkms_tree.describe(tree, evaluate)
     parse(document)  # it is a valid driver.yaml
@@ -56,6 +56,15 @@ done
     assert document["spec"]["version"] == "1.0-2"
     assert document["spec"]["build"] == {"kind": "dkms"}
     assert modules(document) == ["my-one", "my-two"]
+
+
+def test_a_version_in_a_file_beside_it_is_read(tmp_path: Path, evaluate: Evaluator) -> None:
+    """As with `dkms add .`, and as the sidecar does it."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/VERSION").write_text("1.2.1\n")
+    conf = 'PACKAGE_NAME=hello\nPACKAGE_VERSION="$(cat VERSION)"\n'
+
+    assert describe(tmp_path, conf, evaluate)["spec"]["version"] == "1.2.1"
 
 
 def test_a_single_module_is_named_after_its_package(tmp_path: Path, evaluate: Evaluator) -> None:
