@@ -33,6 +33,7 @@ pytestmark = pytest.mark.vm
 _AT_LEAST = 12  # packages that must get ready with a known effect, whatever becomes of the others
 _HONEST = {
     ExitCode.BUILD_FAILED: "first error: ",
+    ExitCode.NO_MODULE: "first error: ",  # the last command of its MAKE ends well whatever happens
     ExitCode.EXCLUDED: "is not made for this kernel: ",
     ExitCode.REFUSED: "needs ",
     ExitCode.LOAD_FAILED: "cannot load ",
