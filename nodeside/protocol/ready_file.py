@@ -15,10 +15,12 @@ from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
+from nodeside import log
+from nodeside.errors import NodesideError
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.protocol.node_status import Rung
-from nodeside.protocol.records import read_untrusted
-from nodeside.system.files import LeasedFile, UntrustedFile
+from nodeside.protocol.records import decode, read_untrusted
+from nodeside.system.files import LeasedFile
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
@@ -59,13 +61,17 @@ def is_ready(host: Host, driver: str, boot_id: str) -> bool:
     exists.
     """
     path = ready_path(host, driver)
-    with suppress(UntrustedFile):
-        try:
-            read_untrusted(path)
-        except LeasedFile:
-            if _is_on_tmpfs(path):
-                return True
-    return read_ready(host, driver, boot_id) is not None
+    try:
+        record = read_untrusted(path)
+        if record is None or record.get("boot_id") != boot_id:
+            return False
+        decode(ReadyRecord, record, where=path.name)
+    except LeasedFile:
+        return _is_on_tmpfs(path) or read_ready(host, driver, boot_id) is not None
+    except NodesideError as error:
+        log.warning("a record cannot be read and counts as absent", path=path, error=error)
+        return False
+    return True
 
 
 def write_ready(host: Host, record: ReadyRecord) -> bool:

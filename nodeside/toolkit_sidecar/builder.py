@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.errors import NodesideError, NoSpace
+from nodeside.log import escape_controls
 from nodeside.protocol.build_records import (
     BuildRequest,
     BuildResult,
@@ -341,7 +342,10 @@ def _run_to_result(build: BuildRun) -> BuildResult:
 
 
 def result_of(build: BuildRun, failed: BuildFailed | None) -> BuildResult:
-    """Return the outcome of a build as the record that the driver reads."""
+    """Return the outcome of a build as the record that the driver reads.
+
+    A name in the source may be of any bytes, and stand in any sentence.
+    """
     return BuildResult(
         request=build.request.id,
         boot_id=build.request.boot_id,
@@ -349,14 +353,14 @@ def result_of(build: BuildRun, failed: BuildFailed | None) -> BuildResult:
         modules=() if failed else build.modules,
         toolchain=build.toolchain,
         failure=failed.kind if failed else None,
-        message=str(failed or ""),
-        hint=failed.hint if failed else "",
+        message=escape_controls(str(failed or ""), keep="\t\n"),
+        hint=escape_controls(failed.hint, keep="\t\n") if failed else "",
         first_error=build.log.first_error.line if failed else "",
         log_tail=build.log.tail(),
         command=failed.command if failed else "",
         exit_code=failed.step_exit_code if failed else 0,
         seconds=build.seconds,
-        notes=tuple(build.notes),
+        notes=tuple(escape_controls(note) for note in build.notes),
         finished_at=time.time(),
     )
 

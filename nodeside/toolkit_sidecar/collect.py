@@ -19,6 +19,7 @@ from nodeside.protocol.build_records import BuiltModule, FailureKind
 from nodeside.protocol.module_names import kernel_name
 from nodeside.system import process
 from nodeside.system.files import UntrustedFile, disk_errors, open_untrusted
+from nodeside.toolkit_sidecar.descendants import enclosure
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
 from nodeside.values import frozen
@@ -203,7 +204,7 @@ def _copy_module(source: Path, target: Path, look: Callable[[], None]) -> bool:
 def _strip_debug(path: Path, notes: list[str]) -> None:
     """Remove debug information, as dkms does: `strip -g`. The build-id stays."""
     try:
-        process.run(["strip", "--strip-debug", path], timeout=_STRIP_TIMEOUT)
+        process.run(["strip", "--strip-debug", path], timeout=_STRIP_TIMEOUT, wrapper=enclosure())
     except (process.ToolMissing, process.ToolError, process.ToolTimeout) as exc:
         notes.append(f"{path.name} keeps its debug information: {exc}".partition("\n")[0])
 

@@ -239,6 +239,14 @@ _WORDS: tuple[tuple[str, str], ...] = (
             "headers; give the variable behind it, or use build.kind: kbuild"
         ),
     ),
+    (
+        (
+            r"Could not resolve host|Temporary failure in name resolution|unable to resolve host"
+            r"|[Ss]ocket\w*\W.*Operation not permitted"
+            r"|PermissionError: \[Errno 1\] Operation not permitted(?!: )"
+        ),
+        "a build has no network and opens no socket: put what it fetches into the source before",
+    ),
     (r"Read-only file system", _INSTALLS),
     (r"(cannot (create|remove|touch)|depmod: ERROR: openat).*Permission denied", _INSTALLS),
     (r"not a git repository|\.git (does not exist|is missing|not found)", WITHOUT_GIT),

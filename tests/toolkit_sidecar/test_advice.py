@@ -168,3 +168,11 @@ def test_the_advice_reaches_the_answer(toolkit: FakeToolkit) -> None:
     assert result.failure is FailureKind.COMPILE
     assert result.first_error == line
     assert result.hint.startswith("a rule in Makefile makes generated.h")
+
+
+def test_a_name_of_any_bytes_loses_no_answer(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("\udcff\x1b[2J/foo.h", "")
+    toolkit.vendor("vendor.sh", f"echo '{NO_HEADER.format('foo.h')}'; exit 2\n")
+    result = toolkit.answer(toolkit.request())
+    assert result.failure is FailureKind.COMPILE
+    assert r"\udcff\x1b[2J/foo.h is in the source" in result.hint

@@ -16,6 +16,26 @@ TOOL = "an earlier line reports a missing tool"
 NO_GIT = "the source that is built has no .git"
 
 REPORTS = {
+    "a download in a build": (
+        (
+            "curl: (6) Could not resolve host: example.org\n"
+            "make: *** [Makefile:7: firmware.bin] Error 6\n"
+        ),
+        "curl: (6) Could not resolve host: example.org",
+        "a build has no network",
+        "",
+    ),
+    "a socket in a build": (
+        (
+            "Traceback (most recent call last):\n"
+            '  File "gen.py", line 9, in <module>\n'
+            "PermissionError: [Errno 1] Operation not permitted\n"
+            "make: *** [Makefile:7: table.h] Error 1\n"
+        ),
+        "PermissionError: [Errno 1] Operation not permitted",
+        "opens no socket",
+        "",
+    ),
     "words without the word error": (
         (
             "cat VERSION > stamp.h\n"

@@ -6,8 +6,8 @@ and the last driver to leave clears it. Directory and search path last until reb
 
     <host>/run/nodeside/
       firmware/...                  all drivers  files under the names that drivers request
+    <host>/run/nodeside-locks/                   not mounted by consumers, who could lease a record
       firmware-owners/<driver>.json one driver   which of them it needs, with their sha256
-    <host>/run/nodeside-locks/
       firmware.lock                              held during a change
     <host>/var/lib/nodeside/
       firmware-owners/<driver>.json one driver   the same for a directory of somebody else
@@ -43,6 +43,7 @@ from nodeside.system.clock import Clock
 from nodeside.system.digests import sha256_of
 from nodeside.system.files import (
     TEMPORARY_PREFIX,
+    LeasedFile,
     UntrustedFile,
     disk_errors,
     open_untrusted,
@@ -99,7 +100,7 @@ class FirmwareDirectory:
 
     @property
     def owners(self) -> Path:
-        return self.host.run / "firmware-owners"
+        return self.host.locks / "firmware-owners"
 
     @property
     def owners_elsewhere(self) -> Path:
@@ -151,7 +152,7 @@ class FirmwareDirectory:
                 place.files.mkdir(parents=True, exist_ok=True)
             publish(place.owners / f"{driver}.json", {"directory": place.path, "files": ours})
             for name in ours:
-                self._place_file(sources[name], place.files / name, digests[name])
+                self._place_file(sources[name], self._file(place, name), digests[name])
             self._drop_files(place, set(previous) - set(ours))
             if self._current_path() == "":
                 self.write(self.search_path, self.as_kernel_sees_it)
@@ -252,14 +253,31 @@ class FirmwareDirectory:
                     )
         if place.is_ours:
             return frozenset()
-        foreign = {name for name in set(digests) - ours if os.path.lexists(place.files / name)}
+        others = set(digests) - ours
+        foreign = {name for name in others if os.path.lexists(self._file(place, name))}
         for name in sorted(foreign):
-            if _installed_digest(place.files / name) != digests[name]:
+            if _installed_digest(self._file(place, name)) != digests[name]:
                 raise FirmwareRefused(
                     f"{place.path}/{name} is there with other content, and is not nodeside's",
                     hint="remove that file from the node, or take it out of firmware.path",
                 )
+        for name in sorted(set(digests) - foreign):
+            if not _may_write(self._file(place, name).parent):
+                raise FirmwareRefused(
+                    f"{place.path}/{name} cannot be written, by what its directory leads to",
+                    hint=f"ls -ld {place.path}/{PurePosixPath(name).parent}, on the node",
+                )
         return frozenset(foreign)
+
+    def _file(self, place: _Place, name: str) -> Path:
+        """Return where this process reaches a file; a link on the way is the host's.
+
+        Raises FirmwareRefused.
+        """
+        if place.is_ours:
+            return place.files / name
+        path = PurePosixPath(name)
+        return _reach(self.host, f"{place.path}/{path.parent}") / path.name
 
     def _list_drivers(self, place: _Place) -> tuple[str, ...]:
         names = [
@@ -313,11 +331,11 @@ class FirmwareDirectory:
         }
         top = self.host.run if place.is_ours else place.files
         for name in sorted(names - needed):
-            path = place.files / name
+            path = self._file(place, name)
             with disk_errors(path):
                 path.unlink(missing_ok=True)
             for parent in path.parents:
-                if parent == top:
+                if parent == top or not parent.is_relative_to(top):
                     break
                 with suppress(OSError):  # not empty
                     parent.rmdir()
@@ -330,7 +348,15 @@ class FirmwareDirectory:
 
 
 def _read_owner(owners: Path, driver: str) -> dict[str, Any]:
-    return read_own(owners / f"{driver}.json") or {}
+    """Return a record; {} for one that cannot be read, whose files then count as nobody's."""
+    path = owners / f"{driver}.json"
+    try:
+        return read_own(path) or {}
+    except LeasedFile:
+        raise
+    except UntrustedFile as error:
+        log.warning("a record of firmware counts as absent", error=error, hint=f"rm {path}")
+        return {}
 
 
 def _reach(host: Host, path: str) -> Path:
@@ -339,8 +365,8 @@ def _reach(host: Host, path: str) -> Path:
     A link is followed in the host's root, as the kernel does. Raises FirmwareRefused.
     """
     root = host.root if host.root == Path("/") else host.proc / "1" / "root"
-    pending = list(reversed(PurePosixPath(path).parts))
-    if not pending or pending.pop() != "/" or ".." in pending:
+    pending = list(reversed(PurePosixPath("/" + path.lstrip("/")).parts))
+    if not path.startswith("/") or pending.pop() != "/" or ".." in pending:
         raise FirmwareRefused(f"{path} is no absolute path")
     if not root.is_dir():  # not mounted, or an LSM denies it
         raise FirmwareRefused(f"the host's root cannot be reached by {root}")
@@ -355,7 +381,7 @@ def _reach(host: Host, path: str) -> Path:
         step = found / name
         try:
             parts = PurePosixPath(step.readlink()).parts
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a NUL in a name
             found = step
             continue
         if parts[:1] == ("/",):

@@ -90,7 +90,7 @@ class KernelLog:
 def parse_syslog(text: str) -> list[str]:
     """Return the kernel's own lines from syslog(2), without their `<6>`."""
     # A file name may contain other line breaks of splitlines(), such as a form feed.
-    matches = (re.match(r"<(\d+)>", line) for line in text.split("\n"))
+    matches = (re.match(r"<(\d{1,9})>", line) for line in text.split("\n"))
     return [match.string[match.end() :] for match in matches if match and int(match[1]) < _KERNEL]
 
 

@@ -23,7 +23,7 @@ _FILES = 256  # looked at; EFI variables hold about 1 KiB each
 _LIMIT = 1 << 20  # bytes of a file
 _SLACK = 60.0  # seconds by which the clock may have been set back since
 _WORDS = 300  # characters
-_PART = re.compile(r"\w+#\d+ Part(\d+)")
+_PART = re.compile(r"\w+#\d+ Part(\d{1,9})")
 
 
 def read_last_words(host: Host, since: float) -> str:

@@ -20,6 +20,8 @@ from nodeside.protocol.records import decode
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
+_LATEST = 1 << 40  # seconds since the epoch; a disk may say anything
+
 
 @frozen
 class LoadMark:
@@ -57,7 +59,8 @@ def read_mark(host: Host, driver: str) -> LoadMark | None:
     path = mark_path(host, driver)
     try:
         record = read_own(path)
-        return None if record is None else decode(LoadMark, record, where=path.name)
+        mark = None if record is None else decode(LoadMark, record, where=path.name)
+        return mark if mark and 0 <= mark.began < _LATEST else None
     except (NodesideError, OSError) as error:
         log.warning("a mark of a load cannot be read and counts as absent", path=path, error=error)
         return None

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside.errors import UsageError
+from nodeside.log import escape_controls
 from nodeside.spec.kbuild_list import TEMPLATE, read_kbuild_list, source_text
 from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
@@ -72,12 +73,14 @@ class Candidate:
         if self.computed:
             modules = f"its {self.file} computes its list"
         facts = "; ".join(word for word in (modules, ", ".join(self.tables)) if word)
-        return f"{self.directory} ({facts})" if facts else self.directory
+        words = f"{self.directory} ({facts})" if facts else self.directory
+        return escape_controls(words, keep="")
 
 
 def directories_in_words(candidates: Iterable[Candidate]) -> str:
     """Return the directories in words; a tree of backports has hundreds."""
-    return shortlist((each.directory for each in candidates), _LISTED)
+    names = (escape_controls(each.directory, keep="") for each in candidates)
+    return shortlist(names, _LISTED)
 
 
 def candidates_in_words(candidates: Iterable[Candidate]) -> str:

@@ -32,6 +32,7 @@ from nodeside.values import frozen
 
 _TIMEOUT = 60.0  # seconds for a dkms.conf; real ones take a few milliseconds
 _DUMP_LIMIT = 1 << 20  # bytes; of every file that a dkms.conf writes
+_LONGEST = 200  # characters of a placeholder; to look for one costs the square of them
 
 # `#VERSION#`, `@PKGVER@`, `%VERSION%`, `{{ version }}`, `${VERSION}`, `<version>`,
 # `__VERSION_STRING`, `FULL_VERSION`.
@@ -160,7 +161,7 @@ def template_in_words(conf: Path, found: DkmsTree) -> str:
 
 def is_placeholder(value: str) -> bool:
     """Return whether a value stands for one that a release script puts in its place."""
-    return not value or bool(_PLACEHOLDER.search(value))
+    return not value or (len(value) <= _LONGEST and bool(_PLACEHOLDER.search(value)))
 
 
 def describe(tree: Path, evaluate: Evaluator, conf: Path | None = None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from nodeside.system.files import open_untrusted
 from nodeside.trial.vendor_tree import require_inside
 from nodeside.values import frozen
 
-_GUESSED = re.compile(r"^\s+kind:.*# guess: ", re.MULTILINE)
+_GUESSED = re.compile(r"^[ \t]+kind:.*# guess: ", re.MULTILINE)
 
 
 @frozen

@@ -60,11 +60,15 @@ def further_ways(tree: Path, way: BuildSettings) -> list[BuildSettings]:
     """Return the other targets of a Makefile whose first one has built no module."""
     if way.command != ("make",):
         return []
-    text = _makefile_text(tree / way.directory)
+    targets: set[str] = set()
+    for line in _makefile_text(tree / way.directory).splitlines():
+        head, colon, rest = line.partition(":")
+        if colon and line[:1] not in ("\t", " ", "#") and "=" not in head and rest[:1] != "=":
+            targets.update(head.split())
     return [
         _command("make", target, directory=way.directory)
         for target in _MORE_TARGETS
-        if re.search(rf"^(?:[^\s#:=]+ +)*{target}\b[^\n:=]*:(?!=)", text, re.MULTILINE)
+        if target in targets
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from nodeside.driver.bringup.deaths import KernelDied
 from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.node.load_mark import mark_path, read_mark
+from nodeside.driver.node.load_mark import LoadMark, mark_path, read_mark, write_mark
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.node_status import State
 from tests.driver.fakes.kernel import Refusal, write
@@ -175,6 +175,12 @@ def test_a_mark_that_is_damaged_counts_as_absent(node: FakeNode, text: str) -> N
     node.put_bundle(node.task())
     write(mark_path(node.host, "straw"), text)
     assert node.bring_up(node.task()).state is State.READY
+
+
+@pytest.mark.parametrize("began", [-1e18, 1e18, 1e308, float("inf")])
+def test_a_mark_of_an_impossible_time_counts_as_absent(node: FakeNode, began: float) -> None:
+    write_mark(node.host, LoadMark("straw", "1", "key", "", "another", "6.1", began, {}))
+    assert read_mark(node.host, "straw") is None
 
 
 def test_a_disk_that_takes_no_mark_keeps_no_driver_from_being_loaded(node: FakeNode) -> None:

@@ -186,6 +186,45 @@ def test_links_of_the_host_are_followed_in_its_root(
     assert (real / "a.bin").read_text() == "A"
 
 
+def test_links_of_the_host_below_the_search_path_are_the_hosts_too(
+    host: Host, theirs: Path, tmp_path: Path
+) -> None:
+    real = theirs.parents[2] / "opt/edu"
+    real.mkdir(parents=True)
+    (theirs / "edu").symlink_to("/opt/edu")  # of the host: there is none in this root
+    source = tree(tmp_path, "fw")
+    write(source / "edu/b.bin", "B")
+    kernel = Attribute(host)
+
+    kernel.directory.check(source, "edu")
+    kernel.directory.install(source, "edu")
+    assert (real / "b.bin").read_text() == "B"
+    kernel.directory.remove("edu")
+    assert list(real.iterdir()) == []
+    assert (theirs / "edu").is_symlink()
+
+
+def test_a_damaged_record_of_another_driver_refuses_nobody(
+    host: Host, theirs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel = Attribute(host)
+    record = write(kernel.directory.owners_elsewhere / "other.json", '{"dir')
+    source = tree(tmp_path, "fw", a="A")
+
+    kernel.directory.check(source, "edu")
+    kernel.directory.install(source, "edu")
+
+    assert (theirs / "a.bin").read_text() == "A"
+    assert "counts as absent" in caplog.text
+    assert record.exists()
+
+
+def test_a_search_path_with_two_slashes_is_one(host: Host, theirs: Path, tmp_path: Path) -> None:
+    write(host.sys_module / "firmware_class/parameters/path", f"/{THEIRS}\n")
+    Attribute(host).directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    assert (theirs / "a.bin").read_text() == "A"
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
@@ -263,7 +302,7 @@ def test_no_name_in_a_record_removes_a_file_elsewhere(host: Host, tmp_path: Path
     kernel.directory.install(tree(tmp_path, "fw", a="A"), "edu")
     names = [str(elsewhere), "../../../var/lib/important", "a/../../../../var/lib/important"]
     names += ["", ".", "a\0b", "a.bin"]
-    write(host.run / "firmware-owners/edu.json", json.dumps({"files": dict.fromkeys(names, "")}))
+    write(host.locks / "firmware-owners/edu.json", json.dumps({"files": dict.fromkeys(names, "")}))
 
     kernel.directory.remove("edu")
 

@@ -193,7 +193,9 @@ while os.read(readable, 64):
 """
 
 
-def test_a_lease_that_is_taken_again_and_again_makes_no_ready_driver_unready() -> None:
+def test_a_lease_that_is_taken_again_and_again_makes_no_ready_driver_unready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with TemporaryDirectory(dir="/dev/shm") as place:  # a tmpfs, as a host's /run
         host = Host(Path(place))
         write_ready(host, READY)
@@ -205,6 +207,8 @@ def test_a_lease_that_is_taken_again_and_again_makes_no_ready_driver_unready() -
                 read_untrusted(ready_path(host, "edu"))
 
             assert is_ready(host, "edu", "boot-1")
+            monkeypatch.setattr("nodeside.protocol.ready_file.read_ready", pytest.fail)
+            assert is_ready(host, "edu", "boot-1"), "it is read once, not once more for its content"
 
             neighbour.kill()
         assert not is_ready(host, "edu", "boot-2")
