@@ -105,6 +105,22 @@ def is_locked(host: Host, name: str) -> bool:
         return False
 
 
+def lock_holders(host: Host, name: str) -> tuple[int, ...]:
+    """Return the processes that hold the lock `name`, by the host's numbers, as proc_locks(5) has.
+
+    The lock file says who holds it, but with a number of the holder's own PID namespace.
+    """
+    try:
+        found = node_lock_path(host, name).lstat()
+        lines = (host.proc / "locks").read_text(errors="replace").splitlines()
+    except OSError:
+        return ()
+    device = found.st_dev
+    file = f"{os.major(device):02x}:{os.minor(device):02x}:{found.st_ino}"
+    rows = [line.split() for line in lines if " FLOCK " in line]
+    return tuple(int(row[4]) for row in rows if len(row) > 5 and row[5] == file and row[4] > "0")
+
+
 def make_directory(path: Path) -> bool:
     """Create the directory. Return False if the root file system is read-only: a pod of an older
     controller does not mount this directory."""

@@ -2,15 +2,26 @@
 
 A service may start processes that leave its process group, and its parent may be gone. Only the
 processes of this container are seen, or of the whole node outside of one.
+
+Anybody can set that variable, so it tells only our processes from one another. Which are ours is
+what nobody else can choose: the PID namespace of this process, or of one that holds a lock of the
+driver, in a directory of root. Containers may ask for the namespace of the node (hostPID): there,
+ours have our user, and are outside of all containers.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nodeside.driver.node.node_lock import lock_holders
+from nodeside.driver.node.processes import pod_and_container
+from nodeside.system import sysfs
 from nodeside.system.clock import Clock
 from nodeside.system.host import Host
 from nodeside.values import frozen
@@ -22,6 +33,9 @@ VARIABLE = "NODESIDE_SERVICE"
 _PAUSE = 0.05  # seconds between two looks at processes that are to end
 _AFTER_KILL = 5.0  # seconds; a process that is stuck in the kernel does not end
 _ENVIRONMENT = 1 << 20  # bytes that are read of one
+_PROC = Path("/proc")
+_OF_THE_NODE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+_REAL_UID = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
 
 
 @frozen
@@ -84,14 +98,36 @@ def end(
 def is_of_a_service(host: Host, pid: int, driver: str) -> bool:
     """Return whether a process of the node, by the host's number of it, is of a driver's services.
 
-    Any process may say so of itself: that it holds a device is then found out a moment later.
+    The driver may be another one: its container holds its lock.
     """
     begins = f"{VARIABLE}={driver}/".encode()
     try:
         with (host.proc / str(pid) / "environ").open("rb") as file:
-            return any(each.startswith(begins) for each in file.read(_ENVIRONMENT).split(b"\0"))
+            says_so = any(each.startswith(begins) for each in file.read(_ENVIRONMENT).split(b"\0"))
     except OSError:
         return False
+    return says_so and _is_ours(host.proc, pid, _namespaces_of(host, driver))
+
+
+def _namespaces_of(host: Host, driver: str) -> frozenset[str]:
+    """Return the PID namespaces of this process and of those that work on a driver."""
+    holders = (*lock_holders(host, f"{driver}.pod"), *lock_holders(host, driver))
+    return frozenset((_namespace(_PROC, "self"), *(_namespace(host.proc, pid) for pid in holders)))
+
+
+def _is_ours(proc: Path, pid: int, namespaces: Collection[str]) -> bool:
+    """Return whether a process may be one of ours, whatever it says of itself."""
+    namespace = _namespace(proc, pid)
+    if namespace != _OF_THE_NODE:
+        return bool(namespace) and namespace in namespaces
+    user = _REAL_UID.search(sysfs.read(proc / str(pid) / "status") or "")
+    outside, own = ("", ""), pod_and_container(sysfs.read(_PROC / "self" / "cgroup") or "")
+    container = pod_and_container(sysfs.read(proc / str(pid) / "cgroup") or "")
+    return user is not None and int(user[1]) == os.getuid() and container in (outside, own)
+
+
+def _namespace(proc: Path, pid: int | str) -> str:
+    return sysfs.link_name(proc / str(pid) / "ns" / "pid") or ""
 
 
 def _find_processes(driver: str, service: str, child: int = 0) -> Iterator[Process]:
@@ -105,7 +141,10 @@ def _find_processes(driver: str, service: str, child: int = 0) -> Iterator[Proce
                 if process.status() != psutil.STATUS_ZOMBIE:
                     yield process
     wanted = f"{driver}/{service}"
+    of_node = _namespace(_PROC, "self") == _OF_THE_NODE  # else all that is seen is this container's
+    namespaces = _namespaces_of(Host(), driver) if of_node else ()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get(VARIABLE) == wanted:
+            says_so = process.environ().get(VARIABLE) == wanted
+            if says_so and (not of_node or _is_ours(_PROC, process.pid, namespaces)):
                 yield process

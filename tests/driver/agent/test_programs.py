@@ -18,6 +18,7 @@ from nodeside.driver.agent.run import DriverLoop
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.node.loaded_record import HooksRun
+from nodeside.driver.node.node_lock import node_lock, node_lock_path
 from nodeside.driver.node.run_directory import hold_pod_lock, loaded_path
 from nodeside.driver.services import processes
 from nodeside.driver.services.services import Services
@@ -197,12 +198,20 @@ def test_a_new_version_stops_services_before_it_unloads(scene: Scene) -> None:
     assert node.told[-1].version == "2.0"
 
 
+def be_in_namespace(directory: Path, namespace: str = "") -> None:
+    """Put a process of the fake node into a PID namespace, without one into that of this test."""
+    (directory / "ns").mkdir()
+    (directory / "ns" / "pid").symlink_to(namespace or Path("/proc/self/ns/pid").readlink())
+    write(directory / "status", f"Name:\tx\nUid:\t{os.getuid()}\t0\t0\t0\n")
+
+
 def held(node: FakeNode, *, by_service: bool) -> None:
     """A process has a device of the module open."""
     add_device(node.host, "c1:3", "straw", "virtual/misc/straw")  # the number of /dev/null
     directory = add_process(node.host, 4711, "reader", ("/dev/null",))
     if by_service:
         write(directory / "environ", f"A=b\0{processes.VARIABLE}=straw/first\0")
+        be_in_namespace(directory)
     node.kernel.modules["straw"].refcnt = 1
     node.kernel.show()
 
@@ -345,6 +354,53 @@ def test_services_come_back_if_the_kernel_then_keeps_the_modules(scene: Scene) -
     assert happened[: len(UP) + 5] == [*UP, "beforeUnload", *again]
     assert happened.count("beforeUnload") == 1
     assert node.told[-1].version == "2.0"
+
+
+@pytest.mark.slow
+def test_a_stranger_with_the_variable_of_a_service_is_a_stranger(scene: Scene) -> None:
+    node = scene.node
+    node.put_bundle(node.task())
+    with up(scene):
+        held(node, by_service=False)
+        process = node.host.proc / "4711"
+        write(process / "environ", f"{processes.VARIABLE}=straw/first\0")
+        be_in_namespace(process, "pid:[4026532999]")
+        node.kernel.refuse_unload["straw"] = [errno.EAGAIN] * 1000
+        scene.happened  # noqa: B018
+        assert node.run("unload").code == ExitCode.IN_USE
+        assert scene.happened == []
+
+
+def test_a_service_of_another_container_is_known_by_who_holds_the_lock_of_its_driver(
+    scene: Scene,
+) -> None:
+    host, theirs = scene.node.host, "pid:[4026532999]"
+    process = add_process(host, 4711, "reader")
+    write(process / "environ", f"{processes.VARIABLE}=reed/first\0")
+    be_in_namespace(process, theirs)
+    be_in_namespace(add_process(host, 4700, "nodeside"), theirs)
+    with node_lock(host, "reed.pod", "driver reed", timeout=0):
+        file = node_lock_path(host, "reed.pod").stat()
+        number = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        write(host.proc / "locks", f"1: FLOCK  ADVISORY  WRITE 4700 {number} 0 EOF\n1: -> what\n")
+        assert processes.is_of_a_service(host, 4711, "reed")
+        write(host.proc / "locks", "1: FLOCK  ADVISORY  WRITE 4700 00:01:1 0 EOF\n")
+        assert not processes.is_of_a_service(host, 4711, "reed")
+
+
+def test_in_the_namespace_of_the_node_a_service_has_our_user_and_no_container(
+    scene: Scene,
+) -> None:
+    host = scene.node.host
+    process = add_process(host, 4711, "reader")
+    write(process / "environ", f"{processes.VARIABLE}=straw/first\0")
+    be_in_namespace(process, "pid:[4026531836]")
+    assert processes.is_of_a_service(host, 4711, "straw")
+    write(process / "cgroup", f"0::/../../kubepods.slice/cri-containerd-{'a' * 64}.scope\n")
+    assert not processes.is_of_a_service(host, 4711, "straw")
+    write(process / "cgroup", "0::/system.slice/straw.service\n")
+    write(process / "status", f"Name:\tx\nUid:\t{os.getuid() + 1}\t0\t0\t0\n")
+    assert not processes.is_of_a_service(host, 4711, "straw")
 
 
 @pytest.mark.slow
