@@ -82,7 +82,7 @@ _MEANINGS: dict[ExitCode, str] = {
     ExitCode.NO_MEMORY: "a build needs more memory than it may use",
     ExitCode.CLUSTER: "the Kubernetes API server refused or did not answer",
     ExitCode.TRIAL: "the throwaway machine could not be made or did not boot",
-    ExitCode.EXCLUDED: "the driver's BUILD_EXCLUSIVE rules exclude this kernel",
+    ExitCode.EXCLUDED: "the driver's BUILD_EXCLUSIVE or OBSOLETE_BY excludes this kernel",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

@@ -91,7 +91,7 @@ def init(
     spec.build of a driver.yaml with --force say which. What nothing in it says is marked with
     "guess". If it has several drivers and nothing speaks for one of them, nothing is written, and
     the exit code is 2. If it does not compile, the files are written as far as it says what they
-    need, and the exit code is 10.
+    need, and the exit code is 10; if its dkms.conf excludes the kernel, it is 77.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     from nodeside.trial.privilege import become_root
@@ -113,7 +113,8 @@ def init(
         json.dumps(document, indent=2) if output == "json" else _summary_table(document, draft)
     )
     if draft.problem:
-        raise SystemExit(ExitCode.BUILD_FAILED)
+        excluded = draft.failures[0].error.exit_code == ExitCode.EXCLUDED
+        raise SystemExit(ExitCode.EXCLUDED if excluded else ExitCode.BUILD_FAILED)
 
 
 def _write_files(

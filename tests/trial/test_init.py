@@ -121,6 +121,22 @@ def test_a_source_that_does_not_compile_says_so_and_is_not_lost(tmp_path: Path) 
     assert [module.name for module in load(tmp_path / "driver.yaml").spec.modules] == ["chip"]
 
 
+def test_a_kernel_that_includes_the_driver_is_no_failure_to_compile(tmp_path: Path) -> None:
+    put(tmp_path, "Makefile", "obj-m := chip.o\n")
+    put(tmp_path, "chip.c", CHIP)
+    lines = ("PACKAGE_NAME=chip", "PACKAGE_VERSION=1.0", "BUILT_MODULE_NAME=chip")
+    put(
+        tmp_path,
+        "dkms.conf",
+        "\n".join((*lines, "DEST_MODULE_LOCATION=/updates", "OBSOLETE_BY=5.4")),
+    )
+
+    done = init(at=tmp_path)
+
+    assert done.exit_code == ExitCode.EXCLUDED, done.errors
+    assert "OBSOLETE_BY is 5.4" in done.output
+
+
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     put(tmp_path, "Makefile", "obj-m := $(NAME).o\n")
 

@@ -30,6 +30,7 @@ from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
+from nodeside.errors import ExitCode
 from nodeside.protocol.node_status import Rung
 from nodeside.spec.model import Reuse
 from nodeside.spec.services import Hook
@@ -88,6 +89,13 @@ def _preview_climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[p
             case plan.Look(rung):
                 finding = _peek_at_rung(task, rung)
                 if finding is None:
+                    failed = rungs.earlier_failure(task) if rung is Rung.BUILT else None
+                    if failed is not None:
+                        message = str(failed).partition("\n")[0]
+                        why = f"the same build failed before: {message}"
+                        verdicts = (*verdicts, plan.Verdict(rung, False, why))
+                        if failed.exit_code == ExitCode.EXCLUDED:
+                            return [f"fail: {message}"], verdicts
                     return [_MAKE[rung], *_loading_steps(task, known)], verdicts
                 known = known.with_finding(rung, finding)
             case _:

@@ -25,6 +25,7 @@ from nodeside.driver.handoff.source import drop_sources, provide_source
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable_finding
+from nodeside.errors import NodesideError
 from nodeside.protocol.build_records import BuildRequest
 from nodeside.protocol.node_status import Rung
 from nodeside.protocol.shared_directory import SharedDir, request_id
@@ -171,6 +172,16 @@ def build(task: Task, listener: Listener) -> plan.RungFinding:
         drop_sources(shared, keep={task.source_digest, task.symbols.digest})
     compiler = result.toolchain.compiler if result.toolchain else "an unnamed compiler"
     return plan.RungFinding(f"the toolkit built it with {compiler}", bundle)
+
+
+def earlier_failure(task: Task) -> NodesideError | None:
+    """Return why an equal build failed for good in this boot, None if none did."""
+    try:
+        if task.config.shared is not None:
+            refuse_repetition(task.config.shared, request_of(task))
+    except NodesideError as error:
+        return error
+    return None
 
 
 def provide_inputs(task: Task, shared: SharedDir) -> None:

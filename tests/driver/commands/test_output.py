@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from nodeside.driver.commands.dry_run import preview
+from nodeside.driver.ladder.rungs import request_of
 from nodeside.driver.node.run_directory import hold_lock
-from nodeside.protocol.build_records import Toolchain
+from nodeside.protocol.build_records import FailureKind, Toolchain
 from nodeside.protocol.ready_file import read_ready, write_ready
+from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec.services import Service
+from tests.driver.fakes.handoff import failed
 from tests.driver.fakes.kernel import add_pci_device, link, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 from tests.driver.fakes.pages import compare
@@ -56,6 +60,29 @@ def test_plans(node: FakeNode) -> None:
     document = node.run("plan", "-o", "json").document
     assert document == node.run("run", "--dry-run", "-o", "json").document
     compare("plan", document)
+
+
+def test_a_plan_knows_that_the_driver_is_not_made_for_this_kernel(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    node.shared = SharedDir(tmp_path / "shared")
+    node.shared.create()
+    task = node.task()
+    assert preview(task).document["would"][0] == "ask the toolkit to build"
+
+    request = request_of(task)
+    node.shared.publish_request(request)
+    words = "straw 1.0 is not made for this kernel: OBSOLETE_BY is 6.0"
+    node.shared.publish_result(failed(request, FailureKind.EXCLUDED, message=words))
+    document = preview(task).document
+    assert document["would"] == [f"fail: {words}"]
+    why = f"the same build failed before: {words}"
+    assert document["rungs"][-1] == {"rung": "built", "served": False, "why": why}
+
+    node.shared.publish_result(failed(request, message="straw.c:1: error"))
+    document = preview(task).document
+    assert document["would"][0] == "ask the toolkit to build"
+    assert document["rungs"][-1]["why"] == "the same build failed before: straw.c:1: error"
 
 
 @pytest.mark.parametrize("verb", ["fetch", "build", "load", "validate", "unload", "publish"])
