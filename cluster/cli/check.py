@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 from cluster.cli import image_pulls
@@ -22,6 +23,7 @@ from cluster.cli.rivals import rivalries
 from cluster.driver import toolkit_image
 from cluster.driver.hardware import has_hardware
 from cluster.driver.nodes import CANNOT_PULL
+from cluster.driver.other_installers import others_on_node
 from cluster.driver.pools import pool_of
 from cluster.install import crd_check
 from cluster.kube.client import Api
@@ -41,6 +43,7 @@ from cluster.model.snapshot import DriverObject, Node, Pool
 from nodeside.log import escape_controls
 from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Driver
+from nodeside.spec.other_installers import FoundInstaller
 from nodeside.text.shortlist import shortlist
 from nodeside.text.table import table
 
@@ -62,6 +65,7 @@ _RIGHTS = (
 )
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _SHOWN = 3
+_OTHERS = 8  # lines for a driver about others at work
 
 
 class CheckState(Enum):
@@ -124,6 +128,7 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterChec
         ("labels of hardware", lambda: _check_labels(nodes, drivers)),
         ("hardware", lambda: _check_hardware(nodes, drivers)),
         ("other drivers", lambda: _check_rivals(nodes, drivers, others)),
+        ("other installers", lambda: _check_others(nodes, drivers)),
         ("image", lambda: _check_image(driver)),
         ("toolkit", lambda: _check_toolkits(api, nodes, drivers, unread)),
         ("definitions", lambda: _check_definitions(api)),
@@ -341,6 +346,19 @@ def _check_rivals(
     for each in rivalries(nodes.all(), drivers, others, _is_selected):
         state = CheckState.MISSING if each.certain else CheckState.UNKNOWN
         yield Check(each.subject, state, each.found, each.remedy)
+
+
+def _check_others(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
+    """Yield who else works on what a driver is for, with the nodes."""
+    for driver in drivers:
+        found: dict[FoundInstaller, list[str]] = {}
+        for node in nodes.all():
+            for each in others_on_node(driver, node) if _is_selected(node, driver) else ():
+                found.setdefault(each, []).append(node.name)
+        for each, names in islice(found.items(), _OTHERS):
+            words = f"{each.name} works on {shortlist(names, _SHOWN)} too: {each.sign}"
+            name = f"others for {driver.name}"
+            yield Check(name, CheckState.UNKNOWN, words, each.way_out)
 
 
 def _check_image(driver: Driver | None) -> Iterator[Check]:

@@ -21,6 +21,7 @@ from cluster.cli.leader_status import LeaderStatus, leader_status
 from cluster.cli.status import NoSuchObject, find_driver, outdated_status_note
 from cluster.driver.hardware import Match, former_devices, has_hardware, stale_nfd_label
 from cluster.driver.nodes import CANNOT_PULL, DriverNode
+from cluster.driver.other_installers import others_on_node
 from cluster.driver.status.messages import (
     few_of,
     nodes,
@@ -372,6 +373,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node, events: Mapping[str, str
         yield "kernel not reported yet"
     if odd := stale_nfd_label(node):
         yield odd
+    yield from _others_on_node(snapshot, name, node)
     if node.unschedulable:
         yield "the node is cordoned: of new pods, only those of DaemonSets start there"
     assigned = node.labels.get(assigned_label(name), "")
@@ -391,6 +393,14 @@ def _on_node(snapshot: Snapshot, name: str, node: Node, events: Mapping[str, str
         yield ": ".join(filter(None, (report.reason, report.message)))
     for service in report.services:
         yield f"service {service}"
+
+
+def _others_on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
+    """Yield who else works on what the driver is for, by what the node shows of it."""
+    driver = snapshot.drivers[name].driver
+    for each in others_on_node(driver, node) if driver is not None else ():
+        way_out = each.way_out.replace(" NODE ", f" {node.name} ")
+        yield f"{each.name} works there too: {each.sign}; to end that: {way_out}"
 
 
 def _is_about(action: Action, driver: str, node: str) -> bool:

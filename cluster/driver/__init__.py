@@ -3,6 +3,7 @@
 In the order in which a plan asks them:
 
 hardware, pools       which nodes have the hardware, and in which pool each is
+other_installers      who else works on what a Driver is for
 deadlines             how long a silent node is waited for
 drain_state           what budgets must know of a drain; IDLE without one
 nodes                 a node of a Driver as one value, also kept between two snapshots

@@ -20,6 +20,7 @@ from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.kernel.boot_parameters import asked_parameters
 from nodeside.driver.kernel.firmware import FirmwareDirectory
 from nodeside.driver.kernel.in_tree_effects import own_notes
+from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.refusals import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.ladder.task import Config, Task, resolve_task
 from nodeside.driver.node.capabilities import Capability, effective_capabilities
@@ -27,9 +28,11 @@ from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
 from nodeside.driver.node.load_mark import read_mark
 from nodeside.driver.node.modprobe_d import read_modprobe_config
+from nodeside.driver.node.run_directory import read_loaded
 from nodeside.driver.node.syscalls import KernelSyscalls
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.timestamps import rfc3339
+from nodeside.spec.other_installers import installers_of
 from nodeside.system import process
 from nodeside.system.host import Kernel
 from nodeside.text.table import table
@@ -86,8 +89,25 @@ def _check_driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     cached = task.cache.describe(task.tag, task.name) is not None
     yield DoctorRow("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
     yield from _said_at_boot(task)
+    yield from _check_others(task)
     yield from _check_firmware(task)
     yield from _check_deaths(task)
+
+
+def _check_others(task: Task) -> Iterator[DoctorRow]:
+    """Show who else installs drivers for the same hardware here, and what nodeside did not load."""
+    roots = (task.host.root, task.host.proc / "1" / "root")
+    for each in installers_of(task.driver) if task.kernel == task.host.kernel else ():
+        traces = [root / each.directory for root in roots if each.directory]
+        if place := next((path for path in traces if os.path.isdir(path)), None):  # noqa: PTH112
+            yield DoctorRow("others at work", Level.WARN, f"{each.name}: {place}", each.way_out)
+    record = read_loaded(task.host, task.name, task.boot_id)
+    ours = {module.name for module in record.modules} if record else set()
+    loaded = Loader(task.host).modules.rows() if (task.host.proc / "modules").exists() else {}
+    if names := [name for name in task.wanted.names if name in loaded and name not in ours]:
+        found = f"{', '.join(names)} loaded, and not by nodeside in this boot"
+        todo = "find who loads it: another operator, modules-load.d, udev; see unload.foreign"
+        yield DoctorRow("others at work", Level.WARN, found, todo)
 
 
 def _check_firmware(task: Task) -> Iterator[DoctorRow]:

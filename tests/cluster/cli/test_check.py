@@ -287,6 +287,22 @@ def test_another_driver_for_the_same_devices_is_named_once(cluster: FakeCluster)
     assert not [each for each in look(cluster).checks if each.name.startswith("devices of ")]
 
 
+def test_another_operator_is_named_once_with_its_nodes(cluster: FakeCluster) -> None:
+    for each in cluster.lists[NODES]:
+        each["metadata"]["labels"]["kmm.node.kubernetes.io/a.edu.ready"] = ""
+    cluster.lists[DRIVERS] = [document()]
+    checked = look(cluster)
+    [found] = [each for each in checked.checks if each.name == "others for edu"]
+    assert (found.state, found.found) == (
+        CheckState.UNKNOWN,
+        (
+            "Kernel Module Management (Module a/edu) works on n1, n2 too: "
+            "kmm.node.kubernetes.io/a.edu.ready"
+        ),
+    )
+    assert found.remedy == "kubectl delete modules.kmm.sigs.x-k8s.io -n a edu"
+
+
 def test_another_driver_with_the_same_module_is_named_with_the_nodes_that_both_select(
     cluster: FakeCluster,
 ) -> None:

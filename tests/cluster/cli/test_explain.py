@@ -293,3 +293,28 @@ def test_what_is_not_there_is_said_with_what_is(driver: str, node: str) -> None:
     with pytest.raises(NoSuchObject, match="none") as caught:
         explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
     assert caught.value.hint
+
+
+def test_who_else_works_on_the_node_is_named_where_it_concerns_the_driver() -> None:
+    made = Model()
+    made.apply_driver(devices=[{"resource": "example.com/edu", "discover": {"count": 2}}])
+    kmm, gpu = "kmm.node.kubernetes.io/a.edu.ready", "nvidia.com/gpu.deploy.driver"
+    made.add(["n1"], labels={kmm: "", gpu: "true"}, allocatable={"example.com/edu": 2})
+
+    there = explain_node(made.snapshot, "edu", "n1").there
+
+    kmm_line, plugin_line = [line for line in there if "works there" in line]
+    assert kmm_line == (
+        f"Kernel Module Management (Module a/edu) works there too: {kmm}; to end that: "
+        "kubectl delete modules.kmm.sigs.x-k8s.io -n a edu"
+    )
+    assert plugin_line.startswith("another device plugin works there too: 2 of example.com/edu, ")
+
+
+def test_the_way_out_of_another_operator_names_the_node() -> None:
+    made = Model()
+    made.apply_driver(hardware={"pci": [{"vendor": "10de"}]})
+    made.add(["n1"], labels={"nvidia.com/gpu.deploy.driver": "true"})
+    there = explain_node(made.snapshot, "edu", "n1").there
+    way_out = "kubectl label --overwrite node n1 nvidia.com/gpu.deploy.driver=false"
+    assert any(line.endswith(f"to end that: {way_out}") for line in there)

@@ -71,6 +71,22 @@ def test_who_has_the_search_path_of_firmware_is_named(node: FakeNode) -> None:
     assert (found["level"], "GPU Operator" in found["found"]) == ("bad", True)
 
 
+def test_others_at_work_are_named_where_they_concern_the_driver(node: FakeNode) -> None:
+    assert "others at work" not in rows(node)
+    (node.host.proc / "1/root/run/nvidia/driver").mkdir(parents=True)
+    assert "others at work" not in rows(node)
+    node.write_driver(hardware={"pci": [{"vendor": "10de"}]})
+    found = rows(node)["others at work"]
+    assert found["level"] == "warn"
+    assert found["found"].startswith("NVIDIA's GPU Operator: ")
+
+
+def test_a_module_that_nodeside_did_not_load_is_named(node: FakeNode) -> None:
+    node.kernel.add("straw")
+    found = rows(node)["others at work"]
+    assert found["found"] == "straw loaded, and not by nodeside in this boot"
+
+
 def test_a_load_in_which_the_kernel_ended_is_shown(node: FakeNode) -> None:
     mark = LoadMark("straw", "1.0", "0123456789abcdef", "", BOOT_ID, "6.12", 1.8e9, {})
     write_mark(node.host, mark)
