@@ -20,9 +20,9 @@ from nodeside.driver.commands.outcome import (
     dry_run_outcome,
     identity_fields,
     parameter_rows,
+    parameters_of,
 )
 from nodeside.driver.kernel import conflicts
-from nodeside.driver.kernel.boot_parameters import asked_parameters
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import Obstacle, modules_to_unload, plan_unload
 from nodeside.driver.ladder import plan, rungs
@@ -42,9 +42,10 @@ def preview(task: Task) -> CommandOutput:
     """Return the verdict on each rung, and what a run would do."""
     known = _observe_node(task)
     steps, verdicts = _preview_climb(task, known)
+    parameters = parameters_of(task)
     document = {
         **identity_fields(task),
-        "parameters": as_document(asked_parameters(task.driver.spec.modules, task.command_line)),
+        "parameters": as_document(parameters),
         "rungs": as_document(verdicts),
         "would": steps,
     }
@@ -53,7 +54,7 @@ def preview(task: Task) -> CommandOutput:
         ("driver", f"{task.name} {task.version}"),
         ("kernel", task.kernel.release),
         ("bundle", task.tag),
-        *parameter_rows(task),
+        *parameter_rows(parameters),
     ]
     ladder = table(rows, header=("RUNG", "", "WHY"))
     text = "\n\n".join([table(head), ladder, "\n".join(f"would {line}" for line in steps)])

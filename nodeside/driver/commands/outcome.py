@@ -12,8 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nodeside.driver.kernel.boot_parameters import asked_parameters
+from nodeside.driver.kernel.boot_parameters import Asked, asked_parameters
+from nodeside.driver.kernel.in_tree_effects import asked_of_tree
 from nodeside.errors import ExitCode
+from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.schema import camel_case
 from nodeside.text.table import table
 from nodeside.values import frozen
@@ -48,9 +50,28 @@ def identity_fields(task: Task) -> dict[str, Any]:
     }
 
 
-def parameter_rows(task: Task) -> list[tuple[str, str]]:
+def parameters_of(task: Task) -> tuple[Asked, ...]:
+    """Return the parameters of the driver's modules, and of those of the tree that it concerns.
+
+    A load brings in what the modules of its bundle need; a roll-back puts back conflicting modules.
+    """
+    spec = task.driver.spec
+    own = asked_parameters(spec.modules, task.command_line)
+    if task.kernel != task.host.kernel:
+        return own
+    bundle = task.cache.describe(task.tag, task.name)
+    needed = [name for each in bundle.manifest.modules for name in each.depends] if bundle else []
+    others = [
+        name
+        for name in map(kernel_name, (*needed, *spec.conflicts.modules))
+        if name not in task.wanted.names
+    ]
+    return (*own, *asked_of_tree(task.host, others)) if others else own
+
+
+def parameter_rows(parameters: Sequence[Asked]) -> list[tuple[str, str]]:
     """Return the rows of a table with the parameters of the modules, if they have any."""
-    rows = [each.words for each in asked_parameters(task.driver.spec.modules, task.command_line)]
+    rows = [each.words for each in parameters]
     return [("parameters", "\n".join(rows))] if rows else []
 
 

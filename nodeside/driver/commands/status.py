@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nodeside.driver.bringup.observe import observe
@@ -11,8 +12,9 @@ from nodeside.driver.commands.outcome import (
     as_document,
     identity_fields,
     parameter_rows,
+    parameters_of,
 )
-from nodeside.driver.kernel.boot_parameters import asked_parameters
+from nodeside.driver.kernel.boot_parameters import Asked
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
@@ -35,6 +37,7 @@ def read_status(task: Task) -> CommandOutput:
     modules = [_module_document(task, name, observed) for name in task.wanted.names]
     bundles = [cached.tag for cached in task.cache.manifests(task.name)]
     good = proof is not None and ready is not None and ready.version == task.version
+    parameters = parameters_of(task)
     document = {
         **identity_fields(task),
         "ready": good,
@@ -42,13 +45,13 @@ def read_status(task: Task) -> CommandOutput:
         "loaded": {"proven": proof is not None, "why": why},
         "record": _record_document(observed.record) if observed.record else None,
         "modules": modules,
-        "parameters": as_document(asked_parameters(task.driver.spec.modules, task.command_line)),
+        "parameters": as_document(parameters),
         "cache": bundles,
         "userspace": _userspace_version(task),
         "services": services.rows(task, ready) if task.driver.spec.services else [],
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
-    return CommandOutput(document, text=_status_text(task, document), exit_code=code)
+    return CommandOutput(document, text=_status_text(task, document, parameters), exit_code=code)
 
 
 def _userspace_version(task: Task) -> str | None:
@@ -79,7 +82,7 @@ def _module_document(task: Task, name: str, observed: plan.Observed) -> dict[str
     }
 
 
-def _status_text(task: Task, document: dict[str, Any]) -> str:
+def _status_text(task: Task, document: dict[str, Any], parameters: Sequence[Asked]) -> str:
     head = [
         ("driver", f"{task.name} {task.version}"),
         ("kernel", task.kernel.release),
@@ -87,7 +90,7 @@ def _status_text(task: Task, document: dict[str, Any]) -> str:
         ("loaded", document["loaded"]["why"]),
         ("bundle", f"{task.tag}{'' if task.tag in document['cache'] else ' (not in the cache)'}"),
     ]
-    head += parameter_rows(task)
+    head += parameter_rows(parameters)
     if document["userspace"]:
         head.append(("files", str(task.host.userspace / task.name / document["userspace"])))
     rows = [

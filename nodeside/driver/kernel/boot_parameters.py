@@ -1,5 +1,7 @@
 """Who asks for which parameter of a module: driver.yaml, or the kernel's command line.
 
+For modules of the kernel's tree, modprobe.d does too: `in_tree_effects` has these.
+
 Pure. driver.yaml is the more specific of the two and wins, as the arguments of modprobe do; the
 command line adds what driver.yaml does not set. People are told of both: somebody wrote each.
 """
@@ -11,12 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import unknown_parameters
 from nodeside.driver.node.command_line import CommandLine
+from nodeside.log import escape_controls
 from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.model import Module
 from nodeside.values import frozen
 
 DRIVER_YAML = "driver.yaml"
 COMMAND_LINE = "kernel command line"
+MODPROBE_D = "modprobe.d"
+
+
+_IN_WORDS = {
+    DRIVER_YAML: "driver.yaml",
+    COMMAND_LINE: "the kernel's command line",
+    MODPROBE_D: "the host's modprobe.d",
+}
 
 
 @frozen
@@ -34,10 +45,10 @@ class Asked:
 
     @property
     def words(self) -> str:
-        text = f"{self.module}: {self.name}={self.value}"
+        text = escape_controls(f"{self.module}: {self.name}={self.value}")
         if self.overruled:
             return f"{text} (driver.yaml; the kernel's command line says {self.overruled})"
-        return f"{text} (the kernel's command line)" if self.source == COMMAND_LINE else text
+        return f"{text} ({_IN_WORDS[self.source]})"
 
 
 def asked_parameters(modules: Iterable[Module], line: CommandLine) -> tuple[Asked, ...]:

@@ -8,7 +8,9 @@ CRCs of the kernel's build, and cannot be loaded any more if it has others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
+from nodeside.driver.kernel.boot_parameters import COMMAND_LINE, MODPROBE_D, Asked
 from nodeside.driver.kernel.dependencies import soft_needs
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.node.command_line import CommandLine, read_command_line
@@ -23,6 +25,7 @@ from nodeside.text.shortlist import shortlist
 
 _USERS_LIMIT = 256  # files read: the largest core module of a distribution has about 150 users
 _NAMED_USERS = 8
+_ASKED_LIMIT = 256  # parameters shown; an administrator has a handful
 
 
 def in_tree_notes(
@@ -44,6 +47,22 @@ def in_tree_notes(
         *loading_notes([name for name in order if name not in loaded], config, line),
         *_left_out_notes(soft, order, tree, config),
     )
+
+
+def asked_of_tree(host: Host, names: Iterable[str]) -> tuple[Asked, ...]:
+    """Return the parameters that modules of the tree, and those they need, get when loaded."""
+    config, line = read_modprobe_config(host), read_command_line(host)
+    try:
+        order = read_tree(host.lib_modules(host.kernel.release)).soft_order(names, config)
+    except NotInTree:
+        return ()
+    merged = line.over(config.options)
+    found = (
+        Asked(name, key, value, COMMAND_LINE if key in line.said.get(name, {}) else MODPROBE_D)
+        for name in order
+        for key, value in merged.of(name).items()
+    )
+    return tuple(islice(found, _ASKED_LIMIT))
 
 
 def own_notes(names: Iterable[str], config: ModprobeConfig) -> Iterator[str]:

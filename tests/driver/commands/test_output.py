@@ -16,7 +16,7 @@ from nodeside.protocol.ready_file import read_ready, write_ready
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec.services import Service
 from tests.driver.fakes.handoff import failed
-from tests.driver.fakes.kernel import add_pci_device, link, write
+from tests.driver.fakes.kernel import RELEASE, add_pci_device, link, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 from tests.driver.fakes.pages import compare
 from tests.driver.services.programs import kept
@@ -60,6 +60,27 @@ def test_plans(node: FakeNode) -> None:
     document = node.run("plan", "-o", "json").document
     assert document == node.run("run", "--dry-run", "-o", "json").document
     compare("plan", document)
+
+
+def test_plan_and_status_show_where_each_parameter_comes_from(node: FakeNode) -> None:
+    write(node.host.lib_modules(RELEASE) / "modules.dep", "core.ko:\nrival.ko:\n")
+    lines = "options core a=1\noptions rival b=2\noptions straw c=3\n"
+    write(node.host.proc / "1/root/etc/modprobe.d/site.conf", lines)
+    write(node.host.proc / "cmdline", "straw.mode=slow rival.b=4")
+    task = node.task(
+        modules=[{"name": "straw", "parameters": {"speed": "1"}}], conflicts={"modules": ["rival"]}
+    )
+    node.put_bundle(task, {"straw": module_bytes("straw", depends=["core"])})
+    words = (
+        "straw: mode=slow (the kernel's command line)",
+        "straw: speed=1 (driver.yaml)",
+        "core: a=1 (the host's modprobe.d)",
+        "rival: b=4 (the kernel's command line)",
+    )
+    for verb in ("plan", "status"):
+        text = node.run(verb).output
+        assert [line for line in words if line not in text] == []
+        assert "straw: c=3" not in text
 
 
 def test_a_plan_knows_that_the_driver_is_not_made_for_this_kernel(

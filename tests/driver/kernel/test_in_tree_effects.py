@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernel.in_tree_effects import in_tree_notes, shut_out_notes, users_shut_out
+from nodeside.driver.kernel.in_tree_effects import (
+    asked_of_tree,
+    in_tree_notes,
+    shut_out_notes,
+    users_shut_out,
+)
 from nodeside.driver.module.modulefile import ModuleFile, read_module
 from nodeside.driver.node.facts import KernelFacts
 from tests.driver.fakes.kernel import RELEASE, write, write_bytes
@@ -48,6 +53,24 @@ def test_parameters_of_needed_modules_are_told_with_who_asks_for_them(kernel: El
         "core: label=a b (the kernel's command line)",
         ("extra, a soft dependency, is not loaded: the host's modprobe.d has it in blacklist"),
     )
+
+
+def test_each_parameter_of_the_tree_has_its_source(kernel: ElfKernel) -> None:
+    tree = kernel.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", "core.ko: lib.ko\nlib.ko:\n")
+    write(kernel.host.proc / "cmdline", "lib.size=3")
+    lines = "options core fast label=c\noptions lib size=2 x=\x1b[2J\noptions absent a=1\n"
+    write(kernel.host.proc / "1/root/etc/modprobe.d/site.conf", lines)
+
+    assert [each.words for each in asked_of_tree(kernel.host, ["core", "absent"])] == [
+        "lib: size=3 (the kernel's command line)",
+        "lib: x=\\x1b[2J (the host's modprobe.d)",
+        "core: fast=y (the host's modprobe.d)",
+        "core: label=c (the host's modprobe.d)",
+    ]
+    many = " ".join(f"p{i}=1" for i in range(5000))
+    write(kernel.host.proc / "1/root/etc/modprobe.d/site.conf", f"options core {many}\n")
+    assert len(asked_of_tree(kernel.host, ["core"])) == 256
 
 
 def test_a_node_without_modprobe_d_and_without_a_tree_has_nothing_to_tell(
