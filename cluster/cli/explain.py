@@ -393,6 +393,8 @@ def _on_node(snapshot: Snapshot, name: str, node: Node, events: Mapping[str, str
         yield ": ".join(filter(None, (report.reason, report.message)))
     for service in report.services:
         yield f"service {service}"
+    for parameter in report.parameters:
+        yield f"parameter of {parameter}"
 
 
 def _others_on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:

@@ -61,6 +61,7 @@ from nodeside.spec import parse
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
 _RESOURCES = 256  # of a node
 _SERVICES = 16  # of a driver on a node
+_PARAMETERS = 16  # of a driver on a node
 _COUNT = 1 << 32  # of one resource; a sum over all nodes fits into 64 bits
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
@@ -183,8 +184,17 @@ def node_driver_from(data: Document) -> NodeReport | None:
         message=report_text(status, "message"),
         hint=report_text(status, "hint"),
         services=tuple(_service_lines(status)),
+        parameters=_parameter_lines(status),
         time=_last_changed(metadata),
     )
+
+
+def _parameter_lines(status: Document) -> tuple[str, ...]:
+    """Return what a node says of the parameters of modules, a line for each."""
+    listed = status.get("parameters")
+    rows = (listed if isinstance(listed, list) else [])[:_PARAMETERS]
+    texts = (report_text({"line": row}, "line").partition("\n")[0] for row in rows)
+    return tuple(filter(None, texts))
 
 
 def _service_lines(status: Document) -> Iterator[str]:

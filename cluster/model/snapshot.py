@@ -119,7 +119,7 @@ class NodeReport:
     """The last report of the pod on a node, made at `time`.
 
     It is void if `boot_id` is not the node's. `toolkit` is the image of the pod's sidecar, "" if it
-    has none. `services` are sentences about those of the driver.
+    has none. `services` and `parameters` are sentences about those of the driver.
     """
 
     name: str
@@ -136,6 +136,7 @@ class NodeReport:
     message: str = ""
     hint: str = ""
     services: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
     time: float = field(default=0.0, compare=False)
 
 

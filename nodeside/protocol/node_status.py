@@ -87,7 +87,8 @@ class NodeDriverStatus:
     In the object, texts have at most `REPORT_TEXT` characters, and lists and mappings at most
     `REPORT_ITEMS` entries. `source` is the rung that provided the modules; `toolkit` is the image
     of the pod's sidecar, "" if it has none; `stages` maps a stage to its duration in seconds;
-    `services` are in the order of their start.
+    `services` are in the order of their start; `parameters` are sentences about those of the
+    modules that not driver.yaml alone decides.
     """
 
     driver: str
@@ -106,3 +107,4 @@ class NodeDriverStatus:
     modules: tuple[str, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
     services: tuple[ServiceStatus, ...] = ()
+    parameters: tuple[str, ...] = ()

@@ -318,3 +318,13 @@ def test_the_way_out_of_another_operator_names_the_node() -> None:
     there = explain_node(made.snapshot, "edu", "n1").there
     way_out = "kubectl label --overwrite node n1 nvidia.com/gpu.deploy.driver=false"
     assert any(line.endswith(f"to end that: {way_out}") for line in there)
+
+
+def test_a_parameter_that_the_node_was_booted_with_is_shown() -> None:
+    made = ready()
+    name = "edu.n1"
+    said = "edu: timeout_ms=7 (the kernel's command line)"
+    reports = dict(made.snapshot.node_drivers)
+    reports[name] = replace(reports[name], parameters=(said,))
+    found = explain_node(replace(made.snapshot, node_drivers=reports), "edu", "n1")
+    assert f"parameter of {said}" in found.there

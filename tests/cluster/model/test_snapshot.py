@@ -432,3 +432,23 @@ def test_a_driver_is_read_though_its_metadata_have_a_field_of_a_later_kubernetes
     assert found.mistakes == ""
     assert found.driver is not None
     assert found.driver.name == "edu"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kept"),
+    [
+        (["straw: mode=slow (the kernel's command line)"], 1),
+        ([], 0),
+        (None, 0),
+        ("x", 0),
+        ({"a": 1}, 0),
+        ([None, "", 7, ["a"], "\x1b[2J\n" * 9000], 3),
+        ([f"straw: a={number}" for number in range(5000)], 16),
+    ],
+)
+def test_odd_parameters_are_no_more_than_odd_lines(parameters: object, kept: int) -> None:
+    status = {"parameters": parameters}
+    found = node_driver_from({"metadata": {"name": "edu.n1"}, "status": status})
+    assert found is not None
+    assert len(found.parameters) == kept
+    assert all(len(line) <= REPORT_TEXT and line.isprintable() for line in found.parameters)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.commands.dry_run import preview
 from nodeside.driver.ladder.rungs import request_of
 from nodeside.driver.node.run_directory import hold_lock
 from nodeside.protocol.build_records import FailureKind, Toolchain
+from nodeside.protocol.node_status import State
 from nodeside.protocol.ready_file import read_ready, write_ready
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec.services import Service
@@ -81,6 +83,9 @@ def test_plan_and_status_show_where_each_parameter_comes_from(node: FakeNode) ->
         text = node.run(verb).output
         assert [line for line in words if line not in text] == []
         assert "straw: c=3" not in text
+    journal = Journal(task)
+    told = journal.status(journal.report(State.READY))
+    assert told.parameters == ("straw: mode=slow (the kernel's command line)",)
 
 
 def test_a_plan_knows_that_the_driver_is_not_made_for_this_kernel(
