@@ -351,6 +351,18 @@ def test_a_stop_request_ends_the_wait(services: Services) -> None:
         services.bring_up(DRIVER, [service("exec sleep 60", log="x")], lambda: True)
 
 
+def test_in_the_namespace_of_the_node_a_process_of_another_user_is_no_service(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.bring_up(DRIVER, [daemon(tmp_path, "first")])
+    monkeypatch.setattr(processes, "_OF_THE_NODE", str(Path("/proc/self/ns/pid").readlink()))
+    assert processes.find_running(DRIVER, "first").pids
+    with monkeypatch.context() as patched:
+        another = os.getuid() + 1
+        patched.setattr(os, "getuid", lambda: another)
+        assert processes.find_running(DRIVER, "first").pids == ()
+
+
 def test_another_process_sees_them_and_can_stop_them(services: Services, tmp_path: Path) -> None:
     wanted = [daemon(tmp_path, "first"), daemon(tmp_path, "second")]
     services.bring_up(DRIVER, wanted)
