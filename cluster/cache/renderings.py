@@ -67,11 +67,11 @@ class Renderings:
             self._cases = {each: old.get(each) or _RenderingCase(self._now()) for each in templates}
             if self._cases.keys() <= old.keys():
                 return False
-            before = self._count_started()
+            before = self._count_rendered()
             self._start_renderer()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._count_started() == len(templates), seconds)
-            return self._count_started() > before
+            self._changed.wait_for(lambda: self._count_rendered() == len(templates), seconds)
+            return self._count_rendered() > before
 
     def get_rendered(self) -> Mapping[Template, Rendered]:
         with self._changed:
@@ -84,7 +84,7 @@ class Renderings:
             self._stopping = True
             self._changed.notify_all()
 
-    def _count_started(self) -> int:
+    def _count_rendered(self) -> int:
         return sum(case.rendered is not None for case in self._cases.values())
 
     def _start_renderer(self) -> None:

@@ -32,7 +32,7 @@ from cluster.model.stages import OPTIONAL, WATCHED, Key, StageObject, StagePod, 
 _UNREAD = "the objects of stages have not been read yet"
 
 
-def used(drivers: Iterable[DriverObject]) -> bool:
+def any_has_stages(drivers: Iterable[DriverObject]) -> bool:
     """Return whether any Driver has stages, or had stages that may have left objects."""
     return any(has_stages(driver) for driver in drivers)
 
@@ -42,7 +42,7 @@ class StageView:
 
     def __init__(self, api: Api, namespace: str, wake: Callable[[], None]) -> None:
         self._reflectors: dict[Resource, Reflector[StageItem]] = {
-            resource: Reflector(api, _select_ours(resource, namespace), wake)
+            resource: Reflector(api, _select_objects(resource, namespace), wake)
             for resource in WATCHED
         }
         self._pods: Reflector[StagePod] = Reflector(api, _select_pods(namespace), wake)
@@ -58,7 +58,7 @@ class StageView:
 
     def follow(self, drivers: Iterable[DriverObject]) -> None:
         """Begin to watch if any of these Drivers has stages."""
-        if not self._started and used(drivers):
+        if not self._started and any_has_stages(drivers):
             self._started = True
             for reflector in self._every:
                 reflector.start()
@@ -68,7 +68,7 @@ class StageView:
         self.follow(snapshot.drivers.values())
         if not self._started:
             return snapshot
-        snapshot = replace(snapshot, stages=self._join_stages())
+        snapshot = replace(snapshot, stages=self._current_stages())
         self._logs.want(logs_to_read(snapshot))
         assert snapshot.stages is not None
         self._secrets.want(secrets_wanted(snapshot))
@@ -109,7 +109,7 @@ class StageView:
             for reflector in self._every:
                 reflector.join(timeout / len(self._every))
 
-    def _join_stages(self) -> Stages:
+    def _current_stages(self) -> Stages:
         # Where the version may not be read, templates that name it have an empty one. In an outage
         # they wait: another version would be another revision.
         may_read = self._version.health().refusal is None
@@ -118,17 +118,17 @@ class StageView:
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
         items = {resource: each.objects() for resource, each in self._reflectors.items()}
-        return _join_stages(items, self._pods.objects() or {}, self._version.objects())
+        return _combine_stages(items, self._pods.objects() or {}, self._version.objects())
 
 
 def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     """Add the state of stages with one list of each kind, for a one-shot command."""
-    if not used(snapshot.drivers.values()):
+    if not any_has_stages(snapshot.drivers.values()):
         return snapshot
     namespace = snapshot.settings.namespace
     items: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in WATCHED:
-        items[resource] = _select_ours(resource, namespace).list_once(api)
+        items[resource] = _select_objects(resource, namespace).list_once(api)
     pods = _select_pods(namespace).list_once(api) or {}
     version: Mapping[str, ClusterVersion] | None = None
     try:
@@ -138,10 +138,10 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
             raise
     names = sorted(secrets_wanted(snapshot))
     secrets = {name: read_secret(api, namespace, name) for name in names}
-    return replace(snapshot, stages=replace(_join_stages(items, pods, version), secrets=secrets))
+    return replace(snapshot, stages=replace(_combine_stages(items, pods, version), secrets=secrets))
 
 
-def _select_ours(resource: Resource, namespace: str) -> Selection[StageItem]:
+def _select_objects(resource: Resource, namespace: str) -> Selection[StageItem]:
     """Select all objects of the namespace, so that foreign ones are seen and not overwritten."""
     return Selection(
         resource, _trimmer(resource), namespace=namespace, optional=resource in OPTIONAL
@@ -152,7 +152,7 @@ def _select_pods(namespace: str) -> Selection[StagePod]:
     return Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
 
 
-def _join_stages(
+def _combine_stages(
     by_kind: Mapping[Resource, Mapping[str, StageItem] | None],
     pods: Mapping[str, StagePod],
     versions: Mapping[str, ClusterVersion] | None,

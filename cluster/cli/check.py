@@ -115,7 +115,7 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterChec
     Without `driver`, what the Drivers of the cluster need is looked at.
     """
     nodes = _Nodes(api)
-    found, unread = _read_drivers(api)
+    found, read_error = _read_drivers(api)
     others = [each.driver for each in found if each.driver is not None]
     drivers = [driver] if driver is not None else others
     looks: Sequence[tuple[str, Callable[[], Iterator[Check]]]] = (
@@ -124,13 +124,13 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterChec
         ("rights", lambda: _check_rights(api)),
         ("namespace", lambda: _check_namespace(api, namespace)),
         ("nodes", lambda: _check_pools(nodes)),
-        ("drivers", lambda: _check_documents(found, unread)),
+        ("drivers", lambda: _check_documents(found, read_error)),
         ("labels of hardware", lambda: _check_labels(nodes, drivers)),
         ("hardware", lambda: _check_hardware(nodes, drivers)),
         ("other drivers", lambda: _check_rivals(nodes, drivers, others)),
         ("other installers", lambda: _check_others(nodes, drivers)),
         ("image", lambda: _check_image(driver)),
-        ("toolkit", lambda: _check_toolkits(api, nodes, drivers, unread)),
+        ("toolkit", lambda: _check_toolkits(api, nodes, drivers, read_error)),
         ("definitions", lambda: _check_definitions(api)),
         ("controller", lambda: _check_controller(api, namespace)),
         ("images", lambda: _check_pulls(api, namespace)),
@@ -155,9 +155,9 @@ def _read_drivers(api: Api) -> tuple[list[DriverObject], ApiError | None]:
     return [each for each in found if not each.deleting], None
 
 
-def _check_documents(found: Sequence[DriverObject], unread: ApiError | None) -> Iterator[Check]:
-    if unread is not None:
-        raise unread
+def _check_documents(found: Sequence[DriverObject], read_error: ApiError | None) -> Iterator[Check]:
+    if read_error is not None:
+        raise read_error
     for each in found:
         if each.driver is None:
             remedy = f"correct it: kubectl edit driver {each.name}"
@@ -324,11 +324,11 @@ def _check_hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]
             f"hardware of {driver.name}",
             CheckState.OK if fitting else CheckState.MISSING,
             f"{fitting} of {count} nodes have what `hardware` asks for",
-            _only_vendors(nodes, driver) if fitting else remedy,
+            _only_vendors_warning(nodes, driver) if fitting else remedy,
         )
 
 
-def _only_vendors(nodes: _Nodes, driver: Driver) -> str:
+def _only_vendors_warning(nodes: _Nodes, driver: Driver) -> str:
     """Return a warning if labels do not tell the driver's devices from others of their vendor."""
     named = {f"{each.vendor}_{each.device}" for each in driver.spec.hardware.pci if each.device}
     labels = {key for node in nodes.all() if _is_selected(node, driver) for key in node.labels}
@@ -372,9 +372,9 @@ def _check_image(driver: Driver | None) -> Iterator[Check]:
 
 
 def _check_toolkits(
-    api: Api, nodes: _Nodes, drivers: Sequence[Driver], unread: ApiError | None
+    api: Api, nodes: _Nodes, drivers: Sequence[Driver], read_error: ApiError | None
 ) -> Iterator[Check]:
-    if not drivers and unread is None:
+    if not drivers and read_error is None:
         yield from _check_toolkit(api, nodes, None, "toolkit")
     for driver in drivers:
         is_for_some = not drivers[1:] or any(_is_selected(node, driver) for node in nodes.all())
@@ -385,13 +385,13 @@ def _check_toolkits(
 
 def _check_toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) -> Iterator[Check]:
     """One line for each kernel, by the same chain as the controller's."""
-    chain = driver.spec.toolkit if driver is not None else Toolkit()
+    toolkit = driver.spec.toolkit if driver is not None else Toolkit()
     streams = image_streams(api)
     for pool, count in sorted(nodes.pools(driver).items(), key=str):
         if not pool.kernel:
             continue
-        known = evidence(api, pool, chain, streams)
-        found = toolkit_image.resolve(pool, chain, streams, known)
+        known = evidence(api, pool, toolkit, streams)
+        found = toolkit_image.resolve(pool, toolkit, streams, known)
         where = f"{pool.kernel} ({count} node{'s' * (count != 1)})"
         if found.image:
             yield Check(f"{name} for {where}", CheckState.OK, f"{found.image}: {found.why}")

@@ -45,7 +45,7 @@ from cluster.options.stages.status import blocking, blocking_everywhere, on_node
 from cluster.options.unload.nodes import DriverUnload, UnloadPhase
 from cluster.plan.context.context import DriverContext
 from cluster.plan.planner import plan
-from cluster.plan.status_parts import report_of
+from cluster.plan.status_parts import status_inputs
 from cluster.render.renderer import render_once
 from nodeside.protocol.labels import assigned_label, node_driver_name
 from nodeside.spec.model import Hardware
@@ -53,7 +53,7 @@ from nodeside.text.table import table
 
 Row = Sequence[str]
 
-_HALTED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
+_PAUSED_OR_STOPPED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
 
 
 # --- explain -------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _describe_spec(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
         yield "its document has mistakes"
         return
     spec, context = observed.driver.spec, DriverContext(snapshot, observed, observed.driver)
-    newest = report_of(context).revision_name(context.revisions.newest)
+    newest = status_inputs(context).revision_name(context.revisions.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
     yield f"on {nodes(len(context.members))}; hardware: {_describe_hardware(observed)}"
     rollout = spec.rollout
@@ -223,7 +223,7 @@ def explain_node(
     return Explanation(
         subject=f"driver {name} on node {node_name}",
         wanted=tuple(notes.wanted),
-        there=tuple(_on_node(snapshot, name, node, events)),
+        there=tuple(_observed_lines(snapshot, name, node, events)),
         blocks=tuple(notes.blocks),
         next=tuple(action.words for action in actions) or tuple(notes.next),
     )
@@ -242,7 +242,7 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
         leaving = DriverUnload(
             snapshot, observed, {m.node.name for m in context.members}, _snapshot_time(snapshot)
         )
-        return _unload_notes(leaving, node, _not_for(context, node))
+        return _unload_notes(leaving, node, _non_member_notes(context, node))
     fit, pool = decision.member.fit, decision.member.pool
     resolution = context.toolkits.resolutions[pool]
     notes = _Notes(
@@ -252,7 +252,7 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     if build := context.supply.newest_builds.get(pool):
         notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
     state = context.rollout.state
-    newest, good = map(report_of(context).revision_name, (state.newest, state.good))
+    newest, good = map(status_inputs(context).revision_name, (state.newest, state.good))
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Match.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
@@ -271,7 +271,7 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     return notes
 
 
-def _not_for(context: DriverContext, node: Node) -> _Notes:
+def _non_member_notes(context: DriverContext, node: Node) -> _Notes:
     """Return notes for a node that is not a member: the labels that would make it one."""
     hardware, name = context.driver.spec.hardware, context.driver.name
     former = former_devices(hardware, context.resource.status)
@@ -283,7 +283,7 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
         why = f"driver {rivals[0]} came first and has a module of the same name"
         notes.blocks.append(f"{why}; {WAY_OUT}")
     if not fit.is_selected:
-        notes.blocks += _labels_it_takes(node, hardware)
+        notes.blocks += _missing_labels(node, hardware)
     return notes
 
 
@@ -301,7 +301,7 @@ def _unload_notes(leaving: DriverUnload, node: Node, notes: _Notes) -> _Notes:
     return _Notes(notes.wanted, notes.blocks, [words, *notes.next])
 
 
-def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
+def _missing_labels(node: Node, hardware: Hardware) -> Iterator[str]:
     """Yield the hardware labels that the node lacks."""
     for key, value in hardware.node_selector.items():
         present = node.labels.get(key)
@@ -322,7 +322,7 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
 
 def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[str]:
     member, row = decision.member, decision.row
-    build = report_of(context).builds.get(member.pool)
+    build = status_inputs(context).builds.get(member.pool)
     if build is not None and (reason := pool_reason(build, [decision])) is not None:
         yield ": ".join(reason)
     elif not member.pool.kernel:
@@ -341,7 +341,7 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
         if member.refused_toolkit == context.toolkits.resolutions[member.pool].image != "":
             yield wrong_toolkit_message(member)
     phase = context.rollout.state.phase
-    halted = row.act is Act.KEEP and phase in _HALTED
+    halted = row.act is Act.KEEP and phase in _PAUSED_OR_STOPPED
     if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served_pools:
         degraded = condition(context.resource.status, "Degraded")
         stopped = phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
@@ -365,7 +365,9 @@ def _list_awaited(decision: NodeDecision) -> Iterator[str]:
         yield "its pod starts and reports the state of the driver"
 
 
-def _on_node(snapshot: Snapshot, name: str, node: Node, events: Mapping[str, str]) -> Iterator[str]:
+def _observed_lines(
+    snapshot: Snapshot, name: str, node: Node, events: Mapping[str, str]
+) -> Iterator[str]:
     if node.kernel:
         system = f", {node.os_image}" if node.os_image else ""
         yield f"kernel {node.kernel} ({node.architecture}){system}"

@@ -96,8 +96,8 @@ def _page_parts(
     overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime
 ) -> Iterator[str]:
     yield paragraph(f"{url}, {now:%Y-%m-%d %H:%M:%S} UTC")
-    if overview.read_leader.words:
-        yield paragraph(overview.read_leader.words)
+    if overview.leader.words:
+        yield paragraph(overview.leader.words)
     drivers = list(overview.drivers.values())
     if not drivers:
         yield paragraph("There is no Driver in this cluster.")

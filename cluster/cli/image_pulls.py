@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _NAMES = re.compile(r'"[^"]*"|\S*/\S*')  # of images and registries, which may have any word in them
-_PASSWORD = "may the nodes pull it? nodeside-cluster install --pull-secret"  # noqa: S105
+_NO_ACCESS = "may the nodes pull it? nodeside-cluster install --pull-secret"
 # The first that fits. A registry that asks for a password does not say whether it has an image.
 _REMEDIES = (
     (
@@ -21,7 +21,7 @@ _REMEDIES = (
             r"\b40[13]\b|unauthorized|denied|forbidden|authoriz|authenticat|basic auth",
             re.IGNORECASE,
         ),
-        _PASSWORD,
+        _NO_ACCESS,
     ),
     (
         re.compile(r"not found|unknown|does not exist|\b404\b", re.IGNORECASE),
@@ -34,4 +34,4 @@ def remedy(message: str) -> str:
     """Return what to do; `message` is the kubelet's."""
     words = _NAMES.sub("", message)
     found = (what_to_do for said, what_to_do in _REMEDIES if said.search(words))
-    return next(found, f"is it pushed, and {_PASSWORD}")
+    return next(found, f"is it pushed, and {_NO_ACCESS}")

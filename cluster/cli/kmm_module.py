@@ -29,7 +29,7 @@ _GROUPS = ("kmm.sigs.x-k8s.io", "kmm.sigs.k8s.io")  # the API's, and that of its
 _EXPECTED = f"one {_KIND} of {_GROUPS[0]}/v1beta1"
 _NAME = re.compile(r"[^a-z0-9-]+")
 _NAME_LIMIT = 40
-_FIRST = "1.0.0"
+_FIRST_VERSION = "1.0.0"
 _DOCKERFILE = ("dockerfileConfigMap", "name")
 
 
@@ -71,16 +71,16 @@ class _Import:
         return [self.container, *self.mappings]
 
     @cached_property
-    def title(self) -> str:
+    def original_name(self) -> str:
         return self.module.part("metadata", "name").text()
 
     @property
     def name(self) -> str:
-        name = _NAME.sub("-", self.title.lower()).strip("-")[:_NAME_LIMIT]
+        name = _NAME.sub("-", self.original_name.lower()).strip("-")[:_NAME_LIMIT]
         return name.rstrip("-") or "driver"
 
     @cached_property
-    def own(self) -> str:
+    def main_module(self) -> str:
         return self.modprobe.part("moduleName").text()
 
     @cached_property
@@ -88,7 +88,11 @@ class _Import:
         """In load order; the other project lists the one that is loaded last first."""
         order = [*reversed(self.modprobe.part("modulesLoadingOrder").texts())]
         named = {kernel_name(each) for each in order}
-        return [*order, self.own] if self.own and kernel_name(self.own) not in named else order
+        return (
+            [*order, self.main_module]
+            if self.main_module and kernel_name(self.main_module) not in named
+            else order
+        )
 
     def fields(self) -> Iterator[_Field]:
         yield self._version_field()
@@ -106,8 +110,12 @@ class _Import:
         if given and patterns.VERSION.fits(given):
             return _Field("version", given)
         if given:
-            return _Field("version", _FIRST, [f"not {given}: expected {patterns.VERSION.words}"])
-        return _Field("version", _FIRST, ["a Module has no version unless its upgrade is ordered"])
+            return _Field(
+                "version", _FIRST_VERSION, [f"not {given}: expected {patterns.VERSION.words}"]
+            )
+        return _Field(
+            "version", _FIRST_VERSION, ["a Module has no version unless its upgrade is ordered"]
+        )
 
     def _image_field(self) -> _Field:
         comments = ["the driver image: source and driver.yaml on nodeside's base image"]
@@ -144,7 +152,7 @@ class _Import:
         modules: list[dict[str, Any]] = [{"name": name} for name in self.module_names]
         comments: list[str] = []
         for module in modules:
-            if self.own and kernel_name(module["name"]) == kernel_name(self.own):
+            if self.main_module and kernel_name(module["name"]) == kernel_name(self.main_module):
                 values, comments = _split_parameters(self.modprobe.part("parameters").texts())
                 if values:
                     module["parameters"] = values
@@ -254,7 +262,9 @@ def convert(text: str, where: str, image: str) -> str:
     module = _Import(_parse_module(text, where), image)
     body = _write_document(module)
     further = [f"---\n{write_yaml(each)}" for each in module.further()]
-    head = [f"# Made of the Module {_one_line(module.title)} of Kernel Module Management.\n"]
+    head = [
+        f"# Made of the Module {_one_line(module.original_name)} of Kernel Module Management.\n"
+    ]
     head += [f"# {_one_line(note)}\n" for note in module.notes()]
     head += [f"# {_one_line(note)}\n" for note in remarks(module.module.unread())]
     return "".join((*_mistake_comments(body), *head, body, *further))

@@ -21,12 +21,12 @@ from cluster.cli.extra import require_extra
 from cluster.cli.installation import COMMANDS
 from cluster.cli.options import (
     AGENT_IMAGE_HELP,
-    ANY_DRIVER,
-    ANY_NODE,
     ARCHITECTURE,
     CA_CONFIG_MAP,
     DRIVER,
     LOOKING,
+    OPTIONAL_DRIVER,
+    OPTIONAL_NODE,
     PROXIES,
     PROXY_NAMES,
     PULL_SECRETS,
@@ -166,7 +166,7 @@ def run(
 @root.command()
 @explain_missing_role(LOOKING)
 @with_connection
-@ANY_DRIVER
+@OPTIONAL_DRIVER
 @output_option
 @click.option(
     "--watch", "-w", is_flag=True, help="Show it again after each change, until interrupted."
@@ -201,15 +201,15 @@ def _print_overview(current: Overview, output: str) -> None:
         click.echo(current.table())
         return
     click.echo(current.json())
-    if current.read_leader.words:
-        click.echo(current.read_leader.words, err=True)
+    if current.leader.words:
+        click.echo(current.leader.words, err=True)
 
 
 @root.command()
 @explain_missing_role(LOOKING)
 @with_connection
 @DRIVER
-@ANY_NODE
+@OPTIONAL_NODE
 @output_option
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
     """Say what DRIVER (on NODE) waits for, and why.
@@ -228,7 +228,7 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 @root.command()
 @explain_missing_role(LOOKING)
 @with_connection
-@ANY_DRIVER
+@OPTIONAL_DRIVER
 @click.option(
     "--output",
     "-o",

@@ -101,8 +101,8 @@ def _complete_names(plural: str) -> Callable[[click.Context, click.Parameter, st
 
 
 DRIVER = click.argument("driver", shell_complete=_complete_names("drivers"))
-ANY_DRIVER = click.argument("driver", default="", shell_complete=_complete_names("drivers"))
-ANY_NODE = click.argument("node", default="", shell_complete=_complete_names("nodes"))
+OPTIONAL_DRIVER = click.argument("driver", default="", shell_complete=_complete_names("drivers"))
+OPTIONAL_NODE = click.argument("node", default="", shell_complete=_complete_names("nodes"))
 
 
 # `uname -m` of the architectures that Kubernetes supports.
@@ -164,7 +164,7 @@ PULL_SECRETS = click.option(
 )
 AGENT_IMAGE_HELP = "Pull spec of the device agent, which offers a Driver's devices."
 # By the fields of InstallSettings.
-_INSTALLED = {
+_INSTALL_OPTIONS = {
     "image": click.option("--image", default="", help="Pull spec of the controller."),
     "agent_image": click.option(
         "--agent-image",
@@ -197,11 +197,11 @@ def with_install_options(function: F) -> F:
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
-        chosen = {name: options.pop(name) for name in _INSTALLED}
+        chosen = {name: options.pop(name) for name in _INSTALL_OPTIONS}
         return function(chosen=chosen, **options)
 
     wrapped: Any = command
-    for option in reversed(_INSTALLED.values()):
+    for option in reversed(_INSTALL_OPTIONS.values()):
         wrapped = option(wrapped)
     return cast(F, wrapped)
 

@@ -57,31 +57,31 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
 
     Raises NoSuchObject, and KernelNeeded if the image depends on the kernel and none is given.
     """
-    chain = _read_chain(api, driver) if driver else Toolkit()
-    if not pool.kernel and _KERNEL in chain.image_template:
+    toolkit = _read_toolkit(api, driver) if driver else Toolkit()
+    if not pool.kernel and _KERNEL in toolkit.image_template:
         raise KernelNeeded(
             f"toolkit.imageTemplate of driver {driver} names the kernel",
             hint=f"add it, as printed by `uname -r`: nodeside-cluster resolve {pool.os_version} "
             f"--driver {driver} --kernel RELEASE",
         )
     streams = image_streams(api)
-    known = evidence(api, pool, chain, streams)
+    known = evidence(api, pool, toolkit, streams)
     pool = replace(pool, kernel=pool.kernel or "(none named)")
-    resolution = toolkit_image.resolve(pool, chain, streams, known)
+    resolution = toolkit_image.resolve(pool, toolkit, streams, known)
     why = "; ".join(part for part in (resolution.why, resolution.remedy) if part)
     return Resolved(pool, resolution.image, resolution.link.value, why, resolution.tags_seen)
 
 
-def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evidence:
+def evidence(api: Api, pool: Pool, toolkit: Toolkit, streams: ImageStreams) -> Evidence:
     """Return the evidence from the labels of the image stream's images, as far as readable."""
 
     def ask_tags(known: Known) -> Iterable[Tag]:
-        return toolkit_image.tags_to_read(pool, chain, streams, Evidence(known))
+        return toolkit_image.tags_to_read(pool, toolkit, streams, Evidence(known))
 
     return Evidence(TagLabels(api).read(ask_tags))
 
 
-def _read_chain(api: Api, driver: str) -> Toolkit:
+def _read_toolkit(api: Api, driver: str) -> Toolkit:
     try:
         observed = driver_from(api.get(DRIVERS, driver))
     except NotFound:

@@ -44,17 +44,15 @@ class Overview:
     """All Drivers, or one."""
 
     drivers: Drivers
-    read_leader: LeaderStatus
+    leader: LeaderStatus
 
     @property
     def ready(self) -> bool:
         """Whether every Driver is ready and its status is not left from an absent controller."""
-        return not self.read_leader.absent and all(map(_is_ready, self.drivers.values()))
+        return not self.leader.absent and all(map(_is_ready, self.drivers.values()))
 
     def table(self) -> str:
-        return "\n\n".join(
-            part for part in (self.read_leader.words, *self._format_tables()) if part
-        )
+        return "\n\n".join(part for part in (self.leader.words, *self._format_tables()) if part)
 
     def _format_tables(self) -> Iterator[str]:
         if not self.drivers:

@@ -28,7 +28,7 @@ from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.model.snapshot import Settings, Snapshot
 from cluster.model.waiting import waiting_message
-from cluster.options.build_once.job_manifest import ANSWER, SharedBuild, job_spec
+from cluster.options.build_once.job_manifest import ANSWER_CONTAINER, SharedBuild, job_spec
 from cluster.options.preflight import build_for, tags
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
@@ -86,7 +86,7 @@ _WORDS = {
 }
 
 
-def trial_of(api: Api, name: str, place: Preflight, architecture: str) -> SharedBuild:
+def trial_of(api: Api, name: str, entry: Preflight, architecture: str) -> SharedBuild:
     """Return the trial build of a Driver of the cluster. Raises NoSuchObject, NoToolkit."""
     try:
         observed = driver_from(api.get(DRIVERS, name))
@@ -103,10 +103,10 @@ def trial_of(api: Api, name: str, place: Preflight, architecture: str) -> Shared
     driver, snapshot = observed.driver, Snapshot(image_streams=image_streams(api))
     revision = revision_of(revision_text(driver))
     labels = TagLabels(api).read(
-        lambda known: tags(driver, [place], replace(snapshot, toolkit_labels=known), [architecture])
+        lambda known: tags(driver, [entry], replace(snapshot, toolkit_labels=known), [architecture])
     )
     snapshot = replace(snapshot, toolkit_labels=labels)
-    build, why = build_for(place, driver, revision, snapshot, architecture)
+    build, why = build_for(entry, driver, revision, snapshot, architecture)
     if build is None:
         raise NoToolkit(why, hint="name one: --toolkit IMAGE")
     # Without signing and prebuilt sources, the compiled result is the same.
@@ -116,13 +116,16 @@ def trial_of(api: Api, name: str, place: Preflight, architecture: str) -> Shared
 
 @dataclass
 class TrialBuild:
-    """One build, from its Job to its outcome. `say` receives the progress, `line` the log lines."""
+    """One build, from its Job to its outcome.
+
+    `say` receives the progress, `show_line` the lines of the compiler's log.
+    """
 
     api: Api
     settings: Settings
     build: SharedBuild
     say: Say
-    line: Say
+    show_line: Say
     timeout: float
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
@@ -216,7 +219,8 @@ class TrialBuild:
     def _has_begun(self, pod: dict[str, Any]) -> bool:
         """Return whether the compiler has started, or the pod has ended before that."""
         return _has_ended(pod) or any(
-            each["name"] == ANSWER and each.get("state", {}).keys() & {"running", "terminated"}
+            each["name"] == ANSWER_CONTAINER
+            and each.get("state", {}).keys() & {"running", "terminated"}
             for each in pod.get("status", {}).get("initContainerStatuses", ())
         )
 
@@ -225,9 +229,9 @@ class TrialBuild:
         name = pod["metadata"]["name"]
         try:
             for line in self.api.follow_log(
-                name, ANSWER, namespace=self.settings.namespace, seconds=ends - self.now()
+                name, ANSWER_CONTAINER, namespace=self.settings.namespace, seconds=ends - self.now()
             ):
-                self.line(_log_message(line))
+                self.show_line(_log_message(line))
         except ApiError as error:
             self.say(f"cannot read the log of the build: {error}")
 

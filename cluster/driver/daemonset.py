@@ -55,17 +55,19 @@ def digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differs(document: Mapping[str, Any], found: DaemonSetObject) -> ExistingObject | None:
+def object_to_overwrite(
+    document: Mapping[str, Any], found: DaemonSetObject
+) -> ExistingObject | None:
     """Return what to overwrite if the desired state changed or the object was edited; else None.
 
     Fields that we do not set count as API server defaults as long as nobody owns them.
     """
     ours = daemonset_from(document)
-    marked = _stored_values(ours) == _stored_values(found)
+    is_as_applied = _stored_values(ours) == _stored_values(found)
     edited = not holds(document["spec"], found.spec) or has_additions(found.kept, document)
-    if marked and not edited:
+    if is_as_applied and not edited:
         return None
-    return over(found.kept, document, edited=marked)
+    return over(found.kept, document, edited=is_as_applied)
 
 
 def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
@@ -75,13 +77,13 @@ def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
 
 
 def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
-    """Return whether `differs` gives the same result for both: it ignores status and times."""
+    """Return whether `object_to_overwrite`, which ignores status and times, answers the same."""
     if one is other:
         return True
-    return one == other and _owner_references(one) == _owner_references(other)
+    return one == other and _managers_without_times(one) == _managers_without_times(other)
 
 
-def _owner_references(found: DaemonSetObject) -> list[dict[str, Any]]:
+def _managers_without_times(found: DaemonSetObject) -> list[dict[str, Any]]:
     return [{k: v for k, v in each.items() if k != "time"} for each in found.kept.managed]
 
 

@@ -14,7 +14,8 @@ nothing is waited for after it (timestamps.py).
                    waits for a driver that it comes after
     correction     `NO_REPORT` after a failure that the next pod will not repeat, and after we last
                    changed the node's DaemonSet or a label of the node; none before we have
-    node down      `LOST` after it went down, e.g. in the middle of a change; then it is given up
+    node down      `NODE_DOWN` after it went down, e.g. in the middle of a change; then it is given
+                   up
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from nodeside.spec import Driver
 NO_POD: Final = 60.0  # seconds
 NO_REPORT: Final = 600.0
 LAST_REPORT: Final = 3600.0
-LOST: Final = 600.0
+NODE_DOWN: Final = 600.0
 _OTHERS = 900.0  # seconds for which the DaemonSet controller's work for other nodes counts
 _LONGEST_NAME: Final = 253  # characters, the limit for object names
 _NEVER = math.inf
@@ -55,7 +56,7 @@ NO_DEADLINE: Final = NodeDeadline()
 
 def down_deadline(node: Node, now: float) -> NodeDeadline:
     """Return the deadline for a node that went down while it was being changed."""
-    until = distrust_far_future(node.ready_since, now) + LOST
+    until = distrust_far_future(node.ready_since, now) + NODE_DOWN
     if not node.ready_since:
         return NO_DEADLINE
     if now < until:

@@ -30,7 +30,7 @@ class DrainState:
     stage_pods: Sequence[NamespacedName] | None = ()
 
     @property
-    def is_empty(self) -> bool:
+    def is_clear_of_pods(self) -> bool:
         """Returns whether no pod blocks a change any more."""
         return self.pods == () and self.stage_pods == ()
 

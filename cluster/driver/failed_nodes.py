@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from cluster.driver.deadlines import LOST
+from cluster.driver.deadlines import NODE_DOWN
 from cluster.driver.nodes import DriverNode, failure_message
 from cluster.model.limits import truncate
 from cluster.model.snapshot import DriverObject
@@ -147,20 +147,20 @@ def _new_casualty(member: DriverNode, old: FailedNode | None, now: float) -> Fai
 def _ended_boot(member: DriverNode) -> str:
     """Return the boot in which the machine went down with its new revision; "" if it did not.
 
-    If the driver had worked there for at least `LOST` seconds, it is not blamed.
+    If the driver had worked there for at least `NODE_DOWN` seconds, it is not blamed.
     """
     current, report = member.current_report, member.last_report
     if member.health is Health.DOWN:
         ready = current is not None and current.state == State.READY.value
-        lasted = member.node.ready_since - current.time if current and current.time else LOST
-        return "" if ready and lasted >= LOST else member.node.boot_id
+        lasted = member.node.ready_since - current.time if current and current.time else NODE_DOWN
+        return "" if ready and lasted >= NODE_DOWN else member.node.boot_id
     if member.health is not Health.BUSY or member.boot is not Boot.REBOOTED or report is None:
         return ""
     reported = member.at is not None and report.revision == member.at.revision
     return report.boot_id if reported and not member.was_ready else ""
 
 
-def failures(changed: Sequence[DriverNode], every: Sequence[FailedNode]) -> tuple[str, ...]:
+def counted_failures(changed: Sequence[DriverNode], every: Sequence[FailedNode]) -> tuple[str, ...]:
     """Return the nodes that count against maxFailed.
 
     A single machine lost during its change may be a coincidence and does not count. If there are

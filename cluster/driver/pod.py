@@ -25,7 +25,7 @@ from cluster.model.names import (
     daemonset_name,
     policy_name,
 )
-from cluster.model.snapshot import DriverObject, Pool, Settings, assignment
+from cluster.model.snapshot import DriverObject, Pool, Settings, assignment_name
 from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.services import Hooks
@@ -97,7 +97,7 @@ class DaemonSetInput:
     @property
     def assignment(self) -> str:
         builds = bool(self.fell_back)
-        return assignment(self.driver.name, self.pool, self.revision, builds=builds)
+        return assignment_name(self.driver.name, self.pool, self.revision, builds=builds)
 
     @property
     def driver_image(self) -> str:
@@ -114,7 +114,7 @@ def pod(inputs: DaemonSetInput) -> Document:
 
     The driver container is first: containers are pulled and started one by one in this order.
     """
-    built, services = bool(inputs.toolkit), inputs.driver.spec.services
+    builds, services = bool(inputs.toolkit), inputs.driver.spec.services
     spec: Document = {
         "serviceAccountName": inputs.settings.service_account,
         "automountServiceAccountToken": False,
@@ -128,8 +128,11 @@ def pod(inputs: DaemonSetInput) -> Document:
         # Both containers use one level because their types differ. Otherwise each container start
         # would relabel the shared directory and lock out the other container.
         "securityContext": {"seLinuxOptions": {"level": "s0"}},
-        "initContainers": [_provide_container(inputs)] if built else [],
-        "containers": [_driver_container(inputs), *([_toolkit_container(inputs)] if built else [])],
+        "initContainers": [_provide_container(inputs)] if builds else [],
+        "containers": [
+            _driver_container(inputs),
+            *([_toolkit_container(inputs)] if builds else []),
+        ],
         "volumes": _list_volumes(inputs),
     }
     if inputs.settings.pull_secrets:

@@ -36,7 +36,7 @@ from cluster.model.snapshot import (
     RevisionObject,
     Settings,
     Snapshot,
-    assignment,
+    assignment_name,
 )
 from nodeside.errors import SpecError
 from nodeside.protocol.labels import API_VERSION, assigned_label
@@ -112,7 +112,7 @@ def config_map(
     }
 
 
-def at_of(daemonset: DaemonSetObject) -> Assignment:
+def served_assignment(daemonset: DaemonSetObject) -> Assignment:
     """Return the assignment that a DaemonSet serves."""
     return Assignment(daemonset.pool, daemonset.revision, builds=bool(daemonset.fell_back))
 
@@ -158,7 +158,7 @@ class Revisions:
     def assignments(self) -> Mapping[str, Assignment]:
         """Assignments by name: those of existing DaemonSets, and those of deleted DaemonSets with
         which nodes are still labelled."""
-        served = ((each.assignment, at_of(each)) for each in self.daemonsets)
+        served = ((each.assignment, served_assignment(each)) for each in self.daemonsets)
         existing = {name: at for name, at in served if self.name_of(at) == name}
         key = assigned_label(self.driver.name)
         lost = {
@@ -170,7 +170,7 @@ class Revisions:
         return existing | {self.name_of(at): at for at in ats}
 
     def name_of(self, at: Assignment) -> str:
-        return assignment(self.driver.name, at.pool, at.revision, builds=at.builds)
+        return assignment_name(self.driver.name, at.pool, at.revision, builds=at.builds)
 
 
 # --- the policy: what needs no new revision ------------------------------------------------------

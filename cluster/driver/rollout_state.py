@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from cluster.driver.failed_nodes import FailedNode, failures
+from cluster.driver.failed_nodes import FailedNode, counted_failures
 from cluster.driver.nodes import DriverNode
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
@@ -65,16 +65,16 @@ def rollout_state(
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
     placed = [(member, member.place(newest, good)) for member in all_members]
-    absent = _absent_nodes([m for m in all_members if m.health is Health.DOWN], nodes)
+    down = _down_nodes_that_count([m for m in all_members if m.health is Health.DOWN], nodes)
     unavailable = tuple(
         m.node.name
         for m, p in placed
-        if _is_unavailable(m, p) or m.node.name in absent or m.node.name in away
+        if _is_unavailable(m, p) or m.node.name in down or m.node.name in away
     )
     assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.worked_with]
     changed = [member for member in assigned if not member.is_given_up]
-    accused = not settled and (assigned or remembered)
-    failed = failures(assigned, remembered) if accused else ()
+    may_have_failed = not settled and (assigned or remembered)
+    failed = counted_failures(assigned, remembered) if may_have_failed else ()
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = parse_amount(rollout.max_unavailable, nodes)
     candidates = _count_candidates(placed, driver.spec.upgrade, supply)
@@ -103,7 +103,7 @@ def rollout_state(
     )
 
 
-def _absent_nodes(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
+def _down_nodes_that_count(down: Sequence[DriverNode], nodes: int) -> frozenset[str]:
     """Return the nodes that are down and count against the budget: those that may be rebooting.
 
     Every large cluster has some dead machines, and these must not hold up a rollout. The same goes
@@ -123,7 +123,7 @@ def _is_unavailable(member: DriverNode, place: Place) -> bool:
     failed on its own does not count, since it would block a correction indefinitely, nor does one
     that waits for another driver, which may never be ready. A node that failed in a completed
     rollout is forgiven: see `nodes_to_forgive`. A node that is drained counts until it is
-    uncordoned. For a node that is down, `_absent_nodes` decides as well.
+    uncordoned. For a node that is down, `_down_nodes_that_count` decides as well.
     """
     if member.is_given_up:
         return False
@@ -133,7 +133,7 @@ def _is_unavailable(member: DriverNode, place: Place) -> bool:
         return False
     if member.worked_with and place in (Place.STALE, Place.NEWEST):
         return True
-    busy = member.health is Health.BUSY and not waits(member)
+    busy = member.health is Health.BUSY and not waits_for_driver(member)
     return busy and bool(member.worked_with or member.last_report is not None)
 
 
@@ -181,7 +181,7 @@ def _is_complete(
         return True
     if phase not in (Phase.OPEN, Phase.PAUSED):
         return False
-    if any(member.health is Health.BUSY and not waits(member) for member in newest):
+    if any(member.health is Health.BUSY and not waits_for_driver(member) for member in newest):
         return False
     return all(
         place is Place.NEWEST
@@ -205,7 +205,7 @@ def is_working(member: DriverNode) -> bool:
     return member.health is Health.WORKING
 
 
-def waits(member: DriverNode) -> bool:
+def waits_for_driver(member: DriverNode) -> bool:
     """Return whether the node waits for a driver that this one comes after, through no change of
     ours."""
     word = member.current_report

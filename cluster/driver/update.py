@@ -42,7 +42,7 @@ class NodeDecision:
     """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
 
     `before` is the assignment under which the member worked until now, "" if it did not work.
-    `queued` is why the member has to wait for the sake of another driver.
+    `held_for` is why the member has to wait for the sake of another driver.
     """
 
     member: DriverNode
@@ -50,7 +50,7 @@ class NodeDecision:
     row: UpdateRow
     revision: str | None = None
     before: str = ""
-    queued: str = ""
+    held_for: str = ""
 
 
 @dataclass
@@ -106,13 +106,13 @@ def decide_updates(
             )
         decisions.append(decision)
     memory.forget({member.node.name for member in all_members})
-    changing = [decision for decision in decisions if _may_change(decision)]
-    granted, queued = _choose_nodes(changing, rollout, dependents, unbuilt)
+    changing = [decision for decision in decisions if _takes_turn(decision)]
+    granted, held_for = _choose_nodes(changing, rollout, dependents, unbuilt)
     return tuple(
         _apply_row(each.member, each.place, each.row, rollout, turn=True)
         if each.member.node.name in granted
-        else replace(each, queued=queued[each.member.node.name])
-        if each.member.node.name in queued
+        else replace(each, held_for=held_for[each.member.node.name])
+        if each.member.node.name in held_for
         else each
         for each in decisions
     )
@@ -173,10 +173,10 @@ def _choose_nodes(
     waiting = [
         (_uses_budget(m, unavailable), bool(m.drain.given_up), m.node.name, m)
         for m, place in ((each.member, each.place) for each in changing)
-        if _is_queued(m, rollout) and (rollout.slots is None or worked_before(m, place))
+        if _awaits_turn(m, rollout) and (rollout.slots is None or worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
-    budget, slots, queued = rollout.budget, rollout.slots, dict[str, str]()
+    budget, slots, held_for = rollout.budget, rollout.slots, dict[str, str]()
     held = [each.member for each in changing if each.member.drain.since]
     held.sort(key=lambda member: (member.drain.since, member.node.name))
     # maxUnavailable may be lower now
@@ -187,24 +187,24 @@ def _choose_nodes(
         whys = (unbuilt.get(member.pool, ""), *(d.why_not(member.node.name) for d in dependents))
         why = next(filter(None, whys), "")
         if why:
-            queued[member.node.name] = why
+            held_for[member.node.name] = why
             continue
         for dependent in dependents:
             dependent.take(member.node.name)
         granted.add(member.node.name)
         budget -= costs
         slots = None if slots is None else slots - 1
-    return granted, queued
+    return granted, held_for
 
 
 def why_queued(decision: NodeDecision, rollout: RolloutState) -> str:
     """Return why a member that may change does not change now; "" if it does, or may not change."""
     member, allowed = decision.member, rollout.allowed
-    may_change = decision.revision is None and _may_change(decision)
-    if not may_change or not _is_queued(member, rollout):  # its drain has begun, or was given up
+    may_change = decision.revision is None and _takes_turn(decision)
+    if not may_change or not _awaits_turn(member, rollout):  # its drain has begun, or was given up
         return ""
-    if decision.queued:
-        return decision.queued
+    if decision.held_for:
+        return decision.held_for
     if rollout.slots is not None and not worked_before(member, decision.place):
         return "the canaries are first; it cannot be one, since the driver does not work there"
     if rollout.slots == 0:
@@ -215,14 +215,14 @@ def why_queued(decision: NodeDecision, rollout: RolloutState) -> str:
     return "other nodes are first: those where the driver does not work, then by name"
 
 
-def _is_queued(member: DriverNode, rollout: RolloutState) -> bool:
+def _awaits_turn(member: DriverNode, rollout: RolloutState) -> bool:
     """Return whether the member waits for its turn; after a failed drain, without pods only."""
     if member.drain.since:
         return False
-    return member.drain.given_up != rollout.newest or member.drain.is_empty
+    return member.drain.given_up != rollout.newest or member.drain.is_clear_of_pods
 
 
-def _may_change(decision: NodeDecision) -> bool:
+def _takes_turn(decision: NodeDecision) -> bool:
     act = decision.row.act
     if act is Act.GIVE_NEWEST:
         return _may_evict(decision.member, decision.place)

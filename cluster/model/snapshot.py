@@ -501,7 +501,7 @@ class Assignment:
 
 
 @lru_cache(maxsize=4096)
-def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
+def assignment_name(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
     """Return the value of the node label `assigned`: 12 hex digits for a driver, pool and revision.
 
     `builds`: the pods build although those of their pool need not (kernel_images.py).

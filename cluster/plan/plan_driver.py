@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from cluster.driver.daemonset import daemonset, differs, is_same
+from cluster.driver.daemonset import daemonset, is_same, object_to_overwrite
 from cluster.driver.events import set_status
 from cluster.driver.pod import DaemonSetInput
 from cluster.driver.revisions import config_map, policy_map, policy_text
@@ -61,7 +61,7 @@ from cluster.plan.announce import fallback_events
 from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.context.context import Contexts, DriverContext
 from cluster.plan.context.supply import publishes
-from cluster.plan.status_parts import report_of, status_parts
+from cluster.plan.status_parts import status_inputs, status_parts
 
 _SOON = 1.0  # seconds until an object that is being deleted may be gone
 
@@ -82,8 +82,8 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     builds = desired_builds(context) if _has_build_jobs(context) else None
     members = {member.node.name for member in context.members}
     leaving = _unload_of(context, members)
-    report = report_of(context)
-    status = conditions.status(report, merge(status_parts(context, leaving)), now=now)
+    inputs = status_inputs(context)
+    status = conditions.status(inputs, merge(status_parts(context, leaving)), now=now)
     steps: list[Iterable[Action]] = [
         _set_finalizer(resource),
         _create_revision(context),
@@ -116,7 +116,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     return Plan(
         tuple(chain.from_iterable(steps)),
         requeue_after=_requeue_after(context, leaving),
-        censuses={resource.name: node_counts(report)},
+        censuses={resource.name: node_counts(inputs)},
         demand=drain.demand(drains) if drains is not None else None,
         tags=context.toolkits.tags,
         templates=staging.templates if staging else frozenset(),
@@ -149,7 +149,7 @@ def _plan_of_deleted(snapshot: Snapshot, resource: DriverObject, now: float) -> 
 def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject) -> Plan:
     """Return the actions that call off what the Driver had begun on nodes."""
     mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
-    status = conditions.invalid_spec(snapshot, resource, mistakes)
+    status = conditions.status_of_invalid(snapshot, resource, mistakes)
     status = with_former_stages(snapshot, resource, status)
     labels: dict[str, LabelNode] = {}  # one request for each node
     for action in chain(
@@ -275,7 +275,7 @@ def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
         if existing and before and before[0] == spec and is_same(before[1], existing):
             continue
         document = daemonset(spec)
-        edited = differs(document, existing) if existing else None
+        edited = object_to_overwrite(document, existing) if existing else None
         if existing is None or edited:
             yield Apply(context.driver.name, document, edited)
         else:

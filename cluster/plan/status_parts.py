@@ -39,7 +39,7 @@ def status_parts(context: DriverContext, unload: DriverUnload | None) -> Iterato
         yield unloading.status_part(unload)
 
 
-def report_of(context: DriverContext) -> StatusInputs:
+def status_inputs(context: DriverContext) -> StatusInputs:
     """Return the inputs of a Driver's status."""
     return StatusInputs(
         found=context.resource,
@@ -55,7 +55,7 @@ def report_of(context: DriverContext) -> StatusInputs:
             for pool, state in context.supply.newest_builds.items()
         },
         casualties=context.rollout.casualties,
-        near="" if context.rollout.announced_decisions else _similar_label(context),
+        similar_label="" if context.rollout.announced_decisions else _similar_label(context),
     )
 
 

@@ -56,37 +56,37 @@ _WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
 }
 
 
-def status(report: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
+def status(inputs: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
     """Return the whole status. `options` is what the options of the Driver add to it."""
-    progress = current_progress(report, options)
+    progress = current_progress(inputs, options)
     conditions_without_time = (
-        _ready_condition(report, options, progress),
-        _available_condition(report, options),
+        _ready_condition(inputs, options, progress),
+        _available_condition(inputs, options),
         _progressing_condition(options, progress),
-        _degraded_condition(report, options),
+        _degraded_condition(inputs, options),
     )
     return {
-        "observedGeneration": report.found.generation,
-        "revision": report.rollout.newest,
-        "lastGoodRevision": report.rollout.good,
-        "nodes": dict(report.counts),
-        "devices": devices(report.driver.spec.hardware, report.found.status),
-        "pools": pool_rows(report),
-        "casualties": _casualty_rows(report) if report.casualties else [],
-        "conditions": conditions(report.found, conditions_without_time, now=now),
+        "observedGeneration": inputs.found.generation,
+        "revision": inputs.rollout.newest,
+        "lastGoodRevision": inputs.rollout.good,
+        "nodes": dict(inputs.counts),
+        "devices": devices(inputs.driver.spec.hardware, inputs.found.status),
+        "pools": pool_rows(inputs),
+        "casualties": _casualty_rows(inputs) if inputs.casualties else [],
+        "conditions": conditions(inputs.found, conditions_without_time, now=now),
         **_WITHOUT_OPTIONS,
         **options.fields,
     }
 
 
-def _casualty_rows(report: StatusInputs) -> list[dict[str, Any]]:
-    if report.rollout.phase is Phase.SETTLED:
+def _casualty_rows(inputs: StatusInputs) -> list[dict[str, Any]]:
+    if inputs.rollout.phase is Phase.SETTLED:
         return []
-    members = {decision.member.node.name: decision.member for decision in report.decisions}
-    return limit_rows(report.casualties, members)
+    members = {decision.member.node.name: decision.member for decision in inputs.decisions}
+    return limit_rows(inputs.casualties, members)
 
 
-def invalid_spec(snapshot: Snapshot, found: DriverObject, mistakes: str) -> dict[str, Any]:
+def status_of_invalid(snapshot: Snapshot, found: DriverObject, mistakes: str) -> dict[str, Any]:
     """Return the status of an invalid Driver. What runs on the nodes stays as it is.
 
     So the fields and conditions about what runs stay too, as observed for an earlier generation.
@@ -109,7 +109,7 @@ def invalid_spec(snapshot: Snapshot, found: DriverObject, mistakes: str) -> dict
     return kept | {"conditions": [each for each in timed if each is not None]}
 
 
-def deleting(
+def status_of_deleting(
     found: DriverObject,
     message: str,
     *,
@@ -166,48 +166,48 @@ def transition_time(old: Mapping[str, Any] | None, status: str) -> str:
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
 
 
-def _degraded_condition(report: StatusInputs, options: StatusPart) -> Condition:
+def _degraded_condition(inputs: StatusInputs, options: StatusPart) -> Condition:
     """Return the Degraded condition: true if someone should investigate."""
-    for reason, message in _list_complaints(report, options):
+    for reason, message in _list_complaints(inputs, options):
         if message:
             return Condition("Degraded", True, reason, message)
     return Condition("Degraded", False, "AsExpected", "nothing failed")
 
 
-def _list_complaints(report: StatusInputs, options: StatusPart) -> Iterable[tuple[str, str]]:
+def _list_complaints(inputs: StatusInputs, options: StatusPart) -> Iterable[tuple[str, str]]:
     """Yield complaints, worst first. A complaint without a message does not apply."""
     for reason, message in COMPLAINTS.items():
-        yield reason, message(report) if message else options.complaints.get(reason, "")
+        yield reason, message(inputs) if message else options.complaints.get(reason, "")
 
 
 def _ready_condition(
-    report: StatusInputs, options: StatusPart, progress: RolloutProgress | None
+    inputs: StatusInputs, options: StatusPart, progress: RolloutProgress | None
 ) -> Condition:
     """Return whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
     """
     for reason, message in chain(
-        _list_complaints(report, options), _list_obstacles(report, progress)
+        _list_complaints(inputs, options), _list_obstacles(inputs, progress)
     ):
         if message:
             return Condition("Ready", False, reason, message)
-    ready = report.counts["ready"]
-    rest = [_down_message(report), _stuck_pods_message(report), *options.notes]
-    rest += [f"fell back: {why}" for why in list(report.fell_back.values())[:1]]
+    ready = inputs.counts["ready"]
+    rest = [_down_message(inputs), _stuck_pods_message(inputs), *options.notes]
+    rest += [f"fell back: {why}" for why in list(inputs.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Condition("Ready", True, "Ready", words)
 
 
-def _available_condition(report: StatusInputs, options: StatusPart) -> Condition:
+def _available_condition(inputs: StatusInputs, options: StatusPart) -> Condition:
     """Return whether the driver works on every node that is up, in any revision.
 
     This is the condition to wait for if you need the driver.
     """
-    without = [m.node.name for m in report.lacking if m.health is not Health.DOWN]
-    held = not report.decisions and options.complaints.get("ModuleConflict")
-    why = "another driver has all nodes that it selects" if held else _NONE_UP
-    return _available(report.counts["ready"], without, none_up=why)
+    without = [m.node.name for m in inputs.lacking if m.health is not Health.DOWN]
+    all_taken = not inputs.decisions and options.complaints.get("ModuleConflict")
+    why = "another driver has all nodes that it selects" if all_taken else _NONE_UP
+    return _available(inputs.counts["ready"], without, none_up=why)
 
 
 def _available(works: int, without: Sequence[str], *, none_up: str) -> Condition:
@@ -230,30 +230,30 @@ def _available_without_spec(snapshot: Snapshot, found: DriverObject) -> Conditio
     return _available(len(up) - len(without), without, none_up="no node that has it is up")
 
 
-def _stuck_pods_message(report: StatusInputs) -> str:
+def _stuck_pods_message(inputs: StatusInputs) -> str:
     """Name nodes that work according to their last report, but whose pod is in trouble now."""
-    members = [decision.member for decision in report.decisions if decision.member.trouble]
+    members = [decision.member for decision in inputs.decisions if decision.member.trouble]
     return f"but on {few_of(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
 
 def _list_obstacles(
-    report: StatusInputs, progress: RolloutProgress | None
+    inputs: StatusInputs, progress: RolloutProgress | None
 ) -> Iterable[tuple[str, str]]:
     """Yield reasons for not being ready that are no faults, such as a rollout's progress."""
-    yield "NoNodes", "" if report.decisions else _no_nodes(report)
-    yield WAITS_FOR_DRIVER, _waiting_message(report)
+    yield "NoNodes", "" if inputs.decisions else _no_nodes_message(inputs)
+    yield WAITS_FOR_DRIVER, _waiting_message(inputs)
     if progress is not None:
         yield progress.reason, progress.message
-    up = [m for m in report.lacking if m.health is not Health.DOWN]
+    up = [m for m in inputs.lacking if m.health is not Health.DOWN]
     yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
-    yield "NodesNotReady", "" if up or report.counts["ready"] else _down_message(report)
+    yield "NodesNotReady", "" if up or inputs.counts["ready"] else _down_message(inputs)
 
 
-def _waiting_message(report: StatusInputs) -> str:
+def _waiting_message(inputs: StatusInputs) -> str:
     """Name nodes where a driver that this one comes after is not ready."""
     waiting = [
         member
-        for member in report.lacking
+        for member in inputs.lacking
         if member.current_report is not None and member.current_report.reason == WAITS_FOR_DRIVER
     ]
     return (
@@ -261,12 +261,12 @@ def _waiting_message(report: StatusInputs) -> str:
     )
 
 
-def _down_message(report: StatusInputs) -> str:
+def _down_message(inputs: StatusInputs) -> str:
     """Name nodes that are down and nodes whose kernel is still unknown."""
-    with_kernel = (m for m in report.lacking if m.pool.kernel)
+    with_kernel = (m for m in inputs.lacking if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
     words = f"nodes not ready: {few_of(down)}" if down else ""
-    rest = kernel_unknown(m for m in report.lacking if not m.pool.kernel)
+    rest = kernel_unknown(m for m in inputs.lacking if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
 
@@ -279,41 +279,41 @@ def _progressing_condition(options: StatusPart, progress: RolloutProgress | None
     return Condition("Progressing", False, "Complete", "there is nothing to change")
 
 
-def _refused(report: StatusInputs) -> str:
-    broken = _broken(report)
-    return toolkit_refused(broken, report.resolutions) if broken else ""
+def _toolkit_refused_message(inputs: StatusInputs) -> str:
+    broken = _broken_members(inputs)
+    return toolkit_refused(broken, inputs.resolutions) if broken else ""
 
 
-def _failed_message(report: StatusInputs) -> str:
-    broken = _broken(report)
+def _failed_message(inputs: StatusInputs) -> str:
+    broken = _broken_members(inputs)
     return failures(broken) if broken else ""
 
 
-def _broken(report: StatusInputs) -> list[DriverNode]:
-    return [member for member in report.lacking if member.health is Health.BROKEN]
+def _broken_members(inputs: StatusInputs) -> list[DriverNode]:
+    return [member for member in inputs.lacking if member.health is Health.BROKEN]
 
 
-def _unserved_message(report: StatusInputs) -> str:
+def _unserved_message(inputs: StatusInputs) -> str:
     missing = [
         pool
-        for pool in report.resolutions
-        if pool.kernel and pool not in report.served and pool not in report.builds
+        for pool in inputs.resolutions
+        if pool.kernel and pool not in inputs.served and pool not in inputs.builds
     ]
     if not missing:
         return ""
     first = min(missing, key=pool_order)
-    where = report.node_names(lambda decision: decision.member.pool == first)
-    words = toolkit_message(report.resolutions[first])
+    where = inputs.node_names(lambda decision: decision.member.pool == first)
+    words = toolkit_message(inputs.resolutions[first])
     return f"kernel {first.kernel} on {few_of(where)}{and_more(missing[1:], 'pools')}: {words}"
 
 
-def _no_nodes(report: StatusInputs) -> str:
-    hardware = report.driver.spec.hardware
+def _no_nodes_message(inputs: StatusInputs) -> str:
+    hardware = inputs.driver.spec.hardware
     pci = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
     selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]
     words = " and ".join(part for part in (" or ".join(pci), ", ".join(selector)) if part)
     nfd = ", by the labels of Node Feature Discovery (is its class in deviceClassWhitelist?)"
-    near = f"; there is {report.near}" if report.near else ""
+    near = f"; there is {inputs.similar_label}" if inputs.similar_label else ""
     return f"no node has {words or 'come up'}{nfd if pci else ''}{near}"
 
 
@@ -323,10 +323,10 @@ COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "DriverMissing": None,
     "ModuleConflict": None,
     "RolloutStopped": stopped_message,
-    "BuildFailed": lambda report: (
-        refused_builds_message(report.builds, report.decisions) if report.builds else ""
+    "BuildFailed": lambda inputs: (
+        refused_builds_message(inputs.builds, inputs.decisions) if inputs.builds else ""
     ),
-    "ToolkitRefused": _refused,
+    "ToolkitRefused": _toolkit_refused_message,
     "NodesFailed": _failed_message,
     "ToolkitMissing": _unserved_message,
     "StagesStuck": None,

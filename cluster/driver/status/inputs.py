@@ -41,7 +41,7 @@ class StatusInputs:
     versions: Mapping[str, str] = field(default_factory=dict)
     builds: Mapping[Pool, PoolBuild] = field(default_factory=dict)
     casualties: Sequence[FailedNode] = ()
-    near: str = ""
+    similar_label: str = ""
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -82,16 +82,16 @@ def counts(decisions: Iterable[NodeDecision]) -> dict[str, int]:
 _POOLS = 256  # maximum rows, as in the status of a Driver
 
 
-def node_counts(report: StatusInputs) -> NodeCounts:
+def node_counts(inputs: StatusInputs) -> NodeCounts:
     """Return the counts of a plan for metrics."""
-    decisions, rollout = report.decisions, report.rollout
+    decisions, rollout = inputs.decisions, inputs.rollout
     pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
     return NodeCounts(
         phase=rollout.phase,
         places=Counter(decision.place for decision in decisions),
         states=Counter(_reported_states(decisions)),
-        pools=[PoolCount(pool, report.resolutions[pool].link.value, n) for pool, n in pools],
-        builds=Counter(build.progress for build in report.builds.values()),
+        pools=[PoolCount(pool, inputs.resolutions[pool].link.value, n) for pool, n in pools],
+        builds=Counter(build.progress for build in inputs.builds.values()),
         unavailable=len(rollout.unavailable),
         allowed=rollout.allowed,
     )

@@ -23,11 +23,11 @@ from cluster.model.snapshot import Pool
 from cluster.model.states import BuildProgress, Health
 
 
-def pool_rows(report: StatusInputs) -> list[dict[str, Any]]:
+def pool_rows(inputs: StatusInputs) -> list[dict[str, Any]]:
     by_pool: dict[Pool, list[NodeDecision]] = {}
-    for decision in report.decisions:
+    for decision in inputs.decisions:
         by_pool.setdefault(decision.member.pool, []).append(decision)
-    return [_pool_row(report, pool, by_pool[pool]) for pool in sorted(by_pool, key=pool_order)]
+    return [_pool_row(inputs, pool, by_pool[pool]) for pool in sorted(by_pool, key=pool_order)]
 
 
 def pool_order(pool: Pool) -> tuple[str, str, str]:
@@ -35,10 +35,10 @@ def pool_order(pool: Pool) -> tuple[str, str, str]:
 
 
 def _pool_row(
-    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
+    inputs: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> dict[str, Any]:
-    resolution = report.resolutions[pool]
-    reason, message = next(_reasons(report, pool, decisions))  # the first that applies
+    resolution = inputs.resolutions[pool]
+    reason, message = next(_reasons(inputs, pool, decisions))  # the first that applies
     return {
         "architecture": pool.architecture,
         "osVersion": pool.os_version,
@@ -52,22 +52,22 @@ def _pool_row(
 
 
 def _reasons(
-    report: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
+    inputs: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:
         yield "KernelUnknown", kernel_unknown(decision.member for decision in decisions)
-    build = report.builds.get(pool)
+    build = inputs.builds.get(pool)
     if build is not None and (waiting := pool_reason(build, decisions)):
         yield waiting
-    if pool not in report.served:
-        yield "ToolkitMissing", toolkit_message(report.resolutions[pool])
+    if pool not in inputs.served:
+        yield "ToolkitMissing", toolkit_message(inputs.resolutions[pool])
     members = (decision.member for decision in decisions)
     lacking = [member for member in members if member.health is not Health.WORKING]
     if broken := [member for member in lacking if member.health is Health.BROKEN]:
-        yield _failure(report, broken)
+        yield _failure(inputs, broken)
     if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
         yield "NodesNotReady", f"{few_of(down)}: the node is not ready"
-    fell_back = report.fell_back.get(pool, "")
+    fell_back = inputs.fell_back.get(pool, "")
     busy = [member for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
         yield "NodesBusy", node_activities(busy)
@@ -75,12 +75,12 @@ def _reasons(
         yield "FellBack", fell_back
     if build is not None and build.progress is BuildProgress.BROKEN:
         yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
-    if report.resolutions[pool].link is Link.NONE and report.driver.spec.modules:
+    if inputs.resolutions[pool].link is Link.NONE and inputs.driver.spec.modules:
         yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"
     yield "Ready", ""
 
 
-def _failure(report: StatusInputs, broken: Sequence[DriverNode]) -> tuple[str, str]:
-    if refused := toolkit_refused(broken, report.resolutions):
+def _failure(inputs: StatusInputs, broken: Sequence[DriverNode]) -> tuple[str, str]:
+    if refused := toolkit_refused(broken, inputs.resolutions):
         return "ToolkitRefused", refused
     return "NodesFailed", failures(broken)

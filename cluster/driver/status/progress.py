@@ -34,34 +34,34 @@ class RolloutProgress(NamedTuple):
 class ProgressMessages:
     """The messages of each kind of progress, "" where it does not apply."""
 
-    report: StatusInputs
+    inputs: StatusInputs
     options: StatusPart
 
     def paused_message(self) -> str:
-        if self.report.rollout.phase not in (Phase.HELD, Phase.PAUSED):
+        if self.inputs.rollout.phase not in (Phase.HELD, Phase.PAUSED):
             return ""
         return f"paused by spec.rollout.paused; {self._progress}; {self._works}"
 
     def stopped_message(self) -> str:
-        rollout = self.report.rollout
+        rollout = self.inputs.rollout
         if rollout.phase is not Phase.STOPPED:
             return ""
         return (
-            f"version {self.report.revision_name(rollout.newest)} failed on "
-            f"{few_of(rollout.failed)}, where {self.report.revision_name(rollout.good)} worked: "
+            f"version {self.inputs.revision_name(rollout.newest)} failed on "
+            f"{few_of(rollout.failed)}, where {self.inputs.revision_name(rollout.good)} worked: "
             f"{self._failure_message_of(rollout.failed[0])}; "
             f"correct the spec or go back to the old one{self._retry}"
         )
 
-    def built_message(self) -> str:
-        if not self.report.builds:
+    def building_message(self) -> str:
+        if not self.inputs.builds:
             return ""
-        goes_on = running_builds_message(self.report.builds, self.report.decisions)
+        goes_on = running_builds_message(self.inputs.builds, self.inputs.decisions)
         return f"{self._progress}; {goes_on}" if goes_on else ""
 
     def blocked_message(self) -> str:
-        rollout = self.report.rollout
-        if rollout.budget or not self.report.node_names(_waits_for_turn):
+        rollout = self.inputs.rollout
+        if rollout.budget or not self.inputs.node_names(_waits_for_turn):
             return ""
         if not rollout.allowed:
             return f"{self._progress}; maxUnavailable is 0, so no node where it works is changed"
@@ -70,19 +70,19 @@ class ProgressMessages:
         return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {rollout.allowed}"
 
     def reboots_message(self) -> str:
-        under_way = self.report.rollout.phase in (Phase.CANARY, Phase.OPEN)
-        if not under_way or self.report.driver.spec.upgrade is not Upgrade.ON_REBOOT:
+        under_way = self.inputs.rollout.phase in (Phase.CANARY, Phase.OPEN)
+        if not under_way or self.inputs.driver.spec.upgrade is not Upgrade.ON_REBOOT:
             return ""
         return f"{self._progress}; the others change at their next reboot"
 
     def canary_message(self) -> str:
-        rollout = self.report.rollout
+        rollout = self.inputs.rollout
         if rollout.phase is not Phase.CANARY:
             return ""
         return f"{self._progress}; tried first on {nodes(rollout.canaries)}{self.options.delays}"
 
     def rollout_message(self) -> str:
-        rollout = self.report.rollout
+        rollout = self.inputs.rollout
         if rollout.phase is not Phase.OPEN:
             return ""
         rest = len(rollout.unavailable) - len(self._down)
@@ -90,15 +90,15 @@ class ProgressMessages:
         return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self.options.delays}"
 
     def rollback_message(self) -> str:
-        stale = self.report.node_names(_is_stale)
-        newest = self.report.revision_name(self.report.rollout.newest)
+        stale = self.inputs.node_names(_is_stale)
+        newest = self.inputs.revision_name(self.inputs.rollout.newest)
         return f"changing to {newest}: {few_of(stale)}{self.options.delays}" if stale else ""
 
     def busy_message(self) -> str:
         busy = [
             member
-            for member in self.report.lacking
-            if member.health is Health.BUSY and member.pool in self.report.served
+            for member in self.inputs.lacking
+            if member.health is Health.BUSY and member.pool in self.inputs.served
         ]
         return f"{self._works}; {node_activities(busy)}" if busy else ""
 
@@ -106,8 +106,8 @@ class ProgressMessages:
 
     @cached_property
     def _progress(self) -> str:
-        rollout, updated = self.report.rollout, self.report.counts["updated"]
-        newest = self.report.revision_name(rollout.newest)
+        rollout, updated = self.inputs.rollout, self.inputs.counts["updated"]
+        newest = self.inputs.revision_name(rollout.newest)
         return f"{updated} of {nodes(rollout.nodes)} have {newest}"
 
     def message_of_option(self, reason: str) -> str:
@@ -117,36 +117,38 @@ class ProgressMessages:
     @cached_property
     def _failing(self) -> Mapping[str, DriverNode]:
         """Returns nodes that show their failure themselves, without the recorded casualties."""
-        members = (decision.member for decision in self.report.decisions)
+        members = (decision.member for decision in self.inputs.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.is_given_up}
 
     def _failure_message_of(self, failed: str) -> str:
         """Return the node's own message, or the recorded one if it is gone or has changed."""
         if failed in self._failing:
             return failure_message(self._failing[failed])
-        return next(each.message for each in self.report.casualties if each.node == failed)
+        return next(each.message for each in self.inputs.casualties if each.node == failed)
 
     @property
     def _retry(self) -> str:
-        if set(self.report.rollout.failed) <= self._failing.keys():
+        if set(self.inputs.rollout.failed) <= self._failing.keys():
             return ""
         return "; to retry this one, pause the rollout and resume it"
 
     @cached_property
     def _works(self) -> str:
-        ready = self.report.counts["ready"]
-        return f"works on {ready} of {nodes(self.report.rollout.nodes)}"
+        ready = self.inputs.counts["ready"]
+        return f"works on {ready} of {nodes(self.inputs.rollout.nodes)}"
 
     @cached_property
-    def _holding(self) -> Sequence[DriverNode]:
+    def _unavailable_members(self) -> Sequence[DriverNode]:
         """Returns the members that count against the budget."""
-        held = set(self.report.rollout.unavailable)
-        members = (decision.member for decision in self.report.decisions)
+        held = set(self.inputs.rollout.unavailable)
+        members = (decision.member for decision in self.inputs.decisions)
         return [member for member in members if member.node.name in held]
 
     @cached_property
     def _down(self) -> Sequence[str]:
-        return [member.node.name for member in self._holding if member.health is Health.DOWN]
+        return [
+            member.node.name for member in self._unavailable_members if member.health is Health.DOWN
+        ]
 
     @cached_property
     def _only_failures(self) -> bool:
@@ -154,13 +156,13 @@ class ProgressMessages:
         stays = [
             member.health is Health.BROKEN
             or (member.health is Health.DOWN and member.deadline == inf)
-            for member in self._holding
+            for member in self._unavailable_members
         ]
         return bool(stays) and all(stays)
 
     @property
     def _failed_or_down(self) -> str:
-        broken = [m.node.name for m in self._holding if m.health is Health.BROKEN]
+        broken = [m.node.name for m in self._unavailable_members if m.health is Health.BROKEN]
         failed = f"{few_of(broken)} failed" if broken else ""
         down = _are_down(self._down) if self._down else ""
         return ", ".join(filter(None, (failed, down)))
@@ -170,7 +172,7 @@ class ProgressMessages:
 TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
     ("RolloutPaused", False, ProgressMessages.paused_message),
     ("RolloutStopped", False, ProgressMessages.stopped_message),
-    ("Building", True, ProgressMessages.built_message),
+    ("Building", True, ProgressMessages.building_message),
     ("Draining", True, lambda messages: messages.message_of_option("Draining")),
     ("NodesOccupied", False, lambda messages: messages.message_of_option("NodesOccupied")),
     ("RolloutBlocked", False, ProgressMessages.blocked_message),
@@ -182,18 +184,18 @@ TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
 )
 
 
-def current_progress(report: StatusInputs, options: StatusPart = NOTHING) -> RolloutProgress | None:
+def current_progress(inputs: StatusInputs, options: StatusPart = NOTHING) -> RolloutProgress | None:
     """Return the first row that applies; None if there is nothing in progress."""
-    messages = ProgressMessages(report, options)
+    messages = ProgressMessages(inputs, options)
     for reason, by_itself, describe in TABLE:
         if message := describe(messages):
             return RolloutProgress(reason, by_itself, message)
     return None
 
 
-def stopped_message(report: StatusInputs) -> str:
+def stopped_message(inputs: StatusInputs) -> str:
     """Return why a rollout was stopped, "" if it was not."""
-    return ProgressMessages(report, NOTHING).stopped_message()
+    return ProgressMessages(inputs, NOTHING).stopped_message()
 
 
 def _are_down(names: Sequence[str]) -> str:

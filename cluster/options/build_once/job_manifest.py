@@ -48,7 +48,7 @@ Document = dict[str, Any]
 PROVIDE: Final = "provide"
 KERNELS: Final = "kernels"
 ORDER, FINISH = TELLING
-ANSWER: Final = "answer"
+ANSWER_CONTAINER: Final = "answer"
 
 WORK: Final = "/build"
 PUBLISH_DIRECTORY: Final = "/publish"
@@ -193,7 +193,7 @@ def _pod_spec(build: SharedBuild, settings: Settings, config_map: str) -> Docume
             _driver_step(PROVIDE, build, settings, "provide"),
             _toolkit_step(KERNELS, build, settings),
             _driver_step(ORDER, build, settings, "order", *_select_options(build)),
-            _toolkit_step(ANSWER, build, settings),
+            _toolkit_step(ANSWER_CONTAINER, build, settings),
         ],
         "containers": [_driver_step(FINISH, build, settings, "finish")],
         "volumes": _job_volumes(build, settings, config_map),

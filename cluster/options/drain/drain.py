@@ -179,7 +179,7 @@ def hold_labels(
     begins = step is DrainStep.HOLD_FOR_STAGES and not is_timed
     if begins:
         changed[draining_label(driver)] = timestamp_value(now)
-    ends_stages = step is DrainStep.END_STAGES and hold.is_empty
+    ends_stages = step is DrainStep.END_STAGES and hold.is_clear_of_pods
     is_over = hold.given_up != newest or decision.place is Place.NEWEST
     if hold.given_up and (is_over or begins or ends_stages):
         changed[undrained_label(driver)] = None

@@ -163,7 +163,7 @@ def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> st
 def _is_occupied(decision: NodeDecision, newest: str) -> bool:
     return (
         decision.member.drain.given_up == newest
-        and not decision.member.drain.is_empty
+        and not decision.member.drain.is_clear_of_pods
         and decision.place is not Place.NEWEST
         and decision.row.act in _CHANGES
     )

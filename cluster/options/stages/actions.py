@@ -32,7 +32,7 @@ from cluster.model.stages import ALLOWED, StageObject
 from cluster.options.stages.changes import content, end_order, to_apply, to_prune
 from cluster.options.stages.job_changes import jobs_to_create, jobs_to_delete
 from cluster.options.stages.labels import changed_labels
-from cluster.options.stages.pods import has_left, label_keys
+from cluster.options.stages.pods import has_leftovers, label_keys
 from cluster.options.stages.stage_plan import StagePlan
 
 _RESOURCES = {each.kind: each for each in ALLOWED}
@@ -80,24 +80,24 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     """Yield the stage objects to apply and delete."""
     if not staging.active:
         return
-    gone, changed = list(to_prune(staging)), list(to_apply(staging))
-    over, due = list(jobs_to_delete(staging)), list(jobs_to_create(staging))
-    if not (gone or changed or over or due):
+    unwanted, changed = list(to_prune(staging)), list(to_apply(staging))
+    ended_jobs, due_jobs = list(jobs_to_delete(staging)), list(jobs_to_create(staging))
+    if not (unwanted or changed or ended_jobs or due_jobs):
         return  # the usual case; hashing all documents is slow
     part = stages_part(content(staging))
     namespace = staging.inputs.snapshot.settings.namespace
-    yield from (_delete_job(job, namespace, part) for job in over)
-    for found in gone:
+    yield from (_delete_job(job, namespace, part) for job in ended_jobs)
+    for found in unwanted:
         yield _delete_object(found, namespace, part)
     for document, edited in changed:
         yield Apply(staging.driver, document, edited, part)
-    yield from (Create(staging.driver, document, node, part) for document, node in due)
+    yield from (Create(staging.driver, document, node, part) for document, node in due_jobs)
 
 
 def delete_stages(snapshot: Snapshot, found: DriverObject) -> Plan | None:
     """Remove the stages of a deleted Driver, last one first; None when they are gone."""
     observed = snapshot.stages
-    if observed is None or not (has_stages(found) or has_left(snapshot, found.name)):
+    if observed is None or not (has_stages(found) or has_leftovers(snapshot, found.name)):
         rest = tuple(_remove_labels(snapshot, found.name))
         return Plan(rest) if rest else None
     if observed.unknown:
@@ -135,7 +135,9 @@ def _delete_job(job: StageJob, namespace: str, part: LanePart = MAIN) -> Delete:
 
 
 def _set_status(snapshot: Snapshot, found: DriverObject, words: str) -> Iterator[Action]:
-    return set_status(snapshot, found, conditions.deleting(found, words, now=snapshot.now))
+    return set_status(
+        snapshot, found, conditions.status_of_deleting(found, words, now=snapshot.now)
+    )
 
 
 def _delays_deletion(snapshot: Snapshot, node: str) -> bool:

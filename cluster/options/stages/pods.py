@@ -21,7 +21,7 @@ def is_open(driver: str, node: Node) -> bool:
     return ready and node.labels.get(closed_label(driver)) != CLOSED
 
 
-def has_left(snapshot: Snapshot, driver: str) -> bool:
+def has_leftovers(snapshot: Snapshot, driver: str) -> bool:
     """Return whether stage objects of a Driver exist, or pods of objects that are gone."""
     stages = snapshot.stages
     if stages is None:

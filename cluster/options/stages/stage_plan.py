@@ -44,7 +44,7 @@ from cluster.options.devices.agent_manifests import device_agent
 from cluster.options.stages.inputs import StageInputs
 from cluster.options.stages.job_runs import JobManifest, JobRuns
 from cluster.options.stages.manifests import Frame, built_in, gate_labels, objects
-from cluster.options.stages.pods import has_left
+from cluster.options.stages.pods import has_leftovers
 from cluster.options.stages.stage_state import Document, StageState
 from cluster.render.templates import StageInvalid
 from nodeside.protocol.labels import assigned_label
@@ -75,7 +75,7 @@ class StagePlan:
         """Returns whether the Driver uses stages, or some are left, and their objects are known."""
         if self.observed_stages.unknown:
             return False
-        return has_stages(self.inputs.resource) or has_left(self.inputs.snapshot, self.driver)
+        return has_stages(self.inputs.resource) or has_leftovers(self.inputs.snapshot, self.driver)
 
     @cached_property
     def owned_objects(self) -> Mapping[Key, StageObject]:

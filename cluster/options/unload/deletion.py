@@ -105,7 +105,7 @@ def _report_progress(leaving: DriverUnload) -> Iterator[Action]:
     found, obstacle = leaving.found, leaving.obstacle
     rest = leaving.summary(*(phase for phase in UnloadPhase if not phase.is_obstacle))
     words = "; ".join(part for part in (obstacle, rest) if part) or "pods are terminating"
-    status = conditions.deleting(
+    status = conditions.status_of_deleting(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
     )
     yield from set_status(leaving.snapshot, found, status)
@@ -120,7 +120,9 @@ def _report_left_behind(leaving: DriverUnload) -> Iterator[Action]:
     if not left or _is_reported(leaving.found):
         return
     found = leaving.found
-    status = conditions.deleting(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
+    status = conditions.status_of_deleting(
+        found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now
+    )
     yield EmitEvent(
         found.name, found.uid, warning=True, reason=_LEFT, note=f"driver {found.name}: {left}"
     )

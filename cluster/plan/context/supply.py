@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from cluster.driver.nodes import DriverNode, found_nothing
-from cluster.driver.revisions import Revisions, at_of
+from cluster.driver.revisions import Revisions, served_assignment
 from cluster.kube.timestamps import distrust_far_future
 from cluster.model.names import assignment_of
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
@@ -175,7 +175,9 @@ class ModuleSupply:
 
     def _is_built_once(self, at: Assignment, build: SharedBuild) -> bool:
         """Return whether a Job builds it. If the nodes already build it, no new Job is started."""
-        on_nodes = any(each.toolkit for each in self.revisions.daemonsets if at_of(each) == at)
+        on_nodes = any(
+            each.toolkit for each in self.revisions.daemonsets if served_assignment(each) == at
+        )
         return not on_nodes or build.name in self.snapshot.build_jobs
 
     def _is_fetched(self, revision: str) -> bool:
@@ -255,7 +257,9 @@ class ModuleSupply:
             return bool(toolkit or prebuilt.sources or prebuilt.image)
         if build is not None and build.progress in (BuildProgress.DONE, BuildProgress.BROKEN):
             return True
-        used = {at_of(each) for each in self.revisions.daemonsets} | {m.at for m in self.members}
+        used = {served_assignment(each) for each in self.revisions.daemonsets} | {
+            m.at for m in self.members
+        }
         return at in used
 
     def _has_modules(self, revision: str) -> bool:
@@ -353,7 +357,7 @@ class Fallbacks:
     @cached_property
     def _fetching(self) -> frozenset[Assignment]:
         """Assignments whose pods have no toolkit container, since a bundle was built for all."""
-        ats = (at_of(each) for each in self.revisions.daemonsets if not each.toolkit)
+        ats = (served_assignment(each) for each in self.revisions.daemonsets if not each.toolkit)
         return frozenset(at for at in ats if self.supply.has_bundle(at))
 
     @cached_property
@@ -363,7 +367,9 @@ class Fallbacks:
         for member in reversed(self.members):
             if member.at and (reason := self.reason(member)):
                 found[replace(member.at, builds=True)] = f"{reason}; building instead"
-        return found | {at_of(d): d.fell_back for d in self.revisions.daemonsets if d.fell_back}
+        return found | {
+            served_assignment(d): d.fell_back for d in self.revisions.daemonsets if d.fell_back
+        }
 
 
 def _cannot_use_bundle(member: DriverNode) -> str:

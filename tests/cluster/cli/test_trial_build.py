@@ -225,7 +225,7 @@ def test_a_build_cannot_write_the_clipboard_with_a_line(
 ) -> None:
     cluster = Cluster([pod("Running"), pod("Succeeded")], log=line)
     with cluster.trial(tmp_path) as trial:
-        trial.line = _print_log_line
+        trial.show_line = _print_log_line
         trial.run()
 
     assert capsys.readouterr().err == "build | \\x1b]52;c;aGk=\\x07\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.driver.deadlines import LOST
+from cluster.driver.deadlines import NODE_DOWN
 from cluster.model.names import before_label
 from nodeside.protocol.labels import assigned_label
 from tests.cluster.fakes.model import Model
@@ -49,11 +49,11 @@ def test_a_machine_that_is_dead_for_long_holds_no_rollout_up() -> None:
     model = rolling(4)
     go_down(model, 3)
     begin(model)
-    look(model, THEN + LOST - 1)
+    look(model, THEN + NODE_DOWN - 1)
     assert newest(model) == []
-    assert model.plan(THEN + LOST - 1).requeue_after == 1.0
+    assert model.plan(THEN + NODE_DOWN - 1).requeue_after == 1.0
 
-    look(model, THEN + LOST)
+    look(model, THEN + NODE_DOWN)
 
     assert newest(model) == ["n000"]
 
@@ -62,7 +62,7 @@ def test_in_an_outage_the_nodes_that_are_left_are_not_touched_until_it_is_over()
     model = rolling(10)
     go_down(model, *range(4, 10))
     begin(model)
-    look(model, THEN + 10 * LOST)
+    look(model, THEN + 10 * NODE_DOWN)
     assert newest(model) == []
     blocked = model.condition("Progressing")
     assert (blocked["status"], blocked["reason"]) == ("False", "RolloutBlocked")
@@ -71,8 +71,8 @@ def test_in_an_outage_the_nodes_that_are_left_are_not_touched_until_it_is_over()
     )
 
     for number in range(5, 10):
-        model.change(f"n{number:03}", ready=True, ready_since=THEN + 11 * LOST)
-    look(model, THEN + 12 * LOST)
+        model.change(f"n{number:03}", ready=True, ready_since=THEN + 11 * NODE_DOWN)
+    look(model, THEN + 12 * NODE_DOWN)
 
     assert newest(model) == ["n000"]
 
@@ -82,7 +82,7 @@ def test_rollout_continues_when_budget_exceeds_down_nodes() -> None:
     go_down(model, 8, 9)
 
     begin(model, allowed="3")
-    look(model, THEN + 10 * LOST)
+    look(model, THEN + 10 * NODE_DOWN)
 
     assert newest(model) == ["n000"]
 
@@ -91,12 +91,12 @@ def test_one_percent_dead_nodes_do_not_block_rollout() -> None:
     model = rolling(300)
     go_down(model, 1, 2, 3)
     begin(model)
-    look(model, THEN + LOST)
+    look(model, THEN + NODE_DOWN)
     assert newest(model) == ["n000"]
     model.report("n000")
 
     go_down(model, 4)
-    look(model, THEN + 2 * LOST)
+    look(model, THEN + 2 * NODE_DOWN)
 
     assert newest(model) == ["n000"]
 

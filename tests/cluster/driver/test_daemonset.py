@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 
-from cluster.driver.daemonset import daemonset, differs
+from cluster.driver.daemonset import daemonset, object_to_overwrite
 from cluster.driver.pod import (
     DRIVER_FILE,
     SHARED,
@@ -365,7 +365,7 @@ def observed(want: DaemonSetInput) -> dict[str, Any]:
 def test_what_was_applied_does_not_differ_whatever_the_api_server_adds() -> None:
     want = CASES["signing"]
 
-    assert not differs(daemonset(want), daemonset_from(observed(want)))
+    assert not object_to_overwrite(daemonset(want), daemonset_from(observed(want)))
 
 
 def edits() -> Iterator[tuple[str, Any]]:
@@ -390,14 +390,14 @@ def test_a_hand_edit_is_seen(name: str, edit: Any) -> None:
     found = observed(want)
     edit(found["spec"]["template"]["spec"])
 
-    assert differs(daemonset(want), daemonset_from(found))
+    assert object_to_overwrite(daemonset(want), daemonset_from(found))
 
 
 def test_another_toolkit_image_differs() -> None:
     want = CASES["kubernetes"]
     other = replace(want, toolkit="registry.example.com/toolkits:other")
 
-    assert differs(daemonset(other), daemonset_from(observed(want)))
+    assert object_to_overwrite(daemonset(other), daemonset_from(observed(want)))
     assert other.name == want.name
 
 

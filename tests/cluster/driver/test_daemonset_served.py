@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.daemonset import daemonset, differs
+from cluster.driver.daemonset import daemonset, object_to_overwrite
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.parse import daemonset_from
 from tests.cluster.fakes.daemonsets import CASES
@@ -39,5 +39,5 @@ def test_what_the_api_server_gives_back_does_not_differ(
     path = DAEMON_SETS.path(document["metadata"]["name"], namespace="default")
     control_plane.do("DELETE", path)
 
-    assert not differs(document, daemonset_from(first))
+    assert not object_to_overwrite(document, daemonset_from(first))
     assert again["metadata"]["generation"] == 1

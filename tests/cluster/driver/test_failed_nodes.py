@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.explain import explain_driver
-from cluster.driver.deadlines import LOST
+from cluster.driver.deadlines import NODE_DOWN
 from cluster.driver.failed_nodes import FailedNode, NodeFailureKind, limit_rows
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.context.context import DriverContext
@@ -112,7 +112,7 @@ def test_machines_that_die_of_it_and_are_replaced_at_once_stop_it_at_the_second(
             model.change(node, ready=False, ready_since=now)
             look(model, now)
             replace_machine(model, node, by=[name.format(node)])
-        now += LOST / 2
+        now += NODE_DOWN / 2
         look(model, now)
         for node in set(model.nodes) - set(newest(model)):
             model.report(node)
@@ -234,7 +234,7 @@ def test_one_reboot_during_change_is_no_failure() -> None:
     assert remembered(model) == []
 
 
-@pytest.mark.parametrize(("worked_for", "is_remembered"), [(60.0, True), (LOST + 1, False)])
+@pytest.mark.parametrize(("worked_for", "is_remembered"), [(60.0, True), (NODE_DOWN + 1, False)])
 def test_a_node_where_it_had_worked_for_a_while_did_not_go_down_of_it(
     worked_for: float, is_remembered: bool
 ) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from cluster.driver.deadlines import LOST
+from cluster.driver.deadlines import NODE_DOWN
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.rollouts import THEN, changing, go_down, look, newest
 
 
 def test_it_is_waited_for_and_then_another_node_tries_the_change() -> None:
     model = changing()
-    look(model, THEN + LOST - 1)
+    look(model, THEN + NODE_DOWN - 1)
     assert newest(model) == ["n0"]
     assert model.condition("Progressing")["status"] == "True"
-    assert model.plan(THEN + LOST - 1).requeue_after == 1.0
+    assert model.plan(THEN + NODE_DOWN - 1).requeue_after == 1.0
 
-    look(model, THEN + LOST)
+    look(model, THEN + NODE_DOWN)
 
     assert newest(model) == ["n0", "n1"]
     assert model.condition("Degraded")["reason"] == "AsExpected"
@@ -23,10 +23,10 @@ def test_it_is_waited_for_and_then_another_node_tries_the_change() -> None:
 def test_the_rollout_ends_without_it_and_says_where_it_is() -> None:
     model = changing()
     for step in range(4):
-        look(model, THEN + LOST + step)
+        look(model, THEN + NODE_DOWN + step)
         for name in ("n1", "n2", "n3"):
             model.report(name)
-    look(model, THEN + LOST + 9)
+    look(model, THEN + NODE_DOWN + 9)
 
     assert newest(model) == ["n0", "n1", "n2", "n3"]
     ready = model.condition("Ready")
@@ -36,10 +36,10 @@ def test_the_rollout_ends_without_it_and_says_where_it_is() -> None:
 
 def test_a_second_one_is_no_chance_and_stops_it() -> None:
     model = changing()
-    look(model, THEN + LOST)
-    go_down(model, "n1", THEN + LOST)
+    look(model, THEN + NODE_DOWN)
+    go_down(model, "n1", THEN + NODE_DOWN)
 
-    look(model, THEN + 2 * LOST)
+    look(model, THEN + 2 * NODE_DOWN)
 
     said = model.condition("Degraded")
     assert said["reason"] == "RolloutStopped"
@@ -53,11 +53,11 @@ def test_a_second_one_is_no_chance_and_stops_it() -> None:
 
 def test_when_it_is_back_it_counts_again() -> None:
     model = changing()
-    look(model, THEN + LOST)
+    look(model, THEN + NODE_DOWN)
 
-    model.change("n0", ready=True, ready_since=THEN + LOST)
+    model.change("n0", ready=True, ready_since=THEN + NODE_DOWN)
     model.report("n0", State.FAILED)
-    look(model, THEN + LOST + 1)
+    look(model, THEN + NODE_DOWN + 1)
 
     assert model.condition("Degraded")["reason"] == "RolloutStopped"
 

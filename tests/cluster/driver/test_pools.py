@@ -18,7 +18,7 @@ from cluster.driver.hardware import (
 from cluster.driver.pools import pool_of
 from cluster.model.labelmap import Labels, labels_of
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
-from cluster.model.snapshot import Node, Pool, assignment
+from cluster.model.snapshot import Node, Pool, assignment_name
 from nodeside.protocol.labels import LABEL_VALUE
 from nodeside.spec.model import Hardware
 from nodeside.spec.pci import PciId
@@ -49,12 +49,12 @@ def test_a_realtime_kernel_is_a_pool_of_its_own() -> None:
     plain, realtime = node(), node(kernel=f"{KERNEL}+rt")
 
     assert pool_of(plain) != pool_of(realtime)
-    assert LABEL_VALUE.match(assignment("edu", pool_of(realtime), "0123456789ab"))
+    assert LABEL_VALUE.match(assignment_name("edu", pool_of(realtime), "0123456789ab"))
 
 
 def test_an_assignment_differs_with_everything_in_it() -> None:
     pools = [Pool("x86_64", "1", "2"), Pool("aarch64", "1", "2"), Pool("x86_64", "12", "")]
-    made = {assignment(d, p, r) for d in ("edu", "e") for p in pools for r in ("a", "b")}
+    made = {assignment_name(d, p, r) for d in ("edu", "e") for p in pools for r in ("a", "b")}
 
     assert len(made) == 12
 
@@ -289,7 +289,7 @@ def test_no_hardware_at_all_means_every_node() -> None:
 def test_an_assignment_is_a_label_value_whatever_the_kernel_is_called(
     kernel: str, version: str
 ) -> None:
-    made = assignment("edu", Pool("x86_64", version, kernel), "0123456789ab")
+    made = assignment_name("edu", Pool("x86_64", version, kernel), "0123456789ab")
 
     assert LABEL_VALUE.match(made)
     assert len(made) == 12

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.daemonset import daemonset, differs
+from cluster.driver.daemonset import daemonset, object_to_overwrite
 from cluster.kube.client import connect
 from cluster.kube.errors import ApiError
 from cluster.kube.managed_fields import ExistingObject, replacement
@@ -67,7 +67,7 @@ def served(control_plane: ControlPlane, document: dict[str, Any]) -> DaemonSetOb
 
 
 def differing(control_plane: ControlPlane, document: dict[str, Any]) -> ExistingObject:
-    found = differs(document, served(control_plane, document))
+    found = object_to_overwrite(document, served(control_plane, document))
     assert found is not None
     return found
 
@@ -128,7 +128,7 @@ def test_what_somebody_adds_is_seen_named_and_gone_after_one_apply(
 
     after = control_plane.do("GET", path(document))
     assert after["spec"] == before
-    assert differs(document, daemonset_from(after)) is None
+    assert object_to_overwrite(document, daemonset_from(after)) is None
 
 
 def test_an_apply_that_was_cut_off_before_its_second_request_is_finished(
@@ -143,7 +143,7 @@ def test_an_apply_that_was_cut_off_before_its_second_request_is_finished(
 
     assert differing(control_plane, wanted).edit == "", "nothing of others is left"
     overwrite(control_plane, wanted)
-    assert differs(wanted, served(control_plane, wanted)) is None
+    assert object_to_overwrite(wanted, served(control_plane, wanted)) is None
 
 
 def test_a_field_that_was_edited_and_put_back_goes_once_we_do_not_set_it_any_more(
@@ -158,7 +158,7 @@ def test_a_field_that_was_edited_and_put_back_goes_once_we_do_not_set_it_any_mor
 
     after = control_plane.do("GET", path(document))
     assert "priorityClassName" not in after["spec"]["template"]["spec"]
-    assert differs(document, daemonset_from(after)) is None
+    assert object_to_overwrite(document, daemonset_from(after)) is None
 
 
 def test_a_change_of_ours_alone_is_one_apply(
@@ -169,7 +169,7 @@ def test_a_change_of_ours_alone_is_one_apply(
     found = differing(control_plane, document)
     assert not found.co_owned
     apply(control_plane, document)
-    assert differs(document, served(control_plane, document)) is None
+    assert object_to_overwrite(document, served(control_plane, document)) is None
 
 
 def test_labels_and_annotations_that_others_set_stay(
@@ -193,7 +193,7 @@ def test_restarting_the_pods_is_nobodys_edit(
     name = document["metadata"]["name"]
     control_plane.kubectl("rollout", "restart", "daemonset", name, "-n", "default")
 
-    assert differs(document, served(control_plane, document)) is None
+    assert object_to_overwrite(document, served(control_plane, document)) is None
 
 
 def test_a_daemonset_made_anew_is_not_replaced(

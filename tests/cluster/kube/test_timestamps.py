@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.driver.deadlines import LAST_REPORT, LOST
+from cluster.driver.deadlines import LAST_REPORT, NODE_DOWN
 from cluster.kube.timestamps import CLOCK_SKEW, distrust_far_future
 from cluster.kube.wakeup import Wakeup
 from cluster.model.names import closed_label, draining_label, undrained_label
@@ -45,7 +45,7 @@ def test_a_node_that_is_down_since_a_time_to_come_is_lost_and_holds_no_rollout(
     look(model, THEN + 1)
 
     assert newest(model) == ["n0", "n1"]
-    assert (model.plan(THEN + 1).requeue_after or 0.0) <= LOST
+    assert (model.plan(THEN + 1).requeue_after or 0.0) <= NODE_DOWN
 
 
 def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:

@@ -11,7 +11,7 @@ from cluster.driver.revisions import revision_of
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
 from cluster.model.problems import Problem, ProblemKind
-from cluster.model.snapshot import DriverPod, ImageStream, NodeReport, assignment
+from cluster.model.snapshot import DriverPod, ImageStream, NodeReport, assignment_name
 from cluster.model.waiting import Waiting
 from cluster.plan.planner import plan
 from nodeside.protocol.labels import assigned_label, state_label
@@ -379,7 +379,7 @@ def test_a_good_revision_of_a_newer_controller_is_good_for_an_older_one() -> Non
     newer = revision_of(text)
     model.revisions = {f"edu-revision-{newer}": replace(found, revision=newer, document=text)}
     [served] = model.daemonsets.values()
-    given = assignment("edu", served.pool, newer)
+    given = assignment_name("edu", served.pool, newer)
     model.daemonsets = {given: replace(served, name=given, assignment=given, revision=newer)}
     for name in model.nodes:
         model.relabel(name, {ASSIGNED: given})
