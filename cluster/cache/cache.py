@@ -195,7 +195,7 @@ class ClusterCache:
         return [reflector.health() for reflector in self._reflectors.values()]
 
     def wait_written(self, written: Mapping[Resource, str], timeout: float) -> bool:
-        """Wait until our own writes are observed: an earlier plan would repeat them."""
+        """Wait until our own writes are observed: a plan made before that would repeat them."""
         ends = time.monotonic() + timeout
         return all(
             self._by_resource[resource].wait_seen(version, max(0.0, ends - time.monotonic()))

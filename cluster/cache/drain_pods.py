@@ -1,4 +1,4 @@
-"""Watches the pods that use devices, cluster-wide, only while a Driver that evicts is changing.
+"""Watches the pods that use devices, cluster-wide, only while a Driver with `evict` changes nodes.
 
 Listing and watching all pods of a large cluster is expensive, so it is not done at other times.
 Pods that match no Driver are not kept. ResourceClaims are watched too if a Driver's devices are
@@ -29,8 +29,8 @@ class ConsumerCache:
     """A holder of at most one reflector for pods, which is replaced when the demand grows, and of
     one for claims.
 
-    A single node can make every other plan ask for pods. So the demand does not shrink, and ends
-    only when no plan has asked for some time.
+    Because of a single node, one plan may ask for pods, the next one not, and so on. So the demand
+    does not shrink, and ends only when no plan has asked for some time.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Decides which changes of a node wake the controller.
 
 A node has a hundred labels that do not concern us, and Node Feature Discovery rewrites them all the
-time. All labels are kept, so that a Driver that selects by another one finds it. Changes of labels
-that no Driver reads do not wake the controller. Pure.
+time. All labels are kept, so that a new Driver may select nodes by any of them. Changes of
+labels that no Driver reads do not wake the controller. Pure.
 """
 
 from __future__ import annotations

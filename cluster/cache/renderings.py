@@ -1,8 +1,9 @@
 """Caches rendered templates of stages, which are rendered when a plan asks for them.
 
-This runs in its own thread, since a template may take seconds and must not delay the plans of
-other Drivers. Results that no plan asks for are dropped, and the total size is limited. A template
-that ended its rendering process is retried with backoff; one with a mistake only after it changes.
+They are rendered in a thread of their own, since a template may take seconds and must not delay the
+plans of other Drivers. Results that no plan asks for are dropped, and the total size is limited. A
+template that ended its rendering process is retried with backoff; one with a mistake only after it
+changes.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class StageView:
             reflector.renew(since)
 
     def wait_current(self, timeout: float) -> bool:
-        """Wait until all reflectors are current; failing ones count, to not hold up the rest."""
+        """Wait until all reflectors are current, or fail: one that fails holds up no plan."""
         ends = time.monotonic() + timeout
         every = self._every if self._started else ()
         return all(each.wait_tried(max(0.0, ends - time.monotonic())) for each in every)
@@ -110,8 +110,8 @@ class StageView:
                 reflector.join(timeout / len(self._every))
 
     def _current_stages(self) -> Stages:
-        # Where the version may not be read, templates that name it have an empty one. In an outage
-        # they wait: another version would be another revision.
+        # Where the ClusterVersion may not be read, templates that name the version have an empty
+        # one. In an outage they wait: with an empty one, the stage would have another revision.
         may_read = self._version.health().refusal is None
         healths = [each.health() for each in self._every if may_read or each is not self._version]
         if not all(health.synced for health in healths):

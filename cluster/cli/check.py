@@ -1,8 +1,8 @@
 """`nodeside-cluster check`: what must be true of a cluster for a driver to get ready in it.
 
 Runs before the installation, with the rights of whoever installs, and after it. It changes nothing:
-questions about rights are SelfSubjectAccessReviews, which are not stored. Each line that does not
-hold has what to do about it.
+questions about rights are SelfSubjectAccessReviews, which are not stored. Each line about
+something that is missing says what to do.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from nodeside.text.table import table
 _OLDEST = (1, 30)  # the token of a pod names its node: KEP-4193, beta and on by default
 _POLICIES = ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
 _RBAC = "rbac.authorization.k8s.io"
-# What `install` creates that an ordinary user may not, and `escalate`: our roles have rights, such
-# as to evict pods, that whoever gives them must have, or this verb.
+# What `install` creates that an ordinary user may not. And `escalate`: a user can only give rights
+# that the user has, unless with this verb, and our roles give some, such as to evict pods.
 _RIGHTS = (
     ("create", CRDS),
     ("create", NAMESPACES),
@@ -237,7 +237,11 @@ def _check_namespace(api: Api, namespace: str) -> Iterator[Check]:
     try:
         found = api.get(NAMESPACES, namespace)
     except NotFound:
-        yield Check(name, CheckState.OK, "is not there; `install` makes it, for privileged pods")
+        yield Check(
+            name,
+            CheckState.OK,
+            "is not there; `install` creates it, and admits privileged pods to it",
+        )
         return
     if _namespace_ends(found):
         remedy = f"wait: kubectl wait --for=delete namespace/{namespace} --timeout=10m"
@@ -374,12 +378,13 @@ def _check_image(driver: Driver | None) -> Iterator[Check]:
 def _check_toolkits(
     api: Api, nodes: _Nodes, drivers: Sequence[Driver], read_error: ApiError | None
 ) -> Iterator[Check]:
+    are_several = len(drivers) > 1
     if not drivers and read_error is None:
         yield from _check_toolkit(api, nodes, None, "toolkit")
     for driver in drivers:
-        is_for_some = not drivers[1:] or any(_is_selected(node, driver) for node in nodes.all())
+        is_for_some = not are_several or any(_is_selected(node, driver) for node in nodes.all())
         if driver.spec.modules and is_for_some:
-            name = f"toolkit of {driver.name}" if drivers[1:] else "toolkit"
+            name = f"toolkit of {driver.name}" if are_several else "toolkit"
             yield from _check_toolkit(api, nodes, driver, name)
 
 
@@ -402,7 +407,7 @@ def _check_toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) ->
             continue
         remedy = found.remedy
         if driver is None:
-            remedy += "; with --driver FILE, its own `toolkit` is looked at"
+            remedy += "; with --driver FILE, the `toolkit` of that driver is used"
         yield Check(f"{name} for {where}", CheckState.MISSING, found.why, remedy)
 
 
@@ -415,7 +420,7 @@ def _check_definitions(api: Api) -> Iterator[Check]:
 def _check_controller(api: Api, namespace: str) -> Iterator[Check]:
     with suppress(ApiError):
         if _namespace_ends(api.get(NAMESPACES, namespace)):
-            return  # what is left of it ends too
+            return  # a controller that is left in it ends with it
     try:
         who = read_leader(api, namespace)
     except ControllerNotInstalled as error:

@@ -19,8 +19,8 @@ _SHOWN = 120  # characters of a value that nothing was made of
 class DocumentPart:
     """A value at a path of a document; None where the document has nothing.
 
-    `part` only goes down. `text`, `whole` and `entries` (of an empty list) count as read. A value
-    of another type than the caller expects is left unread.
+    `part` only goes down, and reads nothing. `text` and `whole` read the value, as does `entries`
+    if the list is empty. A value of another type than the caller expects is left unread.
     """
 
     value: Any

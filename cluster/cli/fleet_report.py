@@ -58,7 +58,11 @@ _SILENT = "silent"  # nodes that are to have the driver and have not reported
 
 @dataclass(frozen=True)
 class NodeRow:
-    """What a node reported of a driver. `seconds` are the durations of its stages, by name."""
+    """What a node reported of a driver.
+
+    `seconds` says how long each step of the node's last attempt took, such as `build`. These steps
+    are not the stages of a Driver.
+    """
 
     report: NodeReport
     seconds: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""What to do about an image that a kubelet cannot pull, by what it says of it."""
+"""What to do about an image that a kubelet cannot pull, according to the kubelet's message."""
 
 from __future__ import annotations
 

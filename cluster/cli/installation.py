@@ -88,7 +88,10 @@ def manifests(
         raise click.UsageError("--format helm and kustomize need --output, which needs one of them")
     installation = _settings_from(namespace, chosen)
     if not chosen["image"]:
-        click.echo(f"note: without --image the controller's is {IMAGE}, on no registry", err=True)
+        click.echo(
+            f"note: without --image, the controller's image is {IMAGE}, which is on no registry",
+            err=True,
+        )
     if output is None:
         click.echo(to_yaml(all_of(installation)), nl=False)
     else:
@@ -104,7 +107,7 @@ def _print_device_classes(context: click.Context, path: Path, *, extended: bool)
     for option in context.command.params:
         if option.name not in options_of_driver and _is_given(context, option.name):
             raise click.UsageError(
-                f"--driver does not go with {option.opts[0]}, which is of the installation"
+                f"--driver does not go with {option.opts[0]}, an option of the installation"
             )
     driver = load(path / "driver.yaml" if path.is_dir() else path)
     click.echo(to_yaml(device_classes(driver, extended=extended)), nl=False)

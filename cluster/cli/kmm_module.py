@@ -1,7 +1,8 @@
 """A `Module` of Kernel Module Management as a Driver, for `nodeside-cluster import`.
 
 What has no counterpart becomes a comment at the place where a person has to think. Every other key
-that nothing was made of is named at the top, whether this file knows it or not: see document_keys.
+that has no effect on the result is named at the top, also one that no code here names: see
+document_keys.
 The fields are those of kmm.sigs.x-k8s.io/v1beta1,
 https://kmm.sigs.k8s.io/documentation/deploy_kmod/
 """
@@ -85,7 +86,7 @@ class _Import:
 
     @cached_property
     def module_names(self) -> list[str]:
-        """In load order; the other project lists the one that is loaded last first."""
+        """In load order. KMM's own list is in reverse: it begins with the last one to load."""
         order = [*reversed(self.modprobe.part("modulesLoadingOrder").texts())]
         named = {kernel_name(each) for each in order}
         return (
@@ -114,7 +115,7 @@ class _Import:
                 "version", _FIRST_VERSION, [f"not {given}: expected {patterns.VERSION.words}"]
             )
         return _Field(
-            "version", _FIRST_VERSION, ["a Module has no version unless its upgrade is ordered"]
+            "version", _FIRST_VERSION, ["a Module has a version only if its upgrades are ordered"]
         )
 
     def _image_field(self) -> _Field:
@@ -183,9 +184,9 @@ class _Import:
         signs = [place.part("sign") for place in self.places if place.part("sign")]
         if not signs:
             return
-        secret = f"one Secret {self.name}-signing in nodeside's namespace"
+        secret = f"make one Secret {self.name}-signing in nodeside's namespace"
         comments = [
-            f"of the Secrets {key} (key) and {certificate} (cert), {secret}"
+            f"{secret} of the Secrets {key} (key) and {certificate} (cert)"
             for key, certificate in dict.fromkeys(
                 (each.part("keySecret", "name").text(), each.part("certSecret", "name").text())
                 for each in signs
@@ -245,7 +246,7 @@ def _split_parameters(parameters: Sequence[str]) -> tuple[dict[str, str], list[s
 def _build_comments(build: DocumentPart, kernels: str) -> Iterator[str]:
     where = build.part(*_DOCKERFILE).text()
     file = f"the Dockerfile in ConfigMap {where}" if where else "a Dockerfile"
-    yield f"{kernels}: what {file} does between FROM and `make`"
+    yield f"{kernels}: do here what {file} does between FROM and `make`"
     for each in build.part("buildArgs").entries():
         name, value = each.part("name").text(), each.part("value").text()
         yield f"build argument {name}={value}: build.makeArguments or build.environment"

@@ -1,6 +1,6 @@
 """What is said of the keys of a Module of KMM that nothing was made of. Pure.
 
-The table explains; it does not decide what is said. A key that it lacks is named too.
+The table only adds explanations. A key that is not in it is named too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _REMARKS: Final = {
     "modules[].parameters",
     f"{_CONTAINER}.modprobe.rawArgs": f"{_LOADS}name its modules in `modules`, and values in their "
     "`parameters`",
-    f"{_CONTAINER}.modprobe.parameters": "of which module is not said: modules[].parameters",
+    f"{_CONTAINER}.modprobe.parameters": "the Module does not say for which module they are: "
+    "write them to modules[].parameters",
     f"{_CONTAINER}.build.baseImageRegistryTLS": f"nothing to do: {_BUILDS}",
     f"{_CONTAINER}.build.kanikoParams": f"nothing to do: {_BUILDS}",
     f"{_CONTAINER}.build.selector": "no counterpart: nodes build for themselves, and a Job runs on "
@@ -64,7 +65,8 @@ _SILENT: Final = ("status", "metadata.managedFields")  # whose values are not re
 def remarks(unread: Iterable[DocumentPart]) -> Iterator[str]:
     """Yield a sentence for each part of a Module that was not read.
 
-    A part that the table knows only in pieces is said in pieces.
+    If the table has no entry for a part, but has some for keys below it, each of these keys gets
+    its own sentence.
     """
     for part in unread:
         place = _generic_place(part)

@@ -1,6 +1,6 @@
 """The device plugin or DRA driver of a Module of KMM as a stage, for `nodeside-cluster import`.
 
-What the pods get besides what their Module says is what KMM gives them,
+The pods get what their Module says, and what KMM adds to it,
 https://kmm.sigs.k8s.io/documentation/deploy_kmod/
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 from cluster.cli.document_keys import DocumentPart
 from nodeside.spec.yamltext import write_yaml
 
-_TEMPLATE = re.compile(r"\{[{%#]")  # what begins something in a stage's templates
+_TEMPLATE = re.compile(r"\{[{%#]")  # what begins an expression, a block or a comment of a template
 _PLUGINS: Final = "/var/lib/kubelet/plugins/"
 _REGISTRY: Final = "/var/lib/kubelet/plugins_registry/"
 _CDI: Final = "/var/run/cdi"

@@ -33,12 +33,12 @@ class _Event(NamedTuple):
 
 
 def newest_events(api: Api, snapshot: Snapshot, driver: str, node: Node) -> Mapping[str, str]:
-    """Return the newest event of each pod of the driver on a node that is not ready yet."""
+    """Return the newest event of each pod of the driver on a node that has not reported ready."""
     report = snapshot.node_drivers.get(node_driver_name(driver, node.name))
     is_ready = (
         report is not None and report.state == State.READY.value and report.boot_id == node.boot_id
     )
-    since = report.time if report and is_ready else -math.inf  # what came later is not ready
+    since = report.time if report and is_ready else -math.inf  # a later pod has not reported yet
     events: dict[str, str] = {}
     for pod in snapshot.pods.values():
         is_awaited = pod.driver == driver and pod.node == node.name and pod.created > since

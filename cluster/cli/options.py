@@ -207,9 +207,9 @@ def with_install_options(function: F) -> F:
 
 
 # The roles that commands need; names as in names.py, which is not imported for a fast start.
-LOOKING = "`status` takes the ClusterRole view, `explain` and `resolve` also nodeside-explain"
-TRYING = "`preflight` takes the ClusterRole and the Role nodeside-preflight"
-INSTALLING = "`install` and `uninstall` take cluster-admin"
+LOOKING = "`status` needs the ClusterRole view, `explain` and `resolve` also nodeside-explain"
+TRYING = "`preflight` needs the ClusterRole and the Role nodeside-preflight"
+INSTALLING = "`install` and `uninstall` need cluster-admin"
 
 
 def explain_missing_role(needs: str) -> Callable[[F], F]:

@@ -1,4 +1,4 @@
-"""`nodeside-cluster resolve`: shows which toolkit image a node would be built with."""
+"""`nodeside-cluster resolve`: shows the toolkit image with which a node would build."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
     toolkit = _read_toolkit(api, driver) if driver else Toolkit()
     if not pool.kernel and _KERNEL in toolkit.image_template:
         raise KernelNeeded(
-            f"toolkit.imageTemplate of driver {driver} names the kernel",
-            hint=f"add it, as printed by `uname -r`: nodeside-cluster resolve {pool.os_version} "
+            f"toolkit.imageTemplate of driver {driver} contains {_KERNEL}, and no kernel is given",
+            hint=f"give it, as printed by `uname -r`: nodeside-cluster resolve {pool.os_version} "
             f"--driver {driver} --kernel RELEASE",
         )
     streams = image_streams(api)

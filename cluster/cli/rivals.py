@@ -16,7 +16,7 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Rivalry:
-    """Two Drivers for one thing. `certain`: both cannot be on these nodes."""
+    """Two Drivers for one thing. `certain`: they cannot both be on these nodes."""
 
     subject: str
     found: str

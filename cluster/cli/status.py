@@ -48,7 +48,7 @@ class Overview:
 
     @property
     def ready(self) -> bool:
-        """Whether every Driver is ready and its status is not left from an absent controller."""
+        """Whether every Driver is ready, and no status is one that an absent controller left."""
         return not self.leader.absent and all(map(_is_ready, self.drivers.values()))
 
     def table(self) -> str:
@@ -78,7 +78,7 @@ class Overview:
 
 
 def look(api: Api, namespace: str, driver: str = "") -> Overview:
-    """Read once.
+    """Read everything once, and return the overview.
 
     Raises ControllerNotInstalled, and NoSuchObject if `driver` is given and does not exist.
     """
@@ -169,7 +169,10 @@ def row_of(observed: DriverObject) -> Row:
 
 
 def pools_of(observed: DriverObject) -> Iterator[Row]:
-    """Yield the rows of a Driver; none if it is being deleted, like those of the next two."""
+    """Yield the rows of a Driver; none if it is being deleted.
+
+    The same goes for `resources_of` and `stages_of`.
+    """
     if observed.deleting:
         return
     for row in observed.status.get("pools", ()):

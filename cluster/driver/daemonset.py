@@ -67,6 +67,7 @@ def object_to_overwrite(
     edited = not holds(document["spec"], found.spec) or has_additions(found.kept, document)
     if is_as_applied and not edited:
         return None
+    # What was applied is still what we want, so somebody else changed the object.
     return over(found.kept, document, edited=is_as_applied)
 
 

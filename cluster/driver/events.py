@@ -17,8 +17,8 @@ def set_status(
 ) -> Iterator[Action]:
     """Yield the status if it changed, and an Event for each notable change of a condition.
 
-    It reports the problems of the Driver, and `more` of them. These have no Event: whoever met
-    them has told of them.
+    The status also reports the problems of the Driver, and `more` of them. For a problem, no Event
+    is made here.
     """
     problems = (*snapshot.problems.get(found.name, ()), *more)
     reasons = {problem.reason for problem in problems}
@@ -54,4 +54,5 @@ def _deserves_event(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
     if ready.get("status") == "True":
         return False  # only the reason changed, because of stages
     since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
+    # An equal or later time: it has failed since it was last ready.
     return bool(ready.get("reason") != "NodesBusy" or failed >= since)

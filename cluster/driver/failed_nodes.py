@@ -9,7 +9,7 @@ machine. It is therefore also stored in the status, together with its revision, 
     Down     it went down during its change, which may be a coincidence
 
 Each entry lasts until the revision works on that node. `Down` also ends when the node comes back
-with another kernel, and so with another revision.
+with another kernel, since it then gets the good revision first.
 
 All entries end with the revision. They also end when somebody changes the Driver while its rollout
 is not paused. So pausing and resuming a rollout retries the revision.
@@ -98,7 +98,7 @@ def casualties(
 def limit_rows(
     every: Sequence[FailedNode], members: Mapping[str, DriverNode]
 ) -> list[dict[str, Any]]:
-    """Return rows for the status; if there are too many, keep those that no node still reports."""
+    """Return rows for the status; if there are too many, without some that nodes still show."""
     broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
     pairs = zip(broken, every, strict=True)
     order = sorted(pairs, key=lambda pair: (pair[0], pair[1].kind is NodeFailureKind.DOWN))

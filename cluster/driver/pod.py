@@ -67,7 +67,7 @@ _HOST_PATHS = (
 )
 
 # The kubelet reports a pod that exceeds this, but does not evict a critical one; the sidecar stops
-# a build that fills the disk. Only a runaway build does, not a large driver.
+# a build that fills the disk. Only a runaway build exceeds it, not a large driver.
 _SHARED_LIMIT = "16Gi"
 _SCRATCH_LIMIT = "4Gi"
 _RUN_LIMIT = "64Mi"  # sockets, pid files and the like
@@ -80,8 +80,9 @@ Document = dict[str, Any]
 class DaemonSetInput:
     """A driver on one pool: `driver` as of this revision; `toolkit` is "" for no sidecar.
 
-    `image` is a driver image for this kernel, "" for the image of all kernels. `fell_back` is a
-    note of kernel_images.py.
+    `link` is the source that gave the toolkit image (toolkit_image.py). `image` is a driver image
+    for this kernel, "" for the image of all kernels. `fell_back` is why these nodes build although
+    those of their pool need not (kernel_images.py), "" if they do not.
     """
 
     owner: DriverObject
@@ -122,8 +123,8 @@ def pod(inputs: DaemonSetInput) -> Document:
         "nodeSelector": {assigned_label(inputs.driver.name): inputs.assignment},
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
-        # SIGTERM ends both containers immediately, unless the kernel is loading a module, or once
-        # the services have ended, one after another.
+        # SIGTERM ends both containers immediately. But the driver first waits for the kernel if
+        # that is loading a module, and ends its services, one after another.
         "terminationGracePeriodSeconds": 60 + sum(s.stop_timeout_seconds for s in services),
         # Both containers use one level because their types differ. Otherwise each container start
         # would relabel the shared directory and lock out the other container.

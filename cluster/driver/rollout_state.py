@@ -20,7 +20,9 @@ Supplies = Callable[[Pool], Supply]
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """The state of a rollout. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
+    """The state of a rollout. `unavailable` and `failed` name nodes.
+
+    `nodes`, `allowed` (maxUnavailable), `limit` (maxFailed) and `canaries` are numbers of nodes.
 
     `budget` is how many working nodes may change now; `slots` is how many nodes may become canaries
     (None: no limit).
@@ -59,8 +61,8 @@ def rollout_state(
 ) -> RolloutState:
     """Return the state. `good` is the last good revision so far, "" for none.
 
-    The `remembered` casualties count as failed too. Nodes that are `away` count as unavailable: on
-    them, a driver that this one comes after changes.
+    The `remembered` casualties count as failed too. Nodes that are `away` count as unavailable: a
+    driver named in `after` is being changed there.
     """
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
@@ -119,10 +121,10 @@ def _down_nodes_that_count(down: Sequence[DriverNode], nodes: int) -> frozenset[
 def _is_unavailable(member: DriverNode, place: Place) -> bool:
     """Return whether a node counts against the budget.
 
-    It counts if our change took it out of service, or if it is about to work again. A node that
-    failed on its own does not count, since it would block a correction indefinitely, nor does one
-    that waits for another driver, which may never be ready. A node that failed in a completed
-    rollout is forgiven: see `nodes_to_forgive`. A node that is drained counts until it is
+    It counts if our change took it out of service, or if the driver is coming up there again. A
+    node that failed on its own does not count, since it would block a correction indefinitely, nor
+    does one that waits for another driver, which may never be ready. A node that failed in a
+    completed rollout is forgiven: see `nodes_to_forgive`. A node that is drained counts until it is
     uncordoned. For a node that is down, `_down_nodes_that_count` decides as well.
     """
     if member.is_given_up:
@@ -206,8 +208,7 @@ def is_working(member: DriverNode) -> bool:
 
 
 def waits_for_driver(member: DriverNode) -> bool:
-    """Return whether the node waits for a driver that this one comes after, through no change of
-    ours."""
+    """Return whether the node waits for a driver named in `after`, and we have not changed it."""
     word = member.current_report
     return word is not None and word.reason == WAITS_FOR_DRIVER and not member.worked_with
 

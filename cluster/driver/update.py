@@ -42,7 +42,7 @@ class NodeDecision:
     """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
 
     `before` is the assignment under which the member worked until now, "" if it did not work.
-    `held_for` is why the member has to wait for the sake of another driver.
+    `held_for` is why the member has to wait for the sake of another driver, "" if it need not.
     """
 
     member: DriverNode
@@ -223,6 +223,7 @@ def _awaits_turn(member: DriverNode, rollout: RolloutState) -> bool:
 
 
 def _takes_turn(decision: NodeDecision) -> bool:
+    """Return whether the member changes only in its turn. `_choose_nodes` decides whose it is."""
     act = decision.row.act
     if act is Act.GIVE_NEWEST:
         return _may_evict(decision.member, decision.place)

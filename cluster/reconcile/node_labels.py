@@ -67,4 +67,4 @@ def _node_if_already_changed(
     # A label that equals the seen value may have had another value in between.
     if any(labels.get(key) != seen.get(key) for key in action.labels) or _INVALID not in str(error):
         raise Conflict(f"labels of node {action.node} are not what they were", status=409)
-    raise error
+    raise error  # the labels are what they were, and the API server refuses a new value

@@ -90,7 +90,7 @@ def status_of_invalid(snapshot: Snapshot, found: DriverObject, mistakes: str) ->
     """Return the status of an invalid Driver. What runs on the nodes stays as it is.
 
     So the fields and conditions about what runs stay too, as observed for an earlier generation.
-    Only a condition that was unknown, since a kind could not be read, is made anew.
+    Only a condition that was unknown, since some kind of objects could not be read, is made anew.
     """
     now = snapshot.now
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
@@ -250,7 +250,7 @@ def _list_obstacles(
 
 
 def _waiting_message(inputs: StatusInputs) -> str:
-    """Name nodes where a driver that this one comes after is not ready."""
+    """Name nodes where a driver named in `after` is not ready."""
     waiting = [
         member
         for member in inputs.lacking

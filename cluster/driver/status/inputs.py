@@ -28,7 +28,8 @@ class StatusInputs:
     `versions` maps known revisions to versions. `fell_back` says which nodes of a pool build
     although it need not, and why. `builds` are the newest revision's builds that run once for all
     nodes of a pool. `casualties` are the nodes that the newest revision has broken or taken down.
-    `near` is a label that nodes have, where no node has one of the Driver's.
+    `similar_label` is a label of some node that may be meant by one that the Driver selects by and
+    that no node has.
     """
 
     found: DriverObject

@@ -13,7 +13,7 @@ from nodeside.protocol.timestamps import rfc3339
 
 Conditions = Mapping[str, Mapping[str, Any]]
 
-# What is not known of a Driver while a kind cannot be read.
+# What is not known of a Driver while some kind of objects cannot be read.
 _DOUBTFUL = ("Ready", "Available", "Progressing")
 
 
@@ -22,7 +22,7 @@ def with_problems(
 ) -> Mapping[str, Any]:
     """Return a status that reports the problems; in each condition the worst one.
 
-    `kubectl get` shows the message of Ready, which has them too.
+    Ready reports them too, since `kubectl get` shows its message.
     """
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     old = {c["type"]: c for c in found.status.get("conditions", ())}

@@ -155,7 +155,7 @@ def _stage_order(found: DriverObject, stage: str) -> tuple[int, str]:
 
 
 def reopen_stages(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
-    """Yield the end of the closing label where an invalid Driver works: no change is to come."""
+    """Remove the label that closes stages where an invalid Driver works: no change will come."""
     closed = closed_label(driver)
     for node in snapshot.nodes.values():
         if closed in node.labels and node.ready and runs_revision(snapshot, driver, node):

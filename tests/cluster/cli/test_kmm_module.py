@@ -276,21 +276,24 @@ def test_a_whole_module_becomes_a_valid_driver() -> None:
         ),
         "6.0.15-300.fc37.x86_64: built as every kernel is",
         (
-            "every kernel: what the Dockerfile in ConfigMap every-dockerfile does between FROM and "
-            "`make`"
+            "every kernel: do here what the Dockerfile in ConfigMap every-dockerfile does between "
+            "FROM and `make`"
         ),
-        "^.+$: what the Dockerfile in ConfigMap my-kmod-dockerfile does between FROM and `make`",
+        (
+            "^.+$: do here what the Dockerfile in ConfigMap my-kmod-dockerfile does between FROM "
+            "and `make`"
+        ),
         "build argument FLAVOUR=lab: build.makeArguments or build.environment",
         "Secret licence at build time: no counterpart",
         "my-kmod: a loaded module of that name is replaced anyway",
         "not registry.example.com/org/my-kmod:${KERNEL_FULL_VERSION}: that has modules only",
         (
-            "of the Secrets every-key (key) and every-cert (cert), one Secret my-kmod-signing in "
-            "nodeside's namespace"
+            "make one Secret my-kmod-signing in nodeside's namespace of the Secrets every-key "
+            "(key) and every-cert (cert)"
         ),
         (
-            "of the Secrets key-secret (key) and cert-secret (cert), one Secret my-kmod-signing in "
-            "nodeside's namespace"
+            "make one Secret my-kmod-signing in nodeside's namespace of the Secrets key-secret "
+            "(key) and cert-secret (cert)"
         ),
     ],
 )
@@ -345,7 +348,8 @@ def test_parameters_go_to_the_module_that_they_are_for() -> None:
     assert [each.name for each in spec.modules] == ["my_dep", "my-kmod"]
     assert spec.modules[-1].parameters == {"debug": "1", "fast": "1"}
     del modprobe["moduleName"]
-    assert '.modprobe.parameters (["debug=1", "fast"]): of which module' in converted(module)
+    words = '.modprobe.parameters (["debug=1", "fast"]): the Module does not say'
+    assert words in converted(module)
 
 
 def test_a_parameter_that_is_given_twice_is_named() -> None:

@@ -300,7 +300,7 @@ def test_resolve_asks_for_the_kernel_where_the_images_are_named_by_it(tmp_path: 
         done = command("resolve", "12", "--driver", "edu", "--kubeconfig", path)
 
     assert done.code == ExitCode.USAGE
-    assert "error: toolkit.imageTemplate of driver edu names the kernel" in done.errors
+    assert "error: toolkit.imageTemplate of driver edu contains {kernel}" in done.errors
     assert "resolve 12 --driver edu --kernel RELEASE" in done.errors
 
 
@@ -337,7 +337,9 @@ def test_install_wants_to_know_the_image() -> None:
 
 
 def test_manifests_without_an_image_say_so_beside_the_text() -> None:
-    assert command("manifests").errors.startswith("note: without --image the controller's is ")
+    assert command("manifests").errors.startswith(
+        "note: without --image, the controller's image is "
+    )
     assert command("manifests", "--image", "registry.example.com/x").errors == ""
 
 

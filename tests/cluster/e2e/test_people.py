@@ -224,7 +224,7 @@ def test_who_may_view_the_cluster_reads_the_status_and_with_one_role_more_why(
     refused = jane.cli("status")
     assert refused.exit_code == ExitCode.CLUSTER
     assert "error: no permission to list drivers" in refused.errors
-    assert "kubectl auth can-i list drivers.nodeside.io; `status` takes the ClusterRole view" in (
+    assert "kubectl auth can-i list drivers.nodeside.io; `status` needs the ClusterRole view" in (
         refused.errors
     )
     watched = jane.cli("status", "--watch")
