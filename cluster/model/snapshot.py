@@ -8,11 +8,11 @@ woken.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.lookup_cache import LookupCache
@@ -450,20 +450,27 @@ class Snapshot:
         return by_driver.get(driver, ())
 
 
-def _driver_pods(pods: Mapping[str, PodObject]) -> dict[str, list[DriverPod]]:
-    by_driver: dict[str, list[DriverPod]] = {}
-    for pod in pods.values():
-        if isinstance(pod, DriverPod):
-            by_driver.setdefault(pod.driver, []).append(pod)
+class _OfDriver(Protocol):
+    @property
+    def driver(self) -> str: ...
+
+
+_Item = TypeVar("_Item", bound=_OfDriver)
+
+
+def _group_by_driver(items: Iterable[_Item]) -> dict[str, list[_Item]]:
+    by_driver: dict[str, list[_Item]] = {}
+    for item in items:
+        by_driver.setdefault(item.driver, []).append(item)
     return by_driver
+
+
+def _driver_pods(pods: Mapping[str, PodObject]) -> dict[str, list[DriverPod]]:
+    return _group_by_driver(pod for pod in pods.values() if isinstance(pod, DriverPod))
 
 
 def _unload_pods(pods: Mapping[str, PodObject]) -> dict[str, list[UnloadPod]]:
-    by_driver: dict[str, list[UnloadPod]] = {}
-    for pod in pods.values():
-        if isinstance(pod, UnloadPod):
-            by_driver.setdefault(pod.driver, []).append(pod)
-    return by_driver
+    return _group_by_driver(pod for pod in pods.values() if isinstance(pod, UnloadPod))
 
 
 def _build_jobs(jobs: Mapping[str, JobObject]) -> dict[str, BuildJob]:
@@ -471,21 +478,13 @@ def _build_jobs(jobs: Mapping[str, JobObject]) -> dict[str, BuildJob]:
 
 
 def _stage_jobs(jobs: Mapping[str, JobObject]) -> dict[str, list[StageJob]]:
-    by_driver: dict[str, list[StageJob]] = {}
-    for job in jobs.values():
-        if isinstance(job, StageJob):
-            by_driver.setdefault(job.driver, []).append(job)
-    return by_driver
+    return _group_by_driver(job for job in jobs.values() if isinstance(job, StageJob))
 
 
 def _homeless_reports(
     reports: Mapping[str, NodeReport], nodes: Mapping[str, Node]
 ) -> dict[str, list[NodeReport]]:
-    by_driver: dict[str, list[NodeReport]] = {}
-    for report in reports.values():
-        if report.node not in nodes:
-            by_driver.setdefault(report.driver, []).append(report)
-    return by_driver
+    return _group_by_driver(report for report in reports.values() if report.node not in nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.vm
 _LOOKS_AROUND = r"""
 exec 2>&1
 echo "uid: $(id -u)"
-grep -E '^(Cap|NoNewPrivs)' /proc/self/status
+grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status
 echo "links: $(tail -n +3 /proc/net/dev | cut -d: -f1 | xargs)"
 (exec 3<> /dev/tcp/10.0.2.2/80) || echo "no way out"
 ls -d /host /driver-image /payload /var/lib/nodeside
@@ -147,6 +147,7 @@ def test_a_build_finds_no_privilege_no_network_no_key_and_no_host(served: Pod) -
     for name in ("Inh", "Prm", "Eff", "Bnd", "Amb"):
         assert f"Cap{name}:\t0000000000000000" in said
     assert "NoNewPrivs:\t1" in said
+    assert "Seccomp:\t2" in said, "it is filtered: it opens no socket"
     assert f"uid: {TOOLKIT_UID}" in said
     assert "links: lo" in said
     assert "no way out" in said

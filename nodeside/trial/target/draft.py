@@ -181,11 +181,12 @@ def _draft_of_failure(
     Raises the first error if it names none, or if there is no way to try.
     """
     ordered = _say_most_first(failures)
-    named: tuple[str, ...] = wishes.own.modules
+    named = wishes.own.modules
+    listed = plan.chosen.modules if plan.chosen is not None else ()
     if plan.conf is not None and not plan.template:
         named = plan.conf.modules
-    elif not named and plan.chosen is not None:
-        named = plan.chosen.modules
+    elif listed and (wishes.directory or not named):  # driver.yaml may be of another directory
+        named = listed
     named = tuple(name for name in named if not is_placeholder(name))
     if not named:
         error = ordered[0].error

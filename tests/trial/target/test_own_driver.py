@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import NodesideError, SpecError
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
@@ -85,6 +86,23 @@ def test_a_mistake_in_it_is_said_and_not_passed_over(
 
     with pytest.raises(SpecError, match=problem):
         own(tmp_path, text)
+
+
+def test_a_directory_that_is_named_has_modules_of_its_own(tmp_path: Path) -> None:
+    """Not those of an earlier driver.yaml, though the source does not compile there."""
+    for name in ("chip", "board"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "Kbuild").write_text(f"obj-m := {name}.o\n")
+    found = own(tmp_path, "spec:\n  modules: [{name: chip}]\n")
+
+    def build(_: Path, settings: BuildSettings) -> tuple[ModuleFile, ...]:
+        raise NotAModule(f"nothing in {settings.directory}")
+
+    def evaluate(tree: Path) -> Evaluated:
+        raise AssertionError(tree)
+
+    wishes = Wishes(directory="board", own=found)
+    assert draft_of(tmp_path, tmp_path, evaluate, build, wishes).modules == ("board",)
 
 
 def test_a_guess_of_ours_is_guessed_anew(tmp_path: Path) -> None:
