@@ -301,7 +301,7 @@ class _Reading:
         if left <= 0:
             raise DeadlinePassed(f"not read, since others took {PATIENCE:g} s to be read")
         every = [file for wanted in files.values() for file in wanted.values()]
-        texts = iter(sysfs.ask(*every, timeout=min(seconds, left), limit=_FILE))
+        texts = iter(sysfs.read_attributes(*every, timeout=min(seconds, left), limit=_FILE))
         return {
             path: {name: _clean_text(text) for name in wanted if (text := next(texts)) is not None}
             for path, wanted in files.items()

@@ -1,8 +1,8 @@
 """Access to sysfs attributes and links: read, write, and expand `*`, all within sysfs.
 
-A driver's own code serves its attributes, and may hang in a way that no signal ends. So `ask` and
-`write` have a deadline. `Write` is the type of a function that writes, so that a test can imitate
-the kernel's reaction.
+A driver's own code serves its attributes, and may hang in a way that no signal ends. So
+`read_attributes` and `write` have a deadline. `Write` is the type of a function that writes, so
+that a test can imitate the kernel's reaction.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from nodeside.system.child import ChildDied, ChildRaised, run_in_child
 from nodeside.system.host import Host
 
 _WRITE_SECONDS = 120.0
-_ASK_SECONDS = 10.0
+_READ_SECONDS = 10.0
 _PATHS_LIMIT = 4096  # per pattern: links lead everywhere, so each star multiplies the paths
-_ASK_LIMIT = 1 << 16  # characters; non-binary attributes have at most 4 KiB
+_READ_LIMIT = 1 << 16  # characters; non-binary attributes have at most 4 KiB
 
 Write = Callable[[Path, str], None]
 
@@ -30,7 +30,7 @@ Write = Callable[[Path, str], None]
 def read(path: Path) -> str | None:
     """Return the stripped content of a file; None if it cannot be read.
 
-    It is for files that the kernel itself serves. For drivers' attributes, use `ask`.
+    It is for files that the kernel itself serves. For drivers' attributes, use `read_attributes`.
     """
     try:
         return path.read_text(errors="replace").strip()
@@ -38,7 +38,9 @@ def read(path: Path) -> str | None:
         return None
 
 
-def ask(*paths: Path, timeout: float = 0.0, limit: int = _ASK_LIMIT) -> tuple[str | None, ...]:
+def read_attributes(
+    *paths: Path, timeout: float = 0.0, limit: int = _READ_LIMIT
+) -> tuple[str | None, ...]:
     """Read attributes that a driver serves, all in one child. Raises SystemRefused.
 
     At most `limit` characters of each are read, and all within `timeout` seconds (default: 10). If
@@ -49,7 +51,7 @@ def ask(*paths: Path, timeout: float = 0.0, limit: int = _ASK_LIMIT) -> tuple[st
     try:
         call = partial(_read_all, paths, limit)
         alone = f"read {paths[0]} and {len(paths) - 1} more"
-        data = run_in_child(call, timeout or _ASK_SECONDS, alone=alone)
+        data = run_in_child(call, timeout or _READ_SECONDS, alone=alone)
     except (ChildDied, ChildRaised, DeadlinePassed, OSError) as exc:
         raise SystemRefused(
             f"reading {paths[0] if len(paths) == 1 else paths[0].parent} did not end: {exc}",

@@ -318,14 +318,14 @@ def test_a_device_that_goes_while_it_is_looked_at_is_unhealthy(
 ) -> None:
     real = add_edu(host, "0000:00:05.0", 0)
     write(real / "interrupts", "1\n")
-    ask = sysfs.ask
+    read = sysfs.read_attributes
 
-    def ask_last(*paths: Path, **more: Any) -> tuple[str | None, ...]:
-        said = ask(*paths, **more)
+    def read_last(*paths: Path, **more: Any) -> tuple[str | None, ...]:
+        said = read(*paths, **more)
         shutil.rmtree(real)
         return said
 
-    monkeypatch.setattr(sysfs, "ask", ask_last)
+    monkeypatch.setattr(sysfs, "read_attributes", read_last)
     entry = [{"name": "count", "path": "interrupts"}]
     [device] = discover(host, discover={"pci": [PCI]}, attributes=entry).devices
     assert device.why == "it disappeared"

@@ -27,9 +27,9 @@ class LastRead:
     version: str = ""
 
 
-def resolve_or_tell(
+def resolve_or_announce(
     config: Config,
-    tell: Callable[[NodeDriverStatus], None],
+    announce: Callable[[NodeDriverStatus], None],
     last: LastRead,
     *,
     expected_kernel: str = "",
@@ -45,7 +45,7 @@ def resolve_or_tell(
         error = exc if isinstance(exc, NodesideError) else Bug(exc)
         if error is not exc:
             log.traceback(exc)
-        _announce_failure(config, tell, last, error, expected_kernel)
+        _announce_failure(config, announce, last, error, expected_kernel)
         raise error from None
     last.name, last.version = task.name, task.version
     return task
@@ -53,7 +53,7 @@ def resolve_or_tell(
 
 def _announce_failure(
     config: Config,
-    tell: Callable[[NodeDriverStatus], None],
+    announce: Callable[[NodeDriverStatus], None],
     last: LastRead,
     error: NodesideError,
     expected_kernel: str,
@@ -74,7 +74,7 @@ def _announce_failure(
         )
         return
     if expected_kernel in ("", status.kernel):
-        tell(status)
+        announce(status)
 
 
 def _failure_status(config: Config, about: LastRead, error: NodesideError) -> NodeDriverStatus:

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.agent.resolution import LastRead, resolve_or_tell
+from nodeside.driver.agent.resolution import LastRead, resolve_or_announce
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.bringup import bring_up, report_if_loaded
 from nodeside.driver.bringup.earlier_attempts import EarlierAttempts
@@ -45,7 +45,7 @@ from nodeside.system import process
 from nodeside.system.clock import Clock
 from nodeside.system.host import Host
 
-Tell = Callable[[NodeDriverStatus], None]
+Announce = Callable[[NodeDriverStatus], None]
 
 _LOCK_TIMEOUT = 60.0  # seconds; another holder of the lock is a person or the previous pod
 _FIRST_RETRY = 5.0  # seconds, doubled up to _LONGEST_RETRY
@@ -107,7 +107,7 @@ class DriverLoop:
 
     config: Config
     listener: Listener
-    tell: Tell
+    announce: Announce
     expected_kernel: str = ""
     loader: Loader | None = None
     last_read: LastRead = field(default_factory=LastRead, repr=False)
@@ -121,10 +121,10 @@ class DriverLoop:
         Raises NodesideError only if no task can be resolved, as for an invalid driver.yaml. That
         failure is announced too.
         """
-        task = resolve_or_tell(
-            self.config, self.tell, self.last_read, expected_kernel=self.expected_kernel
+        task = resolve_or_announce(
+            self.config, self.announce, self.last_read, expected_kernel=self.expected_kernel
         )
-        journal = Journal(task, self.tell, services=self.services)
+        journal = Journal(task, self.announce, services=self.services)
         listener = replace(
             self.listener, on_sidecar=partial(journal.announce_state, State.BUILDING)
         )

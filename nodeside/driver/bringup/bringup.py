@@ -1,6 +1,6 @@
 """Bring a driver up: climb the ladder, install the bundle it yields, validate.
 
-This file holds the control flow. `plan.py` makes the decisions, `rungs.py` looks at the rungs, and
+This file holds the control flow. `plan.py` makes the decisions, `rungs.py` tries the rungs, and
 `installation.py` loads the modules.
 """
 
@@ -103,8 +103,8 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
             journal.source = rung
             record, mark = Installation(attempt, observed, bundle, rung).run()
             loaded = record.modules
-        case plan.Look():
-            raise AssertionError("climb_ladder looks until there is nothing left to look at")
+        case plan.TryRung():
+            raise AssertionError("climb_ladder tries rungs until none is left to try")
         case _:
             assert_never(decision.action)
     _start_services(attempt)
@@ -181,12 +181,12 @@ def _await_settled(attempt: Attempt) -> None:
 def climb_ladder(
     attempt: Attempt, observed: plan.Observed, *, closed: Collection[Rung] = ()
 ) -> plan.Decision:
-    """Look at the rungs in order until one serves or none is left."""
+    """Try the rungs in order until one serves or none is left."""
     task, journal = attempt.task, attempt.journal
     while True:
         decision = plan.climb(task.wanted, observed)
         journal.verdicts = decision.verdicts
-        if not isinstance(decision.action, plan.Look):
+        if not isinstance(decision.action, plan.TryRung):
             return decision
         rung = decision.action.rung
         if rung in closed:
@@ -195,7 +195,7 @@ def climb_ladder(
         if rung is Rung.BUILT:
             journal.announce_state(State.BUILDING)
         with journal.stage(_STAGES[rung]):
-            observed = observed.with_finding(rung, rungs.look(task, rung, attempt.listener))
+            observed = observed.with_finding(rung, rungs.try_rung(task, rung, attempt.listener))
 
 
 _STAGES = {

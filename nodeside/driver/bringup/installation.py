@@ -274,7 +274,7 @@ class Installation:
                 raise SequenceFailed(error, rolled) from error
             raise
 
-    def _modules_to_unload(self) -> unload.Leaving:
+    def _modules_to_unload(self) -> unload.ModulesToUnload:
         known = self.known
         return unload.modules_to_unload(self.task.wanted.names, known.record, known.in_kernel)
 

@@ -49,10 +49,10 @@ class Report:
 
 @dataclass
 class Journal:
-    """A record that is filled while a task runs; `tell` is called with every new state."""
+    """A record that is filled while a task runs; `announce` is called with every new state."""
 
     task: Task
-    tell: Callable[[NodeDriverStatus], None] = field(default=lambda _: None)
+    announce: Callable[[NodeDriverStatus], None] = field(default=lambda _: None)
     clock: Callable[[], float] = time.monotonic
     verdicts: tuple[Verdict, ...] = ()
     checks: tuple[Mapping[str, object], ...] = ()
@@ -60,7 +60,7 @@ class Journal:
     notes: list[str] = field(default_factory=list)
     source: Rung | None = None
     services: Services | None = None  # those that this process runs
-    told: NodeDriverStatus | None = None  # the last status that was announced
+    announced: NodeDriverStatus | None = None  # the last status that was announced
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -147,8 +147,8 @@ class Journal:
         )
 
     def _announce_report(self, report: Report) -> None:
-        self.told = self.status(report)
-        self.tell(self.told)
+        self.announced = self.status(report)
+        self.announce(self.announced)
 
     def status(self, report: Report) -> NodeDriverStatus:
         """Return the report as the status of this node's NodeDriver."""

@@ -24,7 +24,13 @@ from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader, in_use_error
-from nodeside.driver.kernel.unload import Blocked, Leaving, Obstacle, obstacle_error, plan_unload
+from nodeside.driver.kernel.unload import (
+    Blocked,
+    ModulesToUnload,
+    Obstacle,
+    obstacle_error,
+    plan_unload,
+)
 from nodeside.driver.ladder.exported_symbols import symbols_of_loaded
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.holders import Holding, who_holds
@@ -118,7 +124,7 @@ def clear_leaving(task: Task) -> None:
 
 
 @contextmanager
-def followers_gone(attempt: Attempt, what: Leaving) -> Iterator[None]:
+def followers_gone(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
     """Let the followers of a driver leave, and keep them away while the block runs.
 
     Raises InUse if somebody holds a module of theirs, or of `what`, and RebootRequired if only a
@@ -222,12 +228,14 @@ def _refuse_if_they_stay(attempt: Attempt, followers: Mapping[str, LoadedRecord]
             )
 
 
-def _refuse_if_held(attempt: Attempt, what: Leaving, followers: Mapping[str, LoadedRecord]) -> None:
+def _refuse_if_held(
+    attempt: Attempt, what: ModulesToUnload, followers: Mapping[str, LoadedRecord]
+) -> None:
     """Raise what an unload would, if something else than a service holds one of the modules."""
     task, loader = attempt.task, attempt.loader
     theirs = [module.name for each in followers.values() for module in each.modules]
     devices = {device for each in followers.values() for device in each.devices}
-    every = Leaving((*theirs, *what.names), what.devices | devices)
+    every = ModulesToUnload((*theirs, *what.names), what.devices | devices)
     drivers = (task.name, *followers)
     for item in plan_unload(every, loader.modules.rows()).blocked:
         if item.obstacle is not Obstacle.HELD:

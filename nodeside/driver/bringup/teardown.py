@@ -17,7 +17,7 @@ from nodeside.driver.bringup.hooks import HookFailed, run_hooks
 from nodeside.driver.bringup.neighbours import followers_gone, held_by_others
 from nodeside.driver.kernel.loader import in_use_error
 from nodeside.driver.kernel.unload import (
-    Leaving,
+    ModulesToUnload,
     Obstacle,
     obstacle_error,
     plan_unload,
@@ -32,7 +32,7 @@ from nodeside.errors import NodesideError
 
 def unload_driver(
     attempt: Attempt,
-    what: Leaving,
+    what: ModulesToUnload,
     record: LoadedRecord | None,
     *,
     begin: Callable[[], None] = lambda: None,
@@ -48,7 +48,11 @@ def unload_driver(
 
 
 def _unload_driver(
-    attempt: Attempt, what: Leaving, record: LoadedRecord | None, *, begin: Callable[[], None]
+    attempt: Attempt,
+    what: ModulesToUnload,
+    record: LoadedRecord | None,
+    *,
+    begin: Callable[[], None],
 ) -> tuple[str, ...]:
     task, loader, services = attempt.task, attempt.loader, attempt.services
     spec = task.driver.spec
@@ -96,7 +100,7 @@ def _stop_services(attempt: Attempt) -> None:
         stop_all(task.name, task.driver.spec.services)
 
 
-def _refuse_if_held(attempt: Attempt, what: Leaving) -> None:
+def _refuse_if_held(attempt: Attempt, what: ModulesToUnload) -> None:
     """Raise what `unload_modules` would, if something else than our services is in the way.
 
     A reference that no process, mount or disk explains is found out only by an unload that fails:

@@ -222,7 +222,7 @@ def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
         try:
             if check.write:
                 sysfs.write(path, check.write)
-            (content,) = sysfs.ask(path)
+            (content,) = sysfs.read_attributes(path)
             contents.append("not readable" if content is None else content[:_TEXT])
             if content is None or not _fits_check(check, content):
                 return CheckResult(name, False, expected, contents[-1])

@@ -87,7 +87,7 @@ def _preview_climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[p
                 died = find_death(task, bundle.manifest) if _runs_here(task) else None
                 steps = [f"refuse: {died}"] if died else _loading_steps(task, known)
                 return [use, *steps], verdicts
-            case plan.Look(rung):
+            case plan.TryRung(rung):
                 finding = _peek_at_rung(task, rung)
                 if finding is None:
                     failed = rungs.earlier_failure(task) if rung is Rung.BUILT else None

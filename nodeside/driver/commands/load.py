@@ -54,7 +54,7 @@ def _bring_up(attempt: Attempt, closed: tuple[Rung, ...]) -> Report:
     except NodesideError as error:
         # A refusal before anything was touched is reported to the caller, but not announced.
         journal = attempt.journal
-        return journal.report_failure(error, announce=journal.told is not None)
+        return journal.report_failure(error, announce=journal.announced is not None)
 
 
 def validate(task: Task) -> CommandOutput:

@@ -47,7 +47,7 @@ def announcement_document(journal: Journal) -> dict[str, Any] | None:
 
     Returns None if nothing was announced.
     """
-    status = journal.told
+    status = journal.announced
     if status is None:
         return None
     ready = status.state is State.READY

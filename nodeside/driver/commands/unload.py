@@ -40,7 +40,7 @@ _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 _LOCK_LOOK = 10.0  # seconds, after which a pod logs the holder of the lock and keeps waiting
 _FIRST_LOOK = 1.0  # seconds until the next try, doubled up to _LONGEST_LOOK
 _LONGEST_LOOK = 10.0
-_TELL = 5.0  # seconds to report the result to the cluster
+_ANNOUNCE_SECONDS = 5.0  # seconds to report the result to the cluster
 
 
 class UnloadStopped(NodesideError):
@@ -60,15 +60,15 @@ def unload(task: Task) -> CommandOutput:
     with make_announcer(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
-            # Told before the next lock holder, who may load it again at once, tells its own.
+            # Announced before the next lock holder, who may load it again at once, does so.
             try:
                 removed = _unload_modules(Attempt(task, journal, Loader(task.host)))
                 journal.announce_state(State.WAITING, "unloaded", reason=UNLOADED)
             except NodesideError as error:
-                journal.report_failure(error, announce=journal.told is not None)
+                journal.report_failure(error, announce=journal.announced is not None)
                 raise
             finally:
-                announcer.flush(_TELL)
+                announcer.flush(_ANNOUNCE_SECONDS)
     return _unload_outcome(task, removed)
 
 
@@ -103,7 +103,7 @@ class _Patience:
                 self.journal.report_failure(error)
                 raise
             finally:
-                self.announcer.flush(_TELL)
+                self.announcer.flush(_ANNOUNCE_SECONDS)
         return _unload_outcome(self.task, removed)
 
     @contextmanager
@@ -145,8 +145,8 @@ class _Patience:
             pause = min(pause * 2, _LONGEST_LOOK)
 
     def _report_obstacle(self, error: NodesideError) -> None:
-        told = self.journal.told
-        if told is None or told.message != str(error):
+        announced = self.journal.announced
+        if announced is None or announced.message != str(error):
             log.warning(str(error), driver=self.task.name, reason=error.reason, hint=error.hint)
             self.journal.announce_obstacle(error)
 
@@ -157,8 +157,8 @@ class _Patience:
 
     def _stopped_error(self) -> UnloadStopped:
         name = self.watch.stopping.name if self.watch.stopping else "a signal"
-        told = self.journal.told
-        why = f"; until then: {told.message}" if told and told.message else ""
+        announced = self.journal.announced
+        why = f"; until then: {announced.message}" if announced and announced.message else ""
         return UnloadStopped(f"{name} came before driver {self.task.name} was unloaded{why}")
 
 

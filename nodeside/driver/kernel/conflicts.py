@@ -15,7 +15,7 @@ from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import (
     Blocked,
-    Leaving,
+    ModulesToUnload,
     Obstacle,
     UnloadPlan,
     obstacle_error,
@@ -83,7 +83,7 @@ def plan_clear(
             and not own & {kernel_name(item.driver), kernel_name(item.module)}
             and any(item.is_of(pci.vendor, pci.device) for pci in conflicts.unbind)
         ),
-        remove=plan_unload(Leaving(conflicts.modules), states),
+        remove=plan_unload(ModulesToUnload(conflicts.modules), states),
     )
 
 
@@ -153,7 +153,7 @@ def _refuse_what_unbinding_cannot_free(blocked: Iterable[Blocked], loader: Loade
 
 
 def _remove_modules(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
-    plan = settled_plan(Leaving(conflicts.modules), loader)
+    plan = settled_plan(ModulesToUnload(conflicts.modules), loader)
     for item in plan.blocked:
         raise _conflict_error(item, loader)
     return remove_all(plan.order, loader)

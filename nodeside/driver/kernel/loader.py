@@ -31,7 +31,7 @@ from nodeside.driver.kernel.refusals import (
 )
 from nodeside.driver.module.compression import decompress
 from nodeside.driver.module.modulefile import parse_module
-from nodeside.driver.module.parameters import unpassable, write_argument
+from nodeside.driver.module.parameters import unpassable_reason, write_argument
 from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.command_line import read_command_line
 from nodeside.driver.node.facts import lockdown_mode
@@ -359,7 +359,7 @@ def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
     """
     assignments = []
     for name, value in parameters.items():
-        if problem := unpassable(name, value):
+        if problem := unpassable_reason(name, value):
             raise LoadFailed(
                 module,
                 KernelExplanation(

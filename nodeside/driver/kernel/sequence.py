@@ -9,7 +9,7 @@ from pathlib import Path
 from nodeside import log
 from nodeside.driver.kernel.errors import LoadFailed
 from nodeside.driver.kernel.loader import Loader, stuck_error
-from nodeside.driver.kernel.unload import Leaving, unload_modules
+from nodeside.driver.kernel.unload import ModulesToUnload, unload_modules
 from nodeside.driver.module.softdeps import Softdeps
 from nodeside.errors import Bug, NodesideError
 from nodeside.values import frozen
@@ -112,7 +112,7 @@ def _insert_file(item: Insertion, path: Path, loader: Loader) -> None:
             if item.name not in item.displaces:
                 raise
             back = tuple(name for name in item.displaces if name in rows and rows[name].in_tree)
-            removed = unload_modules(Leaving(back), loader)
+            removed = unload_modules(ModulesToUnload(back), loader)
             log.fact("removed what was loaded meanwhile", modules=", ".join(removed))
     return loader.insert(path, item.parameters, name=item.name)
 

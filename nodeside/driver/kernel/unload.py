@@ -52,7 +52,7 @@ class Blocked:
 
 
 @frozen
-class Leaving:
+class ModulesToUnload:
     """The modules to unload, by name, and their devices.
 
     `devices` are the device numbers recorded at load time (`devices.device_numbers`).
@@ -64,10 +64,10 @@ class Leaving:
 
 def modules_to_unload(
     wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str]
-) -> Leaving:
+) -> ModulesToUnload:
     """Return the modules to unload: the wanted and the loaded ones, the last loaded first."""
     names = dict.fromkeys((*reversed(wanted), *reversed(tuple(loaded))))
-    return Leaving(tuple(names), frozenset(record.devices if record else ()))
+    return ModulesToUnload(tuple(names), frozenset(record.devices if record else ()))
 
 
 @frozen
@@ -78,7 +78,7 @@ class UnloadPlan:
     blocked: tuple[Blocked, ...] = ()
 
 
-def plan_unload(what: Leaving, states: Mapping[str, LoadedState]) -> UnloadPlan:
+def plan_unload(what: ModulesToUnload, states: Mapping[str, LoadedState]) -> UnloadPlan:
     """Return which modules to remove, in order. Names that are not in the kernel are ignored."""
     may_go = {kernel_name(name) for name in what.names}
     order: dict[str, None] = {}
@@ -89,7 +89,7 @@ def plan_unload(what: Leaving, states: Mapping[str, LoadedState]) -> UnloadPlan:
 
 
 def unload_modules(
-    what: Leaving, loader: Loader, *, begin: Callable[[], None] = lambda: None
+    what: ModulesToUnload, loader: Loader, *, begin: Callable[[], None] = lambda: None
 ) -> tuple[str, ...]:
     """Unload modules. Returns the removed names in order.
 
@@ -131,7 +131,7 @@ def obstacle_error(
     assert_never(item.obstacle)
 
 
-def settled_plan(what: Leaving, loader: Loader) -> UnloadPlan:
+def settled_plan(what: ModulesToUnload, loader: Loader) -> UnloadPlan:
     """Return the plan; wait for a short time first if all obstacles may pass."""
     until = loader.clock.now() + loader.deadlines.idle
     while True:

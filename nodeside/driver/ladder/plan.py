@@ -113,8 +113,8 @@ class Keep:
 
 
 @frozen
-class Look:
-    """Look at this rung next (for `built`: build)."""
+class TryRung:
+    """Try this rung next (for `built`: build)."""
 
     rung: Rung
 
@@ -132,7 +132,7 @@ class GiveUp:
     """No rung is left."""
 
 
-Action = Keep | Look | Use | GiveUp
+Action = Keep | TryRung | Use | GiveUp
 
 
 @frozen
@@ -161,7 +161,7 @@ def climb(wanted: WantedDriver, observed: Observed) -> Decision:
             continue
         finding = observed.findings.get(rung)
         if finding is None:
-            return Decision(tuple(verdicts), Look(rung))
+            return Decision(tuple(verdicts), TryRung(rung))
         verdicts.append(Verdict(rung, finding.bundle is not None, finding.why))
         if finding.bundle is not None:
             manifest = finding.bundle.manifest

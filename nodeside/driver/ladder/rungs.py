@@ -1,8 +1,8 @@
 """Tries one rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
 
-`plan.climb` decides which rung to try; `look` tries it and describes the result. If a rung serves,
-a verified bundle is then in the node's cache. The steps after a build are in `assemble.py`, the
-comparison with another kernel's bundle in `compatible.py`.
+`plan.climb` decides which rung to try; `try_rung` tries it and describes the result. If it
+serves, a verified bundle is then in the node's cache. The steps after a build are in `assemble.py`,
+the comparison with another kernel's bundle in `compatible.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nodeside.driver.store.sources import ManifestOutcome
 
 
-def look(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
+def try_rung(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
     """Try one rung. The build raises its errors; the other rungs only report why they failed."""
     match rung:
         case Rung.CACHED:

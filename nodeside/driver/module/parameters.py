@@ -37,7 +37,7 @@ _BITS: dict[str, tuple[int, bool]] = {  # type → (bits, 0 for a machine word; 
 }
 
 
-def unpassable(name: str, value: str) -> str:
+def unpassable_reason(name: str, value: str) -> str:
     """Return what is expected instead of a parameter that cannot be passed; "" if it can."""
     if not _NAME.fullmatch(name):
         return "expected a name of ASCII letters, digits and _"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
 from nodeside.driver.module.modulefile import ModuleFile
-from nodeside.driver.module.parameters import needs_value, parse_arguments, unpassable
+from nodeside.driver.module.parameters import needs_value, parse_arguments, unpassable_reason
 from nodeside.protocol.module_names import kernel_name
 from nodeside.system import sysfs
 from nodeside.system.host import Host
@@ -102,7 +102,7 @@ def _value_when_alone(name: str) -> str:
 def _why_not(file: ModuleFile | None, name: str, value: str | None) -> str:
     """Return why a module cannot be given a parameter; "" if it can."""
     if value is not None:
-        return unpassable(name, value)
+        return unpassable_reason(name, value)
     declared = needs_value(file, name) if file is not None else ""
     needs = f"expected a value, since its type is {declared}" if declared else ""
-    return unpassable(name, "") or needs
+    return unpassable_reason(name, "") or needs

@@ -152,5 +152,5 @@ def _build_id(path: Path) -> str:
 def _read_parameters(directory: Path) -> dict[str, str]:
     """Read the readable parameters: mode 0 has no file, mode 0200 is write-only."""
     names = sysfs.names(directory)
-    values = zip(names, sysfs.ask(*(directory / name for name in names)), strict=True)
+    values = zip(names, sysfs.read_attributes(*(directory / name for name in names)), strict=True)
     return {name: value for name, value in values if value is not None}

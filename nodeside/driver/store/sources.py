@@ -53,7 +53,7 @@ def open_source(source: PrebuiltSource, options: FetchOptions) -> Store:
     return DirectoryStore(Path(source.directory), options)
 
 
-class Answer(Enum):
+class SourceAnswer(Enum):
     """The kind of result from one source."""
 
     SERVED = "served"
@@ -67,7 +67,7 @@ class SourceResult:
     """The result from one source, with a message for the table."""
 
     where: str
-    answer: Answer
+    answer: SourceAnswer
     message: str
     retryable: bool = False
 
@@ -130,10 +130,10 @@ def fetch_first(
                     inspect(answer.bundle)
                     why = _trust_reason(answer.bundle, trust, confidential=store.confidential)
                     message = f"served {wanted.tag}, {why}"
-                    results.append(SourceResult(where, Answer.SERVED, message))
+                    results.append(SourceResult(where, SourceAnswer.SERVED, message))
                     origin = f"{answer.description}, {why}"
                     return FetchOutcome(answer.bundle, origin, tuple(results))
-            results.append(SourceResult(where, Answer.NOT_THERE, answer.why))
+            results.append(SourceResult(where, SourceAnswer.NOT_THERE, answer.why))
         except (NoSpace, SystemRefused):
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -155,10 +155,12 @@ def find_manifest(
                 where = store.where
                 described = store.describe(wanted.tag)
                 if described is None:
-                    results.append(SourceResult(where, Answer.NOT_THERE, f"has no {wanted.tag}"))
+                    results.append(
+                        SourceResult(where, SourceAnswer.NOT_THERE, f"has no {wanted.tag}")
+                    )
                     continue
             make_acceptance(wanted, trust)(described)
-            results.append(SourceResult(where, Answer.SERVED, f"has {wanted.tag}"))
+            results.append(SourceResult(where, SourceAnswer.SERVED, f"has {wanted.tag}"))
             return ManifestOutcome(described.manifest, tuple(results))
         except Exception as exc:
             results.append(_failed_result(where, exc))
@@ -207,7 +209,7 @@ def _failed_result(where: str, problem: Exception) -> SourceResult:
     exc = problem if isinstance(problem, NodesideError) else Bug(problem)
     if exc is not problem:
         log.traceback(problem)
-    answer = Answer.FAILED if isinstance(exc, FetchError) else Answer.REFUSED
+    answer = SourceAnswer.FAILED if isinstance(exc, FetchError) else SourceAnswer.REFUSED
     message = str(exc)
     if len(message) > _WORDS_LIMIT:
         message = f"{message[:_WORDS_LIMIT]}…"

@@ -89,7 +89,7 @@ def test_a_failure_is_told_before_another_process_can_make_the_driver_ready(
     def tell(_: NodeDriverStatus) -> None:
         held.append(is_locked(node.host, "straw"))
 
-    _, report = replace(run_of(node), tell=tell).once()
+    _, report = replace(run_of(node), announce=tell).once()
 
     assert report.state is State.FAILED
     assert held
@@ -116,7 +116,7 @@ def test_while_another_process_is_at_work_nothing_is_told(
     assert report.retryable
     assert "another process is working on driver straw" in report.message
     assert node.told == []
-    assert journal.told is None
+    assert journal.announced is None
 
 
 def test_a_pod_of_another_kernel_does_nothing_and_tells_nothing(node: FakeNode) -> None:
@@ -197,7 +197,7 @@ def test_a_bug_is_told_like_a_failure_that_may_pass_with_its_traceback_in_the_lo
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
-    monkeypatch.setattr(rungs, "look", surprised)
+    monkeypatch.setattr(rungs, "try_rung", surprised)
     node.write_driver()
 
     _, report = run_of(node).once()
@@ -662,7 +662,7 @@ def test_a_driver_that_wakes_itself_looks_a_few_times_only(
                 signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(watch, "Wakeups", Hurried)
-    replace(run_of(node), tell=told).for_ever()
+    replace(run_of(node), announce=told).for_ever()
     assert node.kernel.unloads == ["straw"] * 4, "at once, and after 5, 15 and 35 seconds"
 
 

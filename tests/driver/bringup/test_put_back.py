@@ -176,13 +176,13 @@ def test_a_module_that_appears_during_a_build_is_not_unloaded_by_the_roll_back(
     write(node.host.lib_modules("6.1.0-test") / "modules.builtin", "kernel/rival.ko\n")
     task = node.task(conflicts={"modules": ["rival"]}, unload={"foreign": foreign})
     node.put_bundle(task)
-    look = rungs.look
+    try_rung = rungs.try_rung
 
     def meanwhile(task: Task, rung: Rung, listener: Listener) -> RungFinding:
         node.kernel.add("straw", FakeModule(taint=""))
-        return look(task, rung, listener)
+        return try_rung(task, rung, listener)
 
-    monkeypatch.setattr(rungs, "look", meanwhile)
+    monkeypatch.setattr(rungs, "try_rung", meanwhile)
     with pytest.raises(ConflictBuiltIn):
         node.bring_up(task)
 

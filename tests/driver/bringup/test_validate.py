@@ -150,7 +150,7 @@ def test_an_attribute_that_does_not_answer_fails_its_row(
     path = kernel.host.sys / "class/edu/state"
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
-    monkeypatch.setattr("nodeside.system.sysfs._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("nodeside.system.sysfs._READ_SECONDS", 0.2)
 
     result = only(kernel, Validate(sysfs=(SysfsCheck(path="class/edu/state"),)))
 
@@ -166,7 +166,7 @@ def test_parameters_that_do_not_answer_hold_nobody_up(
     path = kernel.host.sys_module / "edu/parameters/debug"
     path.parent.mkdir()
     os.mkfifo(path)
-    monkeypatch.setattr("nodeside.system.sysfs._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("nodeside.system.sysfs._READ_SECONDS", 0.2)
     modules = KernelModules(kernel.host)
 
     assert modules.state("edu") is not None, "to be live, no parameter need answer"

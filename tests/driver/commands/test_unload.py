@@ -43,7 +43,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
 
     def listening(journal: Journal, report: object) -> None:
         announce(journal, report)  # type: ignore[arg-type]
-        status = journal.told
+        status = journal.announced
         assert status is not None
         said.append((status.state.value, status.reason, status.message))
 
@@ -92,8 +92,8 @@ def test_the_result_is_told_before_the_next_holder_of_the_lock_can_tell_its_own(
 
     def listening(journal: Journal, report: object) -> None:
         announce(journal, report)  # type: ignore[arg-type]
-        assert journal.told is not None
-        locked.append((journal.told.state, is_locked(node.host, "straw")))
+        assert journal.announced is not None
+        locked.append((journal.announced.state, is_locked(node.host, "straw")))
 
     monkeypatch.setattr(Journal, "_announce_report", listening)
 

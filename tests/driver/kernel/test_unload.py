@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.kernel.errors import InUse, RebootRequired
-from nodeside.driver.kernel.unload import Blocked, Leaving, Obstacle, plan_unload, unload_modules
+from nodeside.driver.kernel.unload import (
+    Blocked,
+    ModulesToUnload,
+    Obstacle,
+    plan_unload,
+    unload_modules,
+)
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode
 from tests.driver.fakes.kernel import FakeKernel, FakeModule
@@ -23,7 +29,7 @@ def states(*modules: LoadedState) -> dict[str, LoadedState]:
 
 def test_the_modules_that_use_another_go_first() -> None:
     plan = plan_unload(
-        Leaving(("core", "bus", "net-rtsp")),
+        ModulesToUnload(("core", "bus", "net-rtsp")),
         states(
             LoadedState("core", 2, holders=("bus", "net_rtsp")),
             LoadedState("bus", 1, holders=("net_rtsp",)),
@@ -38,12 +44,12 @@ def test_the_modules_that_use_another_go_first() -> None:
 def test_a_module_of_ours_that_uses_it_goes_too() -> None:
     kernel = states(LoadedState("core", 1, holders=("addon",)), LoadedState("addon"))
 
-    assert plan_unload(Leaving(("core", "addon")), kernel).order == ("addon", "core")
+    assert plan_unload(ModulesToUnload(("core", "addon")), kernel).order == ("addon", "core")
 
 
 def test_a_module_that_is_not_ours_stays_and_blocks() -> None:
     plan = plan_unload(
-        Leaving(("core",)),
+        ModulesToUnload(("core",)),
         states(LoadedState("core", 1, holders=("theirs",)), LoadedState("theirs")),
     )
 
@@ -61,7 +67,9 @@ def test_a_module_that_is_not_ours_stays_and_blocks() -> None:
     ],
 )
 def test_what_stands_in_the_way_of_one_module(state: LoadedState, obstacle: Obstacle) -> None:
-    assert plan_unload(Leaving(("edu",)), states(state)).blocked == (Blocked("edu", obstacle),)
+    assert plan_unload(ModulesToUnload(("edu",)), states(state)).blocked == (
+        Blocked("edu", obstacle),
+    )
 
 
 def test_a_reference_of_a_module_that_goes_too_is_no_obstacle_but_one_more_is() -> None:
@@ -69,19 +77,21 @@ def test_a_reference_of_a_module_that_goes_too_is_no_obstacle_but_one_more_is() 
     one = states(LoadedState("core", 1, holders=("addon",)), addon)
     two = states(LoadedState("core", 2, holders=("addon",)), addon)
 
-    assert plan_unload(Leaving(("core", "addon")), one).blocked == ()
-    assert plan_unload(Leaving(("core", "addon")), two).blocked == (Blocked("core", Obstacle.HELD),)
+    assert plan_unload(ModulesToUnload(("core", "addon")), one).blocked == ()
+    assert plan_unload(ModulesToUnload(("core", "addon")), two).blocked == (
+        Blocked("core", Obstacle.HELD),
+    )
 
 
 def test_names_that_are_not_loaded_are_nothing_to_do() -> None:
-    assert plan_unload(Leaving(("edu",)), {}).order == ()
+    assert plan_unload(ModulesToUnload(("edu",)), {}).order == ()
 
 
 def test_modules_are_removed_leaf_first(kernel: FakeKernel) -> None:
     kernel.add("core")
     kernel.add("addon", uses=("core",))
 
-    assert unload_modules(Leaving(("core", "addon")), kernel.loader) == ("addon", "core")
+    assert unload_modules(ModulesToUnload(("core", "addon")), kernel.loader) == ("addon", "core")
     assert kernel.modules == {}
 
 
@@ -92,7 +102,7 @@ def test_nothing_is_touched_if_one_of_them_is_held(kernel: FakeKernel) -> None:
     with pytest.raises(
         InUse, match="cannot unload core: core is held by the module addon"
     ) as caught:
-        unload_modules(Leaving(("addon", "core")), kernel.loader)
+        unload_modules(ModulesToUnload(("addon", "core")), kernel.loader)
 
     assert set(kernel.modules) == {"core", "addon"}
     assert caught.value.exit_code is ExitCode.IN_USE
@@ -108,7 +118,7 @@ def test_a_file_open_for_a_moment_is_waited_for(kernel: FakeKernel) -> None:
 
     kernel.sleep = close  # type: ignore[method-assign]
 
-    assert unload_modules(Leaving(("edu",)), kernel.loader) == ("edu",)
+    assert unload_modules(ModulesToUnload(("edu",)), kernel.loader) == ("edu",)
 
 
 def test_a_failure_half_way_says_how_far_it_came(kernel: FakeKernel) -> None:
@@ -117,7 +127,7 @@ def test_a_failure_half_way_says_how_far_it_came(kernel: FakeKernel) -> None:
     kernel.refuse_unload["core"] = [errno.EAGAIN] * 1000
 
     with pytest.raises(InUse) as caught:
-        unload_modules(Leaving(("core", "addon")), kernel.loader)
+        unload_modules(ModulesToUnload(("core", "addon")), kernel.loader)
 
     assert caught.value.removed == ("addon",)
 
@@ -126,7 +136,7 @@ def test_a_permanent_module_takes_a_reboot_at_once(kernel: FakeKernel) -> None:
     kernel.add("edu", FakeModule(permanent=True))
 
     with pytest.raises(RebootRequired, match="it is permanent") as caught:
-        unload_modules(Leaving(("edu",)), kernel.loader)
+        unload_modules(ModulesToUnload(("edu",)), kernel.loader)
 
     assert caught.value.exit_code is ExitCode.REBOOT_REQUIRED
     assert kernel.sleeps == []

@@ -13,11 +13,11 @@ from nodeside.driver.bundle.manifest import BundleManifest, BundleModule
 from nodeside.driver.ladder.plan import (
     GiveUp,
     Keep,
-    Look,
     Observed,
     Occupant,
     Replacement,
     RungFinding,
+    TryRung,
     Use,
     WantedDriver,
     climb,
@@ -108,7 +108,7 @@ def why_not_loaded(want: WantedDriver, known: Observed) -> str:
 def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None:
     known = Observed({})
     for rung in (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT):
-        assert climb(wanted(), known).action == Look(rung)
+        assert climb(wanted(), known).action == TryRung(rung)
         known = known.with_finding(rung, RungFinding(f"nothing in {rung.value}"))
     last = climb(wanted(), known)
     assert last.action == GiveUp()

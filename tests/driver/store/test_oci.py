@@ -22,8 +22,8 @@ from nodeside.driver.store.oci import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, MA
 from nodeside.driver.store.publish import publish
 from nodeside.driver.store.registry_auth import parse_repository
 from nodeside.driver.store.sources import (
-    Answer,
     FetchOutcome,
+    SourceAnswer,
     fetch_first,
     find_manifest,
     open_source,
@@ -33,8 +33,7 @@ from nodeside.spec.model import PrebuiltSource, Trust
 from nodeside.system import process
 from tests.driver.fakes.bundles import TAG, WANTED, sample_bundle
 from tests.driver.fakes.registry import PASSWORD, USER, certificates, forward, needed, registry
-from tests.driver.fakes.webserver import Answer as Answering
-from tests.driver.fakes.webserver import Handler, WebServer, broken, file, silent, status
+from tests.driver.fakes.webserver import Answer, Handler, WebServer, broken, file, silent, status
 
 OPTIONS = FetchOptions(timeout=60, size_limit=8 << 20, backoff=0, stall_timeout=20)
 
@@ -111,7 +110,7 @@ def test_what_was_published_is_fetched_again(bundle: Bundle, tmp_path: Path, int
         known = find_manifest([source(host)], WANTED, Trust(), OPTIONS)
 
     assert nothing.why == f"{host}/team/edu: no tag {TAG} there"
-    assert nothing.results[0].answer is Answer.NOT_THERE
+    assert nothing.results[0].answer is SourceAnswer.NOT_THERE
     assert str(published) == f"{host}/team/edu:{TAG} published ({bundle.digest})"
     assert outcome.bundle is not None
     assert outcome.bundle.digest == bundle.digest
@@ -184,7 +183,7 @@ def test_passwords_are_asked_for_told_and_never_shown(
         wrong = fetch(host, into, options=with_credentials(tmp_path, host, password="no"))
 
     for refused in (anonymous, wrong):
-        assert refused.results[0].answer is Answer.FAILED
+        assert refused.results[0].answer is SourceAnswer.FAILED
         assert "401 Unauthorized: authentication required" in refused.why
         assert not refused.retryable
     assert PASSWORD not in caplog.text
@@ -379,7 +378,7 @@ def taking(handler: Handler) -> None:
     handler.reply(201)
 
 
-def with_password(answer: Answering) -> Answering:
+def with_password(answer: Answer) -> Answer:
     """An answer for who has told a password."""
     asked = status(401, WWW_Authenticate='Basic realm="x"')
     return lambda handler: (answer if handler.headers.get("Authorization") else asked)(handler)
@@ -601,7 +600,7 @@ def test_an_archive_with_another_manifest_than_the_registry_showed_is_refused(
     outcome = fetch(scripted.web.host, into, trust=Trust(digests=(digest_of(scripted.config),)))
 
     assert f"the archive holds a bundle with digest {other.digest}" in outcome.why
-    assert outcome.results[0].answer is Answer.REFUSED
+    assert outcome.results[0].answer is SourceAnswer.REFUSED
 
 
 def test_a_manifest_that_is_not_the_announced_one_is_refused(
@@ -644,7 +643,7 @@ def test_an_image_that_is_no_bundle_is_refused(
     outcome = fetch(scripted.web.host, into)
 
     assert words in outcome.why
-    assert outcome.results[0].answer is Answer.REFUSED
+    assert outcome.results[0].answer is SourceAnswer.REFUSED
 
 
 def test_a_blob_that_the_registry_lost_is_an_error(scripted: Scripted, into: Path) -> None:

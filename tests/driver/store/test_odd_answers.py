@@ -12,7 +12,7 @@ import pytest
 
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.store.sources import Answer as Said
+from nodeside.driver.store.sources import SourceAnswer as Said
 from nodeside.driver.store.sources import fetch_first
 from nodeside.spec.model import PrebuiltSource, Trust
 from tests.driver.fakes.bundles import WANTED, sample_bundle

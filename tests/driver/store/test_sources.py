@@ -24,8 +24,8 @@ from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.store.base import Fetched, FetchError, FetchOptions, NotThere
 from nodeside.driver.store.publish import publish
 from nodeside.driver.store.sources import (
-    Answer,
     FetchOutcome,
+    SourceAnswer,
     fetch_first,
     find_manifest,
     make_acceptance,
@@ -239,7 +239,7 @@ def test_a_checksum_may_be_a_link_and_no_larger_than_one(
 def test_a_directory_that_is_not_there_has_no_bundle(tmp_path: Path, into: Path) -> None:
     outcome = fetch(PrebuiltSource(directory=str(tmp_path / "store")), into)
 
-    assert outcome.results[0].answer is Answer.NOT_THERE
+    assert outcome.results[0].answer is SourceAnswer.NOT_THERE
     assert outcome.why == f"{tmp_path}/store: no directory {tmp_path}/store"
 
 
@@ -270,7 +270,7 @@ def test_a_bundle_is_fetched_over_http(
 def test_404_is_not_an_error(web: WebServer, into: Path) -> None:
     outcome = fetch(source(web), into)
 
-    assert outcome.results[0].answer is Answer.NOT_THERE
+    assert outcome.results[0].answer is SourceAnswer.NOT_THERE
     assert not outcome.retryable
     assert outcome.why == f"{web.url}/b: 404 for {TAG}.tar.gz"
 
@@ -321,7 +321,7 @@ def test_a_server_that_always_breaks_off_is_given_up(
     outcome = fetch(source(web), into)
 
     assert len(web.asked(ARCHIVE)) == 4
-    assert outcome.results[0].answer is Answer.FAILED
+    assert outcome.results[0].answer is SourceAnswer.FAILED
     assert outcome.retryable
 
 
@@ -398,7 +398,7 @@ def test_a_refusal_is_said_and_not_tried_again(
 
     outcome = fetch(source(web), into)
 
-    assert outcome.results[0].answer is Answer.FAILED
+    assert outcome.results[0].answer is SourceAnswer.FAILED
     assert f"{code} {word}" in outcome.why
     assert len(web.asked(ARCHIVE)) == 1
     assert not outcome.retryable
@@ -496,9 +496,9 @@ def test_a_tampered_archive_is_refused_and_the_next_source_is_asked(
 
     assert outcome.bundle is not None
     assert [result.answer for result in outcome.results] == [
-        Answer.NOT_THERE,
-        Answer.REFUSED,
-        Answer.SERVED,
+        SourceAnswer.NOT_THERE,
+        SourceAnswer.REFUSED,
+        SourceAnswer.SERVED,
     ]
 
 
@@ -630,7 +630,7 @@ def test_the_password_of_a_proxy_is_never_said(
 
     outcome = fetch(sources, into)
 
-    assert [result.answer for result in outcome.results] == [Answer.FAILED, Answer.FAILED]
+    assert [result.answer for result in outcome.results] == [SourceAnswer.FAILED] * 2
     assert "geheim" not in outcome.why + caplog.text
     assert "a bug in nodeside" not in outcome.why
 
@@ -654,7 +654,7 @@ def test_a_bug_in_the_reading_of_one_source_does_not_keep_from_the_next(
     outcome = fetch([PrebuiltSource(http="http://a.example/b"), good], into)
 
     assert outcome.bundle is not None
-    assert outcome.results[0].answer is Answer.REFUSED
+    assert outcome.results[0].answer is SourceAnswer.REFUSED
     assert outcome.results[0].message.startswith("a bug in nodeside: KeyError: 'nobody thought of")
     assert outcome.results[0].retryable
     assert "in surprised" in caplog.text
@@ -764,7 +764,7 @@ def test_a_pinned_digest_is_enough_and_any_other_is_refused(
     refused = fetch(source(web), into, trust=Trust(digests=("sha256:" + "0" * 64,)))
     served = fetch(source(web), into, trust=Trust(digests=("sha256:" + "0" * 64, bundle.digest)))
 
-    assert refused.results[0].answer is Answer.REFUSED
+    assert refused.results[0].answer is SourceAnswer.REFUSED
     assert f"the bundle has the digest {bundle.digest}, which is not among those" in refused.why
     assert served.description.endswith("its digest is pinned")
 
@@ -794,7 +794,7 @@ def test_with_a_certificate_every_module_must_be_signed_by_it(
         "manifest and modules are signed by the key of /etc/vendor.pem"
     )
     assert verified == ["edu.ko /etc/vendor.pem"] * 2
-    assert refused.results[0].answer is Answer.REFUSED
+    assert refused.results[0].answer is SourceAnswer.REFUSED
     assert "not signed" in refused.why
 
 
@@ -866,6 +866,6 @@ def test_where_no_thread_can_be_started_the_next_source_is_asked_and_nobody_says
 
     refused, served = outcome.results
     assert refused.message == "cannot start a thread: can't start new thread"
-    assert refused.answer is Answer.FAILED
+    assert refused.answer is SourceAnswer.FAILED
     assert refused.retryable
-    assert served.answer is Answer.SERVED
+    assert served.answer is SourceAnswer.SERVED
