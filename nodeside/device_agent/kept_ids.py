@@ -90,5 +90,5 @@ class KeptIds:
             self._written = dict(ids.known_ids)
         except NodesideError as exc:
             if not self._said:
-                log.warning("the ids of devices are not kept", resource=self._resource, why=exc)
+                log.warning("cannot save the ids of devices", resource=self._resource, why=exc)
             self._said = True

@@ -128,7 +128,7 @@ class Plugin:
                 for each in request.container_requests
             ]
         except NodesideError as error:  # the kubelet shows the words to the pod
-            log.warning("a container gets no device", resource=self.resource, error=error)
+            log.warning("a container gets no device", resource=self.resource, why=error)
             raise PreconditionFailed(str(error)) from error
         return messages.AllocateResponse(container_responses=responses)
 

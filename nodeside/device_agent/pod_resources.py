@@ -79,5 +79,5 @@ class PodResources:
 
     def _log_trouble(self, trouble: str) -> None:
         if not self._trouble:
-            log.warning("the kubelet does not say who has the devices", why=trouble)
+            log.warning("cannot ask the kubelet which containers have the devices", why=trouble)
         self._trouble = trouble

@@ -106,7 +106,7 @@ class Registration:
             self._plugin.start()
         except OSError as error:
             self._note_failure(now, f"cannot listen in {self._directory}")
-            log.detail("cannot listen", error=error)
+            log.detail("cannot listen", why=error)
             return False
         return True
 

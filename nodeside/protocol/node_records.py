@@ -28,7 +28,7 @@ def read_record(kind: type[R], path: Path, boot_id: str) -> R | None:
             return None
         return decode(kind, record, where=path.name)
     except NodesideError as error:
-        log.warning("a record cannot be read and counts as absent", path=path, error=error)
+        log.warning("a record cannot be read and counts as absent", path=path, why=error)
         return None
 
 

@@ -69,7 +69,7 @@ def is_ready(host: Host, driver: str, boot_id: str) -> bool:
     except LeasedFile:
         return _is_on_tmpfs(path) or read_ready(host, driver, boot_id) is not None
     except NodesideError as error:
-        log.warning("a record cannot be read and counts as absent", path=path, error=error)
+        log.warning("a record cannot be read and counts as absent", path=path, why=error)
         return False
     return True
 

@@ -40,7 +40,7 @@ class Uevents:
             while (device := self._monitor.poll(timeout=0)) is not None:
                 yield Uevent(device.action or "", device.subsystem or "", device.sys_name)
         except OSError as exc:  # ENOBUFS: the queue was full
-            log.detail("uevents were lost", error=exc)
+            log.detail("uevents were lost", why=exc)
             yield Uevent("bind", "pci", "(events were lost)")
 
     def close(self) -> None:
@@ -61,6 +61,6 @@ def open_uevents(*subsystems: str) -> Uevents | None:
             monitor.filter_by(subsystem)
         monitor.start()
     except (ImportError, OSError) as exc:
-        log.warning("kernel uevents are not available; polling the driver instead", error=exc)
+        log.warning("kernel uevents are not available; polling the driver instead", why=exc)
         return None
     return Uevents(monitor)

@@ -94,7 +94,7 @@ class Sidecar:
             self._publish_symbols()
             self._publish_self(boot_id)
         except NodesideError as error:
-            log.warning("cannot publish the sidecar's record", error=str(error))
+            log.warning("cannot publish the sidecar's record", why=str(error))
 
     def _end_earlier_builds(self) -> bool:
         """Kill the processes that an earlier build left running. Return whether all are dead."""
@@ -152,7 +152,7 @@ class Sidecar:
             remove_tree(path)
             log.detail("removed a leftover", path=path)
         except NodesideError as error:
-            log.warning("cannot remove a leftover", path=path, error=str(error))
+            log.warning("cannot remove a leftover", path=path, why=str(error))
 
     def _next_request(self, boot_id: str) -> str:
         """Return the oldest request of this boot that has no result; "" if there is none."""
@@ -170,7 +170,7 @@ class Sidecar:
         try:
             record = read_untrusted(self.shared.request_path(id))
         except UntrustedFile as error:
-            log.warning("cannot read a request", request=id, error=str(error))
+            log.warning("cannot read a request", request=id, why=str(error))
             return False
         if record is None or record.get("boot_id") != boot_id:
             return False
@@ -256,7 +256,7 @@ class Sidecar:
                     "cannot publish the result; retrying until it succeeds",
                     request=result.request,
                     result=result.failure.value if result.failure else "succeeded",
-                    error=str(error),
+                    why=str(error),
                     hint=error.hint,
                 )
             self.sleep(pause)

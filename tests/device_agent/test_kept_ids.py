@@ -108,8 +108,8 @@ def test_a_directory_that_cannot_be_written_is_said_once(
     for number in (1, 2, 3):
         ids.of(PORTS[:number])
         ours.write(ids)
-    assert said[-1:] == ["the ids of devices are not kept"]
-    assert said.count("the ids of devices are not kept") == 1
+    assert said[-1:] == ["cannot save the ids of devices"]
+    assert said.count("cannot save the ids of devices") == 1
 
 
 def test_of_too_many_those_that_were_seen_last_are_kept(tmp_path: Path) -> None:

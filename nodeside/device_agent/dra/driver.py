@@ -137,6 +137,8 @@ class DraDriver:
             self.registrations += 1
             log.fact("registered with the kubelet", driver=self.name)
         else:
-            log.warning("the kubelet does not take the driver", driver=self.name, why=status.error)
+            log.warning(
+                "the kubelet refused to register the driver", driver=self.name, why=status.error
+            )
         self._kubelet_came()
         return messages.RegistrationStatusResponse()

@@ -159,7 +159,7 @@ class ClaimService:
                 except NodesideError as exc:
                     unwritten[uid] = str(exc)
                     if self._unwritten.get(uid) != str(exc):
-                        log.warning("a CDI file is not written", claim=claim.name, why=exc)
+                        log.warning("cannot write a CDI file", claim=claim.name, why=exc)
             self._unwritten = unwritten
 
     # --- for the server's threads
@@ -172,7 +172,7 @@ class ClaimService:
                 answer = messages.NodePrepareResourceResponse(devices=devices)
             except NodesideError as error:
                 words = f"{error}; {error.hint}" if error.hint else str(error)
-                log.warning("a claim is not prepared", claim=_claim_in_words(each), why=error)
+                log.warning("cannot prepare a claim", claim=_claim_in_words(each), why=error)
                 answer = messages.NodePrepareResourceResponse(error=words)
             claims[each.uid] = answer
         return messages.NodePrepareResourcesResponse(claims=claims)
@@ -276,7 +276,7 @@ class ClaimService:
                 if is_known:
                     log.fact("a claim is unprepared", claim=_claim_in_words(each))
             except NodesideError as error:
-                log.warning("a claim is not unprepared", claim=_claim_in_words(each), why=error)
+                log.warning("cannot unprepare a claim", claim=_claim_in_words(each), why=error)
                 answer = messages.NodeUnprepareResourceResponse(error=str(error))
             claims[each.uid] = answer
         return messages.NodeUnprepareResourcesResponse(claims=claims)

@@ -70,7 +70,7 @@ def _announce_failure(
         status = _failure_status(config, about, error)
     except NodesideError as problem:
         log.warning(
-            "failure not announced: the node cannot be read", driver=about.name, problem=problem
+            "failure not announced: the node cannot be read", driver=about.name, why=problem
         )
         return
     if expected_kernel in ("", status.kernel):

@@ -214,7 +214,7 @@ def _start_thread(work: Callable[[], None]) -> threading.Thread | None:
     try:
         thread.start()
     except RuntimeError as problem:
-        log.warning("not announced to the cluster yet", problem=problem)
+        log.warning("not announced to the cluster yet", why=problem)
         return None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

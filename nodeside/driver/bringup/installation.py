@@ -385,7 +385,7 @@ class Installation:
                     for module in modules
                 ]
             except BundleError as problem:
-                log.warning("a bundle cannot serve for a roll-back", problem=problem)
+                log.warning("a bundle cannot serve for a roll-back", why=problem)
         log.warning("no bundle of the loaded version in the cache: no roll-back", key=record.key)
         return ()
 
@@ -396,7 +396,7 @@ class Installation:
             try:
                 bundle = cache.peek(tag, key, driver)
             except BundleError as problem:
-                log.warning("a bundle cannot serve for a roll-back", problem=problem)
+                log.warning("a bundle cannot serve for a roll-back", why=problem)
             else:
                 if bundle is not None:
                     yield bundle

@@ -145,7 +145,7 @@ def followers_gone(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
     except NoSpace as error:
         if followers:
             raise
-        log.warning("drivers that come after it are not warned", problem=error)
+        log.warning("drivers that come after it are not warned", why=error)
     try:
         _await_followers(attempt)
         yield

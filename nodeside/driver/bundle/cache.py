@@ -113,7 +113,7 @@ class Cache:
             try:
                 manifest = read_manifest(directory).manifest
             except (BundleError, SystemRefused) as exc:  # includes disk read errors
-                log.detail("skipped a directory that is not a bundle", path=directory, problem=exc)
+                log.detail("skipped a directory that is not a bundle", path=directory, why=exc)
             else:
                 yield CachedManifest(directory.name, manifest)
 
@@ -173,7 +173,7 @@ class Cache:
                 self._remove_marks(driver)
             self._remove_leftovers(self.root)
         except (OSError, NodesideError) as exc:
-            log.warning("the cache could not be cleaned", path=self.root / driver, problem=exc)
+            log.warning("the cache could not be cleaned", path=self.root / driver, why=exc)
         return tuple(sorted(removed))
 
     # --- places and locks ---------------------------------------------------------------------
@@ -252,9 +252,9 @@ class Cache:
                 _, problem = _examine_directory(directory)
                 if problem:
                     aside = _rename_damaged(directory)
-                    log.warning("a damaged bundle was set aside", to=aside, problem=problem)
+                    log.warning("a damaged bundle was set aside", to=aside, why=problem)
         except (OSError, NodesideError) as exc:
-            log.warning("a damaged bundle is not used", path=directory, problem=exc)
+            log.warning("a damaged bundle is not used", path=directory, why=exc)
 
     def _remove_directory(self, directory: Path) -> None:
         """Remove a directory without ever exposing it half removed."""

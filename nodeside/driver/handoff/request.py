@@ -157,7 +157,7 @@ def _list_attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRe
         try:
             earlier = shared.request(name)
         except NodesideError as problem:  # by another nodeside, before the image was replaced
-            log.warning("a request cannot be read and is ignored", request=name, problem=problem)
+            log.warning("a request cannot be read and is ignored", request=name, why=problem)
             continue
         if earlier is not None and earlier.boot_id == request.boot_id:
             yield earlier

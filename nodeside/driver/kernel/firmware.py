@@ -355,7 +355,7 @@ def _read_owner(owners: Path, driver: str) -> dict[str, Any]:
     except LeasedFile:
         raise
     except UntrustedFile as error:
-        log.warning("a record of firmware counts as absent", error=error, hint=f"rm {path}")
+        log.warning("a record of firmware counts as absent", why=error, hint=f"rm {path}")
         return {}
 
 

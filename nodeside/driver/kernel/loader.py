@@ -130,7 +130,7 @@ class Loader:
         try:
             tree = read_tree(self.host.lib_modules(self.host.kernel.release))
         except NotInTree as problem:
-            log.warning("soft dependencies are not loaded", modules=names, problem=problem)
+            log.warning("soft dependencies are not loaded", modules=names, why=problem)
             return ()
         config = read_modprobe_config(self.host)
         wanted = [n for n in names if n in tree.paths and not config.why_unwanted(n)]
@@ -149,7 +149,7 @@ class Loader:
         except NodesideError as problem:
             if not soft:
                 raise
-            log.warning("a soft dependency was not loaded", module=name, problem=problem)
+            log.warning("a soft dependency was not loaded", module=name, why=problem)
             return False
         return True
 

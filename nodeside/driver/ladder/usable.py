@@ -27,7 +27,7 @@ def usable_finding(task: Task, bundle: Bundle, why: str) -> RungFinding:
             files = (bundle.directory / module.file for module in bundle.manifest.modules)
             verify_signatures(task, files)
         except (SigningError, NotAModule) as problem:
-            log.warning("a bundle is not used", bundle=name, problem=problem, hint=problem.hint)
+            log.warning("a bundle is not used", bundle=name, why=problem, hint=problem.hint)
             return RungFinding(f"not signed as spec.signing requires: {problem}")
     return RungFinding(why, bundle)
 

@@ -120,7 +120,7 @@ def read_modules(paths: Sequence[Path]) -> list[ModuleFile]:
         return [replace(decode(ModuleFile, row, where="it"), path=path) for path, row in records]
     except ChildRaised as exc:
         if exc.kind != "MemoryError":
-            log.warning("the module reader crashed", modules=_paths_in_words(paths), error=exc)
+            log.warning("the module reader crashed", modules=_paths_in_words(paths), why=exc)
         raise _unreadable_error(paths, exc.kind) from exc
     except (ChildDied, DeadlinePassed, MalformedRecord) as exc:
         raise _unreadable_error(paths, str(exc)) from exc

@@ -209,7 +209,7 @@ def symbols_of(
         except (FileNotFoundError, NotADirectoryError):
             continue
         except _DAMAGE as problem:
-            log.warning("a symbol list cannot be used", path=path, problem=problem)
+            log.warning("a symbol list cannot be used", path=path, why=problem)
     return None
 
 

@@ -62,7 +62,7 @@ def read_mark(host: Host, driver: str) -> LoadMark | None:
         mark = None if record is None else decode(LoadMark, record, where=path.name)
         return mark if mark and 0 <= mark.began < _LATEST else None
     except (NodesideError, OSError) as error:
-        log.warning("a mark of a load cannot be read and counts as absent", path=path, error=error)
+        log.warning("a mark of a load cannot be read and counts as absent", path=path, why=error)
         return None
 
 

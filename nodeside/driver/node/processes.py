@@ -91,7 +91,7 @@ def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: 
     except DeadlinePassed:
         return Search(problem="a filesystem that one of them uses does not answer")
     except (ChildDied, ChildRaised, NodesideError, OSError) as problem:
-        log.warning("cannot inspect the open files of processes", problem=problem)
+        log.warning("cannot inspect the open files of processes", why=problem)
         return Search(problem=str(problem).strip().splitlines()[-1])
 
 

@@ -213,7 +213,7 @@ def _failed_result(where: str, problem: Exception) -> SourceResult:
     message = str(exc)
     if len(message) > _WORDS_LIMIT:
         message = f"{message[:_WORDS_LIMIT]}…"
-    log.warning("cannot use a prebuilt source", source=where, problem=message, hint=exc.hint)
+    log.warning("cannot use a prebuilt source", source=where, why=message, hint=exc.hint)
     return SourceResult(where, answer, message, exc.retryable)
 
 

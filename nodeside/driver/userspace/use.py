@@ -27,7 +27,7 @@ def in_use(host: Host, driver: str, version: str) -> bool:
             lambda: _find_user(host, driver, version).encode(), _SECONDS, alone="look for use"
         )
     except (ChildDied, ChildRaised, NodesideError, OSError) as problem:
-        log.warning("cannot see who uses files of a driver; they stay", problem=problem)
+        log.warning("cannot see who uses files of a driver; they stay", why=problem)
         return True
     if found:
         log.fact("files of a driver stay", driver=driver, version=version, why=found.decode())

@@ -389,8 +389,9 @@ def test_a_kubelet_that_does_not_take_the_driver_is_heard(
     with place.agent() as process:
         kubelet.until_registered()
         place.server.until_published(FIRST, SECOND)
-    assert 'the kubelet does not take the driver driver=edu.nodeside.io why="odd versions"' in said(
-        process
+    assert (
+        'the kubelet refused to register the driver driver=edu.nodeside.io why="odd versions"'
+        in said(process)
     )
 
 

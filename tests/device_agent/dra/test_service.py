@@ -138,4 +138,4 @@ def test_a_file_that_could_not_be_written_is_written_later_and_said_once(
     service.check(1200.0)
 
     assert file.read_bytes() == as_prepared
-    assert said == ["a CDI file is not written"]
+    assert said == ["cannot write a CDI file"]

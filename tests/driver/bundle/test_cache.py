@@ -172,7 +172,7 @@ def test_a_damaged_bundle_is_set_aside_and_said_and_later_collected(
     assert names(directory.parent) == [f".damaged-{TAG}-1", ".lock"]
     record = next(r for r in said.records if r.getMessage() == "a damaged bundle was set aside")
     assert record.levelno == logging.WARNING
-    assert words in str(vars(record)["fields"]["problem"])
+    assert words in str(vars(record)["fields"]["why"])
     put(cache)
     assert cache.lookup(TAG, KEY, "edu") is not None
     assert cache.collect("edu", {TAG}) == ()
