@@ -15,7 +15,7 @@ from nodeside import log
 from nodeside.device_agent.feature_sinks import Sinks
 from nodeside.device_agent.features import LabelLoop, label_in_thread
 from nodeside.device_agent.finder import Finder, News
-from nodeside.device_agent.inventory import Inventory, Sight
+from nodeside.device_agent.inventory import Inventory, ResourceSnapshot
 from nodeside.device_agent.plugin import Plugin
 from nodeside.device_agent.pod_resources import Held, NoAnswer, PodResources
 from nodeside.device_agent.registration import Registration
@@ -78,7 +78,7 @@ def run_agent(
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
             stack.enter_context(_serve_metrics(waited_for, host, agent, metrics_port))
-        labels = LabelLoop(driver, host, agent.sights, sinks, needs_driver=needs_driver)
+        labels = LabelLoop(driver, host, agent.snapshots, sinks, needs_driver=needs_driver)
         stack.enter_context(label_in_thread(labels))
         while True:
             with suppress(Empty):
@@ -136,12 +136,12 @@ class DeviceAgent:
         found = self._pod_resources.find_holders()
         return found if self._dra is None else {**found, **self._dra.holders(found)}
 
-    def sights(self) -> Iterator[Sight]:
+    def snapshots(self) -> Iterator[ResourceSnapshot]:
         """Yield what is known of each resource, for the metrics."""
         for device in self._driver.spec.devices:
             if resource := self._resources.get(device.resource):
                 plugin = resource.plugin
-                yield Sight(
+                yield ResourceSnapshot(
                     resource=device.resource,
                     attributes=device.attributes,
                     known=resource.inventory.known,
@@ -150,7 +150,7 @@ class DeviceAgent:
                     allocations=plugin.allocations,
                 )
         if self._dra is not None:
-            yield from self._dra.sights()
+            yield from self._dra.snapshots()
 
     def close(self) -> None:
         for resource in self._resources.values():
@@ -181,7 +181,9 @@ def _serve_metrics(
 ) -> AbstractContextManager[int]:
     from nodeside.device_agent.metrics import Exposition, serve_metrics  # takes memory
 
-    return serve_metrics(port, lambda: Exposition(driver, host, agent.sights(), agent.find_holders))
+    return serve_metrics(
+        port, lambda: Exposition(driver, host, agent.snapshots(), agent.find_holders)
+    )
 
 
 @contextmanager

@@ -189,8 +189,8 @@ def device_agent(
                 "NODESIDE_TOKEN_DIR (a directory with token and ca.crt) and NODE_NAME",
             )
         site = Site(node_name, access, plugins_directory, plugins_registry, state, cdi_directory)
-        if mistake := site.mistake(driver.name):
-            raise SpecError(mistake, hint="run it on a node, or in a pod that mounts the kubelet's")
+        if reason := site.unusable_reason(driver.name):
+            raise SpecError(reason, hint="run it on a node, or in a pod that mounts the kubelet's")
     kubelet = Kubelet(kubelet_directory, pod_resources)
     features = Path(features_directory) if features_directory else None
     with stop_signals() as news:

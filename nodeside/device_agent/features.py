@@ -21,7 +21,7 @@ from typing import Final
 
 from nodeside import log
 from nodeside.device_agent.feature_sinks import Sink, Sinks
-from nodeside.device_agent.inventory import Sight
+from nodeside.device_agent.inventory import ResourceSnapshot
 from nodeside.errors import NodesideError
 from nodeside.protocol.labels import LABEL_VALUE, feature_prefix
 from nodeside.protocol.ready_file import read_ready
@@ -56,18 +56,20 @@ class Features:
     _known: dict[str, str] = field(default_factory=dict)
     _left_out: dict[str, str] = field(default_factory=dict)
 
-    def labels(self, sights: Iterable[Sight], version: str) -> Mapping[str, str] | None:
+    def labels(
+        self, snapshots: Iterable[ResourceSnapshot], version: str
+    ) -> Mapping[str, str] | None:
         """Return all labels by key; None unless all devices were looked for with a ready driver.
 
         `version` is the driver's; "" if nodeside brings no driver up. An attribute that no device
         reports at the moment keeps its last value.
         """
-        seen = {sight.resource: sight for sight in sights}
+        seen = {snapshot.resource: snapshot for snapshot in snapshots}
         if seen.keys() != {device.resource for device in self.driver.spec.devices}:
             return None
-        if not all(sight.known.is_ready for sight in seen.values()):
+        if not all(snapshot.known.is_ready for snapshot in seen.values()):
             return None
-        devices = [device for sight in seen.values() for device in sight.devices]
+        devices = [device for snapshot in seen.values() for device in snapshot.devices]
         values = {
             "count": str(len(devices)),
             "version": self._choose_value("version", {version} if version else set()),
@@ -98,11 +100,14 @@ class Features:
 
 @dataclass
 class LabelLoop:
-    """The work of the thread, in steps. `sights` returns what the agent knows of each resource."""
+    """The work of the thread, in steps.
+
+    `snapshots` returns what the agent knows of each resource.
+    """
 
     driver: Driver
     host: Host
-    sights: Callable[[], Iterable[Sight]]
+    snapshots: Callable[[], Iterable[ResourceSnapshot]]
     sinks: Sinks
     needs_driver: bool = True
     _labels: Mapping[str, str] | None = None
@@ -124,7 +129,7 @@ class LabelLoop:
         """
         ready, version = self._read_ready()
         if ready:
-            self._labels = self._features.labels(self.sights(), version) or self._labels
+            self._labels = self._features.labels(self.snapshots(), version) or self._labels
         if self._labels is None:
             return FIRST_INTERVAL
         sink = self.sinks.choose_sink()

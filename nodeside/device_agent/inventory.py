@@ -44,7 +44,7 @@ class Known:
 
 
 @frozen
-class Sight:
+class ResourceSnapshot:
     """What the agent knows of a resource at a scrape; the counts are since its start."""
 
     resource: str
@@ -100,10 +100,10 @@ class Inventory:
         if due := gone.keys() - kept.keys():
             held = self.held()
             again = now - GONE_FOR + ASK_AGAIN
-            kept |= {name: again for name in due if held is None or self._is_in(held, name)}
+            kept |= {name: again for name in due if held is None or self._is_held(held, name)}
         return kept
 
-    def _is_in(self, held: Container[str], name: str) -> bool:
+    def _is_held(self, held: Container[str], name: str) -> bool:
         return any(share in held for share in _share_ids(name, self.shares))
 
     def _log_changes(self, before: Mapping[str, FoundDevice]) -> None:

@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from nodeside import __version__, log
-from nodeside.device_agent.inventory import Offered, Sight
+from nodeside.device_agent.inventory import Offered, ResourceSnapshot
 from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
 from nodeside.errors import SystemRefused
 from nodeside.http.server import HttpServer
@@ -51,7 +51,7 @@ class Exposition(Collector):
 
     driver: Driver | None
     host: Host
-    sights: Iterable[Sight]
+    snapshots: Iterable[ResourceSnapshot]
     held: Callable[[], Held]
     _families: dict[str, Metric] = field(default_factory=dict)
 
@@ -69,21 +69,21 @@ class Exposition(Collector):
         if self.driver is not None:
             self._add_ready(self.driver)
         held = self._who_has_them()
-        for sight in self.sights:
-            self._add_plugin(sight)
-            for device in sight.devices:
-                labels = {"resource": sight.resource, "device": device.id}
+        for snapshot in self.snapshots:
+            self._add_plugin(snapshot)
+            for device in snapshot.devices:
+                labels = {"resource": snapshot.resource, "device": device.id}
                 self._add_gauge("nodeside_device_healthy", _HEALTHY, device.healthy, **labels)
                 numa = str(device.numa_node) if device.numa_node >= 0 else ""
                 words = "Where a device is: its PCI function and NUMA node, if it has any."
                 more = {"address": device.address, "numa_node": numa}
                 self._add_gauge("nodeside_device_info", words, 1, **labels, **more)
-                for attribute in sight.attributes:
+                for attribute in snapshot.attributes:
                     self._add_attribute(attribute, device.attributes, labels)
-            for missing in sight.known.missing:
-                labels = {"resource": sight.resource, "device": missing}
+            for missing in snapshot.known.missing:
+                labels = {"resource": snapshot.resource, "device": missing}
                 self._add_gauge("nodeside_device_healthy", _HEALTHY, False, **labels)
-            self._add_holders(sight, held)
+            self._add_holders(snapshot, held)
         return list(self._families.values())
 
     def _add_ready(self, driver: Driver) -> None:
@@ -115,16 +115,16 @@ class Exposition(Collector):
         except NoAnswer:
             return None
 
-    def _add_plugin(self, sight: Sight) -> None:
-        labels = {"resource": sight.resource}
+    def _add_plugin(self, snapshot: ResourceSnapshot) -> None:
+        labels = {"resource": snapshot.resource}
         words = "Whether the kubelet listens to what is offered."
-        self._add_gauge("nodeside_device_plugin_watched", words, sight.is_watched, **labels)
+        self._add_gauge("nodeside_device_plugin_watched", words, snapshot.is_watched, **labels)
         words = "Registrations with the kubelet; it restarts, or the plugin does."
         name = "nodeside_device_plugin_registrations_total"
-        self._add_counter(name, words, sight.registrations, **labels)
+        self._add_counter(name, words, snapshot.registrations, **labels)
         words = "Times that devices were given: to containers, or to claims."
         name = "nodeside_device_plugin_allocations_total"
-        self._add_counter(name, words, sight.allocations, **labels)
+        self._add_counter(name, words, snapshot.allocations, **labels)
 
     def _add_attribute(
         self, attribute: Attribute, said: Mapping[str, str], labels: Mapping[str, str]
@@ -136,13 +136,13 @@ class Exposition(Collector):
         add = self._add_counter if metric.type is MetricType.COUNTER else self._add_gauge
         add(metric.name, words, value, **labels)
 
-    def _add_holders(self, sight: Sight, held: Held | None) -> None:
-        labels = {"resource": sight.resource}
+    def _add_holders(self, snapshot: ResourceSnapshot, held: Held | None) -> None:
+        labels = {"resource": snapshot.resource}
         words = "Whether the kubelet said who has the devices."
         self._add_gauge("nodeside_device_holders_known", words, held is not None, **labels)
         words = "How many shares of a device a container has: one, unless it is shared."
-        mine = held.get(sight.resource, {}) if held else {}
-        for (device, holder), count in sorted(_count_shares(sight.known.offered, mine).items()):
+        mine = held.get(snapshot.resource, {}) if held else {}
+        for (device, holder), count in sorted(_count_shares(snapshot.known.offered, mine).items()):
             pod = {"namespace": holder.namespace, "pod": holder.pod, "container": holder.name}
             self._add_gauge(
                 "nodeside_device_allocated", words, count, **labels, device=device, **pod

@@ -56,7 +56,7 @@ _CRASH_SITE = re.compile(r"(?:\bRIP: \w+:|\bpc : )(\S+ \[\w+\])")
 
 
 @frozen
-class Consumed:
+class CommandRun:
     """A command that used the driver, or that the user requested. Of a long output, the end."""
 
     argv: tuple[str, ...]
@@ -81,7 +81,7 @@ class TrialRun:
     built_on: str
     report: Mapping[str, Any] = field(default_factory=dict)
     devices: Mapping[str, Any] | None = None
-    commands: tuple[Consumed, ...] = ()
+    commands: tuple[CommandRun, ...] = ()
     mistakes: tuple[str, ...] = ()
     splats: tuple[str, ...] = ()
     crashed: bool = False
@@ -133,7 +133,9 @@ def boot_in_turn(
         if kernel.release in settled:
             run = settled[kernel.release]
             if last and options.keep:
-                kept = _boot_kernel(node, kernel, target, options, progress, play=_Pod.keep)
+                kept = _boot_kernel(
+                    node, kernel, target, options, progress, play=_Pod.run_shell_only
+                )
                 words = ("this is the result from before the shell",)
                 run = replace(
                     run, accelerator=kept.accelerator, boot_seconds=kept.boot_seconds, notes=words
@@ -185,7 +187,7 @@ class _Pod:
     options: BootOptions
     progress: Progress
 
-    def keep(self) -> TrialRun:
+    def run_shell_only(self) -> TrialRun:
         """Open a shell beside the toolkit container, for a source that has not compiled."""
         self._run_init_container()
         sidecar = self._start_sidecar()
@@ -195,7 +197,7 @@ class _Pod:
             if not self.machine.splats():
                 raise
             return self._crash_result("the shell was open")
-        self._stop_sidecar(sidecar)
+        self._stop_process(sidecar)
         return self._make_result(ExitCode.BUILD_FAILED, {}, ())
 
     def play(self, *, keep: bool) -> TrialRun:
@@ -219,9 +221,9 @@ class _Pod:
             if not self.machine.splats():
                 raise
             return self._crash_result(moment)
-        self._stop_sidecar(sidecar)
+        self._stop_process(sidecar)
         if running is not None:
-            self._stop_sidecar(running)
+            self._stop_process(running)
         run = self._make_result(done.exit_code, report, commands)
         return replace(run, devices=devices, notes=notes)
 
@@ -314,7 +316,7 @@ class _Pod:
         return replace(self._make_result(ExitCode.LOAD_FAILED, report, ()), crashed=True)
 
     def _make_result(
-        self, exit_code: int, report: Mapping[str, Any], commands: tuple[Consumed, ...]
+        self, exit_code: int, report: Mapping[str, Any], commands: tuple[CommandRun, ...]
     ) -> TrialRun:
         return TrialRun(
             kernel=self.machine.files.kernel.release,
@@ -351,9 +353,9 @@ class _Pod:
             )
 
     def _start_sidecar(self) -> GuestProcess:
-        tell = partial(_print_container_line, self.progress, "toolkit")
+        print_line = partial(_print_container_line, self.progress, "toolkit")
         argv = sidecar_command(Path("/shared"))
-        return self.machine.start(argv, "toolkit", on_line=tell, on_error=tell)
+        return self.machine.start(argv, "toolkit", on_line=print_line, on_error=print_line)
 
     @property
     def _container(self) -> str:
@@ -363,12 +365,14 @@ class _Pod:
     def _run_driver(self) -> tuple[GuestProcess | None, Completed]:
         """Bring the driver up. Returns its process, if it runs on for the sake of services."""
         argv = ["nodeside", "driver", "run", "--once", "--output", "json"]
-        tell = partial(_print_container_line, self.progress, "driver")
+        print_line = partial(_print_container_line, self.progress, "driver")
         where = self._container
         if not self.target.driver.spec.services:
-            done = self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
+            done = self.machine.run(
+                argv, where, timeout=_RUN_SECONDS, check=False, on_error=print_line
+            )
             return None, done
-        process = self.machine.start([*argv, "--with-services"], where, on_error=tell)
+        process = self.machine.start([*argv, "--with-services"], where, on_error=print_line)
         deadline = time.monotonic() + _RUN_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             report = read_report(process.output)
@@ -388,10 +392,10 @@ class _Pod:
         if not driver.spec.devices:
             return None
         argv = ["nodeside", "driver", "devices", "--output", "json"]
-        tell = partial(_print_container_line, self.progress, "driver")
+        print_line = partial(_print_container_line, self.progress, "driver")
         try:
             done = self.machine.run(
-                argv, self._container, timeout=_DEVICES_SECONDS, check=False, on_error=tell
+                argv, self._container, timeout=_DEVICES_SECONDS, check=False, on_error=print_line
             )
         except DeadlinePassed as exc:
             why = str(exc)
@@ -403,29 +407,29 @@ class _Pod:
         resources = [{"resource": each.resource, **missing} for each in driver.spec.devices]
         return {"driver": driver.name, "ready": True, "resources": resources}
 
-    def _run_consumers(self, *, ready: bool) -> tuple[Consumed, ...]:
+    def _run_consumers(self, *, ready: bool) -> tuple[CommandRun, ...]:
         """Run the consumers if the driver is ready, and the user's commands in any case."""
         argvs = (*(self.target.extras.commands if ready else ()), *self.options.commands)
         return tuple(self._run_command(argv) for argv in argvs)
 
-    def _run_command(self, argv: Sequence[str]) -> Consumed:
+    def _run_command(self, argv: Sequence[str]) -> CommandRun:
         self.progress.say(f"running {shlex.join(argv)}")
-        tell = partial(self.progress.line, "command |")
+        print_line = partial(self.progress.line, "command |")
         done = self.machine.run(
             argv,
             "consumer",
             cwd="/driver-image",
             timeout=_COMMAND_SECONDS,
             check=False,
-            on_line=tell,
-            on_error=tell,
+            on_line=print_line,
+            on_error=print_line,
         )
         output = (done.output or done.errors).strip()[-_OUTPUT:]
-        return Consumed(tuple(argv), done.exit_code, output)
+        return CommandRun(tuple(argv), done.exit_code, output)
 
-    def _stop_sidecar(self, sidecar: GuestProcess) -> None:
+    def _stop_process(self, process: GuestProcess) -> None:
         with suppress(TrialError):
-            sidecar.kill()
+            process.kill()
 
     def _built_on(self, report: Mapping[str, Any]) -> str:
         if self.machine.files.kernel.release in self.node.host_builds:

@@ -15,7 +15,7 @@ from nodeside.errors import ExitCode
 from nodeside.log import escape_controls
 from nodeside.text.table import table
 from nodeside.trial.host.build import BY_HAND
-from nodeside.trial.pod import Consumed, TrialRun
+from nodeside.trial.pod import CommandRun, TrialRun
 
 _SHOWN = 1000  # characters of each line of a command's output
 _FIRST = "first error: "  # as `nodeside driver build` says both
@@ -226,7 +226,7 @@ def _announcement_rows(run: TrialRun) -> list[tuple[str, str]]:
     return rows
 
 
-def _command_row(command: Consumed) -> tuple[str, str, str]:
+def _command_row(command: CommandRun) -> tuple[str, str, str]:
     good = "ok" if command.exit_code == 0 else f"exit {command.exit_code}"
     last = "\n".join(line[:_SHOWN] for line in command.output.rsplit("\n", 3)[-3:])
     return shlex.join(command.argv), good, last

@@ -31,7 +31,7 @@ from nodeside.device_agent.features import (
     label_in_thread,
     label_value,
 )
-from nodeside.device_agent.inventory import Inventory, Sight
+from nodeside.device_agent.inventory import Inventory, ResourceSnapshot
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.errors import SystemRefused
 from nodeside.kube.client import Client, PodAccess
@@ -61,18 +61,18 @@ PREFIX = "feature.nodeside.io/edu."
 THREE = {f"{PREFIX}count": "2", f"{PREFIX}revision": "0x10", f"{PREFIX}version": "1.0.0"}
 
 
-def sight(of: Driver, resource: str, *attributes: dict[str, str]) -> Sight:
+def snapshot(of: Driver, resource: str, *attributes: dict[str, str]) -> ResourceSnapshot:
     """So many devices, with what their files say."""
     device = next(each for each in of.spec.devices if each.resource == resource)
     inventory = Inventory(resource, device.shares)
     found = (FoundDevice(str(n), attributes=each) for n, each in enumerate(attributes))
     inventory.update(FoundDevices(resource, tuple(found)), 0.0)
-    return Sight(resource, device.attributes, inventory.known, True, 1, 0)
+    return ResourceSnapshot(resource, device.attributes, inventory.known, True, 1, 0)
 
 
-def edu(*revisions: str, of: Driver | None = None) -> list[Sight]:
+def edu(*revisions: str, of: Driver | None = None) -> list[ResourceSnapshot]:
     said = ({"revision": each, "interrupts": "4"} if each else {} for each in revisions)
-    return [sight(of or driver(EDU), "example.com/edu", *said)]
+    return [snapshot(of or driver(EDU), "example.com/edu", *said)]
 
 
 def labels(features: Features, *revisions: str, version: str = "1.0.0") -> dict[str, str]:
@@ -97,7 +97,7 @@ def test_they_say_what_the_devices_and_the_driver_are() -> None:
 
 def test_devices_are_counted_over_all_entries_and_not_their_shares() -> None:
     declared = driver(EDU, UNITS)
-    seen = [*edu("0x10", of=declared), sight(declared, "example.com/unit", {}, {}, {})]
+    seen = [*edu("0x10", of=declared), snapshot(declared, "example.com/unit", {}, {}, {})]
     found = Features(declared).labels(seen, "")
     assert found == {f"{PREFIX}count": "4", f"{PREFIX}revision": "0x10"}
 
@@ -245,12 +245,12 @@ def test_they_are_written_once_the_driver_is_ready_and_stay_when_it_is_not(scene
 def test_a_look_from_before_the_driver_was_ready_makes_no_labels(scene: Scene) -> None:
     """It has seen no device, which would hold for five minutes."""
     say_ready(scene.host)
-    looked, scene.labelling.sights = (
-        scene.labelling.sights,
+    looked, scene.labelling.snapshots = (
+        scene.labelling.snapshots,
         lambda: [replace(each, known=replace(each.known, is_ready=False)) for each in edu()],
     )
     assert scene.step(0.0) == FIRST_INTERVAL
-    scene.labelling.sights = looked
+    scene.labelling.snapshots = looked
     scene.step(1.0)
     assert scene.sink.written == [THREE]
 
@@ -486,14 +486,14 @@ def test_a_bug_in_one_look_does_not_end_the_labels(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nodeside.device_agent.features.INTERVAL", 0.01)
-    sights, looks = scene.labelling.sights, itertools.count()
+    snapshots, looks = scene.labelling.snapshots, itertools.count()
 
-    def fail_once() -> Iterator[Sight]:
+    def fail_once() -> Iterator[ResourceSnapshot]:
         if next(looks) == 0:
             raise ZeroDivisionError
-        return iter(sights())
+        return iter(snapshots())
 
-    scene.labelling.sights = fail_once
+    scene.labelling.snapshots = fail_once
     say_ready(scene.host)
     with label_in_thread(scene.labelling):
         until(lambda: scene.sink.written, "labels after a bug")

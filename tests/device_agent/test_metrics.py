@@ -14,7 +14,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodeside.device_agent.inventory import Known, Offered, Sight
+from nodeside.device_agent.inventory import Known, Offered, ResourceSnapshot
 from nodeside.device_agent.metrics import Exposition, parse_number, serve_metrics
 from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
 from nodeside.devices.discovery import FoundDevice
@@ -41,11 +41,11 @@ ILL = FoundDevice("ports\\", attributes={"heat": "hot", "interrupts": "inf"}, wh
 HOLDER = PodContainer("default", "worker", "main")
 
 
-def sight(*devices: FoundDevice, shares: int = 1) -> Sight:
+def snapshot(*devices: FoundDevice, shares: int = 1) -> ResourceSnapshot:
     suffixes = [f"::{share}" for share in range(shares)] if shares > 1 else [""]
     names = {f"{device.id}{suffix}": device for device in devices for suffix in suffixes}
     offered = {name: Offered(name, device) for name, device in names.items()}
-    return Sight("example.com/edu", ATTRIBUTES, Known(offered), True, 2, 3)
+    return ResourceSnapshot("example.com/edu", ATTRIBUTES, Known(offered), True, 2, 3)
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -57,7 +57,7 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def scraped(
-    host: Host, *sights: Sight, held: Mapping[str, PodContainer] | None = None
+    host: Host, *snapshots: ResourceSnapshot, held: Mapping[str, PodContainer] | None = None
 ) -> dict[str, list[tuple[dict[str, str], float]]]:
     asked: list[int] = []
 
@@ -68,7 +68,7 @@ def scraped(
         mine = {name: [holder] for name, holder in held.items()}
         return {"example.com/edu": mine, "example.com/other": {"00:06.0": [HOLDER]}}
 
-    kind, body = Exposition(driver(EDU), host, sights, who).text("")
+    kind, body = Exposition(driver(EDU), host, snapshots, who).text("")
     assert kind.startswith("text/plain")
     assert len(asked) == 1, "a kubelet that hangs takes one deadline, however many resources"
     return samples(body.decode())
@@ -85,7 +85,7 @@ def test_a_ready_file_with_odd_stages_spoils_no_scrape(tmp_path: Path) -> None:
     odd = {"\ud800": 1.0, "a\0b": 1.0, 'a"b': 1.0, "": 1.0, "x" * 40: 1.0, "é": 1.0}
     record["stages"] = {"look in cache": 0.5, **odd}
     ready_path(host, "edu").write_text(json.dumps(record).replace("0.5", '0.5, "load": 1e999'))
-    found = scraped(host, sight(WORKS), held={})
+    found = scraped(host, snapshot(WORKS), held={})
     assert found["nodeside_driver_stage_seconds"] == [
         ({"driver": "edu", "stage": "look in cache"}, 0.5)
     ]
@@ -93,7 +93,7 @@ def test_a_ready_file_with_odd_stages_spoils_no_scrape(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_missing_does_not_work(tmp_path: Path) -> None:
-    seen = sight(WORKS)
+    seen = snapshot(WORKS)
     found = scraped(
         Host(tmp_path), replace(seen, known=replace(seen.known, missing=["00:06.0"])), held={}
     )
@@ -103,7 +103,7 @@ def test_a_device_that_is_missing_does_not_work(tmp_path: Path) -> None:
 
 def test_each_device_has_its_health_and_what_it_says_of_itself(tmp_path: Path) -> None:
     say_ready(Host(tmp_path))
-    found = scraped(Host(tmp_path), sight(WORKS, ILL), held={})
+    found = scraped(Host(tmp_path), snapshot(WORKS, ILL), held={})
     assert found["nodeside_driver_ready"] == [({"driver": "edu", "version": "1.0.0"}, 1.0)]
     assert found["nodeside_driver_ready_timestamp_seconds"] == [({"driver": "edu"}, 0.0)]
     assert found["nodeside_driver_stage_seconds"] == [
@@ -125,7 +125,7 @@ def test_each_device_has_its_health_and_what_it_says_of_itself(tmp_path: Path) -
 def test_who_has_a_device_is_named_while_it_has_it(tmp_path: Path) -> None:
     other = PodContainer("default", "other", "main")
     held = {"00:05.0::0": HOLDER, "00:05.0::2": HOLDER, "00:05.0::1": other, "gone::0": other}
-    found = scraped(Host(tmp_path), sight(WORKS, shares=4), held=held)
+    found = scraped(Host(tmp_path), snapshot(WORKS, shares=4), held=held)
     pod = {"namespace": "default", "container": "main"}
     assert found["nodeside_device_allocated"] == [
         (of("00:05.0", pod="other", **pod), 1.0),
@@ -138,14 +138,14 @@ def test_who_has_a_device_is_named_while_it_has_it(tmp_path: Path) -> None:
 
 def test_of_a_driver_that_is_not_waited_for_nothing_is_said(tmp_path: Path) -> None:
     """Else it would be told for ever that it is not ready."""
-    _, body = Exposition(None, Host(tmp_path), [sight(WORKS)], dict).text("")
+    _, body = Exposition(None, Host(tmp_path), [snapshot(WORKS)], dict).text("")
     found = samples(body.decode())
     assert "nodeside_driver_ready" not in found
     assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0)]
 
 
 def test_a_kubelet_that_does_not_answer_costs_nothing_else(tmp_path: Path) -> None:
-    found = scraped(Host(tmp_path), sight(WORKS))
+    found = scraped(Host(tmp_path), snapshot(WORKS))
     assert found["nodeside_device_holders_known"] == [({"resource": "example.com/edu"}, 0.0)]
     assert "nodeside_device_allocated" not in found
     assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0)]
@@ -165,7 +165,7 @@ def test_what_is_no_finite_number_is_no_sample(text: str, value: float | None) -
 
 def test_it_is_served_under_one_path(tmp_path: Path) -> None:
     def exposition() -> Exposition:
-        return Exposition(driver(EDU), Host(tmp_path), [sight(WORKS)], dict)
+        return Exposition(driver(EDU), Host(tmp_path), [snapshot(WORKS)], dict)
 
     with serve_metrics(0, exposition, host="127.0.0.1") as port:
         address = f"http://127.0.0.1:{port}"
@@ -181,7 +181,7 @@ def test_slow_strangers_keep_no_scraper_out(tmp_path: Path) -> None:
     """They ask for nothing, or do not read what they asked for."""
 
     def exposition() -> Exposition:
-        return Exposition(driver(EDU), Host(tmp_path), [sight(WORKS)] * 100, dict)
+        return Exposition(driver(EDU), Host(tmp_path), [snapshot(WORKS)] * 100, dict)
 
     with (
         serve_metrics(0, exposition, host="127.0.0.1") as port,

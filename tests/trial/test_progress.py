@@ -12,7 +12,7 @@ import pytest
 from nodeside.cli import exit_on_error
 from nodeside.trial import result
 from nodeside.trial.errors import TrialError
-from nodeside.trial.pod import Consumed
+from nodeside.trial.pod import CommandRun
 from nodeside.trial.progress import Progress
 from tests.trial.runs import run
 
@@ -34,7 +34,7 @@ def test_a_guest_cannot_write_the_clipboard_with_the_result() -> None:
         [
             run(
                 report={"state": "ready", "message": CLIPBOARD, "notes": [CLIPBOARD]},
-                commands=(Consumed(("c",), 0, f"one\n{CLIPBOARD}"),),
+                commands=(CommandRun(("c",), 0, f"one\n{CLIPBOARD}"),),
                 splats=(f"BUG: {CLIPBOARD}",),
             )
         ]

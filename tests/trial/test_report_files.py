@@ -12,7 +12,7 @@ import pytest
 
 from nodeside.trial import result
 from nodeside.trial.owned_place import owned_place
-from nodeside.trial.pod import Consumed, TrialRun
+from nodeside.trial.pod import CommandRun, TrialRun
 from nodeside.trial.report_files import as_junit, as_page, write_report
 from tests.trial.runs import REPORT, broken, ready, run
 
@@ -43,7 +43,7 @@ class Tags(HTMLParser):
 
 
 def test_a_kernel_on_which_all_is_well_has_a_case_for_each_step() -> None:
-    [suite] = suites(ready(commands=(Consumed(("cat", "/dev/edu0"), 0, "120"),)))
+    [suite] = suites(ready(commands=(CommandRun(("cat", "/dev/edu0"), 0, "120"),)))
 
     assert suite.get("name") == "6.1.0-56-cloud-amd64"
     assert [case.get("name") for case in suite] == [
@@ -66,7 +66,7 @@ def test_a_kernel_on_which_all_is_well_has_a_case_for_each_step() -> None:
         ),
         (ready(exit_code=42, report=REPORT), {"check /sys/x": "119; expected 120"}),
         (ready(splats=("WARNING: edu.c:1",)), {"kernel log": "WARNING: edu.c:1"}),
-        (ready(commands=(Consumed(("false",), 3, "no"),)), {"command false": "exit code 3"}),
+        (ready(commands=(CommandRun(("false",), 3, "no"),)), {"command false": "exit code 3"}),
     ],
 )
 def test_what_failed_is_the_case_that_fails(tried: TrialRun, expected: dict[str, str]) -> None:
@@ -162,6 +162,6 @@ def test_the_command_that_repeats_a_build_is_a_line_to_copy() -> None:
 
 
 def test_a_command_that_failed_is_the_exit_code_in_the_table_too() -> None:
-    text = result.as_table([ready(commands=(Consumed(("false",), 1, ""),))])
+    text = result.as_table([ready(commands=(CommandRun(("false",), 1, ""),))])
 
     assert "exit code  42" in text

@@ -8,12 +8,12 @@ import re
 import pytest
 
 from nodeside.trial import result
-from nodeside.trial.pod import Consumed
+from nodeside.trial.pod import CommandRun
 from tests.trial.runs import REPORT, run
 
 
 def test_the_table_says_what_happened() -> None:
-    text = result.as_table([run(commands=(Consumed(("cat", "/dev/edu0"), 0, "120"),))])
+    text = result.as_table([run(commands=(CommandRun(("cat", "/dev/edu0"), 0, "120"),))])
 
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for expected in (
@@ -67,7 +67,7 @@ def test_the_exit_code_is_that_of_the_last_boot_that_failed(
 
 
 def test_a_consumer_that_fails_fails_the_trial_of_a_ready_driver() -> None:
-    commands = (Consumed(("true",), 0, ""), Consumed(("false",), 1, ""))
+    commands = (CommandRun(("true",), 0, ""), CommandRun(("false",), 1, ""))
 
     assert result.exit_code([run(commands=commands)]) == 42
     assert result.exit_code([run(commands=commands, exit_code=41)]) == 41
@@ -89,7 +89,7 @@ def test_a_node_side_that_ended_without_a_report_is_no_crash() -> None:
 
 def test_of_a_command_without_end_three_short_lines_are_shown() -> None:
     output = "\n".join(["x" * 5000] * 5)
-    text = result.as_table([run(report={}, commands=(Consumed(("cat",), 0, output),))])
+    text = result.as_table([run(report={}, commands=(CommandRun(("cat",), 0, output),))])
     assert text.count("x" * 1000) == 3
     assert "x" * 1001 not in text
 

@@ -17,7 +17,7 @@ from nodeside.device_agent.dra.publisher import Publication, Publisher
 from nodeside.device_agent.dra.service import ClaimService
 from nodeside.device_agent.dra.site import Site
 from nodeside.device_agent.dra.slices import MOST, Document, device_document, full_address
-from nodeside.device_agent.inventory import Inventory, Offered, Sight
+from nodeside.device_agent.inventory import Inventory, Offered, ResourceSnapshot
 from nodeside.device_agent.pod_resources import Held
 from nodeside.devices.discovery import FoundDevices
 from nodeside.spec import Driver
@@ -59,7 +59,7 @@ class DraAgent:
         if inventory.update(found, now) or is_new:
             self._service.offer(name, inventory.known.offered)
             if self._publisher is not None:
-                self._publisher.want(self._working_devices())
+                self._publisher.set_devices(self._working_devices())
 
     @property
     def is_watched(self) -> bool:
@@ -76,14 +76,14 @@ class DraAgent:
             cluster = DraClient(self._site.access)  # of the publisher's thread
             publication = Publication(cluster, self._driver.name, self._site.node)
             self._publisher = Publisher(publication)
-            self._publisher.want(self._working_devices())
+            self._publisher.set_devices(self._working_devices())
         if not is_serving:
             self._publish_no_more()
 
-    def sights(self) -> Iterator[Sight]:
+    def snapshots(self) -> Iterator[ResourceSnapshot]:
         """Yield what is known of each resource, for the metrics."""
         for name, inventory in list(self._inventories.items()):  # other threads ask
-            yield Sight(
+            yield ResourceSnapshot(
                 resource=name,
                 attributes=self._entries[name].attributes,
                 known=inventory.known,

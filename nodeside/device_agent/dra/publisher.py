@@ -55,7 +55,7 @@ class Publication:
         self._failures = 0
         self._said = ""
 
-    def want(self, devices: Sequence[Document]) -> None:
+    def set_devices(self, devices: Sequence[Document]) -> None:
         """Say what devices there are."""
         self._is_current &= devices == self._devices
         self._devices = devices
@@ -143,7 +143,7 @@ class Publisher:
         self._thread = threading.Thread(target=self._keep_writing, name="publisher", daemon=True)
         self._thread.start()
 
-    def want(self, devices: Sequence[Document]) -> None:
+    def set_devices(self, devices: Sequence[Document]) -> None:
         """Say what devices there are."""
         with self._changed:
             self._devices = devices
@@ -171,7 +171,7 @@ class Publisher:
                 if self._kubelet_came:
                     self._publication.kubelet_came(self._clock.now())
                 if self._devices is not None:
-                    self._publication.want(self._devices)
+                    self._publication.set_devices(self._devices)
                 self._devices, self._kubelet_came = None, False
             try:
                 wait = self._publication.step(self._clock.now())

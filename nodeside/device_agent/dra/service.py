@@ -59,7 +59,7 @@ class _Device:
 class ClaimService:
     """The claims of a Driver's devices on this node; nothing is served before `open`.
 
-    `entries` are those of `spec.devices` with `expose: dra`. `ask` gets a claim from the API
+    `entries` are those of `spec.devices` with `expose: dra`. `get_claim` gets a claim from the API
     server, by namespace and name; it raises KubernetesError.
     """
 
@@ -68,13 +68,13 @@ class ClaimService:
         driver: str,
         entries: Sequence[Device],
         site: Site,
-        ask: Callable[[str, str], Document],
+        get_claim: Callable[[str, str], Document],
     ) -> None:
         self._driver = dra_driver(driver)
         self._kind = cdi_kind(driver)
         self._entries = {each.resource: each for each in entries}
         self._site = site
-        self._ask = ask
+        self._get_claim = get_claim
         self._offered: dict[str, Mapping[str, Offered]] = {}  # by resource
         self._devices: Mapping[str, _Device] = {}  # by name
         self._prepared: Prepared | None = None
@@ -168,7 +168,7 @@ class ClaimService:
         claims = {}
         for number, each in enumerate(request.claims):
             try:
-                devices = self._prepared_devices(each, number)
+                devices = self._prepare_claim(each, number)
                 answer = messages.NodePrepareResourceResponse(devices=devices)
             except NodesideError as error:
                 words = f"{error}; {error.hint}" if error.hint else str(error)
@@ -177,7 +177,7 @@ class ClaimService:
             claims[each.uid] = answer
         return messages.NodePrepareResourcesResponse(claims=claims)
 
-    def _prepared_devices(self, asked: Any, number: int) -> Sequence[Any]:
+    def _prepare_claim(self, asked: Any, number: int) -> Sequence[Any]:
         """Prepare a claim, again if it is prepared; return its devices. Raises NodesideError."""
         prepared = self._require_valid(asked, number)
         mine = object()
@@ -198,7 +198,7 @@ class ClaimService:
             names = ",".join(each.device for each in claim.devices)
             log.fact("a claim is prepared", claim=_claim_in_words(asked), devices=names)
         given_names = {each["name"] for each in spec["devices"]} if spec else set()
-        return _prepared_devices_of(claim, self._site.node, self._kind, given_names)
+        return _prepared_devices(claim, self._site.node, self._kind, given_names)
 
     def _require_valid(self, asked: Any, number: int) -> Prepared:
         if not UID.fullmatch(asked.uid):
@@ -220,7 +220,7 @@ class ClaimService:
     def _fetch_claim(self, asked: Any, known: Claim | None) -> Claim:
         """Return a claim from the API server; while that fails, the claim as it is known here."""
         try:
-            document = self._ask(asked.namespace, asked.name)
+            document = self._get_claim(asked.namespace, asked.name)
         except KubernetesError as error:
             if known is not None and (error.status == 0 or is_transient(error.status)):
                 return known
@@ -298,9 +298,7 @@ class ClaimService:
         )
 
 
-def _prepared_devices_of(
-    claim: Claim, pool: str, kind: str, given_names: set[str]
-) -> Sequence[Any]:
+def _prepared_devices(claim: Claim, pool: str, kind: str, given_names: set[str]) -> Sequence[Any]:
     """Return the devices of a claim. The first of a request brings what all of them give."""
     seen: set[str] = set()
 

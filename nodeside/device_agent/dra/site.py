@@ -34,7 +34,7 @@ class Site:
         """Return the socket by which the kubelet finds the driver."""
         return self.registry / f"{dra_driver(driver)}-reg.sock"
 
-    def mistake(self, driver: str) -> str:
+    def unusable_reason(self, driver: str) -> str:
         """Return why it cannot be used, "" if it can."""
         for directory in (self.plugins, self.registry):
             if not directory.is_dir():

@@ -129,7 +129,7 @@ def plan_writes(
         each["metadata"]["name"]: each for each in stored if _pool_of(each).get("name") == pool.node
     }
     taken = {each["metadata"]["name"] for each in stored}
-    layout = laid_out(
+    layout = lay_out(
         {name: _device_names(each) for name, each in ours.items()},
         list(wanted),
         _free_names(pool, taken),
@@ -153,7 +153,7 @@ def plan_writes(
     return [*found, *(Write("delete", each) for each in gone)]
 
 
-def laid_out(
+def lay_out(
     before: Mapping[str, Sequence[str]], names: Sequence[str], free: Iterator[str]
 ) -> Mapping[str, Sequence[str]]:
     """Return which devices are in which slice. Those that are in one stay there.

@@ -85,7 +85,7 @@ class PodLock:
 
 
 @contextmanager
-def stopped_at_the_end(services: Services, host: Host) -> Iterator[None]:
+def stop_services_at_exit(services: Services, host: Host) -> Iterator[None]:
     """Stop the services of a driver, which is not ready without them."""
     try:
         yield
@@ -151,7 +151,7 @@ class DriverLoop:
             self.pod_lock, self.services = PodLock(stack), services
             self._loop(services)
 
-    def end_in_order(self) -> None:
+    def note_orderly_end(self) -> None:
         """Say on the node's disk that this process did not end with the kernel."""
         if self.last_read.name:
             clear_mark(self.config.host, self.last_read.name, boot_id=self.config.host.boot_id)
@@ -167,7 +167,7 @@ class DriverLoop:
         retry, repeat_failed = _FIRST_RETRY, True
         with (
             Wakeups(*self._inputs_to_watch(), ended=reap_and_find_ends) as watch,
-            stopped_at_the_end(services, self.config.host),
+            stop_services_at_exit(services, self.config.host),
         ):
             self.listener = replace(self.listener, stopping=lambda: watch.stopping is not None)
             while watch.stopping is None:
@@ -191,11 +191,11 @@ class DriverLoop:
                 elif reason.why is not Why.POLL and result is not _Result.SERVICE_FAILED:
                     retry = min(retry * 2, _LONGEST_RETRY)
                 log.detail("looking again", why=reason.why.value, detail=reason.detail)
-                repeat_failed = reason.why in (Why.INPUT, Why.PATIENCE)
+                repeat_failed = reason.why in (Why.INPUT, Why.TIMEOUT)
                 if reason.why is Why.INPUT:
                     retry = _FIRST_RETRY
                     watch.follow(*self._inputs_to_watch())
-            self.end_in_order()
+            self.note_orderly_end()
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
 

@@ -31,8 +31,8 @@ from nodeside.values import frozen
 
 POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes
 POLL_WITHOUT_UEVENTS = 30.0
-INPUTS = 5.0  # seconds between two polls of the input files: one stat(2) each
-OFTEN = 0.5  # seconds, if one of them is for another driver that waits
+INPUT_INTERVAL = 5.0  # seconds between two polls of the input files: one stat(2) each
+URGENT_INPUT_INTERVAL = 0.5  # seconds, if one of them is for another driver that waits
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _MODULE_ACTIONS = ("add", "remove")
@@ -48,7 +48,7 @@ class Why(Enum):
     SERVICE = "service"
     UEVENT = "uevent"
     POLL = "poll"
-    PATIENCE = "patience"
+    TIMEOUT = "timeout"
 
 
 @frozen
@@ -91,7 +91,7 @@ class Wakeups:
         self._modules = frozenset(kernel_name(name) for name in modules)
         often = tuple(often)
         self._inputs = {path: _file_identity(path) for path in (*inputs, *often)}
-        self._every = OFTEN if often else INPUTS
+        self._every = URGENT_INPUT_INTERVAL if often else INPUT_INTERVAL
         self._poll = poll
         self._open_uevents = uevents or partial(open_uevents, "module", "pci")
         self._on_signal = on_signal
@@ -133,7 +133,7 @@ class Wakeups:
         self._modules = frozenset(kernel_name(name) for name in modules)
         known = self._inputs
         self._inputs = {path: known.get(path, _file_identity(path)) for path in (*inputs, *often)}
-        self._every = OFTEN if often else INPUTS
+        self._every = URGENT_INPUT_INTERVAL if often else INPUT_INTERVAL
 
     def drain(self) -> None:
         """Discard the events so far. Call it right before a look, which sees their effects."""
@@ -170,8 +170,10 @@ class Wakeups:
         if self._ended():
             return Reason(Why.SERVICE)
         now = self._clock.now()
-        patient = until is None or now < until
-        if patient and now >= calm_until:  # a look after the timeout does more than one for uevents
+        has_time = until is None or now < until
+        if (
+            has_time and now >= calm_until
+        ):  # a look after the timeout does more than one for uevents
             events = [
                 str(event) for event in self._read_uevents() if concerns(event, self._modules)
             ]
@@ -179,7 +181,7 @@ class Wakeups:
                 return Reason(Why.UEVENT, shortlist(events, 3))
         if now >= self._looked_at + self._poll:
             return Reason(Why.POLL)
-        return None if patient else Reason(Why.PATIENCE)
+        return None if has_time else Reason(Why.TIMEOUT)
 
     def _await_events(self, calm_until: float, until: float | None) -> None:
         now = self._clock.now()

@@ -94,8 +94,8 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
             if isinstance(proof, BundleManifest):
                 write_symbols(task.host, proof)
             loaded = wanted_modules(task, proof)
-            _follow_search_path(task)
-            record = _after_load(task, _update_record(task, observed.record, proof))
+            _follow_firmware_path(task)
+            record = _run_after_load_hooks(task, _update_record(task, observed.record, proof))
         case plan.Use(rung, bundle):
             died = find_death(task, bundle.manifest)
             if died is not None and not attempt.by_person:
@@ -141,7 +141,7 @@ def report_if_loaded(attempt: Attempt) -> Report | None:
     Validates them, but queries no prebuilt source. Raises NodesideError if the validation fails.
     """
     task, journal = attempt.task, attempt.journal
-    observed = observe(task, attempt.loader, ask=False)
+    observed = observe(task, attempt.loader, query_sources=False)
     proof, _ = plan.prove_loaded(task.wanted, observed)
     if proof is None:
         return None
@@ -260,7 +260,7 @@ def validate_loaded(
         journal.checks = tuple(encode(check) for check in validation.checks)
 
 
-def _follow_search_path(task: Task) -> None:
+def _follow_firmware_path(task: Task) -> None:
     """Put firmware where the kernel searches now: somebody may have changed that since the load."""
     firmware = task.driver.spec.firmware
     if firmware is None:
@@ -273,7 +273,7 @@ def _follow_search_path(task: Task) -> None:
         log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
 
 
-def _after_load(task: Task, record: LoadedRecord) -> LoadedRecord:
+def _run_after_load_hooks(task: Task, record: LoadedRecord) -> LoadedRecord:
     """Run the hooks of the load, unless they have run.
 
     They run again after an unload that failed, if its own hooks had run.

@@ -173,10 +173,10 @@ def stays_until_reboot(task: Task) -> bool:
 
 @frozen
 class Installation:
-    """The installation of one bundle. `known` is the observation made before it."""
+    """The installation of one bundle. `observed` is the observation made before it."""
 
     attempt: Attempt
-    known: plan.Observed
+    observed: plan.Observed
     bundle: Bundle
     rung: Rung
 
@@ -206,7 +206,7 @@ class Installation:
             insertions = self._make_insertions(checked)
             record = self._make_record(checked.task)
             self._check_firmware()
-        decision = _may_replace(self.task, self.known)
+        decision = _permitted_replacement(self.task, self.observed)
         devices = tuple(item.address for item in pci_devices(self.task.host))
         replacement = (self.bundle.digest, insertions, devices)  # with another card, it may succeed
         if decision is plan.Replacement.REPLACE and not self.attempt.listener.repeat_failed:
@@ -241,7 +241,7 @@ class Installation:
         the same builds. It is dropped if any of them differs, which may be the mended one.
         """
         fresh = record_of(task, self.bundle.manifest, self.rung)
-        before = self.known.record
+        before = self.observed.record
         splat = before.splat if before is not None and before.has_all_of(fresh.modules) else ""
         return replace(fresh, splat=splat)
 
@@ -258,13 +258,13 @@ class Installation:
         `previous`. The record is still that of the loaded version.
         """
         self.journal.announce_state(State.UNLOADING, "replacing the loaded version")
-        known = self.known
+        observed = self.observed
         try:
             leaving = self._modules_to_unload()
-            unload_driver(self.attempt, leaving, known.record)
+            unload_driver(self.attempt, leaving, observed.record)
             self.journal.announce_state(State.LOADING)
         except Exception as error:
-            names = dict.fromkeys((*known.in_kernel, *getattr(error, "removed", ())))
+            names = dict.fromkeys((*observed.in_kernel, *getattr(error, "removed", ())))
             gone = [name for name in names if self.loader.modules.state(name) is None]
             if not gone:
                 raise
@@ -275,8 +275,8 @@ class Installation:
             raise
 
     def _modules_to_unload(self) -> unload.ModulesToUnload:
-        known = self.known
-        return unload.modules_to_unload(self.task.wanted.names, known.record, known.in_kernel)
+        observed = self.observed
+        return unload.modules_to_unload(self.task.wanted.names, observed.record, observed.in_kernel)
 
     def _reload_previous(self, gone: Sequence[str], previous: Sequence[Insertion]) -> RollBack:
         """Load the modules `gone` again. A module that has no file in `previous` is a problem."""
@@ -331,7 +331,7 @@ class Installation:
         """After a roll-back, restore the conflicting drivers and correct the record."""
         self._restore_conflicts(rolled, cleared)
         self._start_services_again(rolled)
-        host, record = self.task.host, self.known.record
+        host, record = self.task.host, self.observed.record
         try:
             if rolled.restored and record is not None:
                 write_loaded(host, replace(record, hooks=HooksRun.NONE))  # none since this load
@@ -356,9 +356,9 @@ class Installation:
         These are ours, and those of the kernel's own tree: a network may depend on them.
         """
         again = {item.name: item for item in self._own_insertions()}
-        if plan.find_occupant(self.known) is not plan.Occupant.FOREIGN:
+        if plan.find_occupant(self.observed) is not plan.Occupant.FOREIGN:
             return tuple(again.values())
-        for state in self.known.in_kernel.values():
+        for state in self.observed.in_kernel.values():
             if state.in_tree:
                 again.setdefault(state.name, Insertion(None, state.name))
         leaf_first = unload.plan_unload(self._modules_to_unload(), self.loader.modules.rows()).order
@@ -370,7 +370,7 @@ class Installation:
         The current trust is not applied: these modules ran until now, and a trust that pins only
         the digests of the new version would leave the node without any driver.
         """
-        record, loaded = self.known.record, self.known.in_kernel
+        record, loaded = self.observed.record, self.observed.in_kernel
         modules = [
             module
             for module in (record.modules if record else ())
@@ -422,26 +422,26 @@ class Installation:
         )
 
 
-def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
+def _permitted_replacement(task: Task, observed: plan.Observed) -> plan.Replacement:
     """Decide whether the loaded modules may be replaced.
 
     Raises RebootRequired, RefusedBeforeLoad.
     """
     wanted = task.wanted
-    who = plan.find_occupant(known)
+    who = plan.find_occupant(observed)
     decision, why = plan.decide_replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
     match decision:
         case plan.Replacement.LOAD | plan.Replacement.REPLACE:
             return decision
         case plan.Replacement.AFTER_REBOOT:
             raise RebootRequired(
-                f"another {', '.join(known.in_kernel)} is loaded, and {why}",
+                f"another {', '.join(observed.in_kernel)} is loaded, and {why}",
                 hint="reboot the node: the next boot loads the wanted modules",
             )
         case plan.Replacement.REFUSE:
             raise RefusedBeforeLoad(
-                f"{', '.join(known.in_kernel)}: {why}",
-                hint=f"unload it yourself (rmmod {' '.join(known.in_kernel)}), or allow it with "
+                f"{', '.join(observed.in_kernel)}: {why}",
+                hint=f"unload it yourself (rmmod {' '.join(observed.in_kernel)}), or allow it with "
                 "unload.foreign: replace",
             )
     assert_never(decision)

@@ -46,7 +46,7 @@ from nodeside.system.host import Host
 from nodeside.values import frozen
 
 _PATIENCE = 90.0  # seconds for followers to stop their services and to unload
-_AWAY = 20.0  # seconds that a container takes to start again
+_POD_RESTART = 20.0  # seconds that a container takes to start again
 _PAUSE = 0.1
 _LOADED = ".loaded.json"
 
@@ -155,18 +155,18 @@ def followers_gone(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
 
 def _await_followers(attempt: Attempt) -> None:
     task, clock = attempt.task, attempt.loader.clock
-    until, told = clock.now() + _PATIENCE, False
+    until, logged = clock.now() + _PATIENCE, False
     seen = clock.now()  # when all of them had a pod
     while names := _present_followers(task, attempt.loader):
         words = ", ".join(names)
-        if not told:
+        if not logged:
             log.fact("waiting until the drivers that come after it have left", drivers=words)
-            told = True
+            logged = True
         if attempt.listener.stopping():
             raise StoppedWaiting(f"stopped while {words} had not left")
         idle = [name for name in names if not _has_a_pod(task.host, name)]
         seen = seen if idle else clock.now()
-        if clock.now() >= min(until, seen + _AWAY):
+        if clock.now() >= min(until, seen + _POD_RESTART):
             why = "no pod runs it" if idle else f"waited {_PATIENCE:g} s"
             raise InUse(
                 f"{words} comes after {task.name} and has not left: {why}",

@@ -41,10 +41,10 @@ def remote_manifest(task: Task) -> BundleManifest | None:
     return ask_sources(task).manifest
 
 
-def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
+def observe(task: Task, loader: Loader, *, query_sources: bool = True) -> plan.Observed:
     """Return the loaded modules, our record of them, and what could prove them right.
 
-    `ask`: whether prebuilt sources are queried for a proof that the cache does not have.
+    `query_sources`: whether prebuilt sources are queried for a proof that the cache does not have.
     """
     record = read_loaded(task.host, task.name, task.boot_id)
     in_kernel = {
@@ -57,7 +57,7 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
         if state is not None and state.build_id == module.build_id:
             in_kernel.setdefault(module.name, state)
     manifests = acceptable_manifests(task, record)
-    if ask and in_kernel and not manifests and task.sources:
+    if query_sources and in_kernel and not manifests and task.sources:
         remote = remote_manifest(task)
         manifests = (remote,) if remote is not None else ()
     proves = record is None or record.trust == trust_mark(task.trust)

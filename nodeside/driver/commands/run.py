@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from nodeside.driver.agent.run import DriverLoop, PodLock, stopped_at_the_end
+from nodeside.driver.agent.run import DriverLoop, PodLock, stop_services_at_exit
 from nodeside.driver.agent.watch import Wakeups, Why
 from nodeside.driver.announce.announcer import make_announcer
 from nodeside.driver.commands.outcome import CommandOutput
@@ -25,7 +25,7 @@ def run_once(config: Config, expected_kernel: str, listener: Listener) -> Comman
     with make_announcer(config.host) as announcer:
         run = DriverLoop(config, listener, announcer.state, expected_kernel)
         journal, report = run.once()
-        run.end_in_order()
+        run.note_orderly_end()
     return as_outcome(report, announcement_document(journal))
 
 
@@ -43,7 +43,7 @@ def run_once_with_services(
         ExitStack() as stack,
         Wakeups((), uevents=lambda: None, ended=services.find_ends) as watch,
         make_announcer(config.host) as announcer,
-        stopped_at_the_end(services, config.host),
+        stop_services_at_exit(services, config.host),
     ):
         listener = replace(listener, stopping=lambda: watch.stopping is not None)
         run = DriverLoop(
@@ -51,7 +51,7 @@ def run_once_with_services(
             pod_lock=PodLock(stack), services=services,
         )  # fmt: skip
         journal, report = run.once()
-        run.end_in_order()
+        run.note_orderly_end()
         show(as_outcome(report, announcement_document(journal)))
         while (reason := watch.wait().why) is not Why.STOP:
             if reason is Why.SERVICE:

@@ -31,7 +31,7 @@ def read_status(task: Task) -> CommandOutput:
 
     Nothing outside the node is queried: a stalled registry must not delay the answer.
     """
-    observed = observe(task, Loader(task.host), ask=False)
+    observed = observe(task, Loader(task.host), query_sources=False)
     proof, why = plan.prove_loaded(task.wanted, observed)
     ready = read_ready(task.host, task.name, task.boot_id)
     modules = [_module_document(task, name, observed) for name in task.wanted.names]

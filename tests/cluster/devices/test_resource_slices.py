@@ -90,7 +90,7 @@ def devices(*ids: str, **more: Any) -> list[Document]:
 def published(cluster: DraClient, wanted: Sequence[Document]) -> list[Document]:
     """Publish them until nothing is left to do; return the slices."""
     publication = Publication(cluster, DRIVER, NODE)
-    publication.want(wanted)
+    publication.set_devices(wanted)
     publication.step(0.0)
     assert publication._said == ""
     return cluster.slices(DRIVER, NODE)
@@ -131,7 +131,7 @@ def test_slices_that_somebody_deletes_come_back(
     control_plane: ControlPlane, cluster: DraClient
 ) -> None:
     publication = Publication(cluster, DRIVER, NODE)
-    publication.want(devices("00:06.0"))
+    publication.set_devices(devices("00:06.0"))
     publication.step(0.0)
     (found,) = cluster.slices(DRIVER, NODE)
     assert cluster.versions(DRIVER, NODE) == {

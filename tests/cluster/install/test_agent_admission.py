@@ -85,7 +85,7 @@ def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
     publication = Publication(dra, dra_driver("edu"), OURS)
     offered = Offered("00:06.0", FoundDevice("00:06.0"))
     for now, devices in enumerate(([offered], [], [offered], [])):
-        publication.want(
+        publication.set_devices(
             [
                 device_document("edu-00-06-0", each, resource="example.com/edu", version="1.0.0")
                 for each in devices

@@ -84,9 +84,9 @@ def test_nothing_is_asked_before_devices_were_looked_for(
 
 
 def test_devices_are_written_once(server: PlayedSlices, publication: Publication) -> None:
-    publication.want(plain("a", "b"))
+    publication.set_devices(plain("a", "b"))
     assert publication.step(0.0) == 60.0
-    publication.want(plain("a", "b"))
+    publication.set_devices(plain("a", "b"))
     publication.step(2.0)
 
     assert server.names == ["a", "b"]
@@ -96,9 +96,9 @@ def test_devices_are_written_once(server: PlayedSlices, publication: Publication
 def test_a_change_waits_for_the_second_after_the_last_one(
     server: PlayedSlices, publication: Publication
 ) -> None:
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     publication.step(10.0)
-    publication.want(plain("a", "b"))
+    publication.set_devices(plain("a", "b"))
     assert publication.step(10.2) == pytest.approx(0.8)
     assert server.names == ["a"]
     publication.step(11.0)
@@ -109,15 +109,15 @@ def test_who_changes_all_the_time_is_written_once_a_second(
     server: PlayedSlices, publication: Publication
 ) -> None:
     for tick in range(100):
-        publication.want(plain(f"d{tick}"))
+        publication.set_devices(plain(f"d{tick}"))
         publication.step(10 + tick / 10)
     assert server.asked.count("update") + server.asked.count("create") <= 10
 
 
 def test_no_devices_are_no_slices(server: PlayedSlices, publication: Publication) -> None:
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     publication.step(0.0)
-    publication.want([])
+    publication.set_devices([])
     publication.step(5.0)
     assert server.stored == []
 
@@ -125,7 +125,7 @@ def test_no_devices_are_no_slices(server: PlayedSlices, publication: Publication
 def test_what_an_earlier_agent_wrote_is_kept(server: PlayedSlices) -> None:
     for _ in range(2):
         publication = Publication(server, POOL.driver, POOL.node)
-        publication.want(plain("a"))
+        publication.set_devices(plain("a"))
         publication.step(0.0)
     assert server.asked.count("create") == 1
     assert "update" not in server.asked
@@ -135,7 +135,7 @@ def test_slices_that_the_kubelet_deletes_come_back_soon(
     server: PlayedSlices, publication: Publication
 ) -> None:
     """It deletes those of the node when it starts, a while after it has found the driver."""
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     publication.step(0.0)
     publication.kubelet_came(10.0)
     assert publication.step(10.0) == 5.0
@@ -150,7 +150,7 @@ def test_slices_that_the_kubelet_deletes_come_back_soon(
 def test_slices_that_somebody_changes_are_put_right(
     server: PlayedSlices, publication: Publication
 ) -> None:
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     publication.step(0.0)
     forged = {**server.stored[0]["spec"], "devices": plain("forged")}
     metadata = {**server.stored[0]["metadata"], "resourceVersion": "7"}
@@ -165,9 +165,9 @@ def test_slices_that_somebody_changes_are_put_right(
 def test_somebody_who_was_faster_is_no_trouble(
     server: PlayedSlices, publication: Publication, status: int, warnings: list[str]
 ) -> None:
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     publication.step(0.0)
-    publication.want(plain("b"))
+    publication.set_devices(plain("b"))
     server.errors = [KubernetesError("gone", status=status)]
     assert publication.step(2.0) == 1.0
     publication.step(3.0)
@@ -181,7 +181,7 @@ def test_somebody_who_was_faster_is_no_trouble(
 def test_a_trouble_is_said_once_and_tried_ever_more_rarely(
     server: PlayedSlices, publication: Publication, status: int, warnings: list[str]
 ) -> None:
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     server.errors = [KubernetesError(f"status {status}", status=status) for _ in range(8)]
     now, waits = 0.0, []
     for _ in range(8):
@@ -197,10 +197,10 @@ def test_a_trouble_is_said_once_and_tried_ever_more_rarely(
 def test_a_server_that_asks_to_wait_is_obeyed(
     server: PlayedSlices, publication: Publication
 ) -> None:
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     server.errors = [KubernetesError("busy", status=429, retry_after=30.0)]
     assert publication.step(0.0) == 30.0
-    publication.want(plain("b"))
+    publication.set_devices(plain("b"))
     assert publication.step(10.0) == 20.0
     assert server.asked == ["list"]
 
@@ -208,7 +208,7 @@ def test_a_server_that_asks_to_wait_is_obeyed(
 def test_a_server_without_the_api_is_said_once_and_asked_every_five_minutes(
     server: PlayedSlices, publication: Publication, warnings: list[str]
 ) -> None:
-    publication.want(plain("a"))
+    publication.set_devices(plain("a"))
     error = KubernetesError("the API server has no resource.k8s.io/v1: cannot list", status=404)
     server.errors = [error, error]
     assert publication.step(0.0) == 300.0
@@ -220,7 +220,7 @@ def test_a_pool_that_was_half_written_is_looked_at_anew(
     server: PlayedSlices, publication: Publication, warnings: list[str]
 ) -> None:
     every = [f"d{number}" for number in range(300)]
-    publication.want(plain(*every))
+    publication.set_devices(plain(*every))
     refuse_the_third(server)
     publication.step(0.0)
     assert len(server.stored) == 1
@@ -247,7 +247,7 @@ def refuse_the_third(server: PlayedSlices) -> None:
 
 def test_the_thread_publishes_and_ends(server: PlayedSlices) -> None:
     publisher = Publisher(Publication(server, POOL.driver, POOL.node))
-    publisher.want(plain("a"))
+    publisher.set_devices(plain("a"))
     with server.written:
         assert server.written.wait_for(lambda: server.names == ["a"], LONG)
     publisher.kubelet_came()
@@ -263,10 +263,10 @@ def test_a_bug_does_not_end_the_thread(
     monkeypatch.setattr("nodeside.log.traceback", seen.append)
     server.errors = [ValueError("a bug")]  # type: ignore[list-item]
     publisher = Publisher(Publication(server, POOL.driver, POOL.node))
-    publisher.want(plain("a"))
+    publisher.set_devices(plain("a"))
     with server.written:
         server.written.wait_for(lambda: bool(seen), 0.1)
-    publisher.want(plain("b"))
+    publisher.set_devices(plain("b"))
     with server.written:
         assert server.written.wait_for(lambda: server.names == ["b"], LONG)
     publisher.close()

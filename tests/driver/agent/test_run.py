@@ -367,7 +367,7 @@ def test_a_failed_driver_never_ends_the_process_and_is_tried_ever_less_often(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.write_driver()
-    script = live(node, monkeypatch, *[Why.PATIENCE] * 8)
+    script = live(node, monkeypatch, *[Why.TIMEOUT] * 8)
     assert script.patience == [5, 10, 20, 40, 80, 160, 300, 300, 300]
     assert set(node.states) == {State.FAILED}
 
@@ -380,7 +380,7 @@ def test_a_bug_never_ends_the_process_and_is_tried_ever_less_often(
 ) -> None:
     node.put_bundle(node.task())
     monkeypatch.setattr(f"nodeside.driver.agent.{where}", surprised)
-    script = live(node, monkeypatch, *[Why.PATIENCE] * 2)
+    script = live(node, monkeypatch, *[Why.TIMEOUT] * 2)
     assert script.patience == [5, 10, 20]
     assert set(node.states) == {State.FAILED}
     assert {status.reason for status in node.told} == {"Bug"}
@@ -392,7 +392,7 @@ def test_where_nothing_can_even_be_told_the_process_goes_on(
     node.put_bundle(node.task())
     monkeypatch.setattr("nodeside.driver.agent.run.Journal.report_failure", surprised)
     monkeypatch.setattr("nodeside.driver.agent.run.bring_up", surprised)
-    assert live(node, monkeypatch, Why.PATIENCE).patience == [5, 10]
+    assert live(node, monkeypatch, Why.TIMEOUT).patience == [5, 10]
 
 
 def test_process_one_of_a_container_collects_orphans_after_each_look(
@@ -417,7 +417,7 @@ def test_a_changed_input_starts_the_retries_anew_and_is_followed(
     def edit() -> None:
         node.write_driver(modules=[{"name": "hay"}])
 
-    script = live(node, monkeypatch, Why.PATIENCE, Why.PATIENCE, Why.INPUT, acts={3: edit})
+    script = live(node, monkeypatch, Why.TIMEOUT, Why.TIMEOUT, Why.INPUT, acts={3: edit})
     assert script.patience == [5, 10, 20, 5]
     assert script.modules == ("hay",)
 

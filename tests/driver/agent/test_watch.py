@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from nodeside.driver.agent.watch import (
-    INPUTS,
-    OFTEN,
+    INPUT_INTERVAL,
     POLL_WITHOUT_UEVENTS,
+    URGENT_INPUT_INTERVAL,
     Reason,
     Wakeups,
     Why,
@@ -34,7 +34,7 @@ def test_module_that_goes_away_is_a_reason_to_look() -> None:
         queue.put(Uevent("remove", "module", "edu_core"))
 
         assert watch.wait(60) == Reason(Why.UEVENT, "remove module edu_core")
-        assert watch.wait(0) == Reason(Why.PATIENCE)
+        assert watch.wait(0) == Reason(Why.TIMEOUT)
     assert queue.closed
 
 
@@ -55,7 +55,7 @@ def test_events_before_a_look_can_be_drained() -> None:
         queue.put(Uevent("add", "module", "edu"))
         watch.drain()
 
-        assert watch.wait(0).why is Why.PATIENCE
+        assert watch.wait(0).why is Why.TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_event_that_does_not_concern_us_wakes_nobody() -> None:
     with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("add", "module", "other"))
 
-        assert watch.wait(0.01).why is Why.PATIENCE
+        assert watch.wait(0.01).why is Why.TIMEOUT
 
 
 @pytest.mark.skipif(
@@ -158,7 +158,7 @@ def test_where_patience_ends_too_an_event_does_not_take_its_place() -> None:
     with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("remove", "module", "edu"))
 
-        assert watch.wait(0, calm=0).why is Why.PATIENCE
+        assert watch.wait(0, calm=0).why is Why.TIMEOUT
 
 
 def test_slow_poll_is_faster_where_there_are_no_uevents() -> None:
@@ -173,9 +173,9 @@ def test_slow_poll_counts_from_the_last_look() -> None:
     now = 0.0
     with Wakeups([], poll=300, uevents=Queue, clock=Clock(now=lambda: now)) as watch:
         now = 299.0
-        assert watch.wait(0).why is Why.PATIENCE
+        assert watch.wait(0).why is Why.TIMEOUT
         now = 598.0
-        assert watch.wait(0).why is Why.PATIENCE
+        assert watch.wait(0).why is Why.TIMEOUT
         now = 898.0
         assert watch.wait(0).why is Why.POLL
 
@@ -191,9 +191,9 @@ def test_a_ready_file_that_goes_is_a_reason_to_look(tmp_path: Path) -> None:
 
     often = [tmp_path / "driver.yaml"]
     with Wakeups([], often=often, uevents=Queue, ended=ended) as watch:
-        assert watch.wait(0, ready=ready).why is Why.PATIENCE, "it was not there"
+        assert watch.wait(0, ready=ready).why is Why.TIMEOUT, "it was not there"
         ready.touch()
-        assert watch.wait(0, ready=ready).why is Why.PATIENCE
+        assert watch.wait(0, ready=ready).why is Why.TIMEOUT
         gone = True
 
         assert watch.wait(60, ready=ready).why is Why.NOT_READY
@@ -203,11 +203,11 @@ def test_rewritten_driver_yaml_is_a_reason_to_look(tmp_path: Path) -> None:
     path = tmp_path / "driver.yaml"
     path.write_text("version: 1")
     with Wakeups([], [path], uevents=Queue) as watch:
-        assert watch.wait(0).why is Why.PATIENCE
+        assert watch.wait(0).why is Why.TIMEOUT
         path.write_text("version: 2 and more")
 
         assert watch.wait(0) == Reason(Why.INPUT, str(path))
-        assert watch.wait(0).why is Why.PATIENCE
+        assert watch.wait(0).why is Why.TIMEOUT
 
 
 def test_what_another_driver_waits_for_is_looked_at_often(
@@ -228,7 +228,7 @@ def test_what_another_driver_waits_for_is_looked_at_often(
         assert watch.wait() == Reason(Why.INPUT, str(file))
         watch.follow([], [file])
         watch.wait()
-    assert waits == [OFTEN, INPUTS]
+    assert waits == [URGENT_INPUT_INTERVAL, INPUT_INTERVAL]
 
 
 def test_swapped_configmap_is_a_reason_to_look(tmp_path: Path) -> None:
@@ -300,6 +300,6 @@ def test_monitor_is_closed_with_the_watch() -> None:
     count = psutil.Process().num_fds()
 
     with Wakeups(["edu"]) as watch:
-        assert watch.wait(0).why is Why.PATIENCE
+        assert watch.wait(0).why is Why.TIMEOUT
 
     assert psutil.Process().num_fds() == count

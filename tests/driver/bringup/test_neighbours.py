@@ -273,7 +273,7 @@ def test_a_driver_after_that_no_pod_runs_is_named(
     first: FakeNode, second: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both(first, second)
-    monkeypatch.setattr(neighbours, "_AWAY", 0.3)
+    monkeypatch.setattr(neighbours, "_POD_RESTART", 0.3)
     with pytest.raises(InUse, match="hay comes after straw and has not left: no pod runs it"):
         down(first)
     assert first.kernel.unloads == []
