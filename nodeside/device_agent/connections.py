@@ -22,9 +22,9 @@ SMALL: Final = (1 << 16) - 1  # bytes that a peer may send before they are taken
 WORDS: Final = 1024  # characters of an error; peers limit headers
 _CONNECTIONS = 8  # of a server; the kubelet needs one
 _STREAMS = 128  # of a connection; h2 takes 100 at once
-_FRAMES = 4096  # of data, for the calls of a connection that are served: 16 MiB are 1024
-_SETTINGS = 32  # of HTTP/2, of a peer; there are fewer
-_READ = 1 << 14  # bytes that are read at a time: what they ask for is all taken before it is judged
+_FRAMES = 4096  # of data, for all calls of a connection under way: 16 MiB take 1024
+_SETTINGS = 32  # that a peer may send; HTTP/2 defines fewer
+_READ = 1 << 14  # bytes read at a time: h2 takes them all in before a limit is checked
 _CLOSES = 1.0  # seconds until all is written
 _WINDOWS = Configuration(http2_connection_window_size=SMALL, http2_stream_window_size=SMALL)
 
@@ -52,14 +52,14 @@ class _Connection(H2Protocol):
         self._transport.resume_reading()
 
     def _request_received(self, event: Any) -> None:
-        """grpclib keeps a call that is reset before it begins; of the others, h2 counts."""
+        """Limit calls: grpclib keeps one that is reset before it begins; h2 counts the others."""
         if len(self.processor.streams) >= _STREAMS:
             self._transport.abort()
         else:
             self.processor.process_request_received(event)
 
     def _data_received(self, event: Any) -> None:
-        """Small frames take much more memory than their bytes, which alone are limited."""
+        """Limit frames: h2 limits only their bytes, and small ones take much more memory."""
         calls = self.processor.streams
         self._frames = {call: count for call, count in self._frames.items() if call in calls}
         self._frames[event.stream_id] = self._frames.get(event.stream_id, 0) + 1
@@ -69,7 +69,7 @@ class _Connection(H2Protocol):
             self.processor.process_data_received(event)
 
     def _settings_changed(self, event: Any) -> None:
-        """h2 keeps any of them, of 65,536."""
+        """Limit settings: a peer may send 65,536 different ones, and h2 keeps them all."""
         if len(self.connection._connection.remote_settings) > _SETTINGS:
             self._transport.abort()
         else:
@@ -119,7 +119,7 @@ class LimitedServer(grpclib.server.Server):
 
 
 class _Methods(dict[str, Handler]):
-    """The methods by their paths. To a client in Go, grpclib's own answer for others is no gRPC."""
+    """The methods by their paths. grpclib's own answer for others is no gRPC to a client in Go."""
 
     def get(self, path: str, _default: object = None) -> Handler:
         return super().get(path) or Handler(

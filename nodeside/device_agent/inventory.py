@@ -2,7 +2,8 @@
 
 The kubelet forgets a device that is no longer listed, and with it which container has it. So one
 that is gone stays unhealthy for some minutes, and for as long as a container has it: a card that is
-reset comes back to who had it. What is listed no more is missing until it is back, for the metrics.
+reset comes back to who had it. In the metrics, a device that is no longer listed is missing until
+it is back.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Known:
 
 @frozen
 class ResourceSnapshot:
-    """What the agent knows of a resource at a scrape; the counts are since its start."""
+    """What the agent knows of a resource at one moment; the counts are since its start."""
 
     resource: str
     attributes: Sequence[Attribute]

@@ -1,8 +1,8 @@
 """The Prometheus metrics of the device agent, and the server that answers scrapes.
 
-What is known already is said: what the finder found last, at most an interval of `health` or 30 s
-ago. Only who has which devices is asked of the kubelet, at each scrape. There is no authentication,
-as with other exporters of a node: docs/security.md.
+A scrape gets what is known already: what the finder found last, at most an interval of `health` or
+30 s ago. Only for who has which devices, the kubelet is asked at each scrape. There is no
+authentication, as with other exporters of a node: docs/security.md.
 """
 
 from __future__ import annotations

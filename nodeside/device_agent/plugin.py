@@ -56,8 +56,8 @@ class Plugin:
             self._list.send_again()
 
     def start(self) -> None:
-        """Listen on a new socket, since an older kubelet takes the end of a stream of the same
-        name for that of the new one.
+        """Listen on a new socket, since an older kubelet knows a stream by the name of its socket,
+        and would take the end of the old one for that of the new one.
 
         Raises OSError if that cannot be made.
         """
@@ -84,7 +84,7 @@ class Plugin:
         return self._list.is_watched
 
     def register(self) -> None:
-        """Tell the kubelet where it listens; it calls back before it answers.
+        """Tell the kubelet where this plugin listens; the kubelet calls it before it answers.
 
         Raises NotRegistered with the kubelet's words.
         """

@@ -16,7 +16,7 @@ _LARGEST = 16 << 20  # bytes of an answer; the kubelet's own clients take as muc
 
 
 class NoAnswer(NodesideError):
-    """The kubelet does not say which container has which devices."""
+    """The kubelet could not be asked which container has which devices."""
 
     reason = "NoAnswer"
 

@@ -1,8 +1,8 @@
 """gRPC on unix sockets: what the kubelet's APIs are served and called by.
 
-grpclib runs in one thread with an event loop, handlers run in others. The calls of a method at once
-are limited here, the size of a message, and large ones at once; what is below them is limited in
-connections.py.
+grpclib runs in one thread with an event loop, handlers run in others. Limited here: how many calls
+of a method run at once, how large a message is, and how many large ones there are at once.
+connections.py limits what is below that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nodeside.values import frozen
 
 RESEND: Final = 30.0  # seconds after which a feed is sent again, which repairs what was forgotten
 LARGEST: Final = 4 << 20  # bytes of a message that is received; grpc-go takes as much unless told
-_AT_ONCE = 16  # calls of a method; more are refused, and none of another method for it
+_AT_ONCE = 16  # calls of one method; more of it are refused, those of other methods are not
 _PATIENCE = 5.0  # seconds for a request to arrive, and for an answer to be taken
 _GRACE = 1.0  # seconds for calls that are being served when the server stops
 _LONGEST = 10.0  # seconds for a start or a stop
@@ -79,7 +79,7 @@ class Feed:
         return self._stream is not None
 
     def send_again(self) -> None:
-        """Send it again."""
+        """Send what `latest` returns now."""
         _event_loop().call_soon_threadsafe(self._news.set)
 
     async def serve(self, stream: Any) -> None:
@@ -146,7 +146,7 @@ class RpcServer:
         for method in self._methods.values():
             if isinstance(method, Feed):
                 method.end()
-        await asyncio.sleep(0)  # they say that they end
+        await asyncio.sleep(0)  # the streams send their end
         if self._calls:
             await asyncio.wait(self._calls, timeout=_GRACE)
         server.close()
@@ -244,7 +244,7 @@ async def _call_async(
         raise CallFailed(f"cannot connect: {error.strerror or error}") from error
     except CallFailed:
         raise
-    except Exception as error:  # grpclib and h2 raise many of what a peer says
+    except Exception as error:  # grpclib and h2 raise many kinds, by what a peer sends
         raise CallFailed(f"the connection failed: {error or type(error).__name__}") from error
     finally:
         channel.close()
@@ -254,7 +254,7 @@ async def _call_async(
 
 
 class _Room(AsyncExitStack):
-    """What a message takes; it has all of a `lock` while it is large."""
+    """The memory of a message. A large one holds `lock`, so there is one at a time."""
 
     def __init__(self, lock: asyncio.Lock) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ async def _receive_message(stream: Any, kind: Any, largest: int, room: _Room) ->
             raise GRPCError(Status.RESOURCE_EXHAUSTED, words)
         await room.take(size)
         return kind.FromString(await data.recv_data(size))
-    except (AssertionError, DecodeError) as exc:  # it ended early, for grpclib
+    except (AssertionError, DecodeError) as exc:  # grpclib asserts that it did not end early
         raise GRPCError(Status.INTERNAL, "the message is malformed") from exc
 
 

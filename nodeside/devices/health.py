@@ -1,7 +1,7 @@
 """What the health file of a device must say.
 
-A regular expression is searched for in a child with a deadline. A text that it does not come to an
-end with is unhealthy, and no other one.
+A regular expression is searched for in a child with a deadline. If it does not come to an end on a
+text, only the devices with that text are unhealthy.
 """
 
 from __future__ import annotations

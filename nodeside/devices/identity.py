@@ -1,4 +1,4 @@
-"""Ids of devices: the same after a reboot, and two devices never have one.
+"""Ids of devices: the same after a reboot; no two devices share one.
 
 A PCI function is named by its address, which firmware and slots fix, and a USB device by its port.
 Numbers that drivers count up (intel-fpga-port.1) depend on who is probed first, so they only order
@@ -43,9 +43,9 @@ def short_address(address: str) -> str:
 class DeviceIds:
     """The ids of one resource's devices, look after look.
 
-    What is there keeps its id, and what comes back gets its own if nobody has it now. The others
-    get the first free one: else a device would get that of a neighbour which went, and be given to
-    a second container.
+    What is there keeps its id: numbered anew, a device could get the id of a neighbour that is
+    gone, and be given to a second container. What comes back gets its own again, if nobody has it
+    now. The others get the first free one.
     """
 
     def __init__(self, known: Mapping[Path, str] | None = None) -> None:

@@ -167,7 +167,7 @@ def _write_files(
         draft = draft_of(part, path / own.source, evaluate, build, replace(wishes, own=own))
         files = scaffold.file_texts(draft, own.source, __version__)
         (scratch / "driver.yaml").write_text(files["driver.yaml"])
-        load(scratch / "driver.yaml")  # a name in the source may be none that a driver can have
+        load(scratch / "driver.yaml")  # the source may have a name that no driver can have
         if is_package and place.has("src"):
             workshop.progress.say(f"{directory}/src is there already, and stays as it is")
         written = {name: text.encode() for name, text in files.items()}

@@ -228,7 +228,7 @@ class _Pod:
         return replace(run, devices=devices, notes=notes)
 
     def _missing_notes(self) -> tuple[str, ...]:
-        """Return what a driver that is ready has not shown."""
+        """Return a note if the machine has no device of the driver: then ready shows little."""
         wanted = self.target.driver.spec.hardware.pci
         if not wanted:
             return ()
@@ -246,7 +246,7 @@ class _Pod:
         return (note,)
 
     def _unnamed_notes(self) -> tuple[str, ...]:
-        """Return what the modules are for, and `hardware` does not name."""
+        """Return a note on the devices that the modules are for and `hardware` does not name."""
         wanted = self.target.driver.spec.hardware.pci
         if not wanted:
             return ()

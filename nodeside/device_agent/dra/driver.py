@@ -2,7 +2,7 @@
 
 <plugins>/<name>/agent.lock   of several agents on a node, one is the driver
 <plugins>/<name>/dra.sock     service.py
-<registry>/<name>-reg.sock    says so to the kubelet, which looks for sockets there
+<registry>/<name>-reg.sock    tells the kubelet about dra.sock; it looks for such sockets
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts to listen
 class DraDriver:
     """The DRA driver of a Driver, if this agent has its lock; `check` is called every second or so.
 
-    `kubelet_came` is called when the kubelet has seen the driver anew.
+    `kubelet_came` is called when the kubelet has accepted or refused a registration.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Names of devices in a ResourceSlice: DNS labels, and two devices never have one. Pure.
+"""Names of devices in a ResourceSlice: DNS labels; no two devices share one. Pure.
 
-A name is made from the resource and the id alone. What else is in driver.yaml changes none: a
-device that a claim has would be published anew under another.
+A name is made from the resource and the id alone. Nothing else in driver.yaml changes it: else a
+device that a claim has would be published anew under another name.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     <state>/claims/<uid>.json                       until the kubelet has it unprepared
     <CDI directory>/nodeside.io-<driver>_<uid>.json    what its containers get; gone after a reboot
 
-A record is there before its CDI file, and longer. A record that cannot be read counts as absent.
+A record is written before its CDI file, and removed after it. A record that cannot be read counts
+as absent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps the ResourceSlices of this node as its devices are.
+"""Keeps the ResourceSlices of this node up to date with its devices.
 
 Only differences are written, at most once a second. Others write the slices too: the kubelet
 deletes those of the node when it starts, and those of a driver that is away for 30 s
@@ -106,7 +106,8 @@ class Publication:
             if write.verb == "delete":
                 self._stored.pop(write.name, None)
             else:
-                # What an older API server leaves out of it would be written again and again.
+                # Not the answer: a field that an older API server drops would be written again and
+                # again.
                 self._stored[write.name] = _with_version(write, answer)
         self._is_current = True
         if due:
@@ -150,7 +151,7 @@ class Publisher:
             self._changed.notify_all()
 
     def kubelet_came(self) -> None:
-        """Note that the kubelet has asked who we are: it has started, or found our new socket."""
+        """Note that the kubelet answered a registration: it started, or found our new socket."""
         with self._changed:
             self._kubelet_came = True
             self._changed.notify_all()

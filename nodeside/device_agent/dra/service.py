@@ -112,7 +112,7 @@ class ClaimService:
             self._write_anew(self._prepared)
 
     def close(self) -> None:
-        """Forget it, and change nothing any more: another agent may."""
+        """Change no claim any more: from now on, another agent may."""
         with self._working:
             self._prepared = None
 
@@ -137,7 +137,7 @@ class ClaimService:
 
     @property
     def is_watched(self) -> bool | None:
-        """Whether the kubelet watches the health; None if none has: those before 1.36 do not."""
+        """Whether a kubelet watches the health; None if none ever has: before 1.36 they do not."""
         return self._health.is_watched if self._was_watched else None
 
     def preparations(self, resource: str) -> int:
@@ -145,7 +145,7 @@ class ClaimService:
         return self._preparations[resource]
 
     def _write_anew(self, prepared: Prepared) -> None:
-        """Write the CDI files of prepared claims as devices are now: nodes may have other names.
+        """Write the CDI files of prepared claims anew, since device nodes may have other names now.
 
         Those with devices that are not there now stay as they are.
         """
@@ -299,7 +299,7 @@ class ClaimService:
 
 
 def _prepared_devices(claim: Claim, pool: str, kind: str, given_names: set[str]) -> Sequence[Any]:
-    """Return the devices of a claim. The first of a request brings what all of them give."""
+    """Return the devices of a claim. Those of a request share a CDI device: the first names it."""
     seen: set[str] = set()
 
     def cdi_ids(each: Allotted) -> Sequence[str]:

@@ -13,10 +13,11 @@ _LONGEST = 107  # characters of a socket's path: unix(7)
 
 @frozen
 class Site:
-    """The kubelet's directories `plugins` and `registry` for a driver, and what it keeps.
+    """Where the sockets and files of a driver are.
 
-    The kubelet is told paths, so `plugins` is the same path here and for the kubelet. `state` is
-    this driver's own, and survives a reboot. Container runtimes look for CDI files in `cdi`.
+    `plugins` and `registry` are directories of the kubelet. It is told paths, so `plugins` is the
+    same path here and for the kubelet. `state` is this driver's own, and survives a reboot.
+    Container runtimes look for CDI files in `cdi`.
     """
 
     node: str

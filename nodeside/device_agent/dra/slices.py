@@ -183,8 +183,8 @@ def _free_names(pool: SlicePool, taken: Container[str]) -> Iterator[str]:
     """Yield names of slices that do not exist yet: `<driver>-<node>-<number>`.
 
     No other driver and node have the same ones, as the name of a driver ends with a domain; the
-    admission policy of the device agent takes no others, and three digits. A name has 253
-    characters at most, so that of a node has 196; a kubelet's, which is a label too, has 63.
+    admission policy of the device agent takes only such names, of three digits at most. A name has
+    253 characters at most, so that of a node has 196; a kubelet's, which is a label too, has 63.
     """
     names = (f"{pool.driver}-{pool.node}-{number}" for number in count())
     return (name for name in names if name not in taken)

@@ -1,4 +1,6 @@
-"""Resolve a task, and report a failure to the cluster: an invalid driver.yaml has no journal.
+"""Resolve a task, and report a failure to the cluster.
+
+A journal reports the failures of a task, and there is no task for an invalid driver.yaml.
 
 A node whose driver.yaml cannot be read must not look as if nothing had been tried. The status
 reports what is still known: the driver's name comes from the file if that part is valid, otherwise

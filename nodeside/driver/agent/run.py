@@ -50,15 +50,15 @@ Announce = Callable[[NodeDriverStatus], None]
 _LOCK_TIMEOUT = 60.0  # seconds; another holder of the lock is a person or the previous pod
 _FIRST_RETRY = 5.0  # seconds, doubled up to _LONGEST_RETRY
 _LONGEST_RETRY = 300.0
-_UEVENT_QUIET = 2.0  # seconds after a successful look during which uevents are deferred
+_UEVENT_QUIET = 2.0  # seconds after a successful attempt during which uevents are deferred
 
 
 class _Result(Enum):
-    """The result of one look."""
+    """The result of one attempt."""
 
     READY = "ready"
     RETRYABLE = "retryable"
-    SERVICE_FAILED = "service failed"  # it has a time to start again
+    SERVICE_FAILED = "service failed"  # retried when the service may start again
     FAILED = "failed"  # until something changes
 
 
@@ -152,7 +152,7 @@ class DriverLoop:
             self._loop(services)
 
     def note_orderly_end(self) -> None:
-        """Say on the node's disk that this process did not end with the kernel."""
+        """Remove the mark of a load: this process ends, and the kernel did not die."""
         if self.last_read.name:
             clear_mark(self.config.host, self.last_read.name, boot_id=self.config.host.boot_id)
 
@@ -178,8 +178,8 @@ class DriverLoop:
                     process.reap_orphans(services.pids)
                 if watch.stopping is not None:
                     break
-                # A look that loads, unloads or resets something causes uevents. Those would wake
-                # the next look at once, in an endless loop.
+                # An attempt that loads, unloads or resets something causes uevents. Those would
+                # start the next attempt at once, in an endless loop.
                 timeout = retry if result is _Result.RETRYABLE else None
                 if result is _Result.SERVICE_FAILED:
                     timeout = services.next_start()
@@ -210,7 +210,7 @@ class DriverLoop:
         return Clock(sleep=sleep)
 
     def _try_once(self) -> _Result:
-        """Look once, and return the result."""
+        """Make one attempt, and return its result."""
         try:
             _, report = self.once()
         except NodesideError as error:
@@ -232,7 +232,7 @@ class DriverLoop:
         config = self.config
         files = [config.driver_file, config.policy_file, config.ca_file, config.credentials_file]
         names, often = tuple[str, ...](), tuple[Path, ...]()
-        with suppress(Exception):  # a look reports what is wrong with it
+        with suppress(Exception):  # an attempt reports what is wrong with it
             spec = read_driver(config).spec
             names = tuple(module.name for module in spec.modules)
             often = paths_of_predecessors(config.host, spec.after)
@@ -261,7 +261,7 @@ def _bring_up(attempt: Attempt) -> Report:
         bug, services = Bug(exc), attempt.services
         attempt.journal.note(str(bug))
         if services is not None and not services.are_ready(attempt.task.driver.spec.services):
-            raise bug from exc  # right modules are not enough
+            raise bug from exc  # without its services, the driver is not ready
         try:
             report = report_if_loaded(attempt)
         except Exception as problem:

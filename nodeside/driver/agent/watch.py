@@ -1,8 +1,8 @@
 """Wait until there is a reason to look again at a ready or failed driver.
 
-`Watch.wait` runs in the main thread, between two looks. It sleeps in one select(2) and returns the
-first reason: a kernel uevent about our modules or a PCI device, a changed input file, the end of a
-service, SIGTERM or SIGINT, the slow poll, or the caller's timeout.
+`Wakeups.wait` runs in the main thread, between two attempts. It sleeps in one select(2) and returns
+the first reason: a kernel uevent about our modules or a PCI device, a changed input file, the end
+of a service, SIGTERM or SIGINT, the slow poll, or the caller's timeout.
 
 If uevents are not available, the poll becomes faster.
 
@@ -32,7 +32,7 @@ from nodeside.values import frozen
 POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes
 POLL_WITHOUT_UEVENTS = 30.0
 INPUT_INTERVAL = 5.0  # seconds between two polls of the input files: one stat(2) each
-URGENT_INPUT_INTERVAL = 0.5  # seconds, if one of them is for another driver that waits
+URGENT_INPUT_INTERVAL = 0.5  # seconds, if another driver may wait for us to read one
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _MODULE_ACTIONS = ("add", "remove")
@@ -71,9 +71,9 @@ class Wakeups:
 
     Use it as a context manager in the main thread, and create it before the first look. It wakes if
     one of `modules` is loaded or unloaded, or one of `inputs` is replaced. `inputs` are files and
-    directories (driver.yaml, a ConfigMap's directory); they need not exist. `often` are such files,
-    looked at more often: another driver waits for what they tell. `ended` is asked when a
-    child has ended, and returns whether it is one that matters.
+    directories (driver.yaml, a ConfigMap's directory); they need not exist. `often` are files by
+    which another driver may ask this one to leave; it waits meanwhile, so they are polled more
+    often. `ended` is called after each wakeup, and returns whether a service has ended.
     """
 
     def __init__(
@@ -171,9 +171,7 @@ class Wakeups:
             return Reason(Why.SERVICE)
         now = self._clock.now()
         has_time = until is None or now < until
-        if (
-            has_time and now >= calm_until
-        ):  # a look after the timeout does more than one for uevents
+        if has_time and now >= calm_until:  # only after the timeout is a failed build repeated
             events = [
                 str(event) for event in self._read_uevents() if concerns(event, self._modules)
             ]

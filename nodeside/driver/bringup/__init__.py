@@ -9,7 +9,7 @@
     hooks                 commands of the driver image around both
     validate              proof that the driver works: sysfs, devices, kernel log, a command
     earlier_attempts      what failed earlier and is not repeated
-    deaths                a load in which the kernel died is not repeated by itself
+    deaths                a load in which the kernel died is not repeated automatically
     journal               a record of the run, stage by stage
 
 An attempt always holds the lock of this driver on this node.

@@ -70,8 +70,8 @@ class NoRungServed(NodesideError):
 def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
     """Load the desired modules unless they are loaded already, start services, and validate.
 
-    A driver that comes after others waits until they are ready, and leaves before they do. The
-    rungs in `closed` are skipped. Raises NodesideError.
+    A driver that comes after others is loaded once they are ready, and unloaded before they are.
+    The rungs in `closed` are skipped. Raises NodesideError.
     """
     task, journal, services = attempt.task, attempt.journal, attempt.services
     if services is not None and not services.are_ready(task.driver.spec.services):
@@ -153,8 +153,8 @@ def report_if_loaded(attempt: Attempt) -> Report | None:
 def _await_settled(attempt: Attempt) -> None:
     """Wait for a load that a killed driver process began: until it ends, the state is undefined.
 
-    A load that does not end within the deadline of an init function is left to the plan, and added
-    to `stuck`: until it ends, no later look waits for it.
+    A module whose load has not ended at the deadline of an init function is added to `stuck`, so
+    that no later attempt waits for it. What to do about it is decided by the plan.
     """
     loader, stuck = attempt.loader, attempt.earlier.stuck
     until = loader.clock.now() + loader.deadlines.init
@@ -215,8 +215,8 @@ def _prove_loaded(
 ) -> None:
     """Validate, and store the result in the record. Raises ValidationFailed.
 
-    The result must outlive this process: our own load triggers the next look, the driver may be
-    killed after the load, and a command may be repeated. The next look must not accept modules
+    The result must outlive this process: our own load triggers the next attempt, the driver may be
+    killed after the load, and a command may be repeated. The next attempt must not accept modules
     about which the kernel complained, or whose kernel log was never checked.
     """
     host = attempt.task.host
@@ -282,7 +282,7 @@ def _run_after_load_hooks(task: Task, record: LoadedRecord) -> LoadedRecord:
     wanted = HooksRun.AFTER_LOAD if hooks else HooksRun.NONE
     if record.hooks in (wanted, HooksRun.AFTER_LOAD):
         return record
-    write_loaded(task.host, record)  # where no record can be written, no look repeats the hooks
+    write_loaded(task.host, record)  # first: it raises where no later attempt could know of them
     run_hooks("afterLoad", hooks)
     done = replace(record, hooks=wanted)
     write_loaded(task.host, done)

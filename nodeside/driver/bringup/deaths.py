@@ -1,4 +1,4 @@
-"""A load in which the kernel died is not repeated by itself: the node would die again and again."""
+"""A load in which the kernel died is not repeated automatically: the node would die each time."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
     return KernelDied(
         f"an earlier boot of this node ended after the load of {', '.join(task.wanted.names)} had "
         f"begun ({rfc3339(mark.began)}), before the validation had passed: a crash of the kernel, "
-        f"a reset or a power cut; so the same bundle is not loaded again by itself{said}",
+        f"a reset or a power cut; so the same bundle is not loaded again automatically{said}",
         hint=f"{look}to try it again on this node: nodeside driver load -f "
-        f"{shlex.quote(str(task.config.driver_file))}; a changed driver is tried by itself",
+        f"{shlex.quote(str(task.config.driver_file))}; a changed driver is tried automatically",
     )
 
 

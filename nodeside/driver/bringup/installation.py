@@ -166,7 +166,7 @@ def record_of(
 
 
 def stays_until_reboot(task: Task) -> bool:
-    """Return whether only a reboot may remove the loaded modules, whoever needs that."""
+    """Return whether only a reboot may remove the loaded modules, even for another driver."""
     spec = task.driver.spec
     return spec.unload.policy is UnloadPolicy.NEVER or spec.upgrade is Upgrade.ON_REBOOT
 
@@ -237,8 +237,8 @@ class Installation:
     def _make_record(self, task: Task) -> LoadedRecord:
         """Return the record of the modules about to be loaded, as later processes must judge them.
 
-        The kernel reports some splats only once per boot. So an earlier splat still counts for
-        the same builds. It is dropped if any of them differs, which may be the mended one.
+        The kernel reports some splats only once per boot. So an earlier splat still counts for the
+        same builds. It is dropped if any of them differs, since that one may be the fix.
         """
         fresh = record_of(task, self.bundle.manifest, self.rung)
         before = self.observed.record
@@ -334,7 +334,8 @@ class Installation:
         host, record = self.task.host, self.observed.record
         try:
             if rolled.restored and record is not None:
-                write_loaded(host, replace(record, hooks=HooksRun.NONE))  # none since this load
+                # No hook has run since the roll-back loaded them.
+                write_loaded(host, replace(record, hooks=HooksRun.NONE))
             elif not rolled.problems:
                 clear_loaded(host, self.task.name)
         except NodesideError as problem:  # a full disk, perhaps; what failed first is raised

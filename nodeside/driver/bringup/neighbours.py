@@ -100,7 +100,10 @@ def require_predecessors(task: Task) -> None:
         symbols_of_loaded(task.host, task.driver.spec.after, task.boot_id) != task.symbols
     )
     if not missing and stale:
-        raise WaitsForDriver("a driver that it comes after was replaced meanwhile: looks again")
+        raise WaitsForDriver(
+            "a driver that this one comes after was replaced meanwhile; the next attempt reads its "
+            "symbols anew"
+        )
     if missing:
         names = ", ".join(missing)
         raise WaitsForDriver(
@@ -119,7 +122,7 @@ def _is_leaving(host: Host, driver: str, task: Task) -> bool:
 
 
 def clear_leaving(task: Task) -> None:
-    """Note that a driver does not leave: a process that was killed may have said that it does."""
+    """Remove the record that a driver leaves: a process that was killed may have left it behind."""
     remove_record(leaving_path(task.host, task.name))
 
 
@@ -133,7 +136,7 @@ def followers_gone(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
     task = attempt.task
     host, boot_id = task.host, task.boot_id
     clear_leaving(task)
-    if not make_directory(host.locks):  # of a pod that an older controller made
+    if not make_directory(host.locks):  # not mounted in the pods of an older controller
         yield
         return
     followers = _all_after(task.name, _loaded_records(host, boot_id))
@@ -145,7 +148,7 @@ def followers_gone(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
     except NoSpace as error:
         if followers:
             raise
-        log.warning("drivers that come after it are not warned", why=error)
+        log.warning("cannot tell other drivers that this one leaves", why=error)
     try:
         _await_followers(attempt)
         yield

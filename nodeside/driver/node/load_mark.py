@@ -67,7 +67,7 @@ def read_mark(host: Host, driver: str) -> LoadMark | None:
 
 
 def clear_mark(host: Host, driver: str, *, boot_id: str = "") -> None:
-    """Remove the mark; with `boot_id`, only one of that boot. A disk that refuses is logged."""
+    """Remove the mark; with `boot_id`, only one of that boot. A failure is only logged."""
     if boot_id:
         mark = read_mark(host, driver)
         if mark is None or mark.boot_id != boot_id:
