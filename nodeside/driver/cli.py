@@ -16,7 +16,7 @@ from nodeside.failures import format_option, output_option
 
 if TYPE_CHECKING:
     from nodeside.driver.commands.outcome import CommandOutput
-    from nodeside.driver.ladder.task import Config
+    from nodeside.driver.ladder.task import Config, Task
     from nodeside.system.host import Kernel
 
 
@@ -36,9 +36,8 @@ def driver() -> None:
 def plan(config: Config, kernel: Kernel | None, output: str) -> None:
     """Show which rung would serve and why; change nothing."""
     from nodeside.driver.commands.dry_run import preview
-    from nodeside.driver.ladder.task import resolve_task
 
-    _print_outcome(preview(resolve_task(config, kernel)), output)
+    _print_outcome(preview(_resolve_task(config, kernel)), output)
 
 
 @driver.command()
@@ -48,13 +47,10 @@ def plan(config: Config, kernel: Kernel | None, output: str) -> None:
 @output_option
 def fetch(config: Config, kernel: Kernel | None, dry_run: bool, output: str) -> None:
     """Fetch the prebuilt modules into the node's cache."""
-    from nodeside.driver.ladder.task import resolve_task
+    from nodeside.driver.commands import bundles as verbs
 
-    if dry_run:
-        from nodeside.driver.commands.dry_run import fetch as step
-    else:
-        from nodeside.driver.commands.bundles import fetch as step
-    _print_outcome(step(resolve_task(config, kernel)), output)
+    step = verbs.would_fetch if dry_run else verbs.fetch
+    _print_outcome(step(_resolve_task(config, kernel)), output)
 
 
 @driver.command()
@@ -75,13 +71,10 @@ def build(
 
     The toolkit sidecar of --shared builds them, or one that is started here (--local).
     """
-    from nodeside.driver.ladder.task import resolve_task
+    from nodeside.driver.commands import bundles as verbs
 
-    if dry_run:
-        from nodeside.driver.commands.dry_run import build as step
-    else:
-        from nodeside.driver.commands.bundles import build as step
-    _print_outcome(step(resolve_task(config, kernel), local=local, again=again), output)
+    step = verbs.would_build if dry_run else verbs.build
+    _print_outcome(step(_resolve_task(config, kernel), local=local, again=again), output)
 
 
 @driver.command()
@@ -93,13 +86,10 @@ def load(config: Config, dry_run: bool, output: str) -> None:
 
     If the right modules are loaded already, nothing is touched.
     """
-    from nodeside.driver.ladder.task import resolve_task
+    from nodeside.driver.commands import load as verbs
 
-    if dry_run:
-        from nodeside.driver.commands.dry_run import load as step
-    else:
-        from nodeside.driver.commands.load import load as step
-    _print_outcome(step(resolve_task(config)), output)
+    step = verbs.would_load if dry_run else verbs.load
+    _print_outcome(step(_resolve_task(config)), output)
 
 
 @driver.command()
@@ -111,13 +101,10 @@ def validate(config: Config, dry_run: bool, output: str) -> None:
 
     They work if they do what `validate` in driver.yaml declares.
     """
-    from nodeside.driver.ladder.task import resolve_task
+    from nodeside.driver.commands import load as verbs
 
-    if dry_run:
-        from nodeside.driver.commands.dry_run import validate as step
-    else:
-        from nodeside.driver.commands.load import validate as step
-    _print_outcome(step(resolve_task(config)), output)
+    step = verbs.would_validate if dry_run else verbs.validate
+    _print_outcome(step(_resolve_task(config)), output)
 
 
 @driver.command()
@@ -130,17 +117,13 @@ def unload(*, config: Config, wait: bool, dry_run: bool, output: str) -> None:
 
     Never by force.
     """
-    from nodeside.driver.ladder.task import resolve_loaded, resolve_task
+    from nodeside.driver.commands import unload as verbs
+    from nodeside.driver.ladder.task import resolve_loaded
 
     if dry_run:
-        from nodeside.driver.commands.dry_run import unload as preview
-
-        _print_outcome(preview(resolve_task(config)), output)
+        _print_outcome(verbs.would_unload(_resolve_task(config)), output)
         return
-    if wait:
-        from nodeside.driver.commands.unload import unload_when_idle as step
-    else:
-        from nodeside.driver.commands.unload import unload as step
+    step = verbs.unload_when_idle if wait else verbs.unload
     _print_outcome(step(resolve_loaded(config)), output)
 
 
@@ -154,9 +137,8 @@ def status(config: Config, output: str, quiet: bool) -> None:
     Also shows whether the cache has the bundle. Exits with 0 only if the driver is ready.
     """
     from nodeside.driver.commands.status import read_status
-    from nodeside.driver.ladder.task import resolve_task
 
-    outcome = read_status(resolve_task(config))
+    outcome = read_status(_resolve_task(config))
     if not quiet:
         click.echo(outcome.render(output))
     raise SystemExit(outcome.exit_code)
@@ -182,15 +164,10 @@ def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
 
     `nodeside driver run` starts them, and starts them again after --stop.
     """
-    from nodeside.driver.ladder.task import resolve_task
+    from nodeside.driver.commands import services as verbs
 
-    if not stop:
-        from nodeside.driver.commands.services import show as step
-    elif dry_run:
-        from nodeside.driver.commands.dry_run import stop_services as step
-    else:
-        from nodeside.driver.commands.services import stop as step
-    _print_outcome(step(resolve_task(config)), output)
+    asked = verbs.would_stop if dry_run else verbs.stop
+    _print_outcome((asked if stop else verbs.show)(_resolve_task(config)), output)
 
 
 @driver.command()
@@ -241,13 +218,10 @@ def publish(
     output: str,
 ) -> None:
     """Publish the cached bundle, for nodes to fetch."""
-    from nodeside.driver.ladder.task import resolve_task
+    from nodeside.driver.commands import bundles as verbs
 
-    if dry_run:
-        from nodeside.driver.commands.dry_run import publish as step
-    else:
-        from nodeside.driver.commands.bundles import publish as step
-    _print_outcome(step(resolve_task(config, kernel), to, overwrite=overwrite), output)
+    step = verbs.would_publish if dry_run else verbs.publish
+    _print_outcome(step(_resolve_task(config, kernel), to, overwrite=overwrite), output)
 
 
 @driver.command()
@@ -293,9 +267,8 @@ def run(
         raise click.UsageError("--with-services goes with --once; without both, services run too")
     if dry_run:
         from nodeside.driver.commands.dry_run import preview
-        from nodeside.driver.ladder.task import resolve_task
 
-        _print_outcome(preview(resolve_task(config)), output)
+        _print_outcome(preview(_resolve_task(config)), output)
         return
     from nodeside.driver.commands import run as container
     from nodeside.driver.commands.console import make_listener
@@ -424,6 +397,12 @@ def provide(shared: Path | None) -> None:
         raise click.UsageError("--shared DIR is required: the directory to fill")
     packed = Path("/usr/lib/nodeside/python")  # the image's build put it there
     provide_shared(SharedDir(shared), packed if packed.is_dir() else None)
+
+
+def _resolve_task(config: Config, kernel: Kernel | None = None) -> Task:
+    from nodeside.driver.ladder.task import resolve_task
+
+    return resolve_task(config, kernel)
 
 
 def _print_outcome(outcome: CommandOutput, output: str) -> None:

@@ -5,7 +5,9 @@
     symbols                               the symbols of other drivers' bundles
     bundles, job                          fetch, build, publish; the two halves of a build Job
     services                              what runs of them, and stop them
-    dry_run, status, devices, doctor, env read-only
+    dry_run, steps                        what the ladder would do; steps of a dry run in words
+    status, devices, doctor, env          read-only
 
-`driver.cli` imports each file when its verb is called.
+The dry run of a verb stands beside it: `would_load` below `load`. `driver.cli` imports each file
+when its verb is called.
 """

@@ -15,7 +15,12 @@ from pathlib import Path
 
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.commands.console import SIDECAR_TIMEOUT, make_listener
-from nodeside.driver.commands.outcome import CommandOutput, as_document, identity_fields
+from nodeside.driver.commands.outcome import (
+    CommandOutput,
+    as_document,
+    dry_run_outcome,
+    identity_fields,
+)
 from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import OWN_BUNDLES, Config, Task
@@ -57,6 +62,18 @@ def fetch(task: Task) -> CommandOutput:
     return _bundle_outcome(task, finding.bundle, finding)
 
 
+def would_fetch(task: Task) -> CommandOutput:
+    """Return whether a source has the bundle."""
+    if rungs.peek_in_cache(task).bundle is not None:
+        return dry_run_outcome(task, "fetch nothing: the cache has it")
+    if not task.sources:
+        return dry_run_outcome(task, "fail: driver.yaml names no prebuilt sources")
+    said = rungs.ask_sources(task)
+    if said.manifest is None:
+        return dry_run_outcome(task, f"fail: {'; '.join(str(line) for line in said.results)}")
+    return dry_run_outcome(task, f"fetch it: {said.results[-1]}")
+
+
 def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOutput:
     """Build the bundle into the cache, unless it is there. `local`: start a sidecar here."""
     finding = RungFinding("") if again else rungs.look_in_cache(task)
@@ -65,6 +82,18 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOut
             finding = rungs.build(replace(task, config=config), make_listener(SIDECAR_TIMEOUT))
     assert finding.bundle is not None  # a build raises or returns a bundle
     return _bundle_outcome(task, finding.bundle, finding)
+
+
+def would_build(task: Task, *, local: bool = False, again: bool = False) -> CommandOutput:
+    """Return whether and where the bundle would be built."""
+    if not again and rungs.peek_in_cache(task).bundle is not None:
+        return dry_run_outcome(task, "build nothing: the cache has it")
+    if not local and task.config.shared is None:
+        return dry_run_outcome(task, "fail: no toolkit to build with (--shared or --local)")
+    where = "with this machine's compiler" if local else "in the toolkit sidecar"
+    return dry_run_outcome(
+        task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}"
+    )
 
 
 @contextmanager
@@ -97,6 +126,15 @@ def publish(task: Task, to: str | None, *, overwrite: bool) -> CommandOutput:
     bundle = require_cached(task, rungs.look_in_cache(task))
     published = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
     return CommandOutput(as_document(published), [("published", str(published))])
+
+
+def would_publish(task: Task, to: str | None, *, overwrite: bool) -> CommandOutput:
+    """Return where the bundle would be published."""
+    source = publish_target(task, to)
+    bundle = require_cached(task, rungs.peek_in_cache(task))
+    where = source.oci or source.directory or source.http
+    replacing = ", replacing another one of that tag" if overwrite else ""
+    return dry_run_outcome(task, f"publish {task.tag} ({bundle.digest}) to {where}{replacing}")
 
 
 def require_cached(task: Task, finding: RungFinding) -> Bundle:

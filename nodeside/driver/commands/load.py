@@ -7,20 +7,24 @@ printed. For unload, see unload.py.
 from __future__ import annotations
 
 from nodeside.driver.announce.announcer import make_announcer
-from nodeside.driver.bringup import bringup
+from nodeside.driver.bringup import bringup, installation
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.observe import loaded_now, observe
+from nodeside.driver.commands import bundles
 from nodeside.driver.commands.console import SIDECAR_TIMEOUT, make_listener
-from nodeside.driver.commands.outcome import CommandOutput
+from nodeside.driver.commands.dry_run import KEEP, loading_steps, observe_node
+from nodeside.driver.commands.outcome import CommandOutput, dry_run_outcome
 from nodeside.driver.commands.report import announcement_document, as_outcome
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.ladder import plan
+from nodeside.driver.ladder import plan, rungs
+from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.load_mark import clear_mark
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.node_status import Rung
+from nodeside.spec.model import Reuse
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 
@@ -46,6 +50,21 @@ def load(task: Task) -> CommandOutput:
             report = _bring_up(attempt, closed)
             clear_mark(task.host, task.name, boot_id=task.boot_id)
     return as_outcome(report, announcement_document(journal))
+
+
+def would_load(task: Task) -> CommandOutput:
+    """Return what would be loaded, or every reason to refuse it."""
+    known = observe_node(task)
+    if plan.prove_loaded(task.wanted, known)[0] is not None:
+        return dry_run_outcome(task, KEEP, "validate")
+    finding = rungs.peek_in_cache(task)
+    if finding.bundle is None and task.wanted.reuse is Reuse.CRC:
+        finding = look_for_compatible(task, None)
+    checked = installation.check_bundle(task, bundles.require_cached(task, finding))
+    steps = [f"refuse: {refusal.message}" for refusal in checked.refusals] or loading_steps(
+        task, known
+    )
+    return dry_run_outcome(task, *steps, *(f"note: {note}" for note in checked.notes))
 
 
 def _bring_up(attempt: Attempt, closed: tuple[Rung, ...]) -> Report:
@@ -78,3 +97,20 @@ def validate(task: Task) -> CommandOutput:
     except NodesideError as error:
         return as_outcome(journal.report_failure(error))
     return as_outcome(journal.report_ready())
+
+
+def would_validate(task: Task) -> CommandOutput:
+    """Return what would be checked."""
+    spec = task.driver.spec.validate
+    lines = [f"check that the module {name} is live" for name in task.wanted.names]
+    lines += [f"check that {path} is a device" for path in spec.devices]
+    for pci in spec.bound:
+        device = f"{pci.vendor}:{pci.device or '*'}"
+        lines.append(f"check that {device} is bound to {pci.driver}")
+    for check in spec.sysfs:
+        path = f"/sys/{check.path.removeprefix('/sys/')}"
+        lines.append(
+            f"write {check.write!r} to {path} and check it" if check.write else f"check {path}"
+        )
+    lines += [f"run {' '.join(item.command)}" for item in spec.commands]
+    return dry_run_outcome(task, *lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.driver.commands.outcome import CommandOutput, as_document
+from nodeside.driver.commands.outcome import CommandOutput, as_document, dry_run_outcome
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.services import processes
@@ -31,6 +31,13 @@ def stop(task: Task) -> CommandOutput:
         stopped = stop_all(task.name, services)
     words = ", ".join(stopped) or "nothing: none of its services runs here"
     return CommandOutput({"driver": task.name, "stopped": stopped}, [("stopped", words)])
+
+
+def would_stop(task: Task) -> CommandOutput:
+    """Return which services would be stopped."""
+    running = [row["name"] for row in rows(task, None) if row["pids"]]
+    steps = [f"stop {name}" for name in reversed(running)]
+    return dry_run_outcome(task, *(steps or ["stop nothing: none of its services runs here"]))
 
 
 def rows(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:

@@ -22,11 +22,12 @@ from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.observe import loaded_by_nodeside
 from nodeside.driver.bringup.teardown import unload_driver
-from nodeside.driver.commands.outcome import CommandOutput
+from nodeside.driver.commands.outcome import CommandOutput, dry_run_outcome
+from nodeside.driver.commands.steps import hook_steps, steps_before_unload
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import modules_to_unload
+from nodeside.driver.kernel.unload import Obstacle, modules_to_unload, plan_unload
 from nodeside.driver.ladder.exported_symbols import clear_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
@@ -80,6 +81,24 @@ def unload_when_idle(task: Task) -> CommandOutput:
     with Wakeups((), uevents=lambda: None) as watch, make_announcer(task.host) as announcer:
         journal = Journal(task, announcer.state)
         return _Patience(task, journal, announcer, watch).unload()
+
+
+def would_unload(task: Task) -> CommandOutput:
+    """Return what would be unloaded, or what blocks it."""
+    record = run_directory.read_loaded(task.host, task.name, task.boot_id)
+    loader = Loader(task.host)
+    ours = loaded_by_nodeside(task, record, loader)
+    decided = plan_unload(modules_to_unload((), record, ours), loader.modules.rows())
+    steps = [f"unload {name}" for name in decided.order]
+    if steps:
+        after = hook_steps(task.driver.spec.hooks.after_unload)
+        steps = [*steps_before_unload(task), *steps, *after]
+    only_held = all(item.obstacle is Obstacle.HELD for item in decided.blocked)
+    if decided.blocked and not (only_held and task.driver.spec.services):
+        steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
+    return dry_run_outcome(
+        task, *(steps or ["unload nothing: nodeside has loaded none of its modules"])
+    )
 
 
 @frozen
