@@ -81,7 +81,7 @@ def write_ready(host: Host, record: ReadyRecord) -> bool:
     change when a later run finds them loaded.
     """
     old = read_ready(host, record.driver, record.boot_id)
-    if old is not None and _says_the_same(old, record):
+    if old is not None and _identity_fields(old) == _identity_fields(record):
         return False
     write_record(ready_path(host, record.driver), record)
     return True
@@ -102,10 +102,6 @@ def _is_on_tmpfs(path: Path) -> bool:
             if mount.split()[2] == wanted:
                 return kind.split()[0] == "tmpfs"
     return False
-
-
-def _says_the_same(old: ReadyRecord, new: ReadyRecord) -> bool:
-    return _identity_fields(old) == _identity_fields(new)
 
 
 def _identity_fields(record: ReadyRecord) -> tuple[object, ...]:

@@ -49,8 +49,5 @@ def _refusal_message(token: re.Match[str]) -> str:
     if group:
         return f"{text} is {'a flag' if group[-1].isalpha() else 'look-around'}"
     counts = (token["least"] or "0", token["most"] or "0")
-    return f"{text} repeats more than {_REPEATS} times" if _too_many(counts) else ""
-
-
-def _too_many(counts: tuple[str, ...]) -> bool:
-    return any(len(count) > 4 or int(count) > _REPEATS for count in counts)
+    too_many = any(len(count) > 4 or int(count) > _REPEATS for count in counts)
+    return f"{text} repeats more than {_REPEATS} times" if too_many else ""

@@ -91,7 +91,8 @@ class BuildRun:
         with self._time_stage("copy"):
             self._copy_source()
         with self._time_stage("evaluate"):
-            self._patch_source(place)
+            for step in patch_steps(place, self.request.settings.patches, place.source):
+                self._run_step(step)
             recipe = self._make_recipe(place)
             self.notes += recipe.notes
         with self._time_stage("build"):
@@ -143,10 +144,6 @@ class BuildRun:
         prebuilt = remove_prebuilt(target)
         if prebuilt and self.request.settings.kind is not BuildKind.COMMAND:
             self.notes.append(f"removed modules that came with the source: {', '.join(prebuilt)}")
-
-    def _patch_source(self, place: Workplace) -> None:
-        for step in patch_steps(place, self.request.settings.patches, place.source):
-            self._run_step(step)
 
     def _make_recipe(self, place: Workplace) -> Recipe:
         if self.request.settings.kind is not BuildKind.DKMS:

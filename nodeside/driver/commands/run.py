@@ -6,7 +6,7 @@ JSON output shows what would have been.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -55,11 +55,11 @@ def run_once_with_services(
         show(as_outcome(report, announcement_document(journal)))
         while (reason := watch.wait().why) is not Why.STOP:
             if reason is Why.SERVICE:
-                raise ServiceFailed("; ".join(_not_ready(services)))
-
-
-def _not_ready(services: Services) -> Iterator[str]:
-    return (f"service {each.name} {each.message}" for each in services.status if not each.ready)
+                raise ServiceFailed(
+                    "; ".join(
+                        f"service {s.name} {s.message}" for s in services.status if not s.ready
+                    )
+                )
 
 
 def run_for_ever(config: Config, expected_kernel: str, listener: Listener) -> None:

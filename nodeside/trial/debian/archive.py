@@ -132,7 +132,7 @@ class Archive:
 
     def fetch_settings(self) -> tuple[str, ...]:
         """Return the host's apt settings for fetching (proxy, TLS), as `apt.conf` lines."""
-        rows = _host_settings().splitlines()
+        rows = process.run(["apt-config", "dump"], timeout=30).output.splitlines()
         return tuple(
             row
             for row in rows
@@ -332,10 +332,6 @@ def _host_suite() -> str:
 def _host_sources_text() -> str:
     files = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     return "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
-
-
-def _host_settings() -> str:
-    return process.run(["apt-config", "dump"], timeout=30).output
 
 
 def _stamp_path(directory: Path) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 from nodeside.errors import UsageError
 from nodeside.protocol.records import publish, read_untrusted
 from nodeside.system import process
+from nodeside.system.host import Host
 from nodeside.system.scratch import scratch_directory
 from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
@@ -123,7 +124,7 @@ def choose_accelerator(requested: str, kernel: KernelDisk, cache: TrialCache) ->
     if kernel.architecture.is_foreign or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     path = cache.directory / "accelerator.json"
-    circumstances = {"boot": _boot_id(), "qemu": qemu_version(kernel.architecture)}
+    circumstances = {"boot": Host().boot_id, "qemu": qemu_version(kernel.architecture)}
     with cache.hold_lock("qemu", "accelerator"):
         record = read_untrusted(path) or {}
         if record.get("circumstances") != circumstances:
@@ -199,10 +200,6 @@ def drive_arguments(
     where = f"if=none,id={name},file={image},{kind}"
     options = f"{where},cache=writeback,discard=unmap"
     return "-drive", options, "-device", f"virtio-blk-pci,drive={name}"
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def require_devices(devices: Sequence[str], architecture: Architecture) -> None:

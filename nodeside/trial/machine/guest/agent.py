@@ -130,7 +130,8 @@ class GuestAgent:
         join: int | None = None,
     ) -> None:
         room = self._container_to_enter(id, container, join)
-        child = _spawn_child(argv, room, self._pid_of(join), env=env, cwd=cwd, terminal=pty)
+        joined = None if join is None else self.children[join].pid
+        child = _spawn_child(argv, room, joined, env=env, cwd=cwd, terminal=pty)
         self.children[id] = child
         for stream, fd in child.open.items():
             on_data = functools.partial(self._on_output, id, stream)
@@ -195,9 +196,6 @@ class GuestAgent:
         container = GuestContainer.on_node(id, spec)
         container.prepare()
         return container, True
-
-    def _pid_of(self, join: int | None) -> int | None:
-        return None if join is None else self.children[join].pid
 
     def _on_entered(self, id: int) -> None:
         """Report the start: the child's end of this pipe closed at its exec, or it is dead."""
