@@ -71,6 +71,18 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Propose the command that may be meant; click knows only those that are imported."""
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches  # late: only a mistake needs it
+
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{guess}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Exit as after SIGPIPE if the output was closed; click would exit with 1, our bug code."""
         from nodeside.failures import document_of_failure

@@ -64,6 +64,11 @@ def test_the_version_is_printed() -> None:
     assert nodeside("--version").output == f"nodeside, version {__version__}\n"
 
 
+def test_a_command_that_is_near_is_proposed() -> None:
+    assert "No such command 'trry'. Did you mean 'try'?" in nodeside("trry").errors
+    assert "Did you mean" not in nodeside("fly").errors
+
+
 @pytest.mark.parametrize(
     "argv", [["fly"], ["driver", "fly"], ["driver", "plan", "--fly"], ["driver", "plan", "extra"]]
 )

@@ -157,8 +157,9 @@ def _describe_spec(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     yield f"on {nodes(len(context.members))}; hardware: {_describe_hardware(observed)}"
     rollout = spec.rollout
     yield (
-        f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
-        f"stop at {rollout.max_failed} failed{', paused' if rollout.paused else ''}"
+        f"rollout: upgrade {spec.upgrade.value}, maxUnavailable {rollout.max_unavailable}, "
+        f"canary {rollout.canary}, maxFailed {rollout.max_failed}"
+        f"{', paused' if rollout.paused else ''}"
     )
 
 
@@ -215,7 +216,11 @@ def explain_node(
     observed = find_driver(snapshot.drivers, name)
     node = snapshot.nodes.get(node_name)
     if node is None:
-        raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
+        from difflib import get_close_matches  # late: only a mistake needs it
+
+        near = get_close_matches(node_name, snapshot.nodes, n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise NoSuchObject(f"no node {node_name!r}", hint=f"{guess}kubectl get nodes")
     actions = [
         a for a in plan(snapshot, _snapshot_time(snapshot)).actions if _is_about(a, name, node_name)
     ]

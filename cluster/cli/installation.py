@@ -84,8 +84,10 @@ def manifests(
 
     if _is_given(context, "extended"):
         raise click.UsageError("--extended-resource needs --driver")
-    if (output is None) is not (format == FORMATS[0]):
-        raise click.UsageError("--format helm and kustomize need --output, which needs one of them")
+    if output is None and format != FORMATS[0]:
+        raise click.UsageError(f"--format {format} makes a directory: add --output DIR")
+    if output is not None and format == FORMATS[0]:
+        raise click.UsageError("--output is for --format helm and kustomize; else: > FILE")
     installation = _settings_from(namespace, chosen)
     if not chosen["image"]:
         click.echo(

@@ -170,11 +170,13 @@ class Election:
 
         An exception from `work` ends the campaign after the Lease has been released.
         """
-        log.fact("waiting to lead", lease=f"{self._namespace}/{self._name}", as_=self._identity)
+        log.fact(
+            "waiting to lead", lease=f"{self._namespace}/{self._name}", identity=self._identity
+        )
         while not self._stopping.is_set():
             if not self._try_to_lead():
                 continue
-            log.fact("leading", as_=self._identity)
+            log.fact("leading", identity=self._identity)
             renewing = threading.Thread(
                 target=self._renew_until_lost, name="renew-lease", daemon=True
             )
@@ -185,7 +187,7 @@ class Election:
                 self.leadership.end()
                 renewing.join(self._pace.request + self._pace.renew)
                 self._release_lease()
-                log.fact("no longer leading", as_=self._identity)
+                log.fact("no longer leading", identity=self._identity)
 
     # --- as a candidate ---------------------------------------------------------------------------
 

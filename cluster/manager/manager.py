@@ -94,7 +94,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             api_server=api.url,
             health_port=server.port,
             metrics_port=port,
-            as_=options.identity,
+            identity=options.identity,
         )
         crd_check.warn(api)
         election.look_first()
@@ -116,7 +116,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
         )
         election.campaign(controller.work)
     calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.tally.verbs.items()))
-    log.fact("stopped", as_=options.identity, api_calls=calls)
+    log.fact("stopped", identity=options.identity, api_calls=calls)
 
 
 @contextmanager

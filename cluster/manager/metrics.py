@@ -15,7 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -207,6 +212,7 @@ class Metrics(Collector):
         self._last: tuple[Mapping[str, NodeCounts], Mapping[str, Status]] = ({}, {})
         self._success = 0.0
         self._registry = CollectorRegistry(auto_describe=False)
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._rounds, self._plans = (
             Histogram(name, text, buckets=_SECONDS, registry=self._registry)
             for name, text in HISTOGRAMS.items()

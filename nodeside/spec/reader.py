@@ -21,6 +21,7 @@ from nodeside.spec.schema import (
     ListOf,
     MapOf,
     Number,
+    Pattern,
     Section,
     Shape,
     Text,
@@ -150,7 +151,8 @@ class Reader:
                 path, f"expected at most {shape.max_length} characters, got {len(value)}"
             )
         if not shape.pattern.fits(value) or not _is_unicode(value):
-            return self.add_expected(shape.pattern.words, path, value, shape.pattern.remedy(value))
+            hint = shape.pattern.remedy(value) or _correction_hint(shape.pattern, value)
+            return self.add_expected(shape.pattern.words, path, value, hint)
         return value
 
     def _quote_hint(self, value: object, path: Path) -> str:
@@ -162,7 +164,8 @@ class Reader:
     def _read_choice(self, shape: Choice, value: object, path: Path) -> Any:
         if isinstance(value, str) and value in shape.words:
             return shape.kind(value)
-        return self.add_expected(f"one of {', '.join(shape.words)}", path, value)
+        hint = _near_word(shape.words, value) if isinstance(value, str) else ""
+        return self.add_expected(f"one of {', '.join(shape.words)}", path, value, hint)
 
     def _read_integer(self, shape: Integer, value: object, path: Path) -> Any:
         what = f"a whole number{_range_in_words(shape)}"
@@ -253,6 +256,31 @@ def _section_hint(shape: Section, value: object) -> str:
     if isinstance(value, str) and len(needed) == 1 and isinstance(needed[0].shape, Text):
         return f"write {needed[0].json_name}: {value}"
     return ""
+
+
+# Quotes of word processors and web pages, which are part of a text in YAML; and those of a shell.
+_QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb\"'`"
+
+
+def _correction_hint(pattern: Pattern, value: str) -> str:
+    """Return a hint to write what the value would be without a usual slip, if that fits."""
+    slips: tuple[Callable[[str], str], ...] = (
+        str.strip,
+        lambda text: text.strip(_QUOTES),
+        lambda text: text.removesuffix(".ko"),
+        lambda text: text.lower().removeprefix("0x"),
+        lambda text: text.lower().replace("_", "-"),
+    )
+    corrected = (slip(value) for slip in slips)
+    fitting = (text for text in corrected if text != value and pattern.fits(text))
+    return next((f"write {in_brief(text)}" for text in fitting), "")
+
+
+def _near_word(words: Sequence[str], value: str) -> str:
+    from difflib import get_close_matches  # late: only a wrong document needs it
+
+    near = get_close_matches(value[:64].lower(), words, n=1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _did_you_mean(known: Sequence[str], key: str) -> str:

@@ -68,7 +68,7 @@ spec:
     assert str(caught.value).replace(str(path), "driver.yaml").splitlines() == [
         (
             "driver.yaml:3: $.metadata.name: expected a DNS label: lower-case letters, digits and "
-            '- inside, at most 40 characters, got "Edu"'
+            '- inside, at most 40 characters, got "Edu"; write "edu"'
         ),
         "driver.yaml:4: $.spec.modules: is missing: the modules, in load order",
         'driver.yaml:5: $.spec.upgrade: expected one of live, onReboot, got "sometimes"',
@@ -127,7 +127,7 @@ spec:
             {"modules": [{"name": "edu.ko"}]},
             (
                 "$.spec.modules[0].name: expected a module name: letters, digits, _ and -, without "
-                '.ko, at most 55 characters, got "edu.ko"'
+                '.ko, at most 55 characters, got "edu.ko"; write "edu"'
             ),
         ),
         (
@@ -137,6 +137,27 @@ spec:
         (
             {"build": {"patches": ["../a.patch"]}},
             '$.spec.build.patches[0]: expected a relative path without .., got "../a.patch"',
+        ),
+        (
+            {"build": {"kind": "kbiuld"}},
+            (
+                '$.spec.build.kind: expected one of kbuild, dkms, command, got "kbiuld"; '
+                "did you mean kbuild?"
+            ),
+        ),
+        (
+            {"version": "\u201c1.0.0\u201d"},  # as a web page or a word processor quotes
+            (
+                "$.spec.version: expected a version: letters, digits and _.+~- after the first, "
+                'at most 40 characters, got "\u201c1.0.0\u201d"; write "1.0.0"'
+            ),
+        ),
+        (
+            {"hardware": {"pci": [{"vendor": "0X12AB"}]}},
+            (
+                "$.spec.hardware.pci[0].vendor: expected four lower-case hex digits, "
+                'got "0X12AB"; write "12ab"'
+            ),
         ),
         (
             {"build": {"make_arguments": []}},

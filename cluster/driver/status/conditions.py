@@ -59,10 +59,11 @@ _WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
 def status(inputs: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
     """Return the whole status. `options` is what the options of the Driver add to it."""
     progress = current_progress(inputs, options)
+    ready = _ready_condition(inputs, options, progress)
     conditions_without_time = (
-        _ready_condition(inputs, options, progress),
+        ready,
         _available_condition(inputs, options),
-        _progressing_condition(options, progress),
+        _progressing_condition(options, progress, ready),
         _degraded_condition(inputs, options),
     )
     return {
@@ -270,12 +271,18 @@ def _down_message(inputs: StatusInputs) -> str:
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing_condition(options: StatusPart, progress: RolloutProgress | None) -> Condition:
+def _progressing_condition(
+    options: StatusPart, progress: RolloutProgress | None, ready: Condition
+) -> Condition:
     """Return the Progressing condition: true if something changes without user action."""
     if progress is not None:
         return Condition("Progressing", progress.by_itself, progress.reason, progress.message)
     if words := options.progress.get("NodesLeaving"):
         return Condition("Progressing", True, "NodesLeaving", words)
+    if not ready.true:
+        return Condition(
+            "Progressing", False, "Blocked", f"nothing more changes by itself: see {ready.reason}"
+        )
     return Condition("Progressing", False, "Complete", "there is nothing to change")
 
 

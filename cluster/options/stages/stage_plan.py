@@ -438,9 +438,9 @@ def missing_resource(step: StageState, node: Node) -> str:
     for name, least in step.resources.items():
         count = node.allocatable.get(name)
         if count is None:
-            return f"its kubelet knows no {name} yet"
+            return f"the kubelet offers no {name} yet"
         if count < least:
-            return f"its kubelet offers {count} of {name}, at least {least} are awaited"
+            return f"the kubelet offers {count} of {name}, at least {least} are awaited"
     return ""
 
 

@@ -65,23 +65,26 @@ def test_the_crd_knows_every_field_of_every_status(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "reason", "ready", "degraded"),
+    ("at", "reason", "ready", "degraded", "progressing"),
     [
-        (0, "NoNodes", "False", "False"),
-        (1, "NodesBusy", "False", "False"),
-        (2, "NodesFailed", "False", "True"),
-        (3, "RolloutPaused", "False", "False"),
-        (4, "InvalidSpec", "False", "True"),
-        (5, "ToolkitMissing", "False", "True"),
-        (6, "StageInvalid", "True", "True"),
+        (0, "NoNodes", "False", "False", "Blocked"),
+        (1, "NodesBusy", "False", "False", "NodesBusy"),
+        (2, "NodesFailed", "False", "True", "Blocked"),
+        (3, "RolloutPaused", "False", "False", "RolloutPaused"),
+        (4, "InvalidSpec", "False", "True", "InvalidSpec"),
+        (5, "ToolkitMissing", "False", "True", "Blocked"),
+        (6, "StageInvalid", "True", "True", "Complete"),
     ],
 )
-def test_one_word_says_what_is_the_matter(at: int, reason: str, ready: str, degraded: str) -> None:
+def test_one_word_says_what_is_the_matter(
+    at: int, reason: str, ready: str, degraded: str, progressing: str
+) -> None:
     model = states()[at]
 
     assert model.condition("Ready")["reason"] == reason
     assert model.condition("Ready")["status"] == ready
     assert model.condition("Degraded")["status"] == degraded
+    assert model.condition("Progressing")["reason"] == progressing
 
 
 def test_a_message_names_a_few_nodes_and_counts_the_rest() -> None:

@@ -128,7 +128,7 @@ def test_it_is_ready_when_the_kubelet_knows_the_resources() -> None:
     model = with_devices(devices=MORE)
     model.registers = False
     up(model)
-    assert row(model, "devices")["message"] == "n0: its kubelet knows no example.com/edu yet"
+    assert row(model, "devices")["message"] == "n0: the kubelet offers no example.com/edu yet"
     assert DEVICES not in model.nodes["n0"].labels
 
     offered = {"example.com/edu": 0, "example.com/unit": 4}
@@ -168,7 +168,7 @@ def test_a_listed_entry_may_wait_for_so_many() -> None:
     wait = {"resource": {"name": "example.com/edu", "atLeast": 2}}
     model = up(with_devices(stages=[{"name": "devices", "waitFor": wait}]))
     assert row(model, "devices")["message"] == (
-        "n0: its kubelet offers 1 of example.com/edu, at least 2 are awaited"
+        "n0: the kubelet offers 1 of example.com/edu, at least 2 are awaited"
     )
 
 

@@ -250,12 +250,12 @@ def test_a_resource_that_the_kubelet_does_not_offer_yet_holds_the_next_stage() -
     model = up(with_stages(1, [{**TWO[0], "waitFor": wait}, TWO[1]]))
 
     assert row(model, "first")["state"] == "Progressing"
-    assert row(model, "first")["message"] == "n0: its kubelet knows no example.com/edu yet"
+    assert row(model, "first")["message"] == "n0: the kubelet offers no example.com/edu yet"
     assert FIRST not in model.nodes["n0"].labels
     offers(model, 1)
     up(model)
     assert row(model, "first")["message"] == (
-        "n0: its kubelet offers 1 of example.com/edu, at least 2 are awaited"
+        "n0: the kubelet offers 1 of example.com/edu, at least 2 are awaited"
     )
 
     offers(model, 2)
