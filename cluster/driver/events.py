@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cluster.driver.status.inputs import StatusInputs
+from cluster.driver.status.messages import nodes
 from cluster.driver.status.problems import with_problems
 from cluster.model.actions import Action, EmitEvent, SetStatus
 from cluster.model.limits import fit_status
@@ -40,6 +42,22 @@ def set_status(
             warning = condition["type"] == "Degraded"
             reason, message = condition["reason"], condition["message"]
             yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)
+
+
+def rollout_started(inputs: StatusInputs) -> Iterator[Action]:
+    """Yield an Event if the newest revision is not the one that the status names so far.
+
+    The preceding status update names it. Ready tells the end of a rollout.
+    """
+    found, newest, rollout = inputs.found, inputs.rollout.newest, inputs.driver.spec.rollout
+    if not newest or newest == found.status.get("revision", ""):
+        return
+    name, on = inputs.revision_name(newest), nodes(len(inputs.decisions))
+    note = f"back to {name}, which worked: {on}"
+    if newest != inputs.rollout.good:
+        note = f"rollout of {name} to {on}: canary {rollout.canary}, "
+        note += f"maxUnavailable {rollout.max_unavailable}, maxFailed {rollout.max_failed}"
+    yield EmitEvent(found.name, found.uid, False, "RolloutStarted", note, of_status=True)
 
 
 def _deserves_event(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:

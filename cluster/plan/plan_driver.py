@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 
 from cluster.driver.daemonset import daemonset, is_same, object_to_overwrite
-from cluster.driver.events import set_status
+from cluster.driver.events import rollout_started, set_status
 from cluster.driver.pod import DaemonSetInput
 from cluster.driver.revisions import config_map, policy_map, policy_text
 from cluster.driver.status import conditions
@@ -109,7 +109,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         steps.append(delete_unneeded_jobs(builds, resource.name, snapshot))
     if context.fallbacks.by_assignment:
         steps.append(fallback_events(context))
-    steps.append(set_status(snapshot, resource, status))
+    steps += set_status(snapshot, resource, status), rollout_started(inputs)
     steps.append(_delete_revisions(context, leaving, builds or {}))
     if staging:
         steps.append(stage_objects(staging))

@@ -74,6 +74,7 @@ def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> No
         f"label node n0 {ASSIGNED}={found.assignment}",
         f"label node n1 {ASSIGNED}={found.assignment}",
         "set the status of driver edu",
+        "create Event RolloutStarted of driver edu",
     ]
     assert model.condition("Ready")["message"] == "works on 0 of 2 nodes; starting: n0, n1"
 
@@ -911,14 +912,15 @@ def test_a_driver_that_is_made_again_is_not_ready_by_what_was_said_before() -> N
 
 def test_an_event_is_told_once() -> None:
     model = running()
-    assert [say.reason for say in model.said] == ["Ready"]
+    assert [say.reason for say in model.said] == ["RolloutStarted", "Ready"]
+    model.said.clear()
     model.apply_driver(version="2")
     model.settle()
     model.report("n0", State.FAILED)
     model.settle()
     model.settle()
 
-    assert [say.reason for say in model.said] == ["Ready", "RolloutStopped"]
+    assert [say.reason for say in model.said] == ["RolloutStarted", "RolloutStopped"]
     assert model.said[1].warning
 
 

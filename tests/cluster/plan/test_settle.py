@@ -28,7 +28,7 @@ def reasons(model: Model) -> list[str]:
 
 def test_a_node_that_joins_is_no_event() -> None:
     model = running()
-    assert reasons(model) == ["Ready"]
+    assert reasons(model) == ["RolloutStarted", "Ready"]
 
     model.add(["late"])
     model.carry_out(model.plan(500.0).actions)
@@ -37,7 +37,7 @@ def test_a_node_that_joins_is_no_event() -> None:
     model.carry_out(model.plan(501.0).actions)
 
     assert model.condition("Ready")["message"] == "works on 4 nodes"
-    assert reasons(model) == ["Ready"]
+    assert reasons(model) == ["RolloutStarted", "Ready"]
 
 
 def test_that_it_works_again_after_a_failure_is_an_event_though_it_was_on_its_way_between() -> None:
@@ -47,7 +47,7 @@ def test_that_it_works_again_after_a_failure_is_an_event_though_it_was_on_its_wa
         model.report("n0", state)
         model.carry_out(model.plan(moment).actions)
 
-    assert reasons(model) == ["Ready", "NodesFailed", "Ready"]
+    assert reasons(model) == ["RolloutStarted", "Ready", "NodesFailed", "Ready"]
 
 
 def test_a_rollout_that_is_complete_is_an_event() -> None:
@@ -57,7 +57,7 @@ def test_a_rollout_that_is_complete_is_an_event() -> None:
     model.report_all()
     model.carry_out(model.plan(510.0).actions)
 
-    assert reasons(model) == ["Ready", "Ready"]
+    assert reasons(model) == ["RolloutStarted", "Ready", "RolloutStarted", "Ready"]
 
 
 def test_paused_it_is_not_ready_and_yet_available_where_the_old_version_works() -> None:
