@@ -88,7 +88,8 @@ class Hook:
 @section
 class Hooks:
     """Commands of the driver image, in order. Each runs once for a load or an unload of a boot: a
-    restart of the container repeats none."""
+    restart of the container repeats none that has ended. One that was killed, or whose end could
+    not be recorded, runs again, so a hook must bear a repetition."""
 
     after_load: tuple[Hook, ...] = item(
         "After the modules are loaded, before services start. If one fails, the load has failed: "

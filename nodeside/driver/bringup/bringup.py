@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from nodeside import log
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.deaths import find_death
-from nodeside.driver.bringup.hooks import run_hooks
+from nodeside.driver.bringup.hooks import repetition, run_hooks
 from nodeside.driver.bringup.installation import (
     Installation,
     record_of,
@@ -28,7 +28,7 @@ from nodeside.driver.bringup.neighbours import (
     require_predecessors,
 )
 from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
-from nodeside.driver.bringup.teardown import unload_driver
+from nodeside.driver.bringup.teardown import finish_unload, unload_driver
 from nodeside.driver.bringup.validate import (
     Validation,
     ValidationFailed,
@@ -95,12 +95,14 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
                 write_symbols(task.host, proof)
             loaded = wanted_modules(task, proof)
             _follow_firmware_path(task)
-            record = _run_after_load_hooks(task, _update_record(task, observed.record, proof))
+            record = _run_after_load_hooks(attempt, _update_record(task, observed.record, proof))
         case plan.Use(rung, bundle):
             died = find_death(task, bundle.manifest)
             if died is not None and not attempt.by_person:
                 raise died
             journal.source = rung
+            ours = loaded_by_nodeside(task, observed.record, attempt.loader)
+            finish_unload(attempt, observed.record, left=ours)
             record, mark = Installation(attempt, observed, bundle, rung).run()
             loaded = record.modules
         case plan.TryRung():
@@ -273,18 +275,25 @@ def _follow_firmware_path(task: Task) -> None:
         log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
 
 
-def _run_after_load_hooks(task: Task, record: LoadedRecord) -> LoadedRecord:
+def _run_after_load_hooks(attempt: Attempt, record: LoadedRecord) -> LoadedRecord:
     """Run the hooks of the load, unless they have run.
 
-    They run again after an unload that failed, if its own hooks had run.
+    They run again after an unload that failed, if its own hooks had run, and if a process was
+    killed in these or those. Where no record can be written, no later attempt could know of them:
+    then none begins.
     """
+    task = attempt.task
     hooks = task.driver.spec.hooks.after_load
     wanted = HooksRun.AFTER_LOAD if hooks else HooksRun.NONE
-    if record.hooks in (wanted, HooksRun.AFTER_LOAD):
+    done = replace(record, hook="")
+    have_run = record.hooks in (wanted, HooksRun.AFTER_LOAD)
+    if not have_run or record.is_within("beforeUnload"):
+        if hooks and record.hook:
+            attempt.journal.note(repetition(record, "afterLoad"))
+        run_hooks(task.host, record, "afterLoad", hooks, only_recorded=True)
+        done = replace(done, hooks=wanted)
+    if done == record:
         return record
-    write_loaded(task.host, record)  # first: it raises where no later attempt could know of them
-    run_hooks("afterLoad", hooks)
-    done = replace(record, hooks=wanted)
     write_loaded(task.host, done)
     return done
 
@@ -373,7 +382,8 @@ def _update_record(task: Task, record: LoadedRecord | None, proof: plan.Proof) -
         source = Rung.COMPATIBLE
     fresh = record_of(task, proof, source, record.devices if record else ())
     if record is not None and record.has_one_of(fresh.modules):
-        fresh = replace(fresh, mark=record.mark, splat=record.splat, hooks=record.hooks)
+        fresh = replace(fresh, mark=record.mark, splat=record.splat)
+        fresh = replace(fresh, hooks=record.hooks, hook=record.hook)
     write_loaded(task.host, fresh)
     return fresh
 

@@ -309,7 +309,9 @@ class Installation:
             require_predecessors(self.task)  # a predecessor may have begun to leave meanwhile
             begun = True
             load_sequence(wanted, self.loader, previous=previous)
-            run_hooks("afterLoad", spec.hooks.after_load)
+            # A record that cannot be written takes no module out again that has been loaded.
+            hooks = spec.hooks.after_load
+            run_hooks(self.task.host, record, "afterLoad", hooks, only_recorded=False)
         except SequenceFailed as error:
             self._put_back(error.rolled_back, cleared)
             raise
@@ -335,7 +337,7 @@ class Installation:
         try:
             if rolled.restored and record is not None:
                 # No hook has run since the roll-back loaded them.
-                write_loaded(host, replace(record, hooks=HooksRun.NONE))
+                write_loaded(host, replace(record, hooks=HooksRun.NONE, hook=""))
             elif not rolled.problems:
                 clear_loaded(host, self.task.name)
         except NodesideError as problem:  # a full disk, perhaps; what failed first is raised

@@ -8,12 +8,12 @@ stopped while somebody else holds a module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from nodeside import log
 from nodeside.driver.bringup.attempt import Attempt
-from nodeside.driver.bringup.hooks import HookFailed, run_hooks
+from nodeside.driver.bringup.hooks import HookFailed, record_hook, repetition, run_hooks
 from nodeside.driver.bringup.neighbours import followers_gone, held_by_others
 from nodeside.driver.kernel.loader import in_use_error
 from nodeside.driver.kernel.unload import (
@@ -63,31 +63,66 @@ def _unload_driver(
     begin()
     if not plan_unload(what, loader.modules.rows()).order:
         _stop_services(attempt)
+        finish_unload(attempt, record, left=())
         return ()
-    _run_before(task, record)
+    record = _run_before(task, record)
     _stop_services(attempt)
+    if spec.hooks.after_unload:
+        record_hook(task.host, record, "hooks.afterUnload[0]")
     try:
         removed = unload_modules(what, loader)
     except NodesideError as error:
+        if spec.hooks.after_unload:
+            record_hook(task.host, record, "")
         if services is not None and not getattr(error, "removed", ()):
             services.stopped_in_vain()
             services.start_again()
         raise
-    try:
-        run_hooks("afterUnload", spec.hooks.after_unload)
-    except HookFailed as error:
-        log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
+    _run_after(task, record, only_recorded=False)
     return removed
 
 
-def _run_before(task: Task, record: LoadedRecord | None) -> None:
-    """Run the hooks of before the unload, unless they have run for an unload that then failed."""
+def finish_unload(attempt: Attempt, record: LoadedRecord | None, *, left: Collection[str]) -> None:
+    """Run the hooks of after an unload, if a process was killed between that and their end.
+
+    `left` are the modules of this driver that are loaded.
+    """
+    task = attempt.task
+    if left or record is None or not record.is_within("afterUnload"):
+        return
+    if task.driver.spec.hooks.after_unload:
+        attempt.journal.note(repetition(record, "afterUnload"))
+    _run_after(task, record, only_recorded=True)
+
+
+def _run_after(task: Task, record: LoadedRecord | None, *, only_recorded: bool) -> None:
+    """Run the hooks of after the unload. A failed one is logged."""
+    hooks = task.driver.spec.hooks.after_unload
+    try:
+        run_hooks(task.host, record, "afterUnload", hooks, only_recorded=only_recorded)
+    except HookFailed as error:
+        log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
+    else:
+        if hooks:
+            record_hook(task.host, record, "")
+
+
+def _run_before(task: Task, record: LoadedRecord | None) -> LoadedRecord | None:
+    """Run the hooks of before the unload, unless they have run for an unload that then failed.
+
+    Return the record as it is now.
+    """
     hooks = task.driver.spec.hooks.before_unload
     if not hooks or (record is not None and record.hooks is HooksRun.BEFORE_UNLOAD):
-        return
-    run_hooks("beforeUnload", hooks)
-    if record is not None:
-        write_loaded(task.host, replace(record, hooks=HooksRun.BEFORE_UNLOAD))
+        return record
+    if record is not None and record.is_within("beforeUnload"):
+        log.fact(repetition(record, "beforeUnload"), driver=task.name)
+    run_hooks(task.host, record, "beforeUnload", hooks, only_recorded=True)
+    if record is None:
+        return None
+    done = replace(record, hooks=HooksRun.BEFORE_UNLOAD, hook="")
+    write_loaded(task.host, done)
+    return done
 
 
 def _stop_services(attempt: Attempt) -> None:

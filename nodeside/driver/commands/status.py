@@ -91,6 +91,9 @@ def _status_text(task: Task, document: dict[str, Any], parameters: Sequence[Aske
         ("bundle", f"{task.tag}{'' if task.tag in document['cache'] else ' (not in the cache)'}"),
     ]
     head += parameter_rows(parameters)
+    if document["record"] and document["record"]["hook"]:
+        hook = document["record"]["hook"]
+        head.append(("hook", f"{hook} runs or comes next, or its process was killed in it"))
     if document["userspace"]:
         head.append(("files", str(task.host.userspace / task.name / document["userspace"])))
     rows = [

@@ -36,7 +36,8 @@ class LoadedRecord:
     `trust` is the mark of the `spec.prebuilt.trust` at the load, to detect a change; "" for none.
     `mark` is the end of the kernel log before the load, kept until the modules have passed
     validation once. `splat` is the kernel's complaint since then, kept permanently. `hooks` says
-    which hooks have run.
+    which hooks have run. `hook` is the one, such as hooks.afterLoad[0], that has begun or comes
+    next and has not ended; "" otherwise.
     """
 
     driver: str
@@ -50,8 +51,13 @@ class LoadedRecord:
     mark: tuple[str, ...] | None = None
     splat: str = ""
     hooks: HooksRun = HooksRun.NONE
+    hook: str = ""
     after: tuple[str, ...] = ()
     stays: bool = False
+
+    def is_within(self, moment: str) -> bool:
+        """Return whether a hook of this moment has not ended."""
+        return self.hook.startswith(f"hooks.{moment}[")
 
     def has_one_of(self, modules: Iterable[LoadedModule]) -> bool:
         """Return whether the record contains one of these builds."""

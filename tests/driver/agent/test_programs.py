@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from nodeside.driver.agent.run import DriverLoop
+from nodeside.driver.bringup import hooks
 from nodeside.driver.bringup.journal import Report
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.node.loaded_record import HooksRun
@@ -547,3 +548,108 @@ def test_where_no_record_can_be_written_no_look_repeats_the_hooks(
     assert run.once()[1].state is State.READY
     assert run.once()[1].state is State.READY
     assert scene.happened == ["afterLoad", "validate", "validate"]
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing of this process runs after it."""
+
+
+@contextmanager
+def killed_in(
+    monkeypatch: pytest.MonkeyPatch, name: str, *, before: bool = False
+) -> Iterator[None]:
+    """The process is killed when this hook has run and its end is not recorded, or before it."""
+    run_hook = hooks._run_hook
+
+    def run_and_die(hook: str, command: Any) -> None:
+        if hook == name and before:
+            raise Killed
+        run_hook(hook, command)
+        if hook == name:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hooks, "_run_hook", run_and_die)
+        with pytest.raises(Killed):
+            yield
+
+
+def test_after_a_kill_between_a_hook_and_its_record_the_hooks_run_again_and_that_is_said(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = scene.node
+    del node.spec["services"]
+    node.spec["hooks"]["afterLoad"].append(scene.hook("second"))
+    node.put_bundle(node.task())
+    with killed_in(monkeypatch, "hooks.afterLoad[1]"):
+        node.bring_up(node.task())
+    assert scene.happened == ["load", "afterLoad", "second"]
+    assert node.record is not None
+    assert (node.record.hooks, node.record.hook) == (HooksRun.NONE, "hooks.afterLoad[1]")
+    assert "hooks.afterLoad[1] runs or comes next" in node.run("status").output
+
+    note = (
+        "an earlier process of this driver ended before hooks.afterLoad[1] had, which may have "
+        "run: the hooks of afterLoad run again, from the first"
+    )
+    with killed_in(monkeypatch, "hooks.afterLoad[0]", before=True):
+        node.bring_up(node.task())
+    report = node.bring_up(node.task())
+    assert report.notes == (note.replace("[1]", "[0]"),)
+    assert scene.happened == ["afterLoad", "second", "validate"]
+    assert (node.record.hooks, node.record.hook) == (HooksRun.AFTER_LOAD, "")
+    report = node.bring_up(node.task())
+    assert (scene.happened, report.notes) == (["validate"], ())
+    assert "runs or comes next" not in node.run("status").output
+
+
+def test_a_hook_that_fails_is_not_taken_for_one_that_was_killed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = scene.node
+    del node.spec["services"]
+    node.put_bundle(node.task())
+    with killed_in(monkeypatch, "hooks.afterLoad[0]"):
+        node.bring_up(node.task())
+    ok = node.spec["hooks"]["afterLoad"]
+    node.spec["hooks"]["afterLoad"] = [scene.hook("no", "exit 3")]
+    with pytest.raises(hooks.HookFailed):
+        node.bring_up(node.task())
+    assert node.record is not None
+    assert node.record.hook == ""
+    node.spec["hooks"]["afterLoad"] = ok
+    assert node.bring_up(node.task()).notes == ()
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("moment", ["beforeUnload", "afterUnload"])
+@pytest.mark.parametrize("then", ["unload", "load"])
+def test_an_unload_that_was_killed_in_its_hooks_is_brought_to_its_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, moment: str, then: str, before: bool
+) -> None:
+    node = scene.node
+    del node.spec["services"]
+    node.put_bundle(node.task())
+    node.bring_up(node.task())
+    scene.happened  # noqa: B018
+    with killed_in(monkeypatch, f"hooks.{moment}[0]", before=before):
+        node.run("unload")
+    happened = ["beforeUnload", "unload", "afterUnload"]
+    begun = happened[: happened.index(moment) + (not before)]
+    assert scene.happened == begun
+    assert node.record is not None
+    assert node.record.hook == f"hooks.{moment}[0]"
+
+    left = happened[happened.index(moment) :]
+    if then == "unload":
+        assert node.run("unload").code == 0
+        assert scene.happened == left
+        assert node.record is None
+    elif moment == "afterUnload":
+        assert "the hooks of afterUnload run again" in node.bring_up(node.task()).notes[0]
+        assert scene.happened == ["afterUnload", "load", "afterLoad", "validate"]
+        assert node.record.hook == ""
+    else:
+        assert "the hooks of afterLoad run again" in node.bring_up(node.task()).notes[0]
+        assert scene.happened == ["afterLoad", "validate"], "the modules stay"
+        assert node.record.hook == ""
