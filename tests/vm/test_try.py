@@ -59,6 +59,31 @@ module_exit(moody_exit);
 MODULE_LICENSE("GPL");
 """
 
+# As vendors do who build for kernels with fewer options than their own.
+NO_VIDEO_KBUILD = """\
+obj-m := novideo.o
+KBUILD_MODPOST_WARN := 1
+"""
+NO_VIDEO = """\
+#include <linux/module.h>
+
+struct file;
+struct video_device *video_devdata(struct file *file);
+
+static int __init novideo_init(void)
+{
+	return video_devdata(NULL) ? 0 : -ENODEV;
+}
+
+static void __exit novideo_exit(void)
+{
+}
+
+module_init(novideo_init);
+module_exit(novideo_exit);
+MODULE_LICENSE("GPL");
+"""
+
 
 def try_out(*words: str) -> Completed:
     return run("try", *words)
@@ -202,6 +227,25 @@ def test_a_driver_that_does_not_compile_has_its_exit_code_and_boots_nothing(tmp_
     assert "this is broken" in done.output
     assert "not booted: there is nothing to load" in done.output
     assert "10: the module does not compile" in done.output
+
+
+def test_a_module_that_the_kernel_is_too_poor_for_is_refused_with_the_kernel_that_has_it(
+    newest: KernelDisk, generic: KernelDisk, tmp_path: Path
+) -> None:
+    """It compiles, since modpost only warns; the check before the load refuses it."""
+    tree = tmp_path / "novideo"
+    tree.mkdir()
+    (tree / "Kbuild").write_text(NO_VIDEO_KBUILD)
+    (tree / "novideo.c").write_text(NO_VIDEO)
+
+    done = try_out(str(tree), "--kernel", newest.release, "--build-on", "host")
+
+    assert done.exit_code == ExitCode.REFUSED, done.output + done.errors
+    assert "video_devdata" in done.output
+    assert (
+        f"the kernel of this trial, {newest.release}, has no video_devdata (of videodev); the "
+        f"ordinary kernel has: nodeside try {tree} --kernel amd64"
+    ) in " ".join(done.output.split())
 
 
 def test_a_kernel_without_headers_is_said_by_the_node(workshop: Workshop) -> None:
