@@ -26,6 +26,7 @@ from nodeside.text.shortlist import shortlist
 _USERS_LIMIT = 256  # files read: the largest core module of a distribution has about 150 users
 _NAMED_USERS = 8
 _ASKED_LIMIT = 256  # parameters shown; an administrator has a handful
+_WORDS = 512  # characters of the parameters in one note
 
 
 def in_tree_notes(
@@ -103,7 +104,7 @@ def _left_out_notes(
 
 
 def _in_words(parameters: Mapping[str, str | None]) -> str:
-    return " ".join(k if v is None else f"{k}={v}" for k, v in parameters.items())
+    return " ".join(k if v is None else f"{k}={v}" for k, v in parameters.items())[:_WORDS]
 
 
 # --- replacing a module that others of the tree use -------------------------------------------

@@ -8,13 +8,18 @@ A pod has no mount of these directories: a hostPath of a directory that a node l
 pod from starting, or make the directory. `/proc/1/root` is the host's root, which needs the
 SYS_PTRACE that the pod has for the holders of a module. A link of the host is resolved below the
 host's root, never below the container's.
+
+What a host has there must not fill the memory of a pod: of all files together so many bytes are
+read, of all lines so many are kept, and what is left out is told.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
+import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -35,8 +40,12 @@ _DIRECTORIES = (
     "usr/lib/modprobe.d",
     "lib/modprobe.d",
 )
-_SIZE_LIMIT = 1 << 20  # bytes per file; a distribution's have at most some KiB
-_FILES_LIMIT = 512
+_KEYWORDS = ("blacklist", "options", "install", "softdep")
+_BYTES_LIMIT = 1 << 20  # of all files; those of a distribution have some 20 KiB
+_LINES_LIMIT = 8192  # of all files
+_FILES_LIMIT = 512  # of a directory
+_UNREAD_SHOWN = 8
+_COMMAND_SHOWN = 256  # characters
 _LINKS_LIMIT = 40  # as the kernel's
 
 
@@ -44,7 +53,8 @@ _LINKS_LIMIT = 40  # as the kernel's
 class ModprobeConfig:
     """What modprobe.d says. Names of modules have `_`; those of the last two may be patterns.
 
-    `unread` has a sentence for each file or directory that could not be read.
+    `installs` have the beginning of each command, which is never run. `unread` are sentences about
+    files and directories that were not read.
     """
 
     options: Mapping[str, Said] = field(default_factory=dict)
@@ -78,44 +88,76 @@ def read_modprobe_config(host: Host) -> ModprobeConfig:
     files, unread = _find_files(host.root)
     if not files and not unread and host.root != Path("/"):
         files, unread = _find_files(host.proc / "1" / "root")
-    texts = []
-    for name in sorted(files):
+    return parse_modprobe_config(_read_texts(files, unread), unread)
+
+
+def _read_texts(files: Mapping[str, tuple[Path, str]], unread: list[str]) -> Iterator[str]:
+    """Yield the texts of the files by name, and add to `unread` what was not read."""
+    left = _BYTES_LIMIT
+    names = sorted(files)
+    for number, name in enumerate(names):
         try:
             path = _resolve_inside(*files[name])
             if path.name == "null":
                 continue  # /dev/null masks the files of that name in the other directories
-            with open_untrusted(path, limit=_SIZE_LIMIT) as file:
-                texts.append(file.read(_SIZE_LIMIT).decode(errors="replace"))
+            with open_untrusted(path, limit=_BYTES_LIMIT) as file:
+                data = file.read(left + 1)
         except (OSError, NodesideError) as problem:
             unread.append(f"{name} of the host's modprobe.d was not read: {problem}")
-    return parse_modprobe_config(texts, unread)
+            continue
+        left -= len(data)
+        if left < 0:
+            unread.append(
+                f"{len(names) - number} of {len(names)} files of the host's modprobe.d were not "
+                f"read, from /{files[name][1]} on: of all together {_BYTES_LIMIT} bytes are read"
+            )
+            return
+        yield data.decode(errors="replace")
 
 
-def parse_modprobe_config(texts: list[str], unread: list[str] | None = None) -> ModprobeConfig:
-    """Parse files in their order. Of options the last counts, of other lines the first."""
+def parse_modprobe_config(texts: Iterable[str], unread: list[str] | None = None) -> ModprobeConfig:
+    """Parse files in their order. Of options the last counts, of other lines the first.
+
+    `unread` is added to while `texts` are read.
+    """
+    unread = [] if unread is None else unread
     options: dict[str, dict[str, str | None]] = {}
     blacklist: set[str] = set()
     installs: dict[str, str] = {}
     softdeps: dict[str, str] = {}
-    for keyword, name, rest in (line for text in texts for line in _parse_lines(text)):
+    lines = (line for text in texts for line in _parse_lines(text))
+    for number, (keyword, name, rest) in enumerate(lines):
+        if number == _LINES_LIMIT:
+            unread.append(
+                f"the host's modprobe.d was read only up to `{keyword} {name[:64]}`: "
+                f"{_LINES_LIMIT} lines are read"
+            )
+            break
         if keyword == "blacklist":
             blacklist.add(name)
         elif keyword == "options" and rest:
             said = options.setdefault(name, {})
             said |= {kernel_name(word): value for word, value in parse_arguments(rest)}
         elif keyword == "install" and rest:
-            installs.setdefault(name, rest)
+            installs.setdefault(name, rest[:_COMMAND_SHOWN])
         elif keyword == "softdep" and rest:
             softdeps.setdefault(name, rest)
-    return ModprobeConfig(options, frozenset(blacklist), installs, softdeps, tuple(unread or ()))
+    return ModprobeConfig(options, frozenset(blacklist), installs, softdeps, _first_of(unread))
 
 
 def _parse_lines(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield the keyword, the module and the rest. A backslash at its end continues a line."""
-    for line in text.replace("\\\n", "").split("\n"):
+    for line in io.StringIO(text.replace("\\\n", ""), newline="\n"):
         words = line.split(maxsplit=2)
-        if len(words) >= 2 and not line.startswith("#"):
+        if len(words) >= 2 and words[0] in _KEYWORDS:
             yield words[0], kernel_name(words[1]), words[2].strip() if len(words) > 2 else ""
+
+
+def _first_of(unread: Sequence[str]) -> tuple[str, ...]:
+    """Return the first sentences, and one for the rest."""
+    more = len(unread) - _UNREAD_SHOWN
+    rest = (f"{more} more files of the host's modprobe.d were not read",) if more > 0 else ()
+    return (*unread[:_UNREAD_SHOWN], *rest)
 
 
 def _first_match(patterns: Mapping[str, str], module: str) -> str:
@@ -129,17 +171,28 @@ def _find_files(root: Path) -> tuple[dict[str, tuple[Path, str]], list[str]]:
     unread: list[str] = []
     for directory in _DIRECTORIES:
         try:
-            names = sorted(os.listdir(_resolve_inside(root, directory)))  # noqa: PTH208
+            names = _first_names(_resolve_inside(root, directory))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as problem:
             words = f"modprobe.d of the host was not read: {root / directory}: {problem.strerror}"
             unread = unread or [words]  # what denies one directory denies all
             continue
-        for name in [name for name in names if name.endswith(".conf")][:_FILES_LIMIT]:
+        if len(names) > _FILES_LIMIT:
+            first = names.pop()
+            words = f"{root / directory} has more than {_FILES_LIMIT} files: none was read from"
+            unread.append(f"{words} {first} on")
+        for name in names:
             if name not in files:
                 files[name] = root, f"{directory}/{name}"
     return files, unread
+
+
+def _first_names(directory: Path) -> list[str]:
+    """Return the first names of files in a directory, and one more than are read."""
+    with os.scandir(directory) as entries:
+        names = (entry.name for entry in entries if entry.name.endswith(".conf"))
+        return heapq.nsmallest(_FILES_LIMIT + 1, names)
 
 
 def _resolve_inside(root: Path, path: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from nodeside.driver.bringup.deaths import KernelDied
 from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.ladder.task import Task
+from nodeside.driver.node import last_words
 from nodeside.driver.node.load_mark import LoadMark, mark_path, read_mark, write_mark
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.node_status import State
@@ -168,6 +170,41 @@ def test_what_the_kernel_said_last_is_told_if_pstore_has_it(node: FakeNode) -> N
     said = "BUG: kernel NULL pointer dereference, address: 0000000000000010; Kernel panic - not"
     assert f"the kernel's last words: {said}" in str(caught.value)
     assert "journalctl" not in caught.value.hint
+
+
+def test_a_host_with_many_dumps_fills_no_memory_and_the_newest_are_read(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = node.host.root / "var/lib/systemd/pstore"
+    for number in range(40):
+        dump = write(kept / f"{number}/dmesg.txt", f"<0>Kernel panic - not syncing: {number:03d}\n")
+        os.truncate(dump, 1 << 17)
+        os.utime(dump, (1000 + number, 1000 + number))
+
+    tracemalloc.start()
+    words = last_words.read_last_words(node.host, 1.0)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert held < 16 << 20
+    assert caplog.messages[0] == (
+        f"32 of 40 dumps of the kernel were not read, such as {kept}/31/dmesg.txt: of the newest "
+        "together 1048576 bytes are read"
+    )
+    assert words == "Kernel panic - not syncing: 038; Kernel panic - not syncing: 039"
+
+
+def test_a_host_with_many_directories_of_dumps_is_looked_at_up_to_a_limit(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(last_words, "_ENTRIES", 40)
+    kept = node.host.root / "var/lib/systemd/pstore"
+    for number in range(30):
+        write(kept / f"{number}/dmesg.txt", "<0>Kernel panic - not syncing: 0\n")
+
+    assert last_words.read_last_words(node.host, 1.0).startswith("Kernel panic")
+
+    assert caplog.messages == [f"of {kept}, only 40 entries were looked at for a kernel's dumps"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"boot_id": 7}', "\0", '{"driver": "straw"}'])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from nodeside.driver.module.softdeps import Softdeps
+from nodeside.driver.node import modprobe_d
 from nodeside.driver.node.command_line import parse_command_line
 from nodeside.driver.node.modprobe_d import parse_modprobe_config, read_modprobe_config
 from nodeside.system.host import Host
@@ -124,3 +128,59 @@ def test_what_cannot_be_read_is_told_and_stops_nothing(tmp_path: Path) -> None:
         "large.conf",
         "loop.conf",
     ]
+
+
+MIB = 1 << 20
+
+
+@contextmanager
+def at_most_held(limit: int) -> Iterator[None]:
+    """Never more than so many bytes are held at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_host_with_large_files_fills_no_memory_and_is_told(tmp_path: Path) -> None:
+    for number in range(64):
+        path = write(tmp_path / f"etc/modprobe.d/{number:02d}.conf", f"blacklist m{number}\n")
+        os.truncate(path, MIB // 4)
+    with at_most_held(8 * MIB):
+        config = read_modprobe_config(Host(tmp_path))
+
+    assert config.blacklist == {"m0", "m1", "m2", "m3"}
+    assert config.unread[0] == (
+        "60 of 64 files of the host's modprobe.d were not read, from /etc/modprobe.d/04.conf on: "
+        "of all together 1048576 bytes are read"
+    )
+    assert len(config.unread) == 1
+
+
+@pytest.mark.parametrize("line", ["blacklist m{}", "options m{} a", "alias m{} b\\", "{}", "é{}"])
+def test_a_host_with_many_short_lines_fills_no_memory(tmp_path: Path, line: str) -> None:
+    lines = (line.format(number) for number in range(1 << 17))
+    write(tmp_path / "etc/modprobe.d/many.conf", "\n".join(lines)[: MIB // 2])
+    with at_most_held(16 * MIB):
+        config = read_modprobe_config(Host(tmp_path))
+
+    kept = len(config.blacklist) + len(config.options)
+    assert kept in (0, modprobe_d._LINES_LIMIT)
+    told = ("the host's modprobe.d was read only up to `" + line.format(8192)[:13],)
+    assert tuple(words[: len(told[0])] for words in config.unread) == (told if kept else ())
+
+
+def test_a_host_with_many_files_fills_no_memory_and_no_note(tmp_path: Path) -> None:
+    directory = tmp_path / "etc/modprobe.d"
+    for number in range(600):
+        (directory / f"{'x' * 200}{number:04d}.conf").mkdir(parents=True)
+    with at_most_held(2 * MIB):
+        config = read_modprobe_config(Host(tmp_path))
+
+    assert len(config.unread) == 9
+    assert config.unread[0] == (
+        f"{directory} has more than 512 files: none was read from {'x' * 200}0512.conf on"
+    )
+    assert config.unread[-1] == "505 more files of the host's modprobe.d were not read"
