@@ -43,7 +43,7 @@ from nodeside.protocol.labels import API_VERSION, assigned_label
 from nodeside.spec import Driver, node_parse, to_document
 from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.model import Hardware
-from nodeside.spec.policy import policy_of, with_policy, without_policy
+from nodeside.spec.policy import RETRY, policy_of, with_policy, without_policy
 
 
 def revision_text(driver: Driver) -> str:
@@ -176,8 +176,10 @@ class Revisions:
 # --- the policy: what needs no new revision ------------------------------------------------------
 
 
-def policy_text(driver: Driver) -> str:
-    return json.dumps(policy_of(driver), sort_keys=True, separators=(",", ":")) + "\n"
+def policy_text(driver: Driver, retry: Mapping[str, str]) -> str:
+    """Return the policy file of nodes, with the orders to repeat a load."""
+    policy = policy_of(driver) | ({RETRY: dict(retry)} if retry else {})
+    return json.dumps(policy, sort_keys=True, separators=(",", ":")) + "\n"
 
 
 def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[str, Any]:
@@ -190,7 +192,7 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
             "labels": {MANAGED_BY: MANAGER, DRIVER_LABEL: driver.name},
             "ownerReferences": owner(found),
         },
-        "data": {POLICY_KEY: policy_text(driver)},
+        "data": {POLICY_KEY: policy_text(driver, found.retry)},
     }
 
 

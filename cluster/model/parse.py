@@ -30,6 +30,7 @@ from cluster.model.names import (
     OS_VERSION_NOTE,
     OUTCOME_NOTE,
     POLICY_KEY,
+    RETRY,
     REVISION_LABEL,
     RUN_MARK_NOTE,
     STAGE_LABEL,
@@ -57,6 +58,7 @@ from nodeside.errors import SpecError
 from nodeside.protocol.build_job import read_message
 from nodeside.protocol.labels import parse_node_driver_name
 from nodeside.spec import parse
+from nodeside.spec.policy import parse_retry
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
 _RESOURCES = 256  # of a node
@@ -123,6 +125,7 @@ def driver_from(data: Document) -> DriverObject:
         generation=int(metadata.get("generation") or 0),
         created=text(metadata, "creationTimestamp"),
         deleting="deletionTimestamp" in metadata,
+        retry=parse_retry(text(part(metadata, "annotations"), RETRY)),
         leave_modules=part(metadata, "annotations").get(LEAVE_MODULES) == "true",
         finalizers=tuple(metadata.get("finalizers") or ()),
         driver=driver,

@@ -70,7 +70,8 @@ class Node:
 class DriverObject:
     """A Driver object. `driver` is None if the spec is invalid; `mistakes` is the error then.
 
-    With `leave_modules`, modules stay loaded when the Driver is removed from a node.
+    With `leave_modules`, modules stay loaded when the Driver is removed from a node. `retry` are
+    orders to nodes to repeat a load in which their kernel died.
     """
 
     name: str
@@ -79,6 +80,7 @@ class DriverObject:
     created: str = ""
     deleting: bool = False
     leave_modules: bool = False
+    retry: Mapping[str, str] = field(default_factory=_empty_mapping)
     finalizers: tuple[str, ...] = ()
     driver: Driver | None = None
     mistakes: str = ""

@@ -3,11 +3,19 @@
 The policy is not part of the revision: `onReboot` means that nothing is touched, and a new revision
 touches every node. The controller keeps the policy in a file beside the revision and updates that
 file in place; a node reads both. Without such a file, the policy in driver.yaml applies.
+
+The same file has the orders to nodes to try a load again in which their kernel died:
+
+    {"retry": {"worker-3": "1795866000", "*": "tuesday"}, "upgrade": "onReboot"}
+
+A word is an order once: a node remembers the word that was there when it began a load, and only
+another one lets it repeat that load. `*` is for all nodes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +26,12 @@ from nodeside.spec.document import SIZE_LIMIT, node_parse, to_document
 from nodeside.spec.model import Driver, DriverSpec, Unload, Upgrade
 
 FIELDS: Final = ("upgrade", "unload")
+RETRY: Final = "retry"
+EVERY_NODE: Final = "*"
+
+_WORD: Final = re.compile(r"[A-Za-z0-9._:+-]{1,64}")
+_NAME: Final = re.compile(r"\*|[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_ORDERS_LIMIT: Final = 256
 
 
 def without_policy(spec: DriverSpec) -> DriverSpec:
@@ -42,6 +56,34 @@ def with_policy(driver: Driver, text: str, where: str) -> Driver:
     document = to_document(replace(driver, spec=without_policy(driver.spec)))
     document["spec"] |= {field: policy[field] for field in FIELDS if field in policy}
     return node_parse(document, where=where)
+
+
+def parse_retry(text: str) -> dict[str, str]:
+    """Parse orders written as `worker-3=1795866000,*=tuesday`, of one node the last.
+
+    What is no order is left out, and what is beyond the first 256.
+    """
+    pairs = (item.strip().partition("=") for item in text.split(",", _ORDERS_LIMIT)[:_ORDERS_LIMIT])
+    return {
+        name: word for name, _, word in pairs if _NAME.fullmatch(name) and _WORD.fullmatch(word)
+    }
+
+
+def retry_order(path: Path, node: str) -> str:
+    """Return the words of the orders to this node in the controller's file; "" if there are none.
+
+    A file that cannot be read orders nothing.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            policy = json.loads(file.read(SIZE_LIMIT))
+    except (OSError, ValueError):
+        return ""
+    orders = policy.get(RETRY) if isinstance(policy, Mapping) else None
+    if not isinstance(orders, Mapping):
+        return ""
+    words = (orders.get(name) for name in (EVERY_NODE, node))
+    return " ".join(word for word in words if isinstance(word, str) and _WORD.fullmatch(word))
 
 
 def node_policy(driver: Driver, path: Path) -> Driver:

@@ -1,4 +1,8 @@
-"""A load in which the kernel died is not repeated automatically: the node would die each time."""
+"""A load in which the kernel died is not repeated automatically: the node would die each time.
+
+A person repeats it on the node, or orders that in the cluster by the policy file, see
+`nodeside/spec/policy.py`. An order counts once.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from nodeside import log
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.last_words import read_last_words
 from nodeside.driver.node.load_mark import LoadMark, clear_mark, read_mark, write_mark
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.labels import API_GROUP
 from nodeside.protocol.timestamps import rfc3339
+from nodeside.spec.policy import retry_order
 
 
 class KernelDied(NodesideError):
@@ -28,6 +35,11 @@ def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
     mark = read_mark(task.host, task.name)
     if mark is None or mark.boot_id == task.boot_id or not mark.is_same_load(_mark(task, manifest)):
         return None
+    if (order := _retry_order(task)) and order != mark.retry:
+        log.fact(
+            "the kernel died in this load; it is repeated by order", driver=task.name, retry=order
+        )
+        return None
     words = read_last_words(task.host, mark.began)
     said = f"; the kernel's last words: {words}" if words else ""
     look = "" if words else "what that kernel said last: journalctl -k -b -1, on the node; "
@@ -36,8 +48,24 @@ def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
         f"begun ({rfc3339(mark.began)}), before the validation had passed: a crash of the kernel, "
         f"a reset or a power cut; so the same bundle is not loaded again automatically{said}",
         hint=f"{look}to try it again on this node: nodeside driver load -f "
-        f"{shlex.quote(str(task.config.driver_file))}; a changed driver is tried automatically",
+        f"{shlex.quote(str(task.config.driver_file))}{_command_in_cluster(task)}; a changed driver "
+        "is tried automatically",
     )
+
+
+def _command_in_cluster(task: Task) -> str:
+    """Return the command that orders it in the cluster, "" where no controller is."""
+    if task.config.policy_file is None or not task.config.node:
+        return ""
+    return (
+        f", or: kubectl annotate --overwrite driver {task.name} "
+        f"{API_GROUP}/retry={task.config.node}=$(date +%s)"
+    )
+
+
+def _retry_order(task: Task) -> str:
+    policy = task.config.policy_file
+    return retry_order(policy, task.config.node) if policy else ""
 
 
 @contextmanager
@@ -68,4 +96,5 @@ def _mark(task: Task, manifest: BundleManifest) -> LoadMark:
         kernel=task.kernel.release,
         began=time.time(),
         parameters=task.parameters,
+        retry=_retry_order(task),
     )

@@ -46,7 +46,7 @@ class Config:
     `driver_file` is the driver.yaml. `shared` is the directory shared with a toolkit sidecar (None:
     there is no toolkit). `node` is the name of the Kubernetes node. `revision` is the controller's
     name for this driver.yaml ("": a person wrote it). `toolkit` is the image of its sidecar.
-    `policy_file` is the controller's separate file for upgrade and unload. `after` are the
+    `policy_file` is the controller's separate file, see `nodeside/spec/policy.py`. `after` are the
     bundles of the drivers that this one comes after (None: what is loaded here). `signature_hash`
     is the signature hash of a kernel that is not on this machine ("": look at the host). `bare` is
     the driver of a source that has no driver.yaml.

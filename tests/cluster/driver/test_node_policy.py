@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,20 @@ def test_who_changes_it_gets_it_told_and_no_rollout(policy: dict[str, Any]) -> N
     assert model.condition("Ready")["status"] == "True"
     (key,) = policy
     assert f'"{key}"' in model.policies[POLICY].document
+
+
+def test_an_order_to_repeat_a_load_is_told_to_the_nodes_beside_it_and_taken_back() -> None:
+    model = running(upgrade="onReboot")
+    before = assigned(model)
+
+    for retry in ({"n1": "again"}, {}):
+        model.drivers["edu"] = replace(model.drivers["edu"], retry=retry)
+        actions = model.settle()
+        assert [a.words for a in actions if isinstance(a, Apply)] == [f"apply ConfigMap {POLICY}"]
+        told = json.loads(model.policies[POLICY].document)
+        assert told == {"upgrade": "onReboot", **({"retry": retry} if retry else {})}
+
+    assert assigned(model) == before
 
 
 def test_a_wish_that_nothing_be_touched_holds_for_the_version_that_comes_with_it() -> None:

@@ -79,6 +79,9 @@ OF_ONE: dict[str, Change] = {
     "another version": lambda model: model.apply_driver(
         "two", modules=[{"name": "two"}], version="2.0.0"
     ),
+    "an order to repeat a load": lambda model: model.drivers.update(
+        two=replace(model.drivers["two"], retry={"n1": "again"})
+    ),
     "its status": lambda model: model.drivers.update(
         two=replace(model.drivers["two"], status={**model.drivers["two"].status, "nodes": {}})
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tracemalloc
@@ -117,6 +118,44 @@ def test_another_bundle_revision_or_parameter_lifts_it(node: FakeNode) -> None:
     node.upgrade(modules=[{"name": "straw"}])
     node.put_bundle(node.task())
     assert node.bring_up(node.task()).state is State.READY
+
+
+def order(node: FakeNode, orders: object) -> Path:
+    """Write the controller's file on this node."""
+    node.policy = write(node.directory / "policy.json", json.dumps({"retry": orders}))
+    return node.policy
+
+
+@pytest.mark.parametrize("name", ["n1", "*"])
+def test_an_order_of_the_cluster_lifts_it_once(node: FakeNode, name: str) -> None:
+    order(node, {"n2": "1", "n1": "before"})
+    node.put_bundle(node.task())
+    die_in_load(node, node.task())
+    with pytest.raises(KernelDied, match="an earlier boot") as died:
+        node.bring_up(node.task())
+    assert "kubectl annotate --overwrite driver straw nodeside.io/retry=n1=" in died.value.hint
+    policy = order(node, {"n2": "2", "n1": "before"})
+    assert "refuse: an earlier boot" in node.run("plan", "--policy", policy).output
+
+    order(node, {"n1": "before", name: "again"})
+    die_in_load(node, node.task())
+    boot_again(node, ANOTHER_BOOT.replace("bb", "cc"))
+    with pytest.raises(KernelDied):
+        node.bring_up(node.task())
+
+    policy = order(node, {name: "and-again"})
+    assert "refuse: an earlier boot" not in node.run("plan", "--policy", policy).output
+    assert node.bring_up(node.task()).state is State.READY
+    assert read_mark(node.host, "straw") is None
+
+
+@pytest.mark.parametrize("orders", [None, [], "n1", {"n1": 7}, {"n1": ""}, {"n1": "a b"}])
+def test_what_is_no_order_lifts_nothing(node: FakeNode, orders: object) -> None:
+    node.put_bundle(node.task())
+    die_in_load(node, node.task())
+    order(node, orders)
+    with pytest.raises(KernelDied):
+        node.bring_up(node.task())
 
 
 def test_a_pod_that_was_killed_in_a_load_is_no_death(node: FakeNode) -> None:
