@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from nodeside.protocol.bundle_key import BuildKind
@@ -29,10 +29,11 @@ _MISSING_NAME = re.compile(
 _FILES = 30_000  # entries of a tree; the headers of a kernel have about 12,000
 _BYTES = 1 << 20  # of a file
 _SECONDS = 5.0
+_SHOWN = 4  # options in an advice
 _EXTRA_CFLAGS_UNTIL = (6, 15)  # the first kernel whose kbuild ignores them
 
 _DIRECTIVE = re.compile(r"^\s*#\s*(?P<word>ifdef|ifndef|if|elif|else|endif)\b(?P<condition>.*)")
-_OPTION = re.compile(r"\bCONFIG_\w+")
+_OPTION = re.compile(r"\bCONFIG_\w{1,100}\b")
 _NEGATED = re.compile(r"!\s*(defined|IS_\w+|CONFIG_)")
 
 
@@ -107,31 +108,43 @@ def _advise_name(name: str, headers: Headers, deadline: float) -> str:
             text = _read(path) if path.suffix == ".h" else ""
             if name not in text:
                 continue
-            for options in _guards(text, name):
-                lacking = tuple(each for each in options if not headers.is_enabled(each))
+            lacking = _lacking_options(text, name, headers)
+            if lacking is not None:
                 if not lacking:
                     return ""
                 off, where = off or lacking, where or path.relative_to(base).as_posix()
     if not off:
         return ""
+    shown = (*off[:_SHOWN], "others") if len(off) > _SHOWN else off
     return (
-        f"the kernel declares {name} only with {' and '.join(off)} ({where}), which is off in "
+        f"the kernel declares {name} only with {' and '.join(shown)} ({where}), which is off in "
         f"{headers.release}: the driver needs a kernel that has it"
     )
 
 
-def _guards(text: str, name: str) -> Iterator[tuple[str, ...]]:
-    """Yield the options around each use of a name in a header."""
+def _lacking_options(text: str, name: str, headers: Headers) -> tuple[str, ...] | None:
+    """Return the options that are off around the first use of a name in a header.
+
+    () if there is a use that needs none of them; None if there is no use. A line costs the same
+    however many conditions it stands in: the header may be a vendor's.
+    """
     word = re.compile(rf"\b{re.escape(name)}\b")
     stack: list[tuple[str, ...]] = []
+    closed = 0  # conditions in the stack that do not hold
+    found: tuple[str, ...] | None = None
     for line in text.splitlines():
         if directive := _DIRECTIVE.match(line):
             if directive["word"] in ("elif", "else", "endif") and stack:
-                stack.pop()
+                closed -= bool(stack.pop())
             if directive["word"] != "endif":
-                stack.append(_needed_options(directive["word"], directive["condition"]))
+                needed = _needed_options(directive["word"], directive["condition"])
+                stack.append(tuple(each for each in needed if not headers.is_enabled(each)))
+                closed += bool(stack[-1])
         elif word.search(line) and not line.lstrip().startswith(("*", "/*", "//")):
-            yield tuple(option for options in stack for option in options)
+            if not closed:
+                return ()
+            found = found or tuple(dict.fromkeys(chain.from_iterable(stack)))
+    return found
 
 
 def _needed_options(word: str, condition: str) -> tuple[str, ...]:

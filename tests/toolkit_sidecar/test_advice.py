@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.bundle_key import BuildKind
+from nodeside.toolkit_sidecar import advice
 from nodeside.toolkit_sidecar.advice import advise
 from nodeside.toolkit_sidecar.headers import Headers, read_headers
 from nodeside.toolkit_sidecar.recipe import Workplace
@@ -127,6 +131,40 @@ def test_a_name_that_needs_no_option_is_left_to_others(toolkit: FakeToolkit, tex
 
     line = "edu.c:4:9: error: implicit declaration of function 'wmi_ask'"
     assert ask(toolkit, line) == ""
+
+
+def steps_of(toolkit: FakeToolkit, depth: int) -> int:
+    """The lines that an advice runs, of a name that is used `depth` times, that deep."""
+    opened = "".join(f"#ifdef CONFIG_N{index}\n" for index in range(depth))
+    uses = "int wmi_ask(void);\n" * depth
+    kernel_header(toolkit, "linux/deep.h", f"{opened}{uses}{'#endif' * depth}\n")
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        return count if frame.f_code.co_filename == advice.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        said = ask(toolkit, "edu.c:4:9: error: implicit declaration of function 'wmi_ask'")
+    finally:
+        sys.settrace(before)
+    assert "only with CONFIG_N0 and CONFIG_N1 and CONFIG_N2 and CONFIG_N3 and others (" in said
+    return steps
+
+
+def test_an_advice_costs_what_the_header_is_long_however_deep_it_is(toolkit: FakeToolkit) -> None:
+    few, many = steps_of(toolkit, 100), steps_of(toolkit, 400)
+    assert many < 5 * few, "four times as many lines"
+
+
+def test_one_use_without_a_condition_is_enough(toolkit: FakeToolkit) -> None:
+    text = "#ifdef CONFIG_A\nint wmi_ask(void);\n#endif\nint wmi_ask(void);\n"
+    kernel_header(toolkit, "linux/acpi.h", text)
+
+    assert ask(toolkit, "edu.c:4:9: error: implicit declaration of function 'wmi_ask'") == ""
 
 
 def test_headers_that_two_flavours_share_are_read(toolkit: FakeToolkit, tmp_path: Path) -> None:
