@@ -49,15 +49,20 @@ UNPRIVILEGED = (
 
 @contextmanager
 def entrance(
-    layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str]
+    layers: Sequence[Path],
+    scratch: Path,
+    binds: Mapping[Path, str],
+    *,
+    upper_bytes: int = _UPPER_BYTES,
 ) -> Iterator[Callable[[], None]]:
     """Yield the wrapper: what the child runs between fork and exec. Raises SystemRefused.
 
     `layers` are directories, topmost first. `scratch` is a directory of ours. `binds` maps
-    directories of this machine to paths in the container.
+    directories of this machine to paths in the container. What is written elsewhere is in memory,
+    at most `upper_bytes`.
     """
     try:
-        yield _make_entrance(layers, scratch, binds)
+        yield _make_entrance(layers, scratch, binds, upper_bytes)
     except WrapperFailed as exc:
         raise SystemRefused(
             f"cannot enter a container of {layers[-1]}: a namespace or a mount was refused",
@@ -66,7 +71,7 @@ def entrance(
 
 
 def _make_entrance(
-    layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str]
+    layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str], upper_bytes: int
 ) -> Callable[[], None]:
     layer, root = scratch / "layer", scratch / "root"
     for directory in (layer, root):
@@ -79,7 +84,8 @@ def _make_entrance(
         be_killed_first()  # vendor code cannot take back what root has set (CAP_SYS_RESOURCE)
         sc.unshare(_NAMESPACES)
         sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
-        sc.mount("tmpfs", str(layer), "tmpfs", options=f"mode=755,size={_UPPER_BYTES}")
+        limits = f"size={upper_bytes},nr_inodes={upper_bytes >> 10}"  # an inode takes memory too
+        sc.mount("tmpfs", str(layer), "tmpfs", options=f"mode=755,{limits}")
         (layer / "upper").mkdir()
         (layer / "work").mkdir()
         upper = f"upperdir={layer}/upper,workdir={layer}/work"

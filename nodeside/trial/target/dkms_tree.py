@@ -1,7 +1,9 @@
 """A driver.yaml for a bare dkms tree, made from the values in its dkms.conf and nothing else.
 
 dkms.conf is a third party's bash program, so it is evaluated in the toolkit's root file system, by
-an ordinary user without network, with the sidecar's code.
+an ordinary user without network, with the sidecar's code. It may write beside itself, as with dkms:
+some keep the version that they compute in a file, and read it. That goes to memory, within a limit,
+and ends with it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from nodeside.values import frozen
 
 _TIMEOUT = 60.0  # seconds for a dkms.conf; real ones take a few milliseconds
 _DUMP_LIMIT = 1 << 20  # bytes; of every file that a dkms.conf writes
+_WRITTEN_LIMIT = 32 << 20  # bytes of all that it writes
 _LONGEST = 200  # characters of a placeholder; to look for one costs the square of them
 
 # `#VERSION#`, `@PKGVER@`, `%VERSION%`, `{{ version }}`, `${VERSION}`, `<version>`,
@@ -86,10 +89,11 @@ def make_evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
             out.mkdir()
             (out / "dump").touch()
             (out / "dump").chmod(0o666)  # the only file that the ordinary user can write here
-            copy = scratch / "tree"
-            _copy_for_everyone(tree, copy)
-            binds = {copy: "/tree", out: "/out"}
-            with entrance((kernel.tree, toolkit), scratch, binds) as enter:
+            layer = scratch / "source"
+            layer.mkdir()
+            _copy_for_everyone(tree, layer / "tree")
+            layers = (layer, kernel.tree, toolkit)
+            with entrance(layers, scratch, {out: "/out"}, upper_bytes=_WRITTEN_LIMIT) as enter:
                 limit = ("prlimit", f"--fsize={_DUMP_LIMIT}", "--")
                 argv = [*UNPRIVILEGED, *limit, "env", f"--chdir={step.cwd}", *step.argv]
                 with suppress(process.ToolTimeout):  # then it has left no values
@@ -107,9 +111,9 @@ def make_evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
 
 
 def _copy_for_everyone(tree: Path, copy: Path) -> None:
-    """Make a copy that the ordinary user can only read, whatever the modes of the original are."""
+    """Make a copy that every user can change, whatever the modes of the original are."""
     vendor_tree.copy(tree, copy)
-    process.run(["chmod", "-R", "a+rX,go-w", copy], timeout=60)
+    process.run(["chmod", "-R", "a+rwX", copy], timeout=60)
 
 
 @frozen

@@ -158,8 +158,51 @@ PACKAGE_VERSION=1
 DEST_MODULE_LOCATION[0]=/updates
 BUILT_MODULE_NAME[0]=hello
 touch /out/more && BUILT_MODULE_NAME[0]=more
-touch /tree/open/more && BUILT_MODULE_NAME[0]=open
+head -c 2M /dev/zero >/tree/open/more && BUILT_MODULE_NAME[0]=larger
 head -c 2M /dev/zero >/out/dump && BUILT_MODULE_NAME[0]=large
+wrote=0
+for i in {1..64}; do head -c 1M /dev/zero >/tree/open/$i && wrote=$i; done
+[ $wrote = 64 ] && BUILT_MODULE_NAME[0]=all
+for i in {1..64}; do rm -f /tree/open/$i; done
+for i in {1..40000}; do : >/tree/open/empty-$i || break; done
+[ $i = 40000 ] && BUILT_MODULE_NAME[0]=files
 """)
 
     assert modules(dkms_tree.describe(tree, evaluate)) == ["hello"]
+    assert [path.name for path in (tree / "open").iterdir()] == []
+
+
+def test_a_dkms_conf_may_keep_its_version_in_a_file_that_it_writes(
+    tmp_path: Path, evaluate: Evaluator
+) -> None:
+    """As Jool's: with dkms it is read several times, and a computed version must not change."""
+    tree = tmp_path / "tree"
+    (tree / "common").mkdir(parents=True)
+    header = "#define STRAW_VERSION_MAJOR 4\n#define STRAW_VERSION_MINOR 1\n"
+    (tree / "common/straw.h").write_text(header)
+    (tree / "common/straw.h").chmod(0o600)
+    (tree / "common").chmod(0o500)
+    tree.chmod(0o555)
+    conf = """\
+PACKAGE_NAME=hello
+HERE="${BASH_SOURCE%/dkms.conf}"
+KEPT="$HERE/version.conf"
+if test ! -e "$KEPT"; then
+    eval "$(sed -n 's/^#define *\\(STRAW_VERSION_[A-Z]*\\) */\\1=/p' "$HERE/common/straw.h")"
+    echo "# made on $(date)" >"$KEPT"
+    echo "PACKAGE_VERSION=$STRAW_VERSION_MAJOR.$STRAW_VERSION_MINOR" >>"$KEPT"
+fi
+. "$KEPT"
+sed -i s/4/5/ "$HERE/common/straw.h"
+mkdir "$HERE/common/more"
+DEST_MODULE_LOCATION[0]=/updates
+BUILT_MODULE_NAME[0]=hello_$module_version
+BUILT_MODULE_NAME[0]=${BUILT_MODULE_NAME[0]//./_}
+"""
+
+    document = describe(tmp_path, conf, evaluate)
+
+    assert document["spec"]["version"] == "4.1"
+    assert modules(document) == ["hello_4_1"]
+    assert sorted(path.name for path in tree.rglob("*")) == ["common", "dkms.conf", "straw.h"]
+    assert (tree / "common/straw.h").read_text() == header
