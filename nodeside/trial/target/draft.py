@@ -245,11 +245,23 @@ def _version_of(
         return conf.version, ""
     versions = {file.version for file in files if not is_placeholder(file.version)}
     if len(versions) == 1:
-        return plain_version(versions.pop()), ""
+        version = versions.pop()
+        return plain_version(version), _guess_of_kernels_version(version, files)
     if wishes.own.version not in ("", NO_VERSION):
         return wishes.own.version, ""
     why = "the modules have no MODULE_VERSION, or several"
     return NO_VERSION, f"{plan.template}, and {why}" if plan.template else why
+
+
+def _guess_of_kernels_version(version: str, files: Sequence[ModuleFile]) -> str:
+    """Return why a version is a guess that is the kernel's, such as 6 for 6.1.0-56; "" if not.
+
+    kbuild sets VERSION, which a Makefile may set too, and exports KERNELVERSION, KERNELRELEASE.
+    """
+    for release in {file.vermagic.partition(" ")[0] for file in files}:
+        if re.match(rf"{re.escape(version)}(?![0-9A-Za-z])", release):
+            return f"MODULE_VERSION begins the kernel's release, {release}: kbuild may have set it"
+    return ""
 
 
 def _guess_of_build(way: BuildSettings, plan: Plan) -> str:

@@ -50,12 +50,14 @@ class Toolkit:
         self,
         *ways: Way,
         version: str = "2.1",
+        vermagic: str = "",
         names: tuple[str, ...] = ("chip",),
         nothing: tuple[Way, ...] = (),
         errors: Mapping[Way, str] | None = None,
         failure: FailureKind = FailureKind.COMPILE,
     ) -> None:
         self.ways, self.version, self.names = ways, version, names
+        self.vermagic = vermagic
         self.nothing, self.errors, self.failure = nothing, errors or {}, failure
         self.tried: list[Way] = []
 
@@ -74,7 +76,8 @@ class Toolkit:
                     first_error=self.errors.get(way, ""),
                 )
             )
-        return tuple(ModuleFile(tree, name, version=self.version) for name in self.names)
+        version, vermagic = self.version, self.vermagic
+        return tuple(ModuleFile(tree, n, version=version, vermagic=vermagic) for n in self.names)
 
 
 class Said(Evaluated):
@@ -506,6 +509,32 @@ def test_a_version_is_no_placeholder(
     put(tmp_path, "dkms.conf", CONF.format(version))
 
     assert draft(Toolkit(dkms())).version == version
+
+
+@pytest.mark.parametrize(
+    ("version", "is_guess"),
+    [
+        ("6", True),  # ccflags-y += -DVERSION=$(VERSION), which the vendor's make sets
+        ("6.1.0-56-amd64", True),  # MODULE_VERSION(UTS_RELEASE)
+        ("6.1.0", True),
+        ("6.1.", False),
+        ("60", False),
+        ("6.10", False),
+        ("1.0", False),
+    ],
+)
+def test_a_version_that_is_the_kernels_is_a_guess(
+    tmp_path: Path, draft: Callable[..., Draft], version: str, is_guess: bool
+) -> None:
+    put(tmp_path, "Kbuild", "obj-m := chip.o\nccflags-y := -DVERSION=$(VERSION)\n")
+    toolkit = Toolkit(kbuild(), version=version, vermagic="6.1.0-56-amd64 SMP preempt mod_unload ")
+
+    found = draft(toolkit)
+
+    assert found.version == version
+    said = found.guesses.get("version", "")
+    assert ("the kernel's release, 6.1.0-56-amd64" in said) is is_guess
+    assert "version" not in draft(toolkit, version="4.2").guesses
 
 
 def test_a_template_alone_is_said_to_be_one(tmp_path: Path, draft: Callable[..., Draft]) -> None:
