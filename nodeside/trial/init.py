@@ -99,6 +99,7 @@ def init(
     become_root()
     if "" in (source, kernel, into, build_directory, command, driver_version):
         raise click.UsageError("SOURCE or the value of an option is empty; is a variable unset?")
+    from nodeside.driver.handoff.request import ToolkitBuildFailed
     from nodeside.trial.cli import split_command
     from nodeside.trial.target.plan import Wishes
 
@@ -107,7 +108,12 @@ def init(
         command=split_command(command) if command else (),
         version=driver_version or "",
     )
-    directory, draft = _write_files(source, into, kernel, toolkit_packages, wishes, force=force)
+    try:
+        directory, draft = _write_files(source, into, kernel, toolkit_packages, wishes, force=force)
+    except ToolkitBuildFailed as error:
+        if option := _package_option(error.hint):
+            error.hint += f"; here: nodeside init {shlex.quote(source)} {option}"
+        raise
     document = _summary_document(directory, draft)
     click.echo(
         json.dumps(document, indent=2) if output == "json" else _summary_table(document, draft)
@@ -237,8 +243,14 @@ def _summary_table(document: dict[str, Any], draft: Draft) -> str:
     rows += [("also tried", f"{each['way']}: {each['error']}") for each in failures]
     rows += [("written", f"{directory / name}") for name in document["files"]]
     if problem:
-        package = _PACKAGE.search(draft.failures[0].error.hint)
-        option = f"--toolkit-package {package[1]}" if package else "[--kernel KERNEL]"
+        option = _package_option(draft.failures[0].error.hint) or "[--kernel KERNEL]"
         rows.append(("again", f"nodeside init {where} --force {option}"))
     rows.append(("next", f"nodeside try {where}"))
     return table(rows)
+
+
+def _package_option(hint: str) -> str:
+    """Return the option for what the toolkit lacks, as a hint of a build says; "" for others."""
+    if package := _PACKAGE.search(hint):
+        return f"--toolkit-package {package[1]}"
+    return "--toolkit-package PACKAGE" if "development package" in hint else ""

@@ -11,8 +11,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.errors import NodesideError
+from nodeside.protocol.build_records import BuildResult, FailureKind
 from nodeside.trial import emulation
+from nodeside.trial import init as init_command
 from nodeside.trial.cache import default_directory
 from nodeside.trial.cli import _split_commands, trial
 from nodeside.trial.errors import TrialError
@@ -161,3 +164,34 @@ def test_a_terminal_that_wants_no_color_gets_none(monkeypatch: pytest.MonkeyPatc
     Progress(terminal).line("host    |", "CC [M] edu.o")
 
     assert terminal.getvalue() == "host    | CC [M] edu.o\n"
+
+
+@pytest.mark.parametrize(
+    ("hint", "option"),
+    [
+        ("install flex in the toolkit image (package flex on Debian)", "--toolkit-package flex"),
+        (
+            "no libaio.h: install its development package in the toolkit image",
+            "--toolkit-package PACKAGE",
+        ),
+        ("the kernel exports this symbol to GPL modules only (MODULE_LICENSE)", ""),
+        ("", ""),
+    ],
+)
+def test_init_names_the_option_for_what_the_toolkit_lacks(
+    monkeypatch: pytest.MonkeyPatch, hint: str, option: str
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ToolkitBuildFailed(
+            BuildResult("1-1", "boot", False, failure=FailureKind.COMPILE, hint=hint)
+        )
+
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("nodeside.trial.privilege.become_root", lambda: None)
+    monkeypatch.setattr(init_command, "_write_files", fail)
+
+    outcome = CliRunner().invoke(init_command.init, ["a board"])
+
+    assert isinstance(outcome.exception, ToolkitBuildFailed)
+    said = f"; here: nodeside init 'a board' {option}" if option else ""
+    assert outcome.exception.hint == hint + said
