@@ -50,6 +50,13 @@ class Foreign(Enum):
     KEEP = "keep"
 
 
+class Restore(Enum):
+    """When a removed in-tree module and an unbound device are brought back."""
+
+    ON_REMOVAL = "onRemoval"
+    NEVER = "never"
+
+
 @section
 class Hardware:
     """Which nodes have the hardware. A node must match both fields."""
@@ -214,6 +221,13 @@ class Conflicts:
     )
     unbind: tuple[PciId, ...] = item(
         "PCI devices that are unbound from their current driver.", default=()
+    )
+    restore: Restore = item(
+        "`onRemoval`: when the driver is unloaded or its Driver deleted, the in-tree modules that "
+        "were removed for it in this boot, also those of the names in `modules`, are loaded again, "
+        "with the options of modprobe.d and the kernel's command line, and the devices bound "
+        "again, unless another driver has them by then. `never`: they stay away until a reboot.",
+        default=Restore.ON_REMOVAL,
     )
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,34 @@ pytestmark = pytest.mark.vm
 _TOLD_BOTH = {"name": "told", "parameters": {"answer": "0"}}
 _SECOND = {'VERSION("1.0.0")': 'VERSION("1.1.0")'}
 
+# A driver for a device that the kernel has a driver of its own for: QEMU's pvpanic-pci.
+_USURPER = """\
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/module.h>
+#include <linux/pci.h>
+
+static const struct pci_device_id usurper_ids[] = { { PCI_DEVICE(0x1b36, 0x0011) }, {} };
+MODULE_DEVICE_TABLE(pci, usurper_ids);
+
+static int usurper_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	return 0;
+}
+
+static struct pci_driver usurper_driver = {
+	.name = "usurper", .id_table = usurper_ids, .probe = usurper_probe,
+};
+module_pci_driver(usurper_driver);
+MODULE_DESCRIPTION("A driver of the tests in the place of the kernel's own");
+MODULE_LICENSE("GPL");
+"""
+_PVPANIC = {"vendor": "1b36", "device": "0011"}
+_CONFLICTS: dict[str, dict[str, Any]] = {
+    "modules": {"modules": ["pvpanic-pci"]},
+    "unbind": {"unbind": [_PVPANIC]},
+    "never": {"modules": ["pvpanic-pci"], "restore": "never"},
+}
+
 
 @pytest.fixture(scope="module")
 def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
@@ -27,6 +56,11 @@ def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.edu("misspelt", {"modules": parameters(timout_ms="2000")})
     image.edu("instead-of-dummy", {"conflicts": {"modules": ["dummy"]}})
     image.edu("instead-of-loop", {"conflicts": {"modules": ["loop"]}})
+    sources = {"Kbuild": "obj-m := usurper.o\n", "usurper.c": _USURPER}
+    for how, conflicts in _CONFLICTS.items():
+        bound = {"bound": [{**_PVPANIC, "driver": "usurper"}]}
+        fields = {"build": {"kind": "kbuild"}, "conflicts": conflicts, "validate": bound}
+        image.driver(f"usurper-{how}", "usurper", sources, fields)
     image.edu("keeping", {"unload": {"foreign": "keep"}})
     image.edu("never", {"unload": {"policy": "never"}})
     refuser = SmallModule("refuser")
@@ -43,7 +77,7 @@ def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
     image.small("quoted", SmallModule("quoted", declarations=label))
     softdep = 'MODULE_SOFTDEP("pre: dummy loop post: absent");'
     image.small("softly", SmallModule("softly", declarations=softdep))
-    with resume(image) as machine:
+    with resume(image, devices=("edu", "pvpanic-pci")) as machine:
         yield machine
 
 
@@ -52,6 +86,12 @@ def insmod(pod: Pod, module: Path) -> None:
     place = f"/tmp/by-hand/{module.name}"
     pod.machine.put(place, module.read_bytes())
     pod.node("insmod", place)
+
+
+def driver_of(pod: Pod, address: str) -> str:
+    """The driver that a PCI device is bound to."""
+    link = f"/sys/bus/pci/devices/{address}/driver"
+    return pod.node("readlink", link, check=False).strip().rpartition("/")[2]
 
 
 def test_a_parameter_that_the_module_does_not_have_never_reaches_the_kernel(
@@ -144,6 +184,33 @@ def test_a_conflicting_driver_of_the_kernel_is_removed_first(pod: Pod, give: Giv
     assert loaded["state"] == "ready"
     assert loaded["notes"] == ["removed the module dummy"]
     assert not pod.loaded("dummy")
+
+
+@pytest.mark.parametrize(
+    ("how", "cleared", "restored"),
+    [
+        ("modules", "removed the module pvpanic_pci", ["pvpanic_pci", "{address}"]),
+        ("unbind", "unbound {address} from pvpanic-pci", ["{address}"]),
+        ("never", "removed the module pvpanic_pci", []),
+    ],
+)
+def test_the_kernels_own_driver_has_its_device_again_when_ours_is_removed(
+    pod: Pod, give: Give, how: str, cleared: str, restored: list[str]
+) -> None:
+    give(f"usurper-{how}")
+    pod.node("modprobe", "pvpanic-pci")
+    address = pod.node("sh", "-c", "cd /sys/bus/pci/drivers/pvpanic-pci && echo 0000:*").strip()
+
+    loaded = pod.run_once(of=f"usurper-{how}")
+    assert loaded["notes"] == [cleared.format(address=address)]
+    assert driver_of(pod, address) == "usurper"
+    removed = pod.report("unload", of=f"usurper-{how}")
+
+    assert removed["removed"] == ["usurper"]
+    assert removed["restored"] == [word.format(address=address) for word in restored]
+    assert removed["notRestored"] == []
+    assert driver_of(pod, address) == ("pvpanic-pci" if restored else "")
+    assert pod.loaded("pvpanic_pci") == bool(restored)
 
 
 def test_a_conflicting_driver_that_is_in_use_stays_and_its_holder_is_named(

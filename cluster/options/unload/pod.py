@@ -3,8 +3,9 @@
 Pure. It is pinned to its node, tolerates all taints, and terminates: with 0 when the modules are
 gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is privileged only if the
 driver is, and has hooks that may need it. It mounts neither the signing key nor the credentials.
-From the host it mounts only what shows modules and their holders, the driver's locks, and its
-files. Its services have ended with the driver's pod.
+From the host it mounts only what shows modules and their holders, the driver's locks, its files,
+and the modules of the kernel's tree, which come back when the driver is gone. Its services have
+ended with the driver's pod.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cluster.model.names import (
 )
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings
 from nodeside.spec import Driver
+from nodeside.spec.model import Restore
 
 COMMAND: Final = ("nodeside", "driver", "unload", "--wait")
 
@@ -45,6 +47,7 @@ _VOLUMES = (
 )
 _FILES = "host-var-lib-nodeside"  # firmware, and files for pods
 _RUN = "run"  # for hooks
+_TREE = "host-lib-modules"  # for what the driver had removed
 
 
 def unload_pod(
@@ -78,7 +81,12 @@ def _pod_spec(
     pool = Pool(node.architecture, "", node.kernel)
     full = pod(DaemonSetInput(found, plain, revision, pool, toolkit="", link="", settings=settings))
     has_files = driver.spec.firmware is not None or driver.spec.userspace is not None
-    volumes = (*_VOLUMES, _RUN, *((_FILES,) if has_files else ()))
+    restores = driver.spec.conflicts.restore is not Restore.NEVER
+    volumes = (
+        *(*_VOLUMES, _RUN),
+        *((_FILES,) if has_files else ()),
+        *((_TREE,) if restores else ()),
+    )
     container = next(c for c in full["containers"] if c["name"] == DRIVER_CONTAINER)
     del full["nodeSelector"]
     return full | {

@@ -132,7 +132,10 @@ def _unload_for_predecessor(attempt: Attempt) -> None:
         return
     begin = partial(attempt.journal.announce_state, State.UNLOADING, f"leaves before {names} does")
     unload_driver(attempt, modules_to_unload((), record, ours), record, begin=begin)
-    clear_loaded(task.host, task.name)
+    if record is not None and record.cleared.words:  # for the removal, which is still to come
+        write_loaded(task.host, record.of_cleared_only)
+    else:
+        clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)
     require_predecessors(task)
 
@@ -381,6 +384,8 @@ def _update_record(task: Task, record: LoadedRecord | None, proof: plan.Proof) -
     if proof.key != task.key:
         source = Rung.COMPATIBLE
     fresh = record_of(task, proof, source, record.devices if record else ())
+    if record is not None:
+        fresh = replace(fresh, cleared=record.cleared)
     if record is not None and record.has_one_of(fresh.modules):
         fresh = replace(fresh, mark=record.mark, splat=record.splat)
         fresh = replace(fresh, hooks=record.hooks, hook=record.hook)

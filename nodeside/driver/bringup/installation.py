@@ -26,7 +26,6 @@ from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.kernel import conflicts, unload
 from nodeside.driver.kernel.boot_parameters import boot_notes
 from nodeside.driver.kernel.checks import Refusal, check_before_load, check_build_ids
-from nodeside.driver.kernel.conflicts import Cleared
 from nodeside.driver.kernel.dependencies import (
     depends_notes,
     doubtful_symbols,
@@ -55,7 +54,7 @@ from nodeside.driver.node.devices import device_numbers
 from nodeside.driver.node.exports import NOTHING_READ, read_exports
 from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
-from nodeside.driver.node.loaded_record import HooksRun, LoadedModule, LoadedRecord
+from nodeside.driver.node.loaded_record import Cleared, HooksRun, LoadedModule, LoadedRecord
 from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.module_names import kernel_name
@@ -219,10 +218,10 @@ class Installation:
             previous: tuple[Insertion, ...] = ()
             if decision is plan.Replacement.REPLACE:
                 previous = self._previous_insertions()
-                self._unload_previous(previous)
+                record = self._unload_previous(previous, record)
             try:
                 with marked_load(self.attempt, self.bundle.manifest):
-                    self._load_modules(insertions, previous, record)
+                    record = self._load_modules(insertions, previous, record)
             except SequenceFailed as error:
                 raise self.attempt.earlier.remember_failure(replacement, error) from error.cause
             self.attempt.earlier.forget_failure()
@@ -243,7 +242,7 @@ class Installation:
         fresh = record_of(task, self.bundle.manifest, self.rung)
         before = self.observed.record
         splat = before.splat if before is not None and before.has_all_of(fresh.modules) else ""
-        return replace(fresh, splat=splat)
+        return replace(fresh, splat=splat, cleared=self._cleared_before)
 
     def _check_firmware(self) -> None:
         """Raise FirmwareRefused if the firmware cannot be installed."""
@@ -251,18 +250,30 @@ class Installation:
         if firmware is not None:
             FirmwareDirectory(self.task.host).check(self.task.path(firmware.path), self.task.name)
 
-    def _unload_previous(self, previous: Sequence[Insertion]) -> None:
+    def _unload_previous(self, previous: Sequence[Insertion], coming: LoadedRecord) -> LoadedRecord:
         """Unload all loaded modules of this driver, or none of them.
 
         If one of them turns out to be held after others were unloaded, these are loaded again from
-        `previous`. The record is still that of the loaded version.
+        `previous`. The record is still that of the loaded version. Returns the record `coming`,
+        with the modules of the tree that had the names of ours.
         """
         self.journal.announce_state(State.UNLOADING, "replacing the loaded version")
         observed = self.observed
+        record = observed.record
         try:
             leaving = self._modules_to_unload()
-            unload_driver(self.attempt, leaving, observed.record)
+            order = unload.plan_unload(leaving, self.loader.modules.rows()).order
+            of_tree = [
+                n for n in order if n in observed.in_kernel and observed.in_kernel[n].in_tree
+            ]
+            if of_tree:  # before the unload: if this process is killed, the next one needs it
+                clearing = conflicts.foresee_removed(of_tree, self.loader)
+                coming = replace(coming, cleared=coming.cleared.followed_by(clearing))
+                record = replace(record or coming.of_cleared_only, cleared=coming.cleared)
+                write_loaded(self.task.host, record)
+            unload_driver(self.attempt, leaving, record)
             self.journal.announce_state(State.LOADING)
+            return coming
         except Exception as error:
             names = dict.fromkeys((*observed.in_kernel, *getattr(error, "removed", ())))
             gone = [name for name in names if self.loader.modules.state(name) is None]
@@ -290,28 +301,42 @@ class Installation:
 
     def _load_modules(
         self, wanted: Sequence[Insertion], previous: Sequence[Insertion], record: LoadedRecord
-    ) -> None:
-        """Install firmware, clear conflicts and load the modules; on failure, restore the node."""
+    ) -> LoadedRecord:
+        """Install firmware, clear conflicts and load the modules; on failure, restore the node.
+
+        Returns the record, with what was cleared.
+        """
         spec = self.task.driver.spec
         cleared, begun = Cleared(), False
+
+        def note_displaced(names: tuple[str, ...]) -> None:
+            nonlocal cleared, record
+            clearing = conflicts.foresee_removed(names, self.loader)
+            cleared = cleared.followed_by(clearing)
+            record = replace(record, cleared=record.cleared.followed_by(clearing))
+            write_loaded(self.task.host, record)
+
         try:
             if spec.firmware is not None:
                 source = self.task.path(spec.firmware.path)
                 FirmwareDirectory(self.task.host).install(source, self.task.name)
-            cleared = conflicts.clear_conflicts(
-                spec.conflicts, self.loader, ours=self.task.wanted.names
-            )
+            ours = self.task.wanted.names
+            clearing = conflicts.foresee_cleared(spec.conflicts, self.loader, ours=ours)
+            record = replace(record, cleared=record.cleared.followed_by(clearing))
+            # Before the load: if this process is killed during it, the next one needs the
+            # parameters, and what was cleared. A record counts only for modules that have its
+            # build-ids.
+            write_loaded(self.task.host, record)
+            cleared = conflicts.clear_conflicts(spec.conflicts, self.loader, ours=ours)
             for words in cleared.words:
                 self.journal.note(words)
-            # Before the load: if this process is killed during it, the next one needs the
-            # parameters. A record counts only for modules that have its build-ids.
-            write_loaded(self.task.host, record)
             require_predecessors(self.task)  # a predecessor may have begun to leave meanwhile
             begun = True
-            load_sequence(wanted, self.loader, previous=previous)
+            load_sequence(wanted, self.loader, previous=previous, displaced=note_displaced)
             # A record that cannot be written takes no module out again that has been loaded.
             hooks = spec.hooks.after_load
             run_hooks(self.task.host, record, "afterLoad", hooks, only_recorded=False)
+            return record
         except SequenceFailed as error:
             self._put_back(error.rolled_back, cleared)
             raise
@@ -324,6 +349,11 @@ class Installation:
                 raise SequenceFailed(error, rolled) from error
             raise
 
+    @property
+    def _cleared_before(self) -> Cleared:
+        """What earlier loads of this boot have cleared, and no unload has brought back."""
+        return self.observed.record.cleared if self.observed.record is not None else Cleared()
+
     def _start_services_again(self, rolled: RollBack) -> None:
         """Start the services that the unload stopped, if the modules are those of before."""
         if self.attempt.services is not None and rolled.restored and not rolled.problems:
@@ -331,27 +361,38 @@ class Installation:
 
     def _put_back(self, rolled: RollBack, cleared: Cleared) -> None:
         """After a roll-back, restore the conflicting drivers and correct the record."""
-        self._restore_conflicts(rolled, cleared)
+        missing = self._restore_conflicts(rolled, cleared)
         self._start_services_again(rolled)
         host, record = self.task.host, self.observed.record
         try:
             if rolled.restored and record is not None:
                 # No hook has run since the roll-back loaded them.
-                write_loaded(host, replace(record, hooks=HooksRun.NONE, hook=""))
-            elif not rolled.problems:
+                known = record.cleared.followed_by(missing)
+                write_loaded(host, replace(record, hooks=HooksRun.NONE, hook="", cleared=known))
+            elif rolled.problems:
+                pass  # the record is that of the modules that cannot go
+            elif missing.words:
+                left = record_of(self.task, self.bundle.manifest, self.rung)
+                write_loaded(host, replace(left, cleared=missing).of_cleared_only)
+            else:
                 clear_loaded(host, self.task.name)
         except NodesideError as problem:  # a full disk, perhaps; what failed first is raised
             self.journal.note(f"the record of the loaded modules could not be corrected: {problem}")
 
-    def _restore_conflicts(self, rolled: RollBack, cleared: Cleared) -> None:
-        if rolled.problems or not cleared.words:
-            return
-        problems = conflicts.restore_cleared(cleared, self.loader)
-        names = ", ".join((*cleared.removed, *(device.address for device in cleared.unbound)))
+    def _restore_conflicts(self, rolled: RollBack, cleared: Cleared) -> Cleared:
+        """Bring back what was cleared. Returns that if a part of it is still missing."""
+        if not rolled.restored:  # also what an earlier load, of a killed process, has cleared
+            cleared = self._cleared_before.followed_by(cleared)
+        named = conflicts.named_in(cleared, self.task.driver.spec)
+        if rolled.problems or not named.words:
+            return cleared
+        problems = conflicts.restore_cleared(named, self.loader)
+        names = ", ".join((*named.removed, *(device.address for device in named.unbound)))
         for problem in problems:
             self.journal.note(f"could not be put back: {problem}")
         if not problems:
             self.journal.note(f"put back after the failed load: {names}")
+        return cleared if problems or named != cleared else Cleared()
 
     def _previous_insertions(self) -> tuple[Insertion, ...]:
         """Return the loaded modules that are loaded again if the new ones fail, in load order.

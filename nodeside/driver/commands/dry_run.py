@@ -28,6 +28,7 @@ from nodeside.driver.ladder.plan import RungFinding
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode
 from nodeside.protocol.node_status import Rung
+from nodeside.spec.model import Restore
 from nodeside.system.pci import pci_devices
 from nodeside.text.table import table
 
@@ -136,6 +137,10 @@ def loading_steps(task: Task, known: plan.Observed) -> list[str]:
     hooks = task.driver.spec.hooks
     loads = [*cleared.words, f"load {', '.join(wanted.names)}", *hook_steps(hooks.after_load)]
     loads += [*service_steps(task), "validate"]
+    if cleared.remove.order or cleared.unbind:
+        kept = task.driver.spec.conflicts.restore is Restore.NEVER
+        back = (*cleared.remove.order, *(item.address for item in cleared.unbind))
+        loads += [] if kept else [f"bring back when the driver is removed: {', '.join(back)}"]
     match decision:
         case plan.Replacement.LOAD:
             return loads

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from nodeside import log
@@ -25,6 +26,7 @@ from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.commands.outcome import CommandOutput, dry_run_outcome
 from nodeside.driver.commands.steps import hook_steps, steps_before_unload
 from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.kernel.conflicts import Restored, plan_restore, restore_at_removal
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import Obstacle, modules_to_unload, plan_unload
@@ -32,9 +34,12 @@ from nodeside.driver.ladder.exported_symbols import clear_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.load_mark import clear_mark
+from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.errors import ExitCode, Locked, NodesideError
 from nodeside.protocol.node_status import UNLOADED, State
+from nodeside.spec.model import Restore
 from nodeside.system.clock import Clock
+from nodeside.system.pci import pci_devices
 from nodeside.values import frozen
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
@@ -52,6 +57,19 @@ class UnloadStopped(NodesideError):
     retryable = True
 
 
+@frozen
+class Unloaded:
+    """The modules that were removed, and what was brought back for them."""
+
+    removed: tuple[str, ...]
+    restored: Restored
+
+    @property
+    def message(self) -> str:
+        failed = (f"could not be brought back: {each}" for each in self.restored.problems)
+        return "; ".join(("unloaded", *self.restored.left, *failed))
+
+
 def unload(task: Task) -> CommandOutput:
     """Unload this driver's modules. Obstacles are reported before anything is touched.
 
@@ -63,14 +81,14 @@ def unload(task: Task) -> CommandOutput:
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             # Announced before the next lock holder, who may load it again at once, does so.
             try:
-                removed = _unload_modules(Attempt(task, journal, Loader(task.host)))
-                journal.announce_state(State.WAITING, "unloaded", reason=UNLOADED)
+                done = _unload_modules(Attempt(task, journal, Loader(task.host)))
+                journal.announce_state(State.WAITING, done.message, reason=UNLOADED)
             except NodesideError as error:
                 journal.report_failure(error, announce=journal.announced is not None)
                 raise
             finally:
                 announcer.flush(_ANNOUNCE_SECONDS)
-    return _unload_outcome(task, removed)
+    return _unload_outcome(task, done)
 
 
 def unload_when_idle(task: Task) -> CommandOutput:
@@ -93,6 +111,9 @@ def would_unload(task: Task) -> CommandOutput:
     if steps:
         after = hook_steps(task.driver.spec.hooks.after_unload)
         steps = [*steps_before_unload(task), *steps, *after]
+    if record is not None and task.driver.spec.conflicts.restore is not Restore.NEVER:
+        rows, spec, devices = loader.modules.rows(), task.driver.spec, pci_devices(task.host)
+        steps += plan_restore(record.cleared, spec, rows, devices, decided.order).words
     only_held = all(item.obstacle is Obstacle.HELD for item in decided.blocked)
     if decided.blocked and not (only_held and task.driver.spec.services):
         steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
@@ -114,8 +135,8 @@ class _Patience:
         """Unload, and report the result before the next lock holder can report newer state."""
         with self._hold_lock():
             try:
-                removed = self._until_idle()
-                self.journal.announce_state(State.WAITING, "unloaded", reason=UNLOADED)
+                done = self._until_idle()
+                self.journal.announce_state(State.WAITING, done.message, reason=UNLOADED)
             except UnloadStopped:
                 raise
             except NodesideError as error:
@@ -123,7 +144,7 @@ class _Patience:
                 raise
             finally:
                 self.announcer.flush(_ANNOUNCE_SECONDS)
-        return _unload_outcome(self.task, removed)
+        return _unload_outcome(self.task, done)
 
     @contextmanager
     def _hold_lock(self) -> Iterator[None]:
@@ -144,7 +165,7 @@ class _Patience:
                     log.warning(str(error), driver=task.name, reason=error.reason)
             yield
 
-    def _until_idle(self) -> tuple[str, ...]:
+    def _until_idle(self) -> Unloaded:
         listener = Listener(stopping=lambda: self.watch.stopping is not None)
         attempt = Attempt(self.task, self.journal, Loader(self.task.host), listener)
         pause = _FIRST_LOOK
@@ -152,7 +173,8 @@ class _Patience:
         self.journal.announce_state(State.UNLOADING)
         while True:
             try:
-                return removed + _unload_modules(attempt)
+                done = _unload_modules(attempt)
+                return replace(done, removed=removed + done.removed)
             except NodesideError as error:
                 if not error.retryable:
                     raise
@@ -181,29 +203,58 @@ class _Patience:
         return UnloadStopped(f"{name} came before driver {self.task.name} was unloaded{why}")
 
 
-def _unload_modules(attempt: Attempt) -> tuple[str, ...]:
+def _unload_modules(attempt: Attempt) -> Unloaded:
     task, loader = attempt.task, attempt.loader
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     what = modules_to_unload((), record, loaded_by_nodeside(task, record, loader))
     begin = partial(attempt.journal.announce_state, State.UNLOADING)
     removed = unload_driver(attempt, what, record, begin=begin)
+    rows = loader.modules.rows()
+    try:
+        if task.driver.spec.firmware is not None:
+            from nodeside.driver.kernel.firmware import FirmwareDirectory
+
+            FirmwareDirectory(task.host).remove(task.name)
+    finally:  # after the firmware, which the in-tree driver would find first
+        restored = _restore_conflicts(task, record, loader)
     run_directory.clear_loaded(task.host, task.name)
     clear_symbols(task.host, task.name)
     clear_mark(task.host, task.name)
-    if task.driver.spec.firmware is not None:
-        from nodeside.driver.kernel.firmware import FirmwareDirectory
-
-        FirmwareDirectory(task.host).remove(task.name)
     if (task.host.userspace / task.name).is_dir():
         from nodeside.driver.userspace.versions import Versions
 
         Versions(task.host, task.name).remove()
-    rows = loader.modules.rows()
     for name in (name for name in task.wanted.names if name in rows):
         log.warning(f"{name} stays: nodeside did not load it", hint=f"to unload it: rmmod {name}")
-    return removed
+    return Unloaded(removed, restored)
 
 
-def _unload_outcome(task: Task, removed: tuple[str, ...]) -> CommandOutput:
-    words = ", ".join(removed) or "nothing: none of its modules was loaded by nodeside"
-    return CommandOutput({"driver": task.name, "removed": list(removed)}, [("unloaded", words)])
+def _restore_conflicts(task: Task, record: LoadedRecord | None, loader: Loader) -> Restored:
+    """Bring back the in-tree drivers that were removed for this one. A failure is a warning."""
+    if record is None or task.driver.spec.conflicts.restore is Restore.NEVER:
+        return Restored()
+    restored = restore_at_removal(record.cleared, task.driver.spec, loader)
+    if back := (*restored.modules, *restored.devices):
+        log.fact("brought back", driver=task.name, restored=", ".join(back))
+    for left in restored.left:
+        log.warning(left, driver=task.name)
+    for problem in restored.problems:
+        log.warning(f"could not be brought back: {problem}", driver=task.name)
+    return restored
+
+
+def _unload_outcome(task: Task, done: Unloaded) -> CommandOutput:
+    words = ", ".join(done.removed) or "nothing: none of its modules was loaded by nodeside"
+    back = [*done.restored.modules, *done.restored.devices]
+    not_back = [*done.restored.left, *done.restored.problems]
+    document: dict[str, object] = {
+        "driver": task.name,
+        "removed": list(done.removed),
+        "restored": back,
+        "notRestored": not_back,
+    }
+    rows = [("unloaded", words)]
+    if back:
+        rows.append(("restored", ", ".join(back)))
+    rows += [("not restored", words) for words in not_back]
+    return CommandOutput(document, rows)

@@ -1,9 +1,9 @@
 """Clears the way for a load: unbinds devices and removes modules that driver.yaml names.
 
-`plan_clear` is pure, `clear_conflicts` carries out its plan and returns what it did, and
-`restore_cleared` undoes that after a failed load. A second `clear_conflicts` does nothing. Only
-declared in-tree modules are removed: other modules that use one of them are reported and left
-alone.
+`plan_clear` is pure, `clear_conflicts` carries out its plan and returns what it did.
+`restore_cleared` undoes that after a failed load, `restore_at_removal` after an unload. A second
+`clear_conflicts` does nothing. Only declared in-tree modules are removed: other modules that use
+one of them are reported and left alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nodeside import log
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.kernel.sequence import problem_in_words
 from nodeside.driver.kernel.unload import (
     Blocked,
     ModulesToUnload,
@@ -23,13 +24,18 @@ from nodeside.driver.kernel.unload import (
     remove_all,
     settled_plan,
 )
+from nodeside.driver.node.loaded_record import Cleared
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.protocol.module_names import kernel_name
-from nodeside.spec.model import Conflicts
+from nodeside.spec.model import Conflicts, DriverSpec
 from nodeside.system import sysfs
 from nodeside.system.pci import PciDevice, pci_devices
+from nodeside.text.shortlist import shortlist
 from nodeside.values import frozen
+
+_NAMED = 8  # modules and devices in a message
+_LONGEST = 64  # characters of such a name
 
 
 class ConflictBuiltIn(NodesideError):
@@ -53,20 +59,6 @@ class ClearPlan:
         return (*lines, *(f"remove the module {name}" for name in self.remove.order))
 
 
-@frozen
-class Cleared:
-    """The completed actions: devices unbound, with their previous drivers, and modules removed."""
-
-    unbound: tuple[PciDevice, ...] = ()
-    removed: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The completed actions, one line each."""
-        lines = [f"unbound {item.address} from {item.driver}" for item in self.unbound]
-        return (*lines, *(f"removed the module {name}" for name in self.removed))
-
-
 def plan_clear(
     conflicts: Conflicts,
     states: Mapping[str, LoadedState],
@@ -85,6 +77,19 @@ def plan_clear(
         ),
         remove=plan_unload(ModulesToUnload(conflicts.modules), states),
     )
+
+
+def foresee_cleared(conflicts: Conflicts, loader: Loader, *, ours: Iterable[str] = ()) -> Cleared:
+    """Return what `clear_conflicts` would clear now, and the devices that lose a driver by it."""
+    plan = plan_clear(conflicts, loader.modules.rows(), pci_devices(loader.host), ours)
+    removed = foresee_removed(plan.remove.order, loader)
+    return Cleared(tuple(dict.fromkeys((*plan.unbind, *removed.unbound))), removed.removed)
+
+
+def foresee_removed(names: Sequence[str], loader: Loader) -> Cleared:
+    """Return these loaded modules, and the devices that lose a driver when they are removed."""
+    lose = (item for item in pci_devices(loader.host) if kernel_name(item.module) in names)
+    return Cleared(tuple(lose), tuple(names))
 
 
 def clear_conflicts(
@@ -117,22 +122,143 @@ def clear_conflicts(
 def restore_cleared(
     cleared: Cleared, loader: Loader, *, write: sysfs.Write = sysfs.write
 ) -> tuple[str, ...]:
-    """Reload removed modules and reprobe unbound devices. Returns a message for each failure."""
+    """Reload removed modules and reprobe unbound devices.
+
+    Returns a message for each failure, with the command to repeat it by hand.
+    """
     problems = []
     for name in reversed(cleared.removed):
         try:
             loader.load_in_tree(name)
-        except NodesideError as exc:
-            problems.append(str(exc))
+        except Exception as exc:  # not even a bug may leave the other devices without a driver
+            problems.append(f"{problem_in_words(exc)}; by hand: modprobe {name}")
     probe = loader.host.sys / "bus" / "pci" / "drivers_probe"
     bound = {item.address for item in pci_devices(loader.host) if item.driver}
     for device in cleared.unbound:
         try:
             if device.address not in bound:
                 write(probe, device.address)
-        except NodesideError as exc:
-            problems.append(str(exc))
+        except Exception as exc:
+            problems.append(f"{problem_in_words(exc)}; {_probe_by_hand(device)}")
     return tuple(problems)
+
+
+@frozen
+class RestorePlan:
+    """The modules to load, in order, then the devices to bind.
+
+    The devices `taken`, and the modules `idle`, which had no other devices, are left alone.
+    `unnamed` are the modules and devices that driver.yaml does not name.
+    """
+
+    load: tuple[str, ...] = ()
+    bind: tuple[PciDevice, ...] = ()
+    taken: tuple[PciDevice, ...] = ()
+    idle: tuple[str, ...] = ()
+    unnamed: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The planned actions, and what is left alone, one line each."""
+        return (
+            *(f"load the module {name} again" for name in self.load),
+            *(f"bind {item.address} to a driver again" for item in self.bind),
+            *self.left,
+        )
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """What is left as it is, and why, one line each."""
+        short = (name for name in self.unnamed if name.isprintable() and len(name) <= _LONGEST)
+        unnamed = shortlist(short, _NAMED)
+        return (
+            *(f"leave {item.address} to {item.driver}, which has it now" for item in self.taken),
+            *(f"leave {name} unloaded: other drivers have its devices" for name in self.idle),
+            *([f"leave alone what driver.yaml does not name: {unnamed}"] if unnamed else []),
+        )
+
+
+@frozen
+class Restored:
+    """The result of a restore: what is back, what was left as it is, a message for each failure."""
+
+    modules: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def plan_restore(
+    cleared: Cleared,
+    spec: DriverSpec,
+    loaded: Iterable[str],
+    devices: Sequence[PciDevice],
+    leaving: Iterable[str] = (),
+) -> RestorePlan:
+    """Return how to bring back what was cleared, once the modules `leaving` are gone.
+
+    Only what driver.yaml names comes back, whatever the record says. A module is not loaded if
+    other drivers have all the devices that it had.
+    """
+    named = named_in(cleared, spec)
+    gone, before = set(leaving), {item.address: item for item in named.unbound}
+    there = [item for item in devices if item.address in before]
+    free = [item for item in there if not item.driver or kernel_name(item.module) in gone]
+    taken = [
+        item for item in there if item not in free and item.driver != before[item.address].driver
+    ]
+    lost = {item.address for item in taken}
+    load: list[str] = []
+    idle: list[str] = []
+    for name in reversed(named.removed):
+        had = {item.address for item in named.unbound if kernel_name(item.module) == name}
+        if name not in loaded or name in gone:
+            (idle if had and had <= lost else load).append(name)
+    unnamed = [name for name in cleared.removed if name not in named.removed]
+    unnamed += [item.address for item in cleared.unbound if item not in named.unbound]
+    return RestorePlan(tuple(load), tuple(free), tuple(taken), tuple(idle), tuple(unnamed))
+
+
+def named_in(cleared: Cleared, spec: DriverSpec) -> Cleared:
+    """Return the part of a record of what was cleared that driver.yaml names.
+
+    Beside its conflicts, these are modules of the tree that have the name of one of the driver's.
+    """
+    own = (module.name for module in spec.modules)
+    names = {kernel_name(name) for name in (*spec.conflicts.modules, *own)}
+    return Cleared(
+        tuple(
+            item
+            for item in cleared.unbound
+            if kernel_name(item.module) in names
+            or any(item.is_of(pci.vendor, pci.device) for pci in spec.conflicts.unbind)
+        ),
+        tuple(name for name in cleared.removed if name in names),
+    )
+
+
+def restore_at_removal(
+    cleared: Cleared, spec: DriverSpec, loader: Loader, *, write: sysfs.Write = sysfs.write
+) -> Restored:
+    """Bring back what was cleared for a driver that is unloaded. Failures are returned."""
+    plan = plan_restore(cleared, spec, loader.modules.rows(), pci_devices(loader.host))
+    problems = restore_cleared(Cleared(plan.bind, tuple(reversed(plan.load))), loader, write=write)
+    rows = loader.modules.rows()
+    wanted = {item.address for item in plan.bind}
+    after = [item for item in pci_devices(loader.host) if item.address in wanted]
+    unbound = (
+        f"{item.address} has no driver; {_probe_by_hand(item)}" for item in after if not item.driver
+    )
+    return Restored(
+        tuple(name for name in plan.load if name in rows),
+        tuple(item.address for item in after if item.driver),
+        plan.left,
+        problems or tuple(unbound),
+    )
+
+
+def _probe_by_hand(device: PciDevice) -> str:
+    return f"by hand: echo {device.address} > /sys/bus/pci/drivers_probe"
 
 
 def _refuse_built_in(conflicts: Conflicts, loader: Loader) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from nodeside.errors import Bug, NodesideError
 from nodeside.values import frozen
 
 _TRIES = 2  # how often a module that comes back is removed
+
+Displaced = Callable[[tuple[str, ...]], None]
 
 
 @frozen
@@ -68,9 +70,15 @@ class SequenceFailed(NodesideError):
 
 
 def load_sequence(
-    insertions: Sequence[Insertion], loader: Loader, *, previous: Sequence[Insertion] = ()
+    insertions: Sequence[Insertion],
+    loader: Loader,
+    *,
+    previous: Sequence[Insertion] = (),
+    displaced: Displaced = lambda _: None,
 ) -> tuple[str, ...]:
     """Load modules in this order. Returns their names. Raises SequenceFailed.
+
+    `displaced` is called with the modules of the tree that are about to be removed on the way.
 
     `previous` are the modules they replace, already unloaded, in load order. In-tree modules loaded
     on the way stay loaded. If the init function of a module hangs or has crashed, nothing is rolled
@@ -79,7 +87,7 @@ def load_sequence(
     inserted: list[str] = []
     for item in insertions:
         try:
-            insert_module(item, loader)
+            insert_module(item, loader, displaced)
         except NodesideError as exc:
             rolled = _stuck_result(item.name, loader) or roll_back(inserted, previous, loader)
             raise SequenceFailed(exc, rolled) from exc
@@ -87,7 +95,7 @@ def load_sequence(
     return tuple(inserted)
 
 
-def insert_module(item: Insertion, loader: Loader) -> None:
+def insert_module(item: Insertion, loader: Loader, displaced: Displaced = lambda _: None) -> None:
     """Load one module after the in-tree modules that it needs, and those it only asks for."""
     loader.load_soft(item.soft.pre)
     for name in item.needs:
@@ -95,11 +103,11 @@ def insert_module(item: Insertion, loader: Loader) -> None:
     if item.path is None:
         loader.load_in_tree(item.name)
     else:
-        _insert_file(item, item.path, loader)
+        _insert_file(item, item.path, loader, displaced)
     loader.load_soft(item.soft.post)
 
 
-def _insert_file(item: Insertion, path: Path, loader: Loader) -> None:
+def _insert_file(item: Insertion, path: Path, loader: Loader, displaced: Displaced) -> None:
     """Load a module file; if one of the tree has its name meanwhile, remove that first."""
     for _ in range(_TRIES):
         try:
@@ -112,6 +120,7 @@ def _insert_file(item: Insertion, path: Path, loader: Loader) -> None:
             if item.name not in item.displaces:
                 raise
             back = tuple(name for name in item.displaces if name in rows and rows[name].in_tree)
+            displaced(back)
             removed = unload_modules(ModulesToUnload(back), loader)
             log.fact("removed what was loaded meanwhile", modules=", ".join(removed))
     return loader.insert(path, item.parameters, name=item.name)
@@ -128,13 +137,13 @@ def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Lo
             if loader.remove(name):
                 removed.append(name)
         except Exception as exc:
-            return _log_result(RollBack(tuple(removed), problems=(_problem_in_words(exc),)))
+            return _log_result(RollBack(tuple(removed), problems=(problem_in_words(exc),)))
     restored: list[str] = []
     for item in previous:
         try:
             insert_module(item, loader)
         except Exception as exc:
-            return _log_result(RollBack(tuple(removed), tuple(restored), (_problem_in_words(exc),)))
+            return _log_result(RollBack(tuple(removed), tuple(restored), (problem_in_words(exc),)))
         restored.append(item.name)
     return _log_result(RollBack(tuple(removed), tuple(restored)))
 
@@ -147,7 +156,7 @@ def _stuck_result(name: str, loader: Loader) -> RollBack | None:
     return _log_result(RollBack(problems=(str(stuck_error(name, state)),)))
 
 
-def _problem_in_words(exc: Exception) -> str:
+def problem_in_words(exc: Exception) -> str:
     """Return an error as text. A bug is no reason to lose the error that led to the roll-back."""
     if isinstance(exc, NodesideError):
         return str(exc)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from nodeside.protocol.node_status import Rung
+from nodeside.system.pci import PciDevice
 from nodeside.values import frozen
 
 
@@ -16,6 +17,27 @@ class LoadedModule:
     name: str
     build_id: str
     parameters: Mapping[str, str]
+
+
+@frozen
+class Cleared:
+    """Devices unbound, with their previous drivers, and modules removed, in that order."""
+
+    unbound: tuple[PciDevice, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The completed actions, one line each."""
+        lines = [f"unbound {item.address} from {item.driver}" for item in self.unbound]
+        return (*lines, *(f"removed the module {name}" for name in self.removed))
+
+    def followed_by(self, later: Cleared) -> Cleared:
+        """Return both as one. A device keeps the driver that it had first."""
+        unbound = {item.address: item for item in (*later.unbound, *self.unbound)}
+        return Cleared(
+            tuple(unbound.values()), tuple(dict.fromkeys((*later.removed, *self.removed)))
+        )
 
 
 class HooksRun(Enum):
@@ -37,7 +59,9 @@ class LoadedRecord:
     `mark` is the end of the kernel log before the load, kept until the modules have passed
     validation once. `splat` is the kernel's complaint since then, kept permanently. `hooks` says
     which hooks have run. `hook` is the one, such as hooks.afterLoad[0], that has begun or comes
-    next and has not ended; "" otherwise.
+    next and has not ended; "" otherwise. `cleared` is what was
+    cleared for the driver in this boot, by this load or an earlier one: its removal brings that
+    back.
     """
 
     driver: str
@@ -54,6 +78,14 @@ class LoadedRecord:
     hook: str = ""
     after: tuple[str, ...] = ()
     stays: bool = False
+    cleared: Cleared = Cleared()
+
+    @property
+    def of_cleared_only(self) -> LoadedRecord:
+        """Return the record of a driver without loaded modules: only what was cleared for it."""
+        return LoadedRecord(
+            self.driver, self.version, "", self.boot_id, self.source, (), cleared=self.cleared
+        )
 
     def is_within(self, moment: str) -> bool:
         """Return whether a hook of this moment has not ended."""

@@ -88,8 +88,25 @@ def test_the_pod_that_unloads_is_a_driver_pod_without_what_it_can_spare() -> Non
         assert "initContainers" not in made["spec"]
         volumes = {volume["name"] for volume in made["spec"]["volumes"]}
         assert volumes == {mount["name"] for mount in container["volumeMounts"]}
-        assert volumes.isdisjoint({"shared", "signing", "credentials", "ca", "host-lib-modules"})
+        assert volumes.isdisjoint({"shared", "signing", "credentials", "ca"})
         assert volumes >= {"driver-yaml", "token", "tmp", "host-run-nodeside"}
+
+
+def test_what_unloads_has_the_kernels_own_modules_if_it_is_to_bring_them_back() -> None:
+    def mounts(**restore: str) -> set[str]:
+        want, node = CASES["kubernetes"], Node("n1", kernel=POOL.kernel, boot_id="c0ffee")
+        driver = parse(document(conflicts={"modules": ["edu_old"], **restore}))
+        made = unload_pod(want.owner, driver, want.revision, node, want.settings)
+        (container,) = made["spec"]["containers"]
+        found = {v["name"]: v["hostPath"] for v in made["spec"]["volumes"] if "hostPath" in v}
+        return {
+            found[mount["name"]]["path"]
+            for mount in container["volumeMounts"]
+            if mount["name"] in found and mount.get("readOnly")
+        }
+
+    assert mounts() == {"/lib/modules"}
+    assert mounts(restore="never") == set()
 
 
 def test_the_config_map_is_the_golden_one() -> None:

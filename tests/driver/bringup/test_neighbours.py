@@ -27,7 +27,8 @@ from nodeside.protocol.node_records import write_record
 from nodeside.protocol.node_status import Rung, State
 from nodeside.protocol.ready_file import ReadyRecord, clear_ready, read_ready, write_ready
 from nodeside.system.host import Host
-from tests.driver.fakes.node import BOOT_ID, FakeNode
+from tests.driver.fakes.kernel import RELEASE, FakeModule, write, write_bytes
+from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 
 
 @pytest.fixture
@@ -132,6 +133,26 @@ def test_a_loaded_driver_leaves_once_the_one_before_it_does(
     assert second.states[-1] is State.UNLOADING
     assert read_loaded(second.host, "hay", BOOT_ID) is None
     assert not symvers_path(second.host, "hay").exists()
+
+
+def test_a_driver_that_left_for_a_moment_knows_at_its_removal_what_it_had_removed(
+    first: FakeNode, second: FakeNode
+) -> None:
+    tree = second.host.lib_modules(RELEASE)
+    write_bytes(tree / "kernel/rival.ko", module_bytes("rival"))
+    write(tree / "modules.dep", "kernel/rival.ko:\n")
+    second.kernel.add("rival", FakeModule(taint=""))
+    second.write_driver(conflicts={"modules": ["rival"]})
+    both(first, second)
+    leaves(second)
+    with pytest.raises(neighbours.WaitsForDriver):
+        up(second)
+    assert second.kernel.unloads == ["rival", "hay"]
+
+    down(second)
+
+    assert second.loaded == ("straw", "rival")
+    assert read_loaded(second.host, "hay", BOOT_ID) is None
 
 
 @pytest.mark.parametrize("change", [{"unload": {"policy": "never"}}, {"upgrade": "onReboot"}])

@@ -190,6 +190,31 @@ def test_a_module_that_appears_during_a_build_is_not_unloaded_by_the_roll_back(
     assert node.kernel.unloads == []
 
 
+def test_a_module_that_udev_loads_on_the_way_is_back_after_a_load_that_fails(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk(node, "straw")
+    task = node.task()
+    node.put_bundle(task)
+    load = node.kernel.finit_module
+
+    def after_udev(fd: int, parameters: str, timeout: float) -> None:
+        monkeypatch.setattr(node.kernel, "finit_module", load)
+        node.kernel.add("straw", FakeModule(taint=""))
+        try:
+            load(fd, parameters, timeout)
+        finally:
+            node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    monkeypatch.setattr(node.kernel, "finit_module", after_udev)
+    with pytest.raises(SequenceFailed, match="its init function refused"):
+        node.bring_up(task)
+
+    assert node.kernel.unloads == ["straw"]
+    assert node.loaded == ("straw",)
+    assert node.record is None
+
+
 def test_a_bug_half_way_through_an_unload_brings_the_others_back(
     node: FakeNode, half_way: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,14 @@ from nodeside.protocol.ready_file import read_ready, write_ready
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec.services import Service
 from tests.driver.fakes.handoff import failed
-from tests.driver.fakes.kernel import RELEASE, add_pci_device, link, write
+from tests.driver.fakes.kernel import (
+    RELEASE,
+    FakeModule,
+    add_pci_device,
+    link,
+    write,
+    write_bytes,
+)
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 from tests.driver.fakes.pages import compare
 from tests.driver.services.programs import kept
@@ -128,6 +135,12 @@ def test_bundles(node: FakeNode, tmp_path: Path) -> None:
 
 
 def test_unloading(node: FakeNode) -> None:
+    tree = node.host.lib_modules(RELEASE)
+    write_bytes(tree / "kernel/rival.ko", module_bytes("rival"))
+    write(tree / "modules.dep", "kernel/rival.ko:\n")
+    for name in ("rival", "not_on_disk"):
+        node.kernel.add(name, FakeModule(taint=""))
+    node.write_driver(conflicts={"modules": ["rival", "not_on_disk"]})
     node.fill()
     compare("unload", node.run("unload", "-o", "json").document)
 

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nodeside.driver.kernel.conflicts import (
-    Cleared,
     ConflictBuiltIn,
     clear_conflicts,
     plan_clear,
+    plan_restore,
+    restore_at_removal,
     restore_cleared,
 )
 from nodeside.driver.kernel.errors import InUse, UnloadFailed
+from nodeside.driver.node.loaded_record import Cleared
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode, SystemRefused
-from nodeside.spec.model import Conflicts
+from nodeside.spec.document import parse
+from nodeside.spec.model import Conflicts, DriverSpec
 from nodeside.spec.pci import PciId
 from nodeside.system import sysfs
 from nodeside.system.child import NoProcess
@@ -184,3 +189,86 @@ def test_what_cannot_be_brought_back_is_told(kernel: FakeKernel) -> None:
     (problem,) = restore_cleared(Cleared(removed=("dummy",)), kernel.loader)
 
     assert "this kernel has no module dummy" in problem
+
+
+def spec(**fields: Any) -> DriverSpec:
+    document = {
+        "apiVersion": "nodeside.io/v1alpha1",
+        "kind": "Driver",
+        "metadata": {"name": "edu"},
+        "spec": {"version": "1", "source": {"path": "src"}, "modules": [{"name": "edu"}], **fields},
+    }
+    return parse(document).spec
+
+
+AB = spec(conflicts={"modules": ["a", "b"], "unbind": [{"vendor": "1234", "device": "11e8"}]})
+
+
+def test_a_removal_leaves_alone_what_another_driver_has_taken() -> None:
+    before = tuple(PciDevice(f"0000:00:0{n}.0", "1234", "11e8", "a", "a") for n in (4, 5))
+    cleared = Cleared(before[:1], ("b", "a"))
+    now = [PciDevice("0000:00:04.0", "1234", "11e8", "vfio-pci", "vfio_pci")]
+
+    plan = plan_restore(cleared, AB, {"b"}, now)
+    leaving = plan_restore(cleared, AB, {"b"}, now, leaving=["vfio_pci"])
+    other = [*now, PciDevice("0000:00:05.0", "1", "2")]
+    half = plan_restore(Cleared(before, ("a",)), AB, {}, other)
+
+    assert plan.words == (
+        "leave 0000:00:04.0 to vfio-pci, which has it now",
+        "leave a unloaded: other drivers have its devices",
+    )
+    assert leaving.words == (
+        "load the module a again",
+        "bind 0000:00:04.0 to a driver again",
+    )
+    assert half.load == ("a",)
+    assert [item.address for item in half.bind] == ["0000:00:05.0"]
+
+
+def test_a_record_brings_back_only_what_driver_yaml_names() -> None:
+    """Also what was loaded under the name of one of the driver's own modules."""
+    unbound = (
+        PciDevice("0000:00:04.0", "1234", "11e8", "other", "other"),
+        PciDevice("0000:00:05.0", "ffff", "0001", "evil", "evil"),
+        PciDevice("0000:00:06.0", "ffff", "0002", "a", "a"),
+        PciDevice("../../x", "1234", "11e8"),
+    )
+    devices = [replace(item, driver="", module="") for item in unbound[:3]]
+    names = ("evil", "a", "edu", "evil\n\x1b[2J", "x" * 1000, "../evil")
+
+    plan = plan_restore(Cleared(unbound, names), AB, {"edu"}, devices, leaving=["edu"])
+
+    assert plan.load == ("edu", "a")
+    assert [item.address for item in plan.bind] == ["0000:00:04.0", "0000:00:06.0"]
+    assert plan.left == ("leave alone what driver.yaml does not name: evil, ../evil, 0000:00:05.0",)
+
+
+def test_what_is_not_back_is_told_with_the_command(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a bug of ours keeps the others away."""
+    write(kernel.host.lib_modules(RELEASE) / "modules.dep", "kernel/a.ko:\nkernel/b.ko:\n")
+    for name in ("a", "b"):
+        write(kernel.host.lib_modules(RELEASE) / f"kernel/{name}.ko", name)
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8")
+    load = kernel.finit_module
+
+    def bug(fd: int, parameters: str, timeout: float) -> None:
+        monkeypatch.setattr(kernel, "finit_module", load)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(kernel, "finit_module", bug)
+    unbound = (PciDevice("0000:00:04.0", "1234", "11e8", "a", "a"),)
+
+    done = restore_at_removal(Cleared(unbound, ("a", "b")), AB, kernel.loader)
+    (problem,) = done.problems
+    write_nothing = restore_at_removal(
+        Cleared(unbound), AB, kernel.loader, write=lambda path, value: None
+    )
+
+    assert done.modules == ("a",)
+    assert problem.endswith("; by hand: modprobe b")
+    assert write_nothing.problems == (
+        "0000:00:04.0 has no driver; by hand: echo 0000:00:04.0 > /sys/bus/pci/drivers_probe",
+    )
