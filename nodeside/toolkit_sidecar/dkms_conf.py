@@ -3,7 +3,7 @@
 The program may compute its values, read the kernel's configuration, print, fail, or never end. Like
 all vendor code, it is confined. Only data is read back: variable, index, value.
 
-How dkms evaluates it (dkms 3.0, `safe_source` and `read_conf`): dkms sources the file in a subshell
+How dkms 3 evaluates it (`safe_source` and `read_conf`): dkms sources the file in a subshell
 with $kernelver, $arch, $kernel_source_dir and similar set as shell variables that are not exported.
 It prints the values of known variables with white space folded, and expands each one again as a
 string in double quotes. Quotes in a value are therefore lost (`--host=""` becomes `--host=`).

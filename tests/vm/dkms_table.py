@@ -48,18 +48,28 @@ _VERSIONS = """\
 nodeside does what dkms 3.2 does. dkms 3.0, which Debian 12 has, differs:
 
 - `PRE_BUILD`, `POST_BUILD`: where one fails, 3.2 ends the build. 3.0 goes on.
+- `BUILD_EXCLUSIVE_KERNEL_MIN`, `BUILD_EXCLUSIVE_KERNEL_MAX`: 3.0 does not know them, and builds.
 - `OBSOLETE_BY`: 3.2 excludes each later kernel, unless `BUILD_EXCLUSIVE_KERNEL_MAX` is set.
   3.0 builds for it.
-- `CC`: 3.2 exports the compiler that the kernel's configuration names, if it is installed. 3.0
-  knows only the one of Debian's `.kernelvariables`.
+- `CC`: 3.2 exports the compiler that the kernel's configuration names, if it is installed. With
+  3.0, `PRE_BUILD` has that, and `MAKE` only the one of Debian's `.kernelvariables`.
 
 nodeside differs from both:
 
-- `BUILD_DEPENDS` is noted, and fails nothing: each driver is brought up on its own.
+- `BUILD_DEPENDS` fails nothing: what it names may be in the kernel, or of another Driver, which
+  `after: [NAME]` in driver.yaml puts first. 3.2 builds nothing while a package that it names is
+  not installed (exit code 13); 3.0 builds.
+- `CC` is `gcc` or `clang` where that has the major version of the kernel's compiler.
+- `DEST_MODULE_LOCATION` may be missing, since nothing is installed.
+- A `BUILD_EXCLUSIVE_` rule at an index above 0 leaves out the module of that index. dkms reads
+  only the first.
 - `/usr/src/NAME-VERSION` in a command is replaced by the build directory, since a build cannot
   write to `/usr/src`.
 - A compiler of another major version than the kernel's is refused, or replaced by the right one
   if that is installed.
+
+A test asks the dkms of Debian 12 and the newest of Debian sid about these trees:
+`tests/toolkit_sidecar/test_dkms_judges.py`.
 """
 _LONGEST = 200  # characters of a reason in the table
 
