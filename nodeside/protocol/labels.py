@@ -20,6 +20,11 @@ FEATURE_LIMIT = 258
 ADMITTED_VARIABLE = "NODESIDE_ADMITTED"
 
 
+def label(name: str) -> str:
+    """Return a package name as a DNS label of at most 40 characters."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "driver"
+
+
 def state_label(driver: str) -> str:
     """Return the key of the node label that holds a `State`."""
     return f"{API_GROUP}/{driver}.state"

@@ -14,7 +14,7 @@ from typing import Any
 
 from nodeside.errors import SpecError
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.protocol.labels import API_VERSION
+from nodeside.protocol.labels import API_VERSION, label
 from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.document import parse
 from nodeside.spec.kbuild_list import (
@@ -133,11 +133,6 @@ def name_of(modules: tuple[str, ...], directory: str) -> str:
 def says_nothing(directory: str) -> bool:
     """Return whether a directory has a name that many sources have, such as `src`."""
     return directory.lower() in _NO_NAME
-
-
-def label(name: str) -> str:
-    """Return a package name as a DNS label of at most 40 characters."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "driver"
 
 
 def plain_version(version: str) -> str:

@@ -39,7 +39,7 @@ from nodeside.toolkit_sidecar.confinement import (
     nothing_left,
     run_confined,
 )
-from nodeside.toolkit_sidecar.dkms import dkms_recipe, make_plan
+from nodeside.toolkit_sidecar.dkms import dkms_recipe, make_plan, needs_in_words
 from nodeside.toolkit_sidecar.extra_symbols import write_extra_symbols
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.jobs import count_jobs
@@ -73,6 +73,7 @@ class BuildRun:
     modules: tuple[BuiltModule, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unmet: str = ""  # what the source needs of other drivers and was not given, in words
 
     @property
     def out(self) -> Path:
@@ -94,7 +95,8 @@ class BuildRun:
             for step in patch_steps(place, self.request.settings.patches, place.source):
                 self._run_step(step)
             recipe = self._make_recipe(place)
-            self.notes += recipe.notes
+            for note in recipe.notes:
+                self._note(note)
         with self._time_stage("build"):
             for step in recipe.before:
                 self._run_step(step)
@@ -166,6 +168,9 @@ class BuildRun:
             if failed.kind is FailureKind.EXCLUDED and (lines := self.log.build_lines()):
                 failed.hint = f"{failed.hint}; it printed: {'; '.join(lines[-3:])}"
             raise
+        if plan.needs and not self.request.settings.symbols:
+            self.unmet = needs_in_words(plan.needs)
+            self._note(self.unmet)
         package = tree / plan.name / plan.version
         directory = package / "build"
         move_to(place.directory, directory)
@@ -174,6 +179,11 @@ class BuildRun:
         with disk_errors(base):
             (base / "module").mkdir(parents=True, exist_ok=True)
         return dkms_recipe(plan, place, directory)
+
+    def _note(self, words: str) -> None:
+        """Tell in the log and the result what the build does not do as one might expect."""
+        self.notes.append(words)
+        self.log.say(words)
 
     def _run_step(self, step: Step) -> None:
         """Run one step and log its output. Raises BuildFailed with the command that repeats it."""
@@ -214,7 +224,7 @@ class BuildRun:
         return BuildFailed(
             kind,
             f"{step.name} failed: {outcome}",
-            hint=self._hint_for(step) or by_hand,
+            hint="; or ".join(filter(None, (self.unmet, self._hint_for(step) or by_hand))),
             command=step.by_hand,
             step_exit_code=code,
         )

@@ -1,7 +1,7 @@
 """Turns an unmodified dkms tree into a recipe: what its dkms.conf means for this kernel.
 
 `make_plan` is pure: values in, a plan out. It follows the manual, dkms(8); where that is silent, it
-does what dkms 3.2 does (functions `read_conf`, `prepare_build` and `actual_build`).
+does what dkms 3.2 does (functions `read_conf` and `do_build`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nodeside.protocol.build_records import FailureKind
+from nodeside.protocol.labels import label
 from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.dkms_conf import Values
@@ -30,6 +31,7 @@ from nodeside.values import frozen
 
 _PATH_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+~:-]{0,99}$")
 _MODULE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$")
+_NEEDED = 16  # packages of a BUILD_DEPENDS
 _NOTHING_IS_INSTALLED = (
     *("AUTOINSTALL", "NO_WEAK_MODULES", "POST_ADD", "PRE_INSTALL", "POST_INSTALL", "POST_REMOVE"),
     *("REMAKE_INITRD", "MODULES_CONF", "MODULES_CONF_OBSOLETES", "MODULES_CONF_ALIAS_TYPE"),
@@ -39,7 +41,10 @@ _NOTHING_IS_INSTALLED = (
 
 @frozen
 class DkmsPlan:
-    """A dkms.conf interpreted for one kernel. `make` is shell text, "" for dkms's default."""
+    """A dkms.conf interpreted for one kernel. `make` is shell text, "" for dkms's default.
+
+    `needs` are the packages that must be there first.
+    """
 
     name: str
     version: str
@@ -49,6 +54,7 @@ class DkmsPlan:
     post_build: str
     products: tuple[Product, ...]
     notes: tuple[str, ...]
+    needs: tuple[str, ...] = ()
 
 
 def make_plan(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
@@ -83,6 +89,7 @@ def make_plan(values: Values, kernel: Kernel, headers: Headers) -> DkmsPlan:
         post_build=values.first("POST_BUILD"),
         products=products,
         notes=(*left_out, *_notes_on_ignored(values)),
+        needs=needed_packages(values),
     )
 
 
@@ -257,10 +264,22 @@ def _notes_on_ignored(values: Values) -> list[str]:
         notes.append(f"dkms.conf: ignored, since nothing is installed: {', '.join(ignored)}")
     if any(values["CLEAN"].values()):
         notes.append("dkms.conf: CLEAN ignored, since every build has a fresh copy")
-    needed = [name for name in values["BUILD_DEPENDS"].values() if name]
-    if needed:
-        notes.append(f"dkms.conf: BUILD_DEPENDS on {', '.join(needed)}: not built by this driver")
     return notes
+
+
+def needed_packages(values: Values) -> tuple[str, ...]:
+    """Return the dkms packages that must be installed before this one can be built."""
+    names = dict.fromkeys(" ".join(values["BUILD_DEPENDS"].values()).split())
+    return tuple(name for name in names if _PATH_NAME.match(name))[:_NEEDED]
+
+
+def needs_in_words(packages: Sequence[str]) -> str:
+    """Return what BUILD_DEPENDS asks for here, where each package is a Driver of its own."""
+    drivers = ", ".join(label(name) for name in packages)
+    return (
+        f"dkms.conf has BUILD_DEPENDS on {', '.join(packages)}: if another Driver has its modules, "
+        f"add a line to spec in driver.yaml: after: [{drivers}]"
+    )
 
 
 def _bad_source_error(message: str) -> BuildFailed:

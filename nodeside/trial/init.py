@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +204,10 @@ def _summary_document(directory: Path, draft: Draft) -> dict[str, Any]:
         ],
         "modules": list(draft.modules),
         "pci": [f"{vendor}:{device}" for vendor, device in hardware.pci],
+        "needs": [
+            {"package": need.package, "driver": need.driver, "directory": need.directory}
+            for need in draft.needs
+        ],
         "guesses": dict(draft.guesses),
         "problem": draft.problem,
         "failures": [
@@ -210,6 +215,22 @@ def _summary_document(directory: Path, draft: Draft) -> dict[str, Any]:
             for each in draft.failures
         ],
     }
+
+
+def needs_in_words(directory: Path, draft: Draft) -> Iterator[str]:
+    """Yield a line for each package that BUILD_DEPENDS names, and one with what to write."""
+    for need in draft.needs:
+        words = f"{need.package}, by BUILD_DEPENDS in its dkms.conf"
+        if need.directory:
+            place = shlex.quote(str(directory / need.directory))
+            words += f"; its source is in {place}: nodeside init {place} makes its Driver"
+        yield words
+    if draft.needs:
+        names = ", ".join(need.driver for need in draft.needs)
+        yield (
+            "in driver.yaml, where other Drivers have these modules, below spec: "
+            f"after: [{names}] loads them first, and builds this one with their symbols"
+        )
 
 
 def _summary_table(document: dict[str, Any], draft: Draft) -> str:
@@ -234,6 +255,7 @@ def _summary_table(document: dict[str, Any], draft: Draft) -> str:
         rows += [("candidate", each.in_words()) for each in draft.candidates[:_SHOWN]]
         if left := len(draft.candidates) - _SHOWN:
             rows += [("candidate", f"and {left} more: --output json")] if left > 0 else []
+    rows += [("needs", words) for words in needs_in_words(directory, draft)]
     rows += [(f"guess: {name}", why) for name, why in document["guesses"].items()]
     failures = document["failures"]
     if problem:

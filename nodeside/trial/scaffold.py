@@ -140,6 +140,7 @@ def _driver_lines(draft: Draft, source: str) -> Iterator[str]:
     if source == ".":
         yield f"    exclude: [{', '.join(_BESIDE)}]"
     yield from _build_lines(draft)
+    yield from _need_lines(draft)
     yield from _module_lines(draft)
     yield from _firmware_lines(draft.files)
     yield from _validate_lines(draft, hardware)
@@ -184,6 +185,16 @@ def _build_lines(draft: Draft) -> Iterator[str]:
         yield f"    command: [{words}]"
     if draft.build.kind is BuildKind.KBUILD:
         yield "    # makeArguments: [CONFIG_EXAMPLE=m]"
+
+
+def _need_lines(draft: Draft) -> Iterator[str]:
+    """Yield `after` as a comment: the others may be no Drivers, and a trial has only this one."""
+    if draft.needs:
+        packages = ", ".join(_comment_text(need.package) for need in draft.needs)
+        yield f"  # BUILD_DEPENDS in dkms.conf: {packages}. Where other Drivers have"
+        yield "  # their modules, these are loaded first, and this one is built with their symbols."
+        yield "  # `nodeside try` has one driver, and refuses `after`."
+        yield f"  # after: [{', '.join(need.driver for need in draft.needs)}]"
 
 
 def _module_lines(draft: Draft) -> Iterator[str]:

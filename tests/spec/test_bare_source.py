@@ -9,7 +9,8 @@ import pytest
 
 from nodeside.errors import SpecError
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.spec.bare_source import bare_driver, label, plain_version
+from nodeside.protocol.labels import label
+from nodeside.spec.bare_source import bare_driver, plain_version
 
 
 def conf(directory: Path, text: str) -> Path:

@@ -137,14 +137,18 @@ def test_a_rule_of_one_module_leaves_out_that_one() -> None:
 
 
 def test_what_is_ignored_is_said() -> None:
-    notes = plan(
-        AUTOINSTALL="yes", POST_INSTALL="x.sh", CLEAN="make clean", BUILD_DEPENDS="spl"
-    ).notes
+    notes = plan(AUTOINSTALL="yes", POST_INSTALL="x.sh", CLEAN="make clean").notes
     assert notes == (
         "dkms.conf: ignored, since nothing is installed: AUTOINSTALL, POST_INSTALL",
         "dkms.conf: CLEAN ignored, since every build has a fresh copy",
-        "dkms.conf: BUILD_DEPENDS on spl: not built by this driver",
     )
+
+
+def test_the_packages_that_must_be_there_first_are_plain_names() -> None:
+    written = {0: "spl", 1: "", 3: "Hay_2 spl", 4: "../x $(y)"}
+    assert plan(BUILD_DEPENDS=written).needs == ("spl", "Hay_2")
+    many = {index: f"p{index}" for index in range(1000)}
+    assert len(plan(BUILD_DEPENDS=many).needs) == 16
 
 
 def test_versions_compare_as_numbers() -> None:
@@ -224,6 +228,41 @@ def test_a_script_that_was_killed_fails_the_build(toolkit: FakeToolkit, end: str
     assert not result.succeeded
     assert "PRE_BUILD failed" in result.message
     assert "SIGKILL" in result.message
+
+
+_SPL = "if another Driver has its modules, add a line to spec in driver.yaml: after: [spl, hay-2]"
+
+
+def test_what_comes_first_is_told_with_the_line_of_driver_yaml(toolkit: FakeToolkit) -> None:
+    tree(toolkit)
+    toolkit.vendor("dkms.conf", f"{CONF}BUILD_DEPENDS=(spl Hay_2)\n")
+    result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("straw",)))
+    assert result.succeeded, "another driver is not needed by every build"
+    words = f"dkms.conf has BUILD_DEPENDS on spl, Hay_2: {_SPL}"
+    assert words in result.notes
+    assert f"# {words}" in result.log_tail
+
+
+def test_a_build_that_fails_without_what_comes_first_is_told_that(toolkit: FakeToolkit) -> None:
+    tree(toolkit)
+    toolkit.vendor("dkms.conf", f"{CONF}BUILD_DEPENDS=(spl Hay_2)\n")
+    error = 'ERROR: modpost: \\"spl_alloc\\" [straw.ko] undefined!'
+    toolkit.vendor("vendor.sh", f'echo "{error}"; false\n')
+    result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("straw",)))
+    assert result.hint.startswith(
+        f"dkms.conf has BUILD_DEPENDS on spl, Hay_2: {_SPL}; or neither this kernel nor a module"
+    )
+
+
+def test_what_was_built_with_the_symbols_of_others_is_told_no_more(toolkit: FakeToolkit) -> None:
+    tree(toolkit)
+    toolkit.vendor("dkms.conf", f"{CONF}BUILD_DEPENDS=spl\n")
+    symbols = "cd" * 32
+    (toolkit.shared.symbols / symbols).write_text("0x1\tspl_alloc\tspl\tEXPORT_SYMBOL\t\n")
+    request = toolkit.request(kind=BuildKind.DKMS, modules=("straw",), symbols=symbols)
+    result = toolkit.answer(request)
+    assert result.succeeded, result.message
+    assert not [note for note in result.notes if "BUILD_DEPENDS" in note]
 
 
 def test_a_directory_that_cannot_be_made_is_no_bug_of_ours(toolkit: FakeToolkit) -> None:

@@ -207,13 +207,18 @@ def test_a_dkms_conf_below_and_one_that_is_a_template(tmp_path: Path) -> None:
     conf = "PACKAGE_NAME=gadget\nPACKAGE_VERSION={}\nBUILT_MODULE_NAME=gadget\n"
     put(tmp_path, "src/Kbuild", "obj-$(if $(KBUILD_EXTMOD),m,$(CONFIG_GADGET)) := gadget.o\n")
     put(tmp_path, "src/gadget.c", TINY)
-    put(tmp_path, "src/dkms.conf", conf.format("1.0") + "DEST_MODULE_LOCATION=/updates\n")
+    more = "DEST_MODULE_LOCATION=/updates\nBUILD_DEPENDS=(spl)\n"
+    put(tmp_path, "src/dkms.conf", conf.format("1.0") + more)
 
     done = init(".", at=tmp_path)
 
     assert done.exit_code == 0, done.errors
     build = load(tmp_path / "driver.yaml").spec.build
     assert (build.kind, build.directory) == (BuildKind.DKMS, "src")
+    assert "  # after: [spl]\n" in (tmp_path / "driver.yaml").read_text()
+    assert "spl, by BUILD_DEPENDS in its dkms.conf\n" in done.output
+    assert "below spec: after: [spl]" in done.output
+    assert "# dkms.conf has BUILD_DEPENDS on spl: if another Driver has its modules" in done.errors
     (tmp_path / "driver.yaml").unlink()
     put(tmp_path, "src/dkms.conf", conf.format("$(git describe)"))
     done = init(".", "--force", at=tmp_path)

@@ -28,6 +28,7 @@ SHARED = (
     "protocol/build_job",
     "protocol/build_records",
     "protocol/bundle_key",
+    "protocol/labels",
     "protocol/module_names",
     "protocol/records",
     "protocol/shared_directory",

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.spec.bare_source import label, plain_version, smallest_document
+from nodeside.protocol.labels import label
+from nodeside.spec.bare_source import plain_version, smallest_document
 from nodeside.spec.kbuild_list import source_text
 from nodeside.system import process
 from nodeside.system.files import open_untrusted
@@ -118,12 +119,16 @@ def _copy_for_everyone(tree: Path, copy: Path) -> None:
 
 @frozen
 class DkmsTree:
-    """What a dkms.conf says. `placeholders` are the values of a template, by variable."""
+    """What a dkms.conf says. `placeholders` are the values of a template, by variable.
+
+    `needs` are the packages in BUILD_DEPENDS.
+    """
 
     name: str
     version: str
     modules: tuple[str, ...]
     placeholders: Mapping[str, str]
+    needs: tuple[str, ...] = ()
 
 
 class TemplateError(TargetError):
@@ -149,7 +154,8 @@ def read_dkms_tree(tree: Path, evaluate: Evaluator, conf: Path) -> DkmsTree:
     placeholders = {name: value for name, value in named.items() if is_placeholder(value)}
     name, version = values["PACKAGE_NAME"], values["PACKAGE_VERSION"]
     known = tuple(each for each in modules if not is_placeholder(each))
-    return DkmsTree(label(name), plain_version(version), known, placeholders)
+    needs = dkms.needed_packages(evaluated.values)
+    return DkmsTree(label(name), plain_version(version), known, placeholders, needs)
 
 
 def template_in_words(conf: Path, found: DkmsTree) -> str:

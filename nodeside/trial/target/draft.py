@@ -29,6 +29,7 @@ from nodeside.trial.target.candidates import Candidate
 from nodeside.trial.target.dkms_tree import DkmsTree, Evaluator, is_placeholder
 from nodeside.trial.target.plan import (
     NO_WISHES,
+    Need,
     Plan,
     Source,
     Wishes,
@@ -83,7 +84,7 @@ class Draft:
     `files` are the modules as built for one kernel. If the build failed, they are empty, and
     `problem` tells why. `failures` are all ways that failed, the one that says most first.
     `guesses` has the fields that the source does not tell, each with the reason for its value.
-    `given_build` is the `spec.build` that the user wrote.
+    `given_build` is the `spec.build` that the user wrote. `needs` are of other drivers.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Draft:
     candidates: tuple[Candidate, ...] = ()
     failures: tuple[Failure, ...] = ()
     given_build: Mapping[str, Any] | None = None
+    needs: tuple[Need, ...] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -227,6 +229,7 @@ def _make_draft(
         candidates=plan.candidates,
         failures=tuple(failures),
         given_build=own.build if given else None,
+        needs=plan.needs if conf is not None else (),
     )
 
 

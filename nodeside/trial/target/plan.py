@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from nodeside.errors import UsageError
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
+from nodeside.protocol.labels import label
+from nodeside.spec.kbuild_list import source_text
 from nodeside.trial.errors import TargetError
 from nodeside.trial.target.candidates import (
     DEEPEST,
@@ -31,6 +34,10 @@ from nodeside.trial.target.ways import likely_ways
 from nodeside.values import frozen
 
 _COMMANDS = 3  # shown in a hint, which is one line
+_BESIDE = 100  # files that are read for the names of packages
+_PACKAGE_NAME = re.compile(
+    r"""^[ \t]*PACKAGE_NAME=["']?([\w.+~-]{1,100})["']?[ \t]*$""", re.MULTILINE
+)
 
 
 @frozen
@@ -44,6 +51,17 @@ class Wishes:
 
 
 NO_WISHES = Wishes()
+
+
+@frozen
+class Need:
+    """A dkms package that BUILD_DEPENDS names, the Driver that has its modules by its usual name,
+    and the directory of its source, if that is beside in the same tree.
+    """
+
+    package: str
+    driver: str
+    directory: str = ""
 
 
 @frozen
@@ -61,6 +79,7 @@ class Plan:
     undecided: bool = False
     conf: DkmsTree | None = None
     template: str = ""
+    needs: tuple[Need, ...] = ()
 
 
 @frozen
@@ -94,7 +113,8 @@ def plan_of(source: Source, wishes: Wishes) -> Plan:
         conf, template = None, ""
         if way.kind is BuildKind.DKMS:
             conf, template = _read_conf(source, way.directory)
-        return Plan((way,), candidates, conf=conf, template=template)
+        needs = _needs_of(source, conf, candidates)
+        return Plan((way,), candidates, conf=conf, template=template, needs=needs)
     chosen, why = _choose(source, candidates)
     plan = _plan_for(source, candidates, chosen, why)
     if not plan.ways and not candidates:
@@ -174,7 +194,22 @@ def _plan_for(
         undecided=bool(candidates) and dkms is None and listing is None,
         conf=conf,
         template=template,
+        needs=_needs_of(source, conf, candidates),
     )
+
+
+def _needs_of(
+    source: Source, conf: DkmsTree | None, candidates: Sequence[Candidate]
+) -> tuple[Need, ...]:
+    """Return what BUILD_DEPENDS of a dkms.conf names. Its source may be beside in the same tree."""
+    if conf is None or not conf.needs:
+        return ()
+    beside: dict[str, str] = {}
+    for each in [each for each in candidates if each.dkms_conf][:_BESIDE]:
+        named = _PACKAGE_NAME.search(source_text(source.tree / each.directory / DKMS_CONF))
+        if named:
+            beside.setdefault(named[1], each.directory)
+    return tuple(Need(name, label(name), beside.get(name, "")) for name in conf.needs)
 
 
 def _read_conf(source: Source, directory: str) -> tuple[DkmsTree, str]:

@@ -16,12 +16,14 @@ from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec import load
 from nodeside.spec.yamltext import write_yaml
 from nodeside.toolkit_sidecar.dkms_conf import Values
+from nodeside.trial import scaffold
 from nodeside.trial.errors import TargetError
+from nodeside.trial.init import needs_in_words
 from nodeside.trial.target import candidates
 from nodeside.trial.target.candidates import Candidate, choose_likeliest
 from nodeside.trial.target.dkms_tree import Evaluated
 from nodeside.trial.target.draft import Draft, draft_of
-from nodeside.trial.target.plan import Wishes
+from nodeside.trial.target.plan import Need, Wishes
 
 Way = tuple[BuildKind, str, tuple[str, ...]]
 
@@ -460,6 +462,35 @@ def test_a_dkms_conf_is_found_below(tmp_path: Path, draft: Callable[..., Draft])
     assert (found.build.kind, found.build.directory) == (BuildKind.DKMS, "src")
     assert (found.name, found.version, found.modules) == ("gadget", "1.0", ("gadget",))
     assert found.guesses == {"build": "the only directory with a dkms.conf"}
+
+
+def test_what_a_dkms_conf_needs_of_others_is_in_the_driver_yaml_and_where_its_source_is(
+    tmp_path: Path, draft: Callable[..., Draft]
+) -> None:
+    put(tmp_path, "top/dkms.conf", f"{CONF.format('1.0')}BUILD_DEPENDS=Gad_Core other\n")
+    put(tmp_path, "top/Kbuild", "obj-m := gadget.o\n")
+    put(tmp_path, "core/dkms.conf", 'PACKAGE_NAME="Gad_Core"\nPACKAGE_VERSION="2"\n')
+    put(tmp_path, "core/Kbuild", "obj-m := core.o\n")
+
+    found = draft(Toolkit(dkms("top"), names=("gadget",)), directory="top")
+
+    assert found.needs == (Need("Gad_Core", "gad-core", "core"), Need("other", "other"))
+    text = scaffold.file_texts(found, ".", "0.1")["driver.yaml"]
+    assert "  # BUILD_DEPENDS in dkms.conf: Gad_Core, other. Where other Drivers have\n" in text
+    (tmp_path / "driver.yaml").write_text(text.replace("  # after: [", "  after: ["))
+    assert load(tmp_path / "driver.yaml").spec.after == ("gad-core", "other")
+    rows = list(needs_in_words(Path("a tree"), found))
+    assert rows == [
+        (
+            "Gad_Core, by BUILD_DEPENDS in its dkms.conf; its source is in 'a tree/core': "
+            "nodeside init 'a tree/core' makes its Driver"
+        ),
+        "other, by BUILD_DEPENDS in its dkms.conf",
+        (
+            "in driver.yaml, where other Drivers have these modules, below spec: "
+            "after: [gad-core, other] loads them first, and builds this one with their symbols"
+        ),
+    ]
 
 
 def test_a_dkms_conf_without_its_source_beside_it_leaves_the_list_of_another_directory(
