@@ -16,6 +16,7 @@ from nodeside.errors import SpecError
 from nodeside.protocol.labels import API_GROUP, API_VERSION
 from nodeside.spec.mistakes import Document, mistakes_error
 from nodeside.spec.model import Driver
+from nodeside.spec.other_documents import other_document
 from nodeside.spec.reader import Newer, Reader
 from nodeside.spec.schema import Field, ListOf, MapOf, Section, Shape, shape_of
 
@@ -142,6 +143,9 @@ def _read_driver(document: Document, newer: Newer) -> Driver:
     if not isinstance(top, Mapping):
         reader.add_expected("a mapping with apiVersion, kind, metadata and spec", (), top)
         raise mistakes_error(document, reader.mistakes)
+    if other := other_document(top.get("apiVersion"), top.get("kind")):
+        words = f"{document.where}: expected kind {KIND}, got {top['kind']} {other.whose}"
+        raise SpecError(words, hint=other.remedy.replace("FILE", document.where))
     name, spec = _read_top(reader, top)
     if reader.mistakes:
         raise mistakes_error(document, reader.mistakes)

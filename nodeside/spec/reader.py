@@ -12,6 +12,7 @@ from typing import Any, Literal
 from nodeside.log import warning
 from nodeside.spec.mistakes import Document, Mistake, Path, in_brief, in_words
 from nodeside.spec.model import Kernels
+from nodeside.spec.other_documents import other_field
 from nodeside.spec.rules import rules_of
 from nodeside.spec.schema import (
     Boolean,
@@ -89,7 +90,8 @@ class Reader:
         if self.newer == "ignore" and not is_condition:
             warning("unknown field ignored: newer than this nodeside", field=in_words(place))
         else:
-            self.add_mistake(place, "unknown field", _did_you_mean(known, str(place[-1])))
+            hint = other_field(path, str(place[-1])) or _did_you_mean(known, str(place[-1]))
+            self.add_mistake(place, "unknown field", hint)
 
     def _check_rules(self, shape: Section, values: Mapping[str, Any], path: Path) -> None:
         """Check the section's rules, except those with a field that could not be read."""
