@@ -71,7 +71,7 @@ class ClusterCache:
     def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
         self._settings = settings
         self._stages = StageView(api, settings.namespace, wake)
-        self._consumers = ConsumerCache(api, wake)
+        self._consumers = ConsumerCache(api, wake, namespace=settings.namespace)
         self._tag_labels = TagLabels(api)
         self._streams = ImageStreamFilter()
         self._lookups = LookupCache()  # kept between snapshots

@@ -17,6 +17,7 @@ from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import PODS, RESOURCE_CLAIMS
 from cluster.model.lookup_cache import LookupCache
+from cluster.model.names import NAMESPACE
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
 from cluster.model.pod_demand import PodDemand
@@ -34,9 +35,15 @@ class ConsumerCache:
     """
 
     def __init__(
-        self, api: Api, wake: Callable[[], None], now: Callable[[], float] = time.monotonic
+        self,
+        api: Api,
+        wake: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
+        *,
+        namespace: str = NAMESPACE,
     ) -> None:
         self._api = api
+        self._namespace = namespace
         self._wake = wake
         self._now = now
         self._demand: PodDemand | None = None
@@ -56,7 +63,8 @@ class ConsumerCache:
         if before is None or not before.covers(demand):
             self.stop()
             self._demand = demand if before is None else before | demand
-            self._pods = Reflector(self._api, _select_pods(self._demand), self._wake)
+            selection = _select_pods(self._demand, self._namespace)
+            self._pods = Reflector(self._api, selection, self._wake)
             self._pods.start()
             if self._demand.by_claims:
                 self._claims = Reflector(self._api, _select_claims(self._demand), self._wake)
@@ -91,12 +99,12 @@ class ConsumerCache:
         return Occupancy(consumers, known=True, demand=self._demand)
 
 
-def list_consumers(api: Api, demand: PodDemand | None) -> Occupancy:
+def list_consumers(api: Api, demand: PodDemand | None, namespace: str = NAMESPACE) -> Occupancy:
     """List the pods once, for a one-shot command."""
     if demand is None:
         return Occupancy()
     try:
-        consumers: Mapping[str, Consumer] = _select_pods(demand).list_once(api) or EMPTY
+        consumers: Mapping[str, Consumer] = _select_pods(demand, namespace).list_once(api) or EMPTY
         if demand.by_claims:
             consumers = with_claims(consumers, _select_claims(demand).list_once(api) or EMPTY)
     except ApiError as error:
@@ -104,8 +112,9 @@ def list_consumers(api: Api, demand: PodDemand | None) -> Occupancy:
     return Occupancy(consumers, known=True, demand=demand)
 
 
-def _select_pods(demand: PodDemand) -> Selection[Consumer]:
-    return Selection(PODS, partial(consumer_from, demand=demand), fields=FIELDS, left_out=pod_name)
+def _select_pods(demand: PodDemand, namespace: str) -> Selection[Consumer]:
+    trim = partial(consumer_from, demand=demand, ours=namespace)
+    return Selection(PODS, trim, fields=FIELDS, left_out=pod_name)
 
 
 def _select_claims(demand: PodDemand) -> Selection[ClaimObject]:

@@ -125,7 +125,8 @@ def _with_controller_data(api: Api, snapshot: Snapshot) -> Snapshot:
     if snapshot.stages is not None:
         given = render_once(made.templates)
         snapshot = replace(snapshot, stages=replace(snapshot.stages, rendered=given))
-    return replace(snapshot, occupancy=list_consumers(api, made.demand))
+    consumers = list_consumers(api, made.demand, snapshot.settings.namespace)
+    return replace(snapshot, occupancy=consumers)
 
 
 def explain_driver(snapshot: Snapshot, name: str) -> Explanation:

@@ -12,6 +12,7 @@ from cluster.model.names import (
     DRIVER_LABEL,
     MANAGED_BY,
     MANAGER,
+    NAMESPACE,
     REVISION_LABEL,
     STAGE_LABEL,
     STAGE_MANAGER,
@@ -215,9 +216,12 @@ def _namespaced_name(document: Mapping[str, Any]) -> NamespacedName:
     return NamespacedName(intern(namespace), name)
 
 
-def consumer_from(document: Mapping[str, Any], demand: PodDemand) -> Consumer | None:
+def consumer_from(
+    document: Mapping[str, Any], demand: PodDemand, ours: str = NAMESPACE
+) -> Consumer | None:
     """Return the parts of a pod that match this demand; None if nothing matches.
 
+    `ours` is the controller's namespace: only there do labels say that a pod is one of ours.
     If claims are asked for, a pod with claims is kept; parse_claims.py says what they are for.
     """
     metadata, spec = document["metadata"], document.get("spec", {})
@@ -227,7 +231,7 @@ def consumer_from(document: Mapping[str, Any], demand: PodDemand) -> Consumer | 
     resources = demand.resources & _requested_resources(spec) if demand.resources else frozenset()
     selectors = [selector for selector in demand.selectors if selector <= labels.items()]
     is_asked_for = resources or selectors or (demand.by_claims and _has_claims(document))
-    if not is_asked_for or not spec.get("nodeName") or _may_stay(document):
+    if not is_asked_for or not spec.get("nodeName") or _may_stay(document, ours):
         return None
     return Consumer(
         pod=_namespaced_name(document),
@@ -259,16 +263,17 @@ def _has_claims(document: Mapping[str, Any]) -> bool:
     )
 
 
-def _may_stay(document: Mapping[str, Any]) -> bool:
+def _may_stay(document: Mapping[str, Any], ours: str) -> bool:
     """Return whether the pod need not or must not be evicted."""
     metadata = document["metadata"]
     labels, owners = metadata.get("labels") or EMPTY, metadata.get("ownerReferences") or ()
+    manager = labels.get(MANAGED_BY) if metadata.get("namespace") == ours else None
     # A Job of a stage, which an eviction might fail, ends with its stage.
-    kinds = ("DaemonSet", "Job") if labels.get(MANAGED_BY) == STAGE_MANAGER else ("DaemonSet",)
+    kinds = ("DaemonSet", "Job") if manager == STAGE_MANAGER else ("DaemonSet",)
     return (
         document.get("status", {}).get("phase") in ("Succeeded", "Failed")
         or MIRROR in (metadata.get("annotations") or ())
-        or labels.get(MANAGED_BY) == MANAGER
+        or manager == MANAGER
         or any(o.get("kind") in kinds and o.get("controller") for o in owners)
     )
 

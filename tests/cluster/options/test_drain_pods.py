@@ -13,7 +13,7 @@ import pytest
 from cluster.cache.drain_pods import ConsumerCache, list_consumers
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.model.actions import Cordon, EvictPod, Plan, merge_plans
-from cluster.model.names import CORDONED
+from cluster.model.names import CORDONED, NAMESPACE
 from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import consumer_from
 from cluster.model.pod_demand import PodDemand
@@ -49,6 +49,14 @@ def pod(name: str = "train-0", *, device: str = "1", **parts: Any) -> dict[str, 
         },
         "status": {"phase": "Running", **parts.get("status", {})},
     }
+
+
+OURS = {"namespace": NAMESPACE, "labels": {"app.kubernetes.io/managed-by": "nodeside"}}
+JOB_OF_A_STAGE = {
+    "namespace": NAMESPACE,
+    "ownerReferences": [{"kind": "Job", "controller": True}],
+    "labels": {"app.kubernetes.io/managed-by": "nodeside-stages", "uses": "edu"},
+}
 
 
 def test_of_a_consumer_only_what_somebody_asks_for_is_kept() -> None:
@@ -172,18 +180,22 @@ def test_a_pod_with_claims_is_not_kept_unless_somebody_asks_for_claims() -> None
         {"status": {"phase": "Failed"}},
         {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}},
         {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
-        {"metadata": {"labels": {"app.kubernetes.io/managed-by": "nodeside"}}},
-        {
-            "metadata": {
-                "ownerReferences": [{"kind": "Job", "controller": True}],
-                "labels": {"app.kubernetes.io/managed-by": "nodeside-stages", "uses": "edu"},
-            }
-        },
+        {"metadata": OURS},
+        {"metadata": JOB_OF_A_STAGE},
     ],
     ids=lambda parts: str(parts)[:60],
 )
 def test_nothing_is_kept_of_a_pod_that_is_none_or_is_never_evicted(parts: dict[str, Any]) -> None:
     assert consumer_from(pod(**parts), BOTH) is None
+
+
+@pytest.mark.parametrize("metadata", [OURS, JOB_OF_A_STAGE], ids=["of ours", "of a stage"])
+def test_a_label_of_ours_is_believed_in_our_namespace_only(metadata: dict[str, Any]) -> None:
+    """Anybody may label a pod in a namespace of his own."""
+    assert consumer_from(pod(metadata=metadata), BOTH, "drivers") is not None
+    theirs = metadata | {"namespace": "default"}
+    assert consumer_from(pod(metadata=theirs), BOTH) is not None
+    assert consumer_from(pod(metadata=theirs), BOTH, "default") is None
 
 
 def test_a_job_of_somebody_is_evicted() -> None:
