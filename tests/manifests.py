@@ -3,7 +3,8 @@
     .venv/bin/python -m tests.manifests
 
 The definitions come from the schema in the code. Templates of the chart in which nothing is set but
-the namespace come from the files of deploy/, which are written by hand, as all the rest is.
+the namespace and the pull secrets come from the files of deploy/, which are written by hand, as all
+the rest is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ from tests import TOP
 CHART, DEPLOY = TOP / "charts" / "nodeside", TOP / "deploy"
 NAMESPACE = "{{ .Release.Namespace | quote }}"
 PLAIN = ("accounts", "admission", "people")
+PULL_SECRETS = """\
+  {{- with .Values.imagePullSecrets }}
+  - apiGroups: [nodeside.io]
+    resources: [pullsecrets]
+    verbs: [use]
+    resourceNames:
+      {{- range . }}
+      - {{ .name | quote }}
+      {{- end }}
+  {{- end }}
+"""
 
 
 @cache
@@ -39,8 +51,9 @@ def texts() -> Mapping[Path, str]:
 def _template(name: str) -> str:
     text = (DEPLOY / name).read_text()
     source = f"{{{{- /* Written from deploy/{name} by `python -m tests.manifests`. */}}}}\n"
+    text = re.sub(r"^( +namespace:) nodeside$", rf"\1 {NAMESPACE}", text, flags=re.MULTILINE)
     return source + re.sub(
-        r"^( +namespace:) nodeside$", rf"\1 {NAMESPACE}", text, flags=re.MULTILINE
+        r"^ +# With pull secrets, .*\n", rf"\g<0>{PULL_SECRETS}", text, flags=re.MULTILINE
     )
 
 

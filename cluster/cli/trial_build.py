@@ -159,7 +159,9 @@ class TrialBuild:
                 self.api.delete(JOBS, name, namespace=namespace)
 
     def _job_document(self, name: str) -> dict[str, Any]:
-        spec = job_spec(self.build, self.settings, config_map=name)
+        # Nothing is fetched, so it needs no CA: its users may mount no ConfigMap but its own.
+        settings = replace(self.settings, ca_config_map="")
+        spec = job_spec(self.build, settings, config_map=name)
         spec |= {"suspend": True, "backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT}
         spec["activeDeadlineSeconds"] = max(1, int(self.timeout))
         spec["template"]["metadata"]["labels"][MANAGED_BY] = PREFLIGHT

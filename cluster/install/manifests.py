@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster.install.crds import crds
-from cluster.model.names import DRIVER, METRICS, NAMESPACE
+from cluster.model.names import DRIVER, METRICS, NAMESPACE, PREFLIGHT
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec.patterns import PULL_SPEC
 
@@ -174,6 +174,8 @@ def _read(path: str, installation: InstallSettings) -> Iterator[Document]:
         _set_namespace(document, installation.namespace)
         if document["kind"] == "Deployment":
             _set_controller(document["spec"], installation)
+        if (document["kind"], document["metadata"]["name"]) == ("Role", PREFLIGHT):
+            document["rules"] += _pull_secret_rules(installation)
         if installation.openshift:
             _set_openshift(document, installation.namespace)
         yield document
@@ -199,6 +201,17 @@ def _set_controller(spec: Document, installation: InstallSettings) -> None:
     container["image"] = installation.image
     container["resources"] = dict(installation.resources)
     container["args"] += _arguments(installation)
+
+
+def _pull_secret_rules(installation: InstallSettings) -> Iterator[Document]:
+    """Yield the rule by which the admission policy of preflights knows the pull secrets."""
+    if installation.pull_secrets:
+        yield {
+            "apiGroups": ["nodeside.io"],
+            "resources": ["pullsecrets"],
+            "verbs": ["use"],
+            "resourceNames": list(installation.pull_secrets),
+        }
 
 
 def _arguments(installation: InstallSettings) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.trial_build import TrialBuild, trial_of
+from cluster.install.manifests import InstallSettings, manifests
 from cluster.kube.client import Api, connect
 from cluster.model.names import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
 from cluster.model.snapshot import Settings
@@ -20,6 +21,7 @@ from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.people import Person, come
 from tests.cluster.e2e.scene import NEW, OLD, Scene
+from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
@@ -94,6 +96,14 @@ def of_its_security(**fields: Any) -> Change:
     return change
 
 
+def of_the_users(**fields: Any) -> Change:
+    return lambda job: job["spec"]["template"]["spec"]["securityContext"].update(fields)
+
+
+def of_its_notes(notes: dict[str, str]) -> Change:
+    return lambda job: job["spec"]["template"]["metadata"]["annotations"].update(notes)
+
+
 def of_the_labels(labels: dict[str, str]) -> Change:
     return lambda job: job["spec"]["template"]["metadata"]["labels"].update(labels)
 
@@ -107,6 +117,7 @@ def volume(source: dict[str, Any]) -> Change:
     return lambda job: job["spec"]["template"]["spec"]["volumes"].append({"name": "mine", **source})
 
 
+NOTES = "no annotations but its own"
 SECRET = {"secretKeyRef": {"name": "edu-signing", "key": "edu.key"}}
 FORBIDDEN: list[tuple[Change, str]] = [
     (lambda job: job["metadata"].update(labels={"a": "b"}), "a Job of a preflight is labelled"),
@@ -130,14 +141,33 @@ FORBIDDEN: list[tuple[Change, str]] = [
     (lambda job: job["spec"].update(by_hand(job)), "has its own pods, and selects no others"),
     (of_the_pod(serviceAccountName=DRIVER), "acts for no service account, and has no token"),
     (of_the_pod(automountServiceAccountToken=True), "acts for no service account"),
-    (volume({"secret": {"secretName": "edu-signing"}}), "mounts no Secret and nothing of the node"),
-    (volume({"hostPath": {"path": "/"}}), "mounts no Secret and nothing of the node"),
+    (volume({"secret": {"secretName": "edu-signing"}}), "no Secret and nothing of the node"),
+    (volume({"hostPath": {"path": "/"}}), "no Secret and nothing of the node"),
+    (volume({"configMap": {"name": "rendered-from-a-secret"}}), "no other ConfigMap"),
+    (volume({"configMap": {"name": "edu-preflight-0123abce"}}), "no other ConfigMap"),
+    (volume({"emptyDir": {"medium": "Memory"}}), "its own ConfigMap and disk space"),
+    (lambda job: job["spec"].update(parallelism=2, completions=2), "a preflight has one pod"),
+    (lambda job: job["spec"].update(completions=100_000), "a preflight has one pod"),
+    (of_the_pod(imagePullSecrets=[{"name": "signing"}]), "pull secrets of the installation"),
+    (of_the_pod(imagePullSecrets=[{"name": "pull"}, {"name": "x"}]), "pull secrets of the"),
+    (of_its_notes({"container.apparmor.security.beta.kubernetes.io/finish": "unconfined"}), NOTES),
+    (of_its_notes({"k8s.v1.cni.cncf.io/networks": "storage"}), NOTES),
     (of_the_pod(hostNetwork=True), "shares nothing of the node: no hostNetwork"),
     (of_the_pod(hostPID=True), "shares nothing of the node: no hostPID"),
     (of_the_pod(hostIPC=True), "shares nothing of the node: no hostIPC"),
     (of_the_pod(nodeName="n1"), "a preflight has no nodeName"),
     (of_the_pod(priorityClassName="system-node-critical"), "has no priorityClassName"),
     (of_the_pod(securityContext={}), "a preflight runs as an ordinary user"),
+    (of_the_users(runAsGroup=0), "in no group of root's"),
+    (of_the_users(fsGroup=0), "in no group of root's"),
+    (of_the_users(supplementalGroups=[1, 0]), "in no group of root's"),
+    (of_the_users(appArmorProfile={"type": "Unconfined"}), "has the profiles of the runtime"),
+    (of_the_users(seccompProfile={"type": "Unconfined"}), "has the profiles of the runtime"),
+    (of_its_security(appArmorProfile={"type": "Unconfined"}), "gain no privilege"),
+    (of_its_security(runAsGroup=0), "gain no privilege"),
+    (of_its_security(runAsUser=0), "gain no privilege"),
+    (of_a_container(resources={"limits": {"example.com/edu": "1"}}), "ask for cpu, memory and"),
+    (of_a_container(resources={"limits": {"hugepages-2Mi": "2Mi", "cpu": "1"}}), "ask for cpu,"),
     (of_its_security(privileged=True, allowPrivilegeEscalation=True), "gain no privilege"),
     (of_its_security(runAsNonRoot=False), "gain no privilege"),
     (of_its_security(seccompProfile={"type": "Unconfined"}), "gain no privilege"),
@@ -168,6 +198,33 @@ def without(job: dict[str, Any], change: Change) -> dict[str, Any]:
     changed = copy.deepcopy(job)
     change(changed)
     return changed
+
+
+def test_a_preflight_pulls_with_the_pull_secrets_of_the_installation(
+    scene: Scene, tester: Person
+) -> None:
+    """By a rule that every user of the role has, as `install --pull-secret` writes it."""
+    scene.driver()
+    job = without(trial_job(scene), of_the_pod(imagePullSecrets=[{"name": "pull"}]))
+    [role] = [
+        document
+        for document in manifests(InstallSettings(pull_secrets=("pull",)))
+        if (document["kind"], document["metadata"]["name"]) == ("Role", PREFLIGHT)
+    ]
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{PREFLIGHT}"
+    before = scene.control_plane.do("GET", path)
+    try:
+        scene.control_plane.do("PATCH", path, {"rules": role["rules"]}, content_type=MERGE_PATCH)
+        tester.until_allowed("use", "pullsecrets.nodeside.io", NAMESPACE, "pull")
+        answer = tester.ask("POST", f"{JOBS}?dryRun=All", job)
+        other = without(job, of_the_pod(imagePullSecrets=[{"name": "pull"}, {"name": "signing"}]))
+        refused = tester.ask("POST", f"{JOBS}?dryRun=All", other)
+    finally:
+        rules = {"rules": before["rules"]}
+        scene.control_plane.do("PATCH", path, rules, content_type=MERGE_PATCH)
+
+    assert answer.status == 201, answer.message
+    assert "pull secrets of the installation only" in refused.message
 
 
 def test_what_others_made_is_out_of_reach(scene: Scene, tester: Person) -> None:
