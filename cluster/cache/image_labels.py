@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NoSuchKind
-from cluster.kube.resources import IMAGE_STREAM_TAGS
+from cluster.kube.resources import IMAGE_STREAM_IMAGES, IMAGE_STREAM_TAGS, Resource
 from cluster.model.coreos import tag_order
-from cluster.model.parse import toolkit_labels_from
+from cluster.model.parse import image_labels_from, manifests_from, toolkit_labels_from
 from cluster.model.snapshot import Tag, ToolkitLabels
 from nodeside import log
 
@@ -24,6 +24,7 @@ READING: Final = 2.0  # seconds for all tags that one plan asks for
 # the rendered templates of stages, and one to plan.
 MAX_ROUNDS: Final = 4
 Known = Mapping[str, ToolkitLabels]
+_LEAST: Final = 0.1  # seconds for a request, where others of its tag took what there was
 _FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until a failed read is retried
 
 
@@ -127,12 +128,27 @@ class TagLabels:
         self._rest.begin(self._now(), passing=error.retryable)
 
     def _read_labels_of(self, tag: Tag, seconds: float) -> ToolkitLabels | None:
-        """Read the labels of one tag; None if it has none yet. One try."""
+        """Read the labels of one tag; None if it has none yet. One try.
+
+        Those of an image of several architectures are read from the image of each, which the API
+        server shows as an ImageStreamImage.
+        """
         namespace, _, name = tag.stream.partition("/")
-        name = f"{name}:{tag.name}"
-        limits = {"deadline": seconds, "patient": False}
-        document = self._api.get(IMAGE_STREAM_TAGS, name, namespace=namespace, **limits)
-        return toolkit_labels_from(document, tag.image)
+        ends = self._now() + seconds
+
+        def read(resource: Resource, name: str) -> Mapping[str, Any]:
+            left = max(_LEAST, ends - self._now())
+            return self._api.get(resource, name, namespace=namespace, deadline=left, patient=False)
+
+        document = read(IMAGE_STREAM_TAGS, f"{name}:{tag.name}")
+        labels = toolkit_labels_from(document, tag.image)
+        if labels is None:
+            return None
+        by_architecture = {
+            architecture: image_labels_from(read(IMAGE_STREAM_IMAGES, f"{name}@{digest}"))
+            for architecture, digest in manifests_from(document).items()
+        }
+        return replace(labels, by_architecture=by_architecture) if by_architecture else labels
 
 
 @dataclass

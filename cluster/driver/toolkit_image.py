@@ -53,15 +53,19 @@ class Evidence:
 
     def against(self, image: str, pool: Pool) -> str:
         """Return why an image is not for the kernel of a pool, "" if nothing says so."""
-        labels = self.labels.get(image)
+        labels = self._labels_of(image, pool)
         if labels is None or fits(labels, pool) is not False:
             return ""
         return f"its image is for kernel {_kernel_label(labels, kernel_variant(pool.kernel))}"
 
     def speaks_for(self, image: str, pool: Pool) -> bool:
         """Return whether the labels of an image name the kernel of a pool."""
-        labels = self.labels.get(image)
+        labels = self._labels_of(image, pool)
         return labels is not None and bool(fits(labels, pool))
+
+    def _labels_of(self, image: str, pool: Pool) -> ToolkitLabels | None:
+        labels = self.labels.get(image)
+        return labels and labels.of(pool.architecture)
 
 
 NO_EVIDENCE: Final = Evidence()

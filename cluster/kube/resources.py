@@ -59,6 +59,9 @@ IMAGE_STREAMS = Resource("ImageStream", "imagestreams", "image.openshift.io", na
 IMAGE_STREAM_TAGS = Resource(
     "ImageStreamTag", "imagestreamtags", "image.openshift.io", namespaced=True
 )
+IMAGE_STREAM_IMAGES = Resource(
+    "ImageStreamImage", "imagestreamimages", "image.openshift.io", namespaced=True
+)
 CLUSTER_VERSIONS = Resource("ClusterVersion", "clusterversions", "config.openshift.io")
 RESOURCE_CLAIMS = Resource("ResourceClaim", "resourceclaims", "resource.k8s.io", namespaced=True)
 CRDS = Resource("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from sys import intern
 from typing import Any
 
@@ -58,6 +59,7 @@ from nodeside.errors import SpecError
 from nodeside.protocol.build_job import read_message
 from nodeside.protocol.labels import parse_node_driver_name
 from nodeside.spec import parse
+from nodeside.spec.image_names import DIGEST
 from nodeside.spec.policy import parse_retry
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
@@ -267,9 +269,8 @@ def image_stream_from(data: Document) -> ImageStream:
 def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
     """Parse the labels of an ImageStreamTag; None while its image is not the one its tag names.
 
-    That is the case until a moved tag is imported; their generations differ until then. A
-    multi-architecture image list has no labels of its own. A label that is no release is "": its
-    length is up to whoever made the image.
+    That is the case until a moved tag is imported; their generations differ until then. An image
+    of several architectures has no labels of its own, see `manifests_from`.
     https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
     """
     tag = part(data, "tag")
@@ -278,9 +279,37 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
         return None
     if part(tag, "from").get("name") not in (None, image):
         return None
+    return image_labels_from(data)
+
+
+def image_labels_from(data: Document) -> ToolkitLabels:
+    """Parse the labels of the image of an ImageStreamTag or an ImageStreamImage.
+
+    A label that is no release is "": its length is up to whoever made the image.
+    """
     metadata = part(part(data, "image"), "dockerImageMetadata")
     labels = part(part(metadata, "Config"), "Labels")
     return ToolkitLabels(uname(labels, "kernel-version"), uname(labels, "kernel-rt-version"))
+
+
+def manifests_from(data: Document) -> Mapping[str, str]:
+    """Parse the digest of each architecture's image of an ImageStreamTag.
+
+    There are some if the image is of several architectures and was imported with all of them, with
+    `importMode: PreserveOriginal`.
+    https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/image-image-openshift-io-v1
+    """
+    return {
+        _ARCHITECTURES[each["architecture"]]: each["digest"]
+        for each in islice(part(data, "image").get("dockerImageManifests") or (), _MANIFESTS)
+        if str(each.get("architecture")) in _ARCHITECTURES
+        and each.get("os") in (None, "", "linux")
+        and _DIGEST.fullmatch(str(each.get("digest")))
+    }
+
+
+_MANIFESTS = 64
+_DIGEST = re.compile(DIGEST)
 
 
 def _last_changed(metadata: Document, by: str = "") -> float:

@@ -358,10 +358,17 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class ToolkitLabels:
-    """The kernels in the labels of a Driver Toolkit image, "" if a label is missing."""
+    """The kernels in the labels of a Driver Toolkit image, "" if a label is missing.
+
+    An image of several architectures has none of its own, but those of the image of each.
+    """
 
     kernel: str = ""
     rt_kernel: str = ""
+    by_architecture: Mapping[str, ToolkitLabels] = field(default_factory=lambda: EMPTY)
+
+    def of(self, architecture: str) -> ToolkitLabels:
+        return self.by_architecture.get(architecture, self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,77 @@ def test_each_tag_is_read_once(reader: Reader) -> None:
     }
 
 
+AMD, ARM = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+ARM_KERNEL = KERNEL.replace("x86_64", "aarch64")
+
+
+def several(*manifests: dict[str, Any]) -> Said:
+    """An ImageStreamTag of a payload of several architectures: importMode is PreserveOriginal."""
+    document = json.loads(shown(ONE.image, {}).body)
+    document["tag"]["importPolicy"] = {"importMode": "PreserveOriginal"}
+    media = "application/vnd.docker.distribution.manifest.v2+json"
+    document["image"] = {
+        "metadata": {"name": "sha256:" + "c" * 64},
+        "dockerImageMetadata": {"kind": "DockerImage", "Config": None},
+        "dockerImageManifestMediaType": media.replace("manifest.v2", "manifest.list.v2"),
+        "dockerImageManifests": [{"mediaType": media, "manifestSize": 9, **m} for m in manifests],
+    }
+    return Said(body=json.dumps(document))
+
+
+def of_one(kernel: str) -> Said:
+    """The ImageStreamImage of one architecture."""
+    config = {"Labels": {"kernel-version": kernel}}
+    image = {"dockerImageMetadata": {"kind": "DockerImage", "Config": config}}
+    return Said(body=json.dumps({"kind": "ImageStreamImage", "image": image}))
+
+
+def test_of_several_architectures_the_labels_of_each_are_read(reader: Reader) -> None:
+    tag = several(
+        {"digest": AMD, "architecture": "amd64", "os": "linux"},
+        {"digest": "sha256:" + "d" * 64, "architecture": "ppc64le", "os": "linux"},
+        {"digest": ARM, "architecture": "arm64", "os": "linux", "variant": "v8"},
+    )
+
+    assert reader.learn(tag, of_one(KERNEL), of_one(ARM_KERNEL), tags=(ONE,)) == 3
+    assert reader.learn(tags=(ONE,)) == 0
+
+    assert [unquote(each.path).rpartition("/")[2] for each in reader.server.asked[1:]] == [
+        f"driver-toolkit@{AMD}",
+        f"driver-toolkit@{ARM}",
+    ]
+    found = reader.labels.known_labels[ONE.image]
+    assert found.of("x86_64") == ToolkitLabels(KERNEL)
+    assert found.of("aarch64") == ToolkitLabels(ARM_KERNEL)
+    assert found.of("s390x").kernel == ""
+
+
+def test_an_architecture_that_is_not_shown_is_asked_for_again(reader: Reader) -> None:
+    tag = several({"digest": ARM, "architecture": "arm64", "os": "linux"})
+
+    assert reader.learn(tag, NOT_IMPORTED, shown(TWO.image)) == 3
+    assert set(reader.labels.known_labels) == {TWO.image}
+    reader.now += 30.0
+    assert reader.learn(tag, of_one(ARM_KERNEL)) == 2
+
+    assert reader.labels.known_labels[ONE.image].of("aarch64") == ToolkitLabels(ARM_KERNEL)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"digest": "../../secrets/x", "architecture": "arm64"},
+        {"digest": None, "architecture": "amd64"},
+        {"digest": AMD, "architecture": "amd64", "os": "windows"},
+        {"digest": AMD, "architecture": ["amd64"]},
+        {},
+    ],
+)
+def test_a_manifest_that_is_none_of_ours_is_not_read(reader: Reader, odd: dict[str, Any]) -> None:
+    assert reader.learn(several(odd), tags=(ONE,)) == 1
+    assert reader.labels.known_labels == {ONE.image: ToolkitLabels()}
+
+
 def test_what_nobody_asks_for_any_more_is_forgotten(reader: Reader) -> None:
     reader.learn(shown(ONE.image), shown(TWO.image))
 

@@ -55,6 +55,19 @@ def test_labels_tell_the_kernel_as_far_as_they_can_be_read(
     assert bool(Evidence({IMAGE: labels}).against(IMAGE, pool)) is (says is False)
 
 
+def test_of_several_architectures_a_pool_has_the_labels_of_its_own() -> None:
+    older = ToolkitLabels("5.14.0-427.49.1.el9_4.aarch64")
+    both = ToolkitLabels(by_architecture={"x86_64": ToolkitLabels(KERNEL), "aarch64": older})
+    evidence = Evidence({IMAGE: both})
+    arm = Pool("aarch64", "418.94.202501221327-0", ARM)
+
+    assert evidence.speaks_for(IMAGE, POOL)
+    assert evidence.against(IMAGE, POOL) == ""
+    assert not evidence.speaks_for(IMAGE, arm)
+    assert evidence.against(IMAGE, arm) == f"its image is for kernel {older.kernel}"
+    assert evidence.against(IMAGE, Pool("s390x", "", KERNEL)) == ""
+
+
 @pytest.mark.parametrize("label", ["4.18.0-" + "+a" * 10_000 + "!", "5" * 65, "5.14.0 el9"])
 def test_a_label_that_is_no_release_counts_as_missing(label: str) -> None:
     labels = {"kernel-version": label, "kernel-rt-version": label}
