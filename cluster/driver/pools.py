@@ -71,13 +71,14 @@ _OSTREE = re.compile(r"(?<![\w.-])[0-9]{1,4}\.[0-9]{1,4}\.(?:[0-9]{8}|[0-9]{12})
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)?)(?:[.+-][\w.+-]*)?(?: SP([0-9]))?")
 _NOT_IN_A_SLUG = re.compile(r"[^a-z0-9.]+")
 _SLUG = re.compile(r"(?P<id>.*?)(?P<version>(?P<major>[0-9]*)(\.(?P<minor>[0-9]+))?)")
+_FEDORA_COREOS: Final = "fedora-coreos"
 _REBUILDS: Final = frozenset(("rhel", "centos", "rocky", "almalinux", "ol"))  # of RHEL
 
 # Prefix of PRETTY_NAME -> ID, as in /etc/os-release. Longer prefixes come first.
 _IDS: Final = (
     ("Red Hat Enterprise Linux CoreOS", "rhcos"),
     ("CentOS Stream CoreOS", "scos"),
-    ("Fedora CoreOS", "fedora-coreos"),
+    ("Fedora CoreOS", _FEDORA_COREOS),
     ("Red Hat Enterprise Linux", "rhel"),
     ("CentOS Stream", "centos"),
     ("Rocky Linux", "rocky"),
@@ -124,18 +125,22 @@ def os_version(os_image: str) -> str:
 def os_parts(version: str) -> dict[str, str]:
     """Return a pool's OS version in parts, "" for what is unknown.
 
-    `id` as in /etc/os-release; `version` with its `major` and `minor` part; `rhel` is the version
-    of RHEL whose packages the system has, such as 9.4 for 418.94.202501221327-0.
+    `id` as in /etc/os-release, which is `rhel` for CoreOS since OpenShift 4.19; `variant`, which is
+    `coreos` for each CoreOS; `version` with its `major` and `minor` part; `rhel` is the version of
+    RHEL whose packages the system has, such as 9.4 for 418.94.202501221327-0.
     """
     if found := coreos(version):
-        rhel = f"{found.major}" if found.minor < 0 else f"{found.major}.{found.minor}"
+        rhel = f"{found.major}" if found.is_stream else f"{found.major}.{found.minor}"
         numbers = found.openshift or (found.major, found.minor)
         major, minor = (str(number) for number in numbers)
+        name = "scos" if found.is_stream else "rhcos" if found.openshift else "rhel"
         parts = {"version": f"{major}.{minor}", "major": major, "minor": minor, "rhel": rhel}
-        return {"id": "rhcos" if found.minor >= 0 else "scos", **parts}
+        return {"id": name, "variant": "coreos", **parts}
     match = _SLUG.fullmatch(version)
     parts = match.groupdict(default="") if match else dict.fromkeys(_SLUG.groupindex, "")
-    return {**parts, "rhel": parts["version"] if parts["id"] in _REBUILDS else ""}
+    if parts["id"] == _FEDORA_COREOS:
+        return {**parts, "id": "fedora", "variant": "coreos", "rhel": ""}
+    return {**parts, "variant": "", "rhel": parts["version"] if parts["id"] in _REBUILDS else ""}
 
 
 @lru_cache(maxsize=1024)

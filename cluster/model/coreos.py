@@ -36,6 +36,11 @@ class CoreOS:
     build: int
     openshift: tuple[int, ...] = field(default=(), compare=False)
 
+    @property
+    def is_stream(self) -> bool:
+        """Return whether it is of CentOS Stream, which has no minor versions: 418.9.…, 9.0.…"""
+        return self.minor < 0 or (not self.openshift and self.minor == 0)
+
 
 _NONE: Final = CoreOS(-1, "", "", -1, -1)
 

@@ -78,21 +78,28 @@ def test_a_point_release_is_no_other_version() -> None:
 @pytest.mark.parametrize(
     ("version", "parts"),
     [
-        ("418.94.202501221327-0", ("rhcos", "4.18", "4", "18", "9.4")),
-        ("49.84.202110081407-0", ("rhcos", "4.9", "4", "9", "8.4")),
-        ("418.9.202412211500-0", ("scos", "4.18", "4", "18", "9")),
-        ("9.6.20260616-0", ("rhcos", "9.6", "9", "6", "9.6")),
-        ("rhel9.4", ("rhel", "9.4", "9", "4", "9.4")),
-        ("centos9", ("centos", "9", "9", "", "9")),
-        ("debian12", ("debian", "12", "12", "", "")),
-        ("ubuntu22.04", ("ubuntu", "22.04", "22", "04", "")),
-        ("opensuse-leap15.6", ("opensuse-leap", "15.6", "15", "6", "")),
-        ("debian", ("debian", "", "", "", "")),
-        ("unknown", ("unknown", "", "", "", "")),
-        ("", ("", "", "", "", "")),
+        ("418.94.202501221327-0", ("rhcos", "coreos", "4.18", "4", "18", "9.4")),
+        ("49.84.202110081407-0", ("rhcos", "coreos", "4.9", "4", "9", "8.4")),
+        ("418.9.202412211500-0", ("scos", "coreos", "4.18", "4", "18", "9")),
+        ("9.6.20260616-0", ("rhel", "coreos", "9.6", "9", "6", "9.6")),
+        ("10.2.20260924-0", ("rhel", "coreos", "10.2", "10", "2", "10.2")),
+        ("9.0.20250827-0", ("scos", "coreos", "9.0", "9", "0", "9")),
+        ("10.0.20260307-0", ("scos", "coreos", "10.0", "10", "0", "10")),
+        ("rhel9.4", ("rhel", "", "9.4", "9", "4", "9.4")),
+        ("centos9", ("centos", "", "9", "9", "", "9")),
+        ("debian12", ("debian", "", "12", "12", "", "")),
+        ("ubuntu22.04", ("ubuntu", "", "22.04", "22", "04", "")),
+        ("opensuse-leap15.6", ("opensuse-leap", "", "15.6", "15", "6", "")),
+        (
+            "fedora-coreos39.20231204",
+            ("fedora", "coreos", "39.20231204", "39", "20231204", ""),
+        ),
+        ("debian", ("debian", "", "", "", "", "")),
+        ("unknown", ("unknown", "", "", "", "", "")),
+        ("", ("", "", "", "", "", "")),
     ],
 )
 def test_a_version_has_parts(version: str, parts: tuple[str, ...]) -> None:
-    names = ("id", "version", "major", "minor", "rhel")
+    names = ("id", "variant", "version", "major", "minor", "rhel")
 
     assert os_parts(version) == dict(zip(names, parts, strict=True))
