@@ -85,6 +85,72 @@ def test_a_tag_is_coming_if_it_is_of_the_same_rhel_and_of_a_later_day(
     assert all(tag.startswith(begin) for tag, begin in zip(found, sorted(coming), strict=True))
 
 
+# What runs, what the release brings into the image stream, and what is built before the reboot.
+# From one release with extended support to the next, the nodes reboot once: their pool is paused.
+# The image stream keeps all tags, so a release in between is built for as long as it may come.
+V414, V415 = "414.92.202310210434-0", "415.92.202402130021-0"
+V50, V50_RHEL_10 = "9.8.20261102-0", "10.2.20261102-0"
+EUS_TO_EUS = [
+    (V414, [V414], []),
+    (V414, [V415], [V415]),
+    (V414, [V416], [V415, V416]),
+    (V416, [], []),
+    (V416, [V417], [V417]),
+    (V416, [V418], [V417, V418]),
+    (V418, [], []),
+    (V418, [V419], [V419]),
+    (V418, [V420], [V419, V420]),
+    (V420, [], []),
+    (V420, ["latest", "latest-rhel-10", V422, RHEL_10], [V422]),
+    (V420, [V50, V50_RHEL_10], [V422, V50]),
+    (V50, [], []),
+    (V50_RHEL_10, [], []),  # the pool has chosen the other stream of the same release
+    (V50_RHEL_10, [V422_LATER, RHEL_10_LATER], []),  # an older release's, tagged late
+]
+
+
+def test_from_eus_to_eus_each_step_has_its_toolkits_built_before_the_reboot() -> None:
+    tags: list[str] = []
+    for runs, brought, coming in EUS_TO_EUS:
+        tags += brought
+        model = cluster(rhcos(runs), *tags)
+
+        assert built(model) == sorted([runs, *coming]), (runs, brought)
+
+
+@pytest.mark.parametrize(
+    ("runs", "tags", "coming"),
+    [
+        (  # OKD: CentOS Stream 9 in both forms, then 10
+            "CentOS Stream CoreOS 416.9.202407021215-0",
+            ["416.9.202407021215-0", "418.9.202504250632-0", "9.0.20250827-0", "10.0.20260307-0"],
+            ["418.9.202504250632-0", "9.0.20250827-0"],
+        ),
+        (
+            "CentOS Stream CoreOS 10.0.20260307-0",
+            ["9.0.20260401-0", "10.0.20260307-0", "10.0.20260401-0"],
+            ["10.0.20260401-0"],
+        ),
+        (  # a layered image: its release, with a kernel of its own
+            f"Red Hat Enterprise Linux CoreOS {V418}",
+            [V418, V419],
+            [V419],
+        ),
+        (
+            f"Red Hat Enterprise Linux CoreOS {V422} (Plow)",
+            ["", V422, V422_LATER],
+            [V422_LATER],
+        ),
+    ],
+)
+def test_okd_and_layered_images_have_their_next_toolkit_built(
+    runs: str, tags: list[str], coming: list[str]
+) -> None:
+    model = cluster({runs: "5.14.0-570.77.1.el9_6.x86_64"}, *tags)
+
+    assert built(model) == sorted([next(tag for tag in tags if tag and tag in runs), *coming])
+
+
 @pytest.mark.parametrize(
     "tag",
     [
