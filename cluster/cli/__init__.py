@@ -8,7 +8,6 @@ node_pods             the kubelet's events about driver pods; the names of pods 
 fleet_report          the same for all nodes, on one page of HTML
 resolve               the toolkit image that a node gets
 check                 what a cluster lacks for nodeside and a driver
-rivals                Drivers for the same modules or devices on the same nodes
 image_pulls           what to do about an image that cannot be pulled
 preflight, trial_build    a trial build for a kernel that no node runs yet
 kmm_module            a Module of Kernel Module Management as a Driver, for `import`

@@ -19,9 +19,7 @@ from typing import Any
 from cluster.cli import image_pulls
 from cluster.cli.leader_status import ControllerNotInstalled, read_leader
 from cluster.cli.resolve import evidence, image_streams
-from cluster.cli.rivals import rivalries
 from cluster.driver import toolkit_image
-from cluster.driver.hardware import has_hardware
 from cluster.driver.nodes import CANNOT_PULL
 from cluster.driver.other_installers import others_on_node
 from cluster.driver.pools import pool_of
@@ -40,6 +38,7 @@ from cluster.kube.resources import (
 )
 from cluster.model.parse import driver_from, node_from
 from cluster.model.snapshot import DriverObject, Node, Pool
+from cluster.plan.rivals import is_selected, rivalries
 from nodeside.log import escape_controls
 from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Driver
@@ -282,12 +281,8 @@ class _Nodes:
 
     def pools(self, driver: Driver | None) -> Counter[Pool]:
         """Return the pools of the nodes that the driver is for, if any, with their sizes."""
-        fitting = [node for node in self.all() if driver is not None and _is_selected(node, driver)]
+        fitting = [node for node in self.all() if driver is not None and is_selected(node, driver)]
         return Counter(pool_of(node) for node in fitting or self.all())
-
-
-def _is_selected(node: Node, driver: Driver) -> bool:
-    return has_hardware(node, driver.spec.hardware, assigned=False).is_selected
 
 
 def _check_pools(nodes: _Nodes) -> Iterator[Check]:
@@ -319,7 +314,7 @@ def _check_labels(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
 def _check_hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
     count = len(nodes.all())
     for driver in drivers:
-        fitting = sum(_is_selected(node, driver) for node in nodes.all())
+        fitting = sum(is_selected(node, driver) for node in nodes.all())
         other = (
             "is the class of the device in deviceClassWhitelist, and are the ids those of lspci?"
         )
@@ -335,7 +330,7 @@ def _check_hardware(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]
 def _only_vendors_warning(nodes: _Nodes, driver: Driver) -> str:
     """Return a warning if labels do not tell the driver's devices from others of their vendor."""
     named = {f"{each.vendor}_{each.device}" for each in driver.spec.hardware.pci if each.device}
-    labels = {key for node in nodes.all() if _is_selected(node, driver) for key in node.labels}
+    labels = {key for node in nodes.all() if is_selected(node, driver) for key in node.labels}
     if not named or any(name in key for name in named for key in labels):
         return ""
     return (
@@ -347,7 +342,7 @@ def _only_vendors_warning(nodes: _Nodes, driver: Driver) -> str:
 def _check_rivals(
     nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]
 ) -> Iterator[Check]:
-    for each in rivalries(nodes.all(), drivers, others, _is_selected):
+    for each in rivalries(nodes.all(), drivers, others):
         state = CheckState.MISSING if each.certain else CheckState.UNKNOWN
         yield Check(each.subject, state, each.found, each.remedy)
 
@@ -357,7 +352,7 @@ def _check_others(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
     for driver in drivers:
         found: dict[FoundInstaller, list[str]] = {}
         for node in nodes.all():
-            for each in others_on_node(driver, node) if _is_selected(node, driver) else ():
+            for each in others_on_node(driver, node) if is_selected(node, driver) else ():
                 found.setdefault(each, []).append(node.name)
         for each, names in islice(found.items(), _OTHERS):
             words = f"{each.name} works on {shortlist(names, _SHOWN)} too: {each.sign}"
@@ -382,7 +377,7 @@ def _check_toolkits(
     if not drivers and read_error is None:
         yield from _check_toolkit(api, nodes, None, "toolkit")
     for driver in drivers:
-        is_for_some = not are_several or any(_is_selected(node, driver) for node in nodes.all())
+        is_for_some = not are_several or any(is_selected(node, driver) for node in nodes.all())
         if driver.spec.modules and is_for_some:
             name = f"toolkit of {driver.name}" if are_several else "toolkit"
             yield from _check_toolkit(api, nodes, driver, name)

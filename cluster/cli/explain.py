@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from cluster.cache.cache import read_once
@@ -45,6 +45,7 @@ from cluster.options.stages.status import blocking, blocking_everywhere, on_node
 from cluster.options.unload.nodes import DriverUnload, UnloadPhase
 from cluster.plan.context.context import DriverContext
 from cluster.plan.planner import plan
+from cluster.plan.rivals import others_for_devices
 from cluster.plan.status_parts import status_inputs
 from cluster.render.renderer import render_once
 from nodeside.protocol.labels import assigned_label, node_driver_name
@@ -140,7 +141,10 @@ def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
     return Explanation(
         subject=f"driver {name}",
         wanted=tuple(_describe_spec(snapshot, observed)),
-        there=tuple(_status_lines(snapshot, observed)),
+        there=(
+            *_status_lines(snapshot, observed),
+            *_rival_lines(snapshot, name, snapshot.nodes.values()),
+        ),
         blocks=tuple(blocks),
         next=tuple(_planned_steps(snapshot, name, progressing)),
     )
@@ -162,6 +166,13 @@ def _describe_spec(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
         f"canary {rollout.canary}, maxFailed {rollout.max_failed}"
         f"{', paused' if rollout.paused else ''}"
     )
+
+
+def _rival_lines(snapshot: Snapshot, name: str, nodes: Iterable[Node]) -> Iterator[str]:
+    """Yield which other Drivers are for the same devices."""
+    driver = snapshot.drivers[name].driver
+    if driver is not None:
+        yield from others_for_devices(snapshot, driver, nodes)
 
 
 def _status_lines(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
@@ -381,6 +392,7 @@ def _observed_lines(
         yield "kernel not reported yet"
     if odd := stale_nfd_label(node):
         yield odd
+    yield from _rival_lines(snapshot, name, [node])
     yield from _others_on_node(snapshot, name, node)
     if node.unschedulable:
         yield "the node is cordoned: of new pods, only those of DaemonSets start there"

@@ -1,4 +1,6 @@
-"""Events about what nodes cannot use: the driver image for one kernel, or a bundle. Pure."""
+"""Events about what nodes cannot use: the driver image for one kernel, or a bundle; and about other
+Drivers for the same devices. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Iterator
 
 from cluster.model.actions import EmitEvent
 from cluster.plan.context.context import DriverContext
+from cluster.plan.rivals import others_for_devices
 
 
 def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
@@ -18,3 +21,12 @@ def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
         daemonset = context.snapshot.daemonsets.get(key)
         if at in fallbacks and (daemonset is None or daemonset.fell_back != fallbacks[at]):
             yield EmitEvent(found.name, found.uid, True, "FellBack", fallbacks[at])
+
+
+def rival_events(context: DriverContext) -> Iterator[EmitEvent]:
+    """Yield an Event for each other Driver for the same devices, once for each edit of this one."""
+    snapshot, found = context.snapshot, context.resource
+    if found.status.get("observedGeneration") == found.generation:
+        return
+    for words in others_for_devices(snapshot, context.driver, snapshot.nodes.values()):
+        yield EmitEvent(found.name, found.uid, True, "DeviceShared", words)

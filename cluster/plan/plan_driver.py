@@ -57,7 +57,7 @@ from cluster.options.stages.stage_plan import StagePlan
 from cluster.options.stages.status import with_former_stages, with_stages
 from cluster.options.unload.deletion import delete, remove_from_nodes, requeue_after
 from cluster.options.unload.nodes import DriverUnload
-from cluster.plan.announce import fallback_events
+from cluster.plan.announce import fallback_events, rival_events
 from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.context.context import Contexts, DriverContext
 from cluster.plan.context.supply import publishes
@@ -109,6 +109,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         steps.append(delete_unneeded_jobs(builds, resource.name, snapshot))
     if context.fallbacks.by_assignment:
         steps.append(fallback_events(context))
+    steps.append(rival_events(context))
     steps += set_status(snapshot, resource, status), rollout_started(inputs)
     steps.append(_delete_revisions(context, leaving, builds or {}))
     if staging:

@@ -188,6 +188,25 @@ def test_explain_names_the_rival_on_the_node() -> None:
     assert [a for a in model.plan().actions if isinstance(a, LabelNode)] == []
 
 
+def test_drivers_for_one_device_with_other_modules_are_named_and_told_once() -> None:
+    """Which of them binds it, chance decides; that they belong together, `after` says."""
+    model = two_drivers()
+    told = [say for say in model.said if say.reason == "DeviceShared"]
+    words = "driver edu is for 1234:11e8 too, on n0, n1, n2: a device has one driver: if both bind"
+
+    assert [(say.driver, say.warning) for say in told] == [("edu", True), ("zeta", True)]
+    assert told[1].note.startswith(words)
+    [line] = [line for line in explain_driver(model.snapshot, "zeta").there if "is for" in line]
+    assert line == told[1].note
+    [line] = [line for line in explain_node(model.snapshot, "edu", "n1").there if "is for" in line]
+    assert line.startswith("driver zeta is for 1234:11e8 too, on n1: a device has one driver")
+
+    apply(model, "zeta", "other", after=["edu"])
+    settle(model)
+    assert not [line for line in explain_driver(model.snapshot, "zeta").there if "is for" in line]
+    assert [say for say in model.said if say.reason == "DeviceShared"] == told
+
+
 def test_a_rival_that_failed_keeps_its_nodes_too() -> None:
     model = two_drivers()
     model.report_all(State.FAILED, driver="zeta")

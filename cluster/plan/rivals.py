@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cluster.model.snapshot import Node
+from cluster.driver.hardware import has_hardware
+from cluster.model.snapshot import Node, Snapshot
 from cluster.options.conflicts import WAY_OUT, shared_modules
 from nodeside.spec.model import Driver
 from nodeside.text.shortlist import shortlist
@@ -25,10 +26,7 @@ class Rivalry:
 
 
 def rivalries(
-    nodes: Sequence[Node],
-    drivers: Sequence[Driver],
-    others: Sequence[Driver],
-    fits: Callable[[Node, Driver], bool],
+    nodes: Sequence[Node], drivers: Sequence[Driver], others: Sequence[Driver]
 ) -> Iterator[Rivalry]:
     """Yield what the Drivers share with others on their common nodes, each pair once."""
     told: set[frozenset[str]] = set()
@@ -41,9 +39,25 @@ def rivalries(
             if not modules and not ids:
                 continue
             told.add(pair)
-            shared = [node.name for node in nodes if fits(node, driver) and fits(node, other)]
+            shared = [
+                node.name
+                for node in nodes
+                if is_selected(node, driver) and is_selected(node, other)
+            ]
             if shared:
                 yield from _compare_drivers(driver, other, modules, ids, shortlist(shared, _SHOWN))
+
+
+def others_for_devices(snapshot: Snapshot, driver: Driver, nodes: Iterable[Node]) -> Iterator[str]:
+    """Yield which other Drivers are for the same devices. Of the same modules, the status tells."""
+    others = [each.driver for each in snapshot.drivers.values() if each.driver is not None]
+    for each in rivalries(tuple(nodes), [driver], others):
+        if not each.certain:
+            yield f"{each.found}: {each.remedy}"
+
+
+def is_selected(node: Node, driver: Driver) -> bool:
+    return has_hardware(node, driver.spec.hardware, assigned=False).is_selected
 
 
 def _compare_drivers(
