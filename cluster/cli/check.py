@@ -8,6 +8,8 @@ something that is missing says what to do.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +19,7 @@ from itertools import islice
 from typing import Any
 
 from cluster.cli import image_pulls
-from cluster.cli.leader_status import ControllerNotInstalled, read_leader
+from cluster.cli.leader_status import ControllerNotInstalled, namespace_ends, read_leader
 from cluster.cli.resolve import evidence, image_streams
 from cluster.driver import toolkit_image
 from cluster.driver.nodes import CANNOT_PULL
@@ -25,7 +27,7 @@ from cluster.driver.other_installers import others_on_node
 from cluster.driver.pools import pool_of
 from cluster.install import crd_check
 from cluster.kube.client import Api
-from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.errors import ApiError, Forbidden, NotFound
 from cluster.kube.resources import (
     ACCESS_REVIEWS,
     CLUSTER_VERSIONS,
@@ -64,6 +66,8 @@ _RIGHTS = (
 )
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _SHOWN = 3
+_USER = re.compile(r'User "([A-Za-z0-9:@._-]+)" cannot')
+_ACCOUNT = "system:serviceaccount:"
 _OTHERS = 8  # lines for a driver about others at work
 
 
@@ -135,12 +139,36 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterChec
         ("images", lambda: _check_pulls(api, namespace)),
     )
     checks: list[Check] = []
+    refused: list[Forbidden] = []
     for name, look in looks:
         try:
             checks += look()
+        except Forbidden as error:
+            checks.append(Check(name, CheckState.UNKNOWN, str(error)))
+            refused.append(error)
         except ApiError as error:
             checks.append(Check(name, CheckState.UNKNOWN, str(error), error.hint))
+    if refused:
+        checks.append(_ask_for_rights(refused))
     return ClusterCheck(tuple(checks))
+
+
+def _ask_for_rights(refused: Sequence[Forbidden]) -> Check:
+    """Return one line for all that a user may not see: the rules come from an administrator."""
+    who = next(iter(_USER.findall(str(refused[0]))), "USER")
+    account = who.removeprefix(_ACCOUNT)
+    subject = f"--serviceaccount={account}" if account != who else f"--user={who}"
+    name = account.partition(":")[2] or account
+    command = (
+        f"kubectl create clusterrolebinding {shlex.quote(f'{name}-admin')} "
+        f"--clusterrole=cluster-admin {shlex.quote(subject)}"
+    )
+    return Check(
+        "permissions",
+        CheckState.UNKNOWN,
+        f"this user may not look at {len(refused)} of these",
+        f"to check and to install, an administrator runs: {command}",
+    )
 
 
 def _read_drivers(api: Api) -> tuple[list[DriverObject], ApiError | None]:
@@ -242,7 +270,7 @@ def _check_namespace(api: Api, namespace: str) -> Iterator[Check]:
             "is not there; `install` creates it, and admits privileged pods to it",
         )
         return
-    if _namespace_ends(found):
+    if namespace_ends(found):
         remedy = f"wait: kubectl wait --for=delete namespace/{namespace} --timeout=10m"
         yield Check(name, CheckState.MISSING, "is being deleted, with all that is in it", remedy)
         return
@@ -256,10 +284,6 @@ def _check_namespace(api: Api, namespace: str) -> Iterator[Check]:
         f"pod security: {level}, which admits no driver pod",
         f"kubectl label --overwrite namespace {namespace} {_ENFORCE}=privileged",
     )
-
-
-def _namespace_ends(namespace: Mapping[str, Any]) -> bool:
-    return (namespace.get("status") or {}).get("phase") == "Terminating"
 
 
 class _Nodes:
@@ -414,7 +438,7 @@ def _check_definitions(api: Api) -> Iterator[Check]:
 
 def _check_controller(api: Api, namespace: str) -> Iterator[Check]:
     with suppress(ApiError):
-        if _namespace_ends(api.get(NAMESPACES, namespace)):
+        if namespace_ends(api.get(NAMESPACES, namespace)):
             return  # a controller that is left in it ends with it
     try:
         who = read_leader(api, namespace)

@@ -14,7 +14,7 @@ from typing import Any
 from cluster.install import crd_check
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NotFound
-from cluster.kube.resources import DEPLOYMENTS, LEASES, Resource
+from cluster.kube.resources import DEPLOYMENTS, LEASES, NAMESPACES, Resource
 from cluster.model.json_fields import seconds
 from cluster.model.names import CONTROLLER, LEASE
 from nodeside.errors import ExitCode, NodesideError
@@ -61,10 +61,34 @@ def read_leader(api: Api, namespace: str) -> LeaderStatus:
 
 def leader_status(api: Api, namespace: str) -> LeaderStatus:
     """Return the presence, with a note if the definitions are outdated; for one-shot commands."""
-    who = read_leader(api, namespace)
+    who = _read_unless_ending(api, namespace)
     old = crd_check.words(crd_check.lacking(api))
     messages = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
     return replace(who, words="\n".join(filter(None, messages)))
+
+
+def _read_unless_ending(api: Api, namespace: str) -> LeaderStatus:
+    """Read the Lease; if it tells of no leader, whether the namespace is being deleted."""
+    try:
+        who = read_leader(api, namespace)
+        if not who.absent or not _is_ending(api, namespace):
+            return who
+    except ControllerNotInstalled:
+        if not _is_ending(api, namespace):
+            raise
+    wait = f"kubectl wait --for=delete namespace/{namespace} --timeout=10m"
+    words = f"no controller leads: namespace {namespace} is being deleted, with all that is in it"
+    return LeaderStatus(False, f"{words}; wait for its end: {wait}; then install anew")
+
+
+def _is_ending(api: Api, namespace: str) -> bool:
+    with suppress(ApiError):
+        return namespace_ends(api.get(NAMESPACES, namespace))
+    return False
+
+
+def namespace_ends(namespace: Mapping[str, Any]) -> bool:
+    return (namespace.get("status") or {}).get("phase") == "Terminating"
 
 
 def read(lease: Mapping[str, Any], namespace: str, now: float) -> LeaderStatus:

@@ -14,7 +14,7 @@ from cluster.cli import image_pulls
 from cluster.cli.check import Check, CheckState, ClusterCheck, check
 from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api, connect
-from cluster.kube.errors import Forbidden, NotFound
+from cluster.kube.errors import Forbidden, NotFound, RequestInfo, refusal
 from cluster.kube.listing import Page
 from cluster.kube.resources import (
     ACCESS_REVIEWS,
@@ -389,6 +389,36 @@ def test_one_refusal_does_not_end_the_others(
 
     assert states["rights"] is CheckState.UNKNOWN
     assert states["hardware of edu"] is CheckState.OK
+
+
+@pytest.mark.parametrize(
+    ("user", "command"),
+    [
+        ("jane", "jane-admin --clusterrole=cluster-admin --user=jane"),
+        ("jane@example.com", "jane@example.com-admin --clusterrole=cluster-admin --user=jane@exam"),
+        (
+            "system:serviceaccount:people:jane",
+            "jane-admin --clusterrole=cluster-admin --serviceaccount=people:jane",
+        ),
+    ],
+)
+def test_whoever_may_look_at_nothing_is_told_once_what_an_administrator_types(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, user: str, command: str
+) -> None:
+    request = RequestInfo("list", "nodes")
+    message = f'nodes is forbidden: User "{user}" cannot list resource "nodes"'
+
+    def refuse(*_: Any, **__: Any) -> Page[Any]:
+        raise refusal(request, 403, {"message": message})
+
+    monkeypatch.setattr(cluster, "list", refuse)
+
+    checked = look(cluster)
+
+    [line] = [each for each in checked.checks if each.name == "permissions"]
+    assert f"kubectl create clusterrolebinding {command}" in line.remedy
+    assert "adds the rules" not in checked.text()
+    assert line.state is CheckState.UNKNOWN
 
 
 def test_a_cluster_of_openshift_is_told_apart(cluster: FakeCluster) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.leader_status import ControllerNotInstalled, LeaderStatus, read, read_leader
+from cluster.cli.leader_status import (
+    ControllerNotInstalled,
+    LeaderStatus,
+    leader_status,
+    read,
+    read_leader,
+)
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.scripted import Said, ScriptedServer
 
@@ -51,6 +57,33 @@ def test_a_leader_that_died_is_named_with_when_it_was_heard_last() -> None:
 @pytest.mark.parametrize("spec", [{"renewTime": None}, {"renewTime": "yesterday"}])
 def test_a_lease_without_a_time_that_can_be_read_has_no_leader(spec: dict[str, Any]) -> None:
     assert read(lease(**spec), "nodeside", RENEWED).absent
+
+
+ENDING = Said(body=json.dumps({"status": {"phase": "Terminating"}}))
+THERE = Said(body=json.dumps({"status": {"phase": "Active"}}))
+SILENT = Said(body=json.dumps(lease(holderIdentity="")))
+
+
+@pytest.mark.parametrize("before", [[NOTHING, NOTHING, NOTHING], [SILENT]])
+def test_a_namespace_that_is_being_deleted_is_said(tmp_path: Path, before: list[Said]) -> None:
+    with ScriptedServer(*before, ENDING) as server:
+        server.always = lambda _: NOTHING
+        said = leader_status(server.api(tmp_path), "nodeside")
+
+    assert said.absent
+    assert said.words.startswith(
+        "no controller leads: namespace nodeside is being deleted, with all that is in it; wait "
+        "for its end: kubectl wait --for=delete namespace/nodeside --timeout=10m; then install"
+    )
+
+
+def test_a_namespace_that_stays_is_not_blamed(tmp_path: Path) -> None:
+    with ScriptedServer(SILENT, THERE) as server:
+        server.always = lambda _: NOTHING
+        assert "being deleted" not in leader_status(server.api(tmp_path), "nodeside").words
+    unknown = (NOTHING, NOTHING, NOTHING, FORBIDDEN)
+    with ScriptedServer(*unknown) as server, pytest.raises(ControllerNotInstalled):
+        leader_status(server.api(tmp_path), "nodeside")
 
 
 def test_a_controller_that_is_installed_and_never_led_is_said(tmp_path: Path) -> None:
