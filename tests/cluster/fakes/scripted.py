@@ -20,6 +20,7 @@ from cluster.kube.credentials import Access
 from cluster.kube.transport import ApiTransport
 from nodeside.protocol.labels import API_VERSION
 from tests.loopback import HttpServer
+from tests.refusals import refusal
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def event(kind: str, name: str, version: str, **more: Any) -> str:
 
 
 def gone() -> str:
-    status = {"kind": "Status", "code": 410, "message": "too old resource version: 7 (99)"}
+    status = refusal(410, "too old resource version: 7 (99)")
     return json.dumps({"type": "ERROR", "object": status}) + "\n"
 
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 from cluster.kube.resources import KNOWN, Resource, resource_of
 from tests.cluster.fakes.scripted import Asked, Said
+from tests.refusals import NO_SUCH_PATH, not_found
 
 _CUSTOM = (  # groups whose kinds are defined by a CustomResourceDefinition
     "nodeside.io",
@@ -45,7 +46,7 @@ class StoredObjects:
             self.written.append(asked)
             return Said(body=asked.body)
         if any(f"/apis/{group}/" in path for group in self.absent):
-            return _not_found(path)
+            return Said(404, NO_SUCH_PATH)
         for resource in KNOWN:
             for namespace in _namespaces(resource, path):
                 if path == resource.path(namespace=namespace):
@@ -109,5 +110,10 @@ def _matches(labels: Mapping[str, str], selector: str) -> bool:
 
 
 def _not_found(path: str) -> Said:
-    message = f"there is no {path}"
-    return Said(404, json.dumps({"kind": "Status", "code": 404, "message": message}))
+    """The API server does not know a path of no kind; of a kind, it names the object."""
+    for resource in KNOWN:
+        for namespace in _namespaces(resource, path):
+            directory, _, name = path.rpartition("/")
+            if directory == resource.path(namespace=namespace):
+                return Said(404, json.dumps(not_found(resource.plural, name, resource.group)))
+    return Said(404, NO_SUCH_PATH)

@@ -11,7 +11,9 @@ from urllib.parse import parse_qs
 
 from tests.device_agent.dra.documents import POOL
 from tests.driver.fakes.apiserver import ApiServer, Seen
+from tests.refusals import already_exists, modified, not_found
 
+GROUP = "resource.k8s.io"
 SELECTOR = f"spec.driver={POOL.driver},spec.nodeName={POOL.node}"
 
 
@@ -61,25 +63,28 @@ class DraApiServer(ApiServer):
                 return answer
             case ["apis", "resource.k8s.io", "v1", "namespaces", space, "resourceclaims", name]:
                 claim = self.claims.get(f"{space}/{name}")
-                return (200, claim) if claim else (404, _status(f'"{name}" not found'))
+                return (200, claim) if claim else (404, _none("resourceclaims", name))
         return status, document
 
     def _slices(self, name: list[str], seen: Seen) -> tuple[int, dict[str, Any]]:
         if seen.method == "GET":
             assert parse_qs(seen.query)["fieldSelector"] == [SELECTOR]
             items = [_as_item(each) for each in self.slices.values()]
-            return 200, {"kind": "ResourceSliceList", "items": items}
+            kinds = {"kind": "ResourceSliceList", "apiVersion": f"{GROUP}/v1"}
+            metadata = {"resourceVersion": str(self._version)}
+            return 200, {**kinds, "metadata": metadata, "items": items}
         if seen.method == "DELETE":
-            return (200, {}) if self.slices.pop(name[0], None) else (404, _status("not found"))
+            gone = self.slices.pop(name[0], None)
+            return (200, gone) if gone else (404, _none("resourceslices", name[0]))
         wanted = seen.body["metadata"]["name"]
         old = self.slices.get(wanted)
         if seen.method == "POST" and old:
-            return 409, _status("already exists")
+            return 409, already_exists("resourceslices", wanted, GROUP)
         if seen.method == "PUT":
             if old is None:
-                return 404, _status("not found")
+                return 404, _none("resourceslices", wanted)
             if seen.body["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
-                return 409, _status("the object has been modified")
+                return 409, modified("resourceslices", wanted, GROUP)
         self._version += 1
         metadata = {**seen.body["metadata"], "resourceVersion": str(self._version)}
         self.slices[wanted] = {**seen.body, "metadata": metadata}
@@ -103,5 +108,5 @@ def _as_item(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in ("apiVersion", "kind")}
 
 
-def _status(message: str) -> dict[str, Any]:
-    return {"kind": "Status", "message": message}
+def _none(plural: str, name: str) -> dict[str, Any]:
+    return not_found(plural, name, GROUP)

@@ -23,7 +23,9 @@ from urllib.parse import unquote, urlsplit
 from nodeside.kube.client import PodAccess
 from nodeside.system import process
 from tests.loopback import HttpServer
+from tests.refusals import already_exists, not_found, refusal
 
+_METADATA_ONLY = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 TOKEN = "first-token.of_this-pod"
 
 
@@ -105,7 +107,7 @@ class ApiServer:
 
     def answer(self, seen: Seen) -> tuple[int, dict[str, Any]]:
         if seen.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
-            return 401, _status("Unauthorized")
+            return 401, refusal(401, "Unauthorized")
         match seen.path.strip("/").split("/"):
             case ["api", "v1", "nodes", name]:
                 return self._node(unquote(name), seen)
@@ -113,20 +115,20 @@ class ApiServer:
                 return self._node_driver(unquote(name), rest, seen)
             case ["apis", "events.k8s.io", "v1", "namespaces", "default", "events"]:
                 return self._event(seen)
-        return 404, _status("the server could not find the requested resource")
+        return 404, refusal(404, "the server could not find the requested resource")
 
     def _node(self, name: str, seen: Seen) -> tuple[int, dict[str, Any]]:
         if seen.method == "PATCH":
             after = self.labels.get(name, {}) | seen.body["metadata"]["labels"]
             self.labels[name] = {key: value for key, value in after.items() if value is not None}
         metadata = {"name": name, "uid": f"uid-of-{name}", "labels": self.labels.get(name, {})}
-        return 200, {"kind": "PartialObjectMetadata", "metadata": metadata}
+        return 200, {**_METADATA_ONLY, "metadata": metadata}
 
     def _node_driver(self, name: str, rest: list[str], seen: Seen) -> tuple[int, dict[str, Any]]:
         old = self.node_drivers.get(name)
         if rest == ["status"]:
             if old is None or not self.status_subresource:
-                return 404, _status(f'nodedrivers.nodeside.io "{name}" not found')
+                return 404, not_found("nodedrivers", name, "nodeside.io")
             old["status"] = seen.body["status"]
             return 200, old
         new = dict(seen.body)
@@ -140,7 +142,7 @@ class ApiServer:
     def _event(self, seen: Seen) -> tuple[int, dict[str, Any]]:
         name = seen.body["metadata"]["name"]
         if name in self.events:
-            return 409, _status(f'events.events.k8s.io "{name}" already exists')
+            return 409, already_exists("events", name, "events.k8s.io")
         self.events[name] = seen.body
         return 201, seen.body
 
@@ -157,10 +159,6 @@ def make_certificates(directory: Path) -> Path:
     for argv in ([*new, *ca], [*new, *request], sign):
         process.run(argv, timeout=30, cwd=directory)
     return directory
-
-
-def _status(message: str) -> dict[str, Any]:
-    return {"kind": "Status", "message": message}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -213,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
             with suppress(OSError):
                 socket.socket(fileno=self.connection.detach()).close()
         else:
-            body = fault.body or json.dumps(_status(fault.message)).encode()
+            body = fault.body or json.dumps(refusal(fault.status, fault.message)).encode()
             self._answer(fault.status, body, fault.headers)
 
     def _drip(self, done: threading.Event) -> None:
