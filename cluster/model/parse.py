@@ -253,9 +253,10 @@ def revision_from(data: Document) -> RevisionObject:
 
 
 def image_stream_from(data: Document) -> ImageStream:
-    """Parse the tags that name a pull spec. Tags with an empty name occur and are ignored.
+    """Parse the tags with their pull specs. Tags with an empty name occur and are ignored.
 
-    The registry's own copy (`status.tags`) is not needed: nodes pull the release's image.
+    A tag of a release names its image in the spec, which nodes pull. A tag that was pushed, as at a
+    site with a mirror, and one that is an alias of another tag, have theirs in the status only.
     """
     metadata = part(data, "metadata")
     tags: dict[str, str] = {}
@@ -263,6 +264,10 @@ def image_stream_from(data: Document) -> ImageStream:
         source = part(tag, "from")
         if tag.get("name") and source.get("kind") == "DockerImage" and source.get("name"):
             tags[str(tag["name"])] = str(source["name"])
+    for tag in part(data, "status").get("tags") or ():
+        newest = next(iter(tag.get("items") or ()), EMPTY).get("dockerImageReference")
+        if tag.get("tag") and newest:
+            tags.setdefault(str(tag["tag"]), str(newest))
     return ImageStream(f"{text(metadata, 'namespace')}/{text(metadata, 'name')}", tags)
 
 
@@ -277,7 +282,9 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
     generation = tag.get("generation")
     if generation is not None and data.get("generation") != generation:
         return None
-    if part(tag, "from").get("name") not in (None, image):
+    source = part(tag, "from")
+    named = source.get("name") if source.get("kind") == "DockerImage" else None
+    if (named or part(data, "image").get("dockerImageReference")) not in (None, image):
         return None
     return image_labels_from(data)
 

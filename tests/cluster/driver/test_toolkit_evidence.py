@@ -68,6 +68,17 @@ def test_of_several_architectures_a_pool_has_the_labels_of_its_own() -> None:
     assert evidence.against(IMAGE, Pool("s390x", "", KERNEL)) == ""
 
 
+@pytest.mark.parametrize(
+    "tag", [None, {"from": {"kind": "ImageStreamTag", "name": "driver-toolkit:latest"}}]
+)
+def test_a_tag_without_a_pull_spec_has_the_labels_of_the_image_that_it_shows(tag: object) -> None:
+    labels = {"kernel-version": KERNEL}
+    image = {"dockerImageReference": IMAGE, "dockerImageMetadata": {"Config": {"Labels": labels}}}
+
+    assert toolkit_labels_from({"tag": tag, "image": image}, IMAGE) == ToolkitLabels(KERNEL)
+    assert toolkit_labels_from({"tag": tag, "image": image}, "quay.io/dtk@sha256:95") is None
+
+
 @pytest.mark.parametrize("label", ["4.18.0-" + "+a" * 10_000 + "!", "5" * 65, "5.14.0 el9"])
 def test_a_label_that_is_no_release_counts_as_missing(label: str) -> None:
     labels = {"kernel-version": label, "kernel-rt-version": label}

@@ -454,3 +454,35 @@ def test_odd_parameters_are_no_more_than_odd_lines(parameters: object, kept: int
     assert found is not None
     assert len(found.parameters) == kept
     assert all(len(line) <= REPORT_TEXT and line.isprintable() for line in found.parameters)
+
+
+def test_a_tag_that_was_pushed_or_is_an_alias_has_the_image_of_the_status() -> None:
+    """At a site with a mirror, tags are pushed: the spec has none of them."""
+    spec = [
+        {"name": "9.6.20260616-0", "from": {"kind": "DockerImage", "name": "quay.io/b"}},
+        {"name": "alias", "from": {"kind": "ImageStreamTag", "name": "dtk:9.6.20260616-0"}},
+    ]
+    status = [
+        {"tag": "9.6.20260616-0", "items": [{"dockerImageReference": "mirror.example.com/b@x"}]},
+        {"tag": "alias", "items": [{"dockerImageReference": "quay.io/b@sha256:1"}]},
+        {
+            "tag": "9.6.20260701-0",
+            "items": [
+                {"dockerImageReference": "mirror.example.com/c@sha256:2", "image": "sha256:2"},
+                {"dockerImageReference": "mirror.example.com/c@sha256:1", "image": "sha256:1"},
+            ],
+        },
+        {"tag": "refused", "items": None, "conditions": [{"type": "ImportSuccess"}]},
+        {"tag": "", "items": [{"dockerImageReference": "quay.io/d"}]},
+    ]
+    metadata = {"name": "dtk", "namespace": "openshift"}
+
+    found = image_stream_from(
+        {"metadata": metadata, "spec": {"tags": spec}, "status": {"tags": status}}
+    )
+
+    assert found.tags == {
+        "9.6.20260616-0": "quay.io/b",
+        "alias": "quay.io/b@sha256:1",
+        "9.6.20260701-0": "mirror.example.com/c@sha256:2",
+    }
