@@ -24,9 +24,12 @@ def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
 
 
 def rival_events(context: DriverContext) -> Iterator[EmitEvent]:
-    """Yield an Event for each other Driver for the same devices, once for each edit of this one."""
+    """Yield an Event for each other Driver for the same devices, once for each edit of this one.
+
+    The preceding status update tells which edit has been seen.
+    """
     snapshot, found = context.snapshot, context.resource
     if found.status.get("observedGeneration") == found.generation:
         return
     for words in others_for_devices(snapshot, context.driver, snapshot.nodes.values()):
-        yield EmitEvent(found.name, found.uid, True, "DeviceShared", words)
+        yield EmitEvent(found.name, found.uid, True, "DeviceShared", words, of_status=True)
