@@ -68,7 +68,13 @@ def preflight(
     settings = as_installed(api, connection.settings())
     build = trial_build.trial_of(api, driver, place, architecture)
     done = trial_build.TrialBuild(
-        api, settings, build, _print_progress, _print_log_line, timeout
+        api,
+        settings,
+        build,
+        _print_progress,
+        _print_log_line,
+        timeout,
+        trial_build.tolerated_taints(api, build.driver),
     ).run()
     click.echo(done.json() if output == "json" else done.text())
     raise SystemExit(done.exit_code)

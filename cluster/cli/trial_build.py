@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,21 +19,29 @@ from typing import Any
 from cluster.cache.image_labels import TagLabels
 from cluster.cli.resolve import image_streams
 from cluster.cli.status import NoSuchObject
+from cluster.driver.hardware import has_hardware
 from cluster.driver.revisions import revision_of, revision_text
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
-from cluster.kube.resources import DRIVERS, JOBS, PODS
+from cluster.kube.resources import DRIVERS, JOBS, NODES, PODS
 from cluster.model.names import DRIVER_LABEL, MANAGED_BY, PREFLIGHT
-from cluster.model.parse import driver_from
+from cluster.model.parse import driver_from, node_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.model.snapshot import Settings, Snapshot
 from cluster.model.waiting import waiting_message
-from cluster.options.build_once.job_manifest import ANSWER_CONTAINER, SharedBuild, job_spec
+from cluster.options.build_once.job_manifest import (
+    ANSWER_CONTAINER,
+    SharedBuild,
+    job_spec,
+    tolerations_for,
+)
 from cluster.options.preflight import build_for, tags
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
+from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight
 from nodeside.spec.model import Prebuilt
+from nodeside.spec.pods import Toleration
 from nodeside.text.table import table
 
 _KEPT = 600  # seconds that Kubernetes keeps a finished Job that was not removed
@@ -114,11 +122,23 @@ def trial_of(api: Api, name: str, entry: Preflight, architecture: str) -> Shared
     return replace(build, driver=replace(build.driver, spec=spec))
 
 
+def tolerated_taints(api: Api, driver: Driver) -> list[Toleration]:
+    """Return tolerations for the nodes that a Driver selects; none if nodes cannot be read."""
+    hardware, nodes = driver.spec.hardware, []
+    if driver.spec.pods.build_jobs.tolerations is None:
+        with suppress(ApiError):
+            nodes = api.list(NODES, node_from).items
+    return tolerations_for(
+        node for node in nodes if has_hardware(node, hardware, assigned=False).is_selected
+    )
+
+
 @dataclass
 class TrialBuild:
     """One build, from its Job to its outcome.
 
-    `say` receives the progress, `show_line` the lines of the compiler's log.
+    `say` receives the progress, `show_line` the lines of the compiler's log. `tolerated` are the
+    taints of the Driver's nodes.
     """
 
     api: Api
@@ -127,6 +147,7 @@ class TrialBuild:
     say: Say
     show_line: Say
     timeout: float
+    tolerated: Collection[Toleration] = ()
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
 
@@ -161,7 +182,8 @@ class TrialBuild:
     def _job_document(self, name: str) -> dict[str, Any]:
         # Nothing is fetched, so it needs no CA: its users may mount no ConfigMap but its own.
         settings = replace(self.settings, ca_config_map="")
-        spec = job_spec(self.build, settings, config_map=name)
+        pods = self.build.driver.spec.pods
+        spec = job_spec(self.build, settings, pods, self.tolerated, config_map=name)
         spec |= {"suspend": True, "backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT}
         spec["activeDeadlineSeconds"] = max(1, int(self.timeout))
         spec["template"]["metadata"]["labels"][MANAGED_BY] = PREFLIGHT

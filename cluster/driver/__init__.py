@@ -11,6 +11,7 @@ traces                what a Driver leaves on a node
 toolkit_image         the toolkit image of a pool, and what labels say about images
 revisions             the immutable driver.yaml of each revision, what nodes can be assigned to,
                       and the policy, which needs no revision
+pod_policy            what an administrator asks of all pods: labels, priority, resources
 pod, daemonset        the documents that nodes run
 failed_nodes          nodes that a revision has broken or taken down
 rollout_state         phase, budget, canaries

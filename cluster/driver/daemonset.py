@@ -92,7 +92,10 @@ def _object_metadata(wanted: DaemonSetInput) -> Document:
     return {
         "name": wanted.name,
         "namespace": wanted.settings.namespace,
-        "labels": object_labels(wanted.driver.name, wanted.revision),
+        "labels": {
+            **wanted.pods.labels,
+            **object_labels(wanted.driver.name, wanted.revision),
+        },
         "annotations": {
             ARCHITECTURE_NOTE: wanted.pool.architecture,
             OS_VERSION_NOTE: wanted.pool.os_version,
@@ -113,7 +116,8 @@ def _pod_metadata(wanted: DaemonSetInput) -> Document:
     notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
     if wanted.settings.scc:
         notes["openshift.io/required-scc"] = wanted.settings.scc
+    own = object_labels(wanted.driver.name, wanted.revision) | _node_selector(wanted)
     return {
-        "labels": object_labels(wanted.driver.name, wanted.revision) | _node_selector(wanted),
-        "annotations": notes,
+        "labels": {**wanted.pods.labels, **own},
+        "annotations": {**wanted.pods.annotations, **notes},
     }

@@ -12,10 +12,12 @@ restarting the container does not help a failed driver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from cluster.driver.pod_policy import resources, with_pull_policy
+from cluster.kube.quantity import canonical
 from cluster.model.names import (
     DRIVER_CONTAINER,
     POLICY_DIRECTORY,
@@ -28,6 +30,7 @@ from cluster.model.names import (
 from cluster.model.snapshot import DriverObject, Pool, Settings, assignment_name
 from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
+from nodeside.spec.pods import Pods
 from nodeside.spec.services import Hooks
 
 PROVIDE_CONTAINER: Final = "provide"
@@ -42,6 +45,7 @@ CREDENTIALS_DIRECTORY: Final = "/credentials"
 CA_DIRECTORY: Final = "/ca"
 
 TOOLKIT_USER: Final = 65532
+DRIVER_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}  # of containers of the driver image
 
 # Starts what `nodeside.driver.handoff.provide` puts into the shared directory.
 SIDECAR_COMMAND: Final = (
@@ -82,7 +86,8 @@ class DaemonSetInput:
 
     `link` is the source that gave the toolkit image (toolkit_image.py). `image` is a driver image
     for this kernel, "" for the image of all kernels. `fell_back` is why these nodes build although
-    those of their pool need not (kernel_images.py), "" if they do not.
+    those of their pool need not (kernel_images.py), "" if they do not. `pods` is of the Driver as
+    it is now, whatever the revision.
     """
 
     owner: DriverObject
@@ -94,6 +99,7 @@ class DaemonSetInput:
     settings: Settings
     image: str = ""
     fell_back: str = ""
+    pods: Pods = field(default_factory=Pods)
 
     @property
     def assignment(self) -> str:
@@ -122,7 +128,7 @@ def pod(inputs: DaemonSetInput) -> Document:
         "enableServiceLinks": False,
         "nodeSelector": {assigned_label(inputs.driver.name): inputs.assignment},
         "tolerations": [{"operator": "Exists"}],
-        "priorityClassName": "system-node-critical",
+        "priorityClassName": inputs.pods.priority_class_name,
         # SIGTERM ends both containers immediately. But the driver first waits for the kernel if
         # that is loading a module, and ends its services, one after another.
         "terminationGracePeriodSeconds": 60 + sum(s.stop_timeout_seconds for s in services),
@@ -138,7 +144,8 @@ def pod(inputs: DaemonSetInput) -> Document:
     }
     if inputs.settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in inputs.settings.pull_secrets]
-    return {key: value for key, value in spec.items() if value != []}
+    given = {key: value for key, value in spec.items() if value != []}
+    return with_pull_policy(given, inputs.pods)
 
 
 def _runs_programs(driver: Driver) -> bool:
@@ -165,7 +172,7 @@ def _provide_container(inputs: DaemonSetInput) -> Document:
         "command": ["nodeside", "driver", "provide"],
         "env": _environment_of({"NODESIDE_SHARED": SHARED}),
         "securityContext": unprivileged_context(runAsUser=0),
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "resources": resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": [_mount_volume("shared", SHARED)],
     }
 
@@ -177,7 +184,7 @@ def _driver_container(inputs: DaemonSetInput) -> Document:
         "command": ["nodeside", "driver", "run"],
         "env": _driver_env(inputs),
         "securityContext": _driver_security(privileged=inputs.driver.spec.privileged),
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "resources": resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": _driver_mounts(inputs),
     }
 
@@ -250,10 +257,11 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
         "securityContext": unprivileged_context(
             runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
         ),
-        "resources": {
-            "requests": {"cpu": "10m", "memory": "32Mi"},
-            "limits": {"memory": memory_limit(inputs.driver)},
-        },
+        "resources": resources(
+            inputs.pods.resources.toolkit,
+            {"cpu": "10m", "memory": "32Mi"},
+            {"memory": memory_limit(inputs.driver)},
+        ),
         "volumeMounts": [
             _mount_volume("shared", SHARED),
             _mount_volume("toolkit-tmp", "/tmp"),  # noqa: S108
@@ -264,14 +272,9 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
 def memory_limit(driver: Driver) -> str:
     """Return the memory limit for compiling vendor code.
 
-    The pod may not be evicted, so it must not exhaust its node's memory. The quantity uses the
-    largest unit, as the API server returns it: any other form would look like an edit and would be
-    reverted on every pass.
+    The pod may not be evicted, so it must not exhaust its node's memory.
     """
-    mib, units = driver.spec.build.memory_limit_mib, ["Mi", "Gi", "Ti"]
-    while mib % 1024 == 0 and len(units) > 1:
-        mib, units = mib // 1024, units[1:]
-    return f"{mib}{units[0]}"
+    return canonical(f"{driver.spec.build.memory_limit_mib}Mi")
 
 
 def _list_volumes(inputs: DaemonSetInput) -> list[Document]:

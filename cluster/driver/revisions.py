@@ -1,7 +1,8 @@
 """The revisions of a Driver: each is the part that nodes see, hashed, in an immutable ConfigMap.
 
-Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and the publish target concern only
-the controller and are left out: pausing a rollout or selecting one more node makes no new revision.
+Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages`, `pods` and the publish target concern
+only the controller and are left out: pausing a rollout or selecting one more node makes no new
+revision.
 Neither do `upgrade` and `unload`: the ConfigMap of the Driver's policy delivers them, one per
 Driver. Every driver pod mounts it, and it changes in place: the kubelet refreshes the file within
 about a minute, and no pod is replaced. The driver.yaml of a revision is JSON, which is YAML; a node
@@ -43,6 +44,7 @@ from nodeside.protocol.labels import API_VERSION, assigned_label
 from nodeside.spec import Driver, node_parse, to_document
 from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.model import Hardware
+from nodeside.spec.pods import Pods
 from nodeside.spec.policy import RETRY, policy_of, with_policy, without_policy
 
 
@@ -56,6 +58,7 @@ def revision_text(driver: Driver) -> str:
         toolkit=Toolkit(),
         preflight=(),
         stages=(),
+        pods=Pods(),
         prebuilt=replace(driver.spec.prebuilt, sources=sources),
     )
     document = to_document(Driver(driver.name, spec))

@@ -25,3 +25,22 @@ def amount(value: Any) -> Decimal | None:
     words = str(value) if isinstance(value, str | int | float) else ""
     parsed = _QUANTITY.fullmatch(words) if len(words) <= _LONGEST else None
     return Decimal(parsed[1]) * _UNITS[parsed[2] or ""] if parsed else None
+
+
+def canonical(quantity: str) -> str:
+    """Return a quantity as the API server writes it: without a fraction, in the largest unit.
+
+    Raises ValueError.
+    """
+    number = amount(quantity)
+    if number is None:
+        raise ValueError(f"expected a quantity, got {quantity}")
+    units, step = ("m", "", *"kMGTPE"), 1000
+    if quantity.endswith("i") and number >= 1024:
+        units, step = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1024
+    else:
+        number *= 1000
+    unit = 0
+    while number and number % step == 0 and unit + 1 < len(units):
+        number, unit = number / step, unit + 1
+    return f"{int(number)}{units[unit]}" if number else "0"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from sys import intern
 from typing import Any
@@ -53,6 +53,7 @@ from cluster.model.snapshot import (
     RevisionObject,
     StageJob,
     StageRun,
+    Taint,
     ToolkitLabels,
 )
 from nodeside.errors import SpecError
@@ -91,8 +92,24 @@ def node_from(data: Document) -> Node:
         unschedulable=bool(part(data, "spec").get("unschedulable")),
         capacity=_extended_resources(part(status, "capacity")),
         allocatable=_extended_resources(part(status, "allocatable")),
+        taints=tuple(_taints(part(data, "spec").get("taints") or ())),
         labelled=_last_labelled(metadata),
     )
+
+
+def _taints(taints: Sequence[Document]) -> Iterator[Taint]:
+    """Yield the taints that keep pods away, except those that come and go with a node's state."""
+    for taint in islice(taints, _TAINTS):
+        key, value, effect = (text(taint, name) for name in ("key", "value", "effect"))
+        if effect in ("NoSchedule", "NoExecute") and not _OF_A_STATE.fullmatch(key):
+            yield Taint(key, value, effect)
+
+
+_TAINTS = 64  # of a node
+# Of Kubernetes, of a cloud's controller, and of the cluster autoscaler.
+_OF_A_STATE = re.compile(
+    r"node\.kubernetes\.io/.*|node\.cloudprovider\.kubernetes\.io/.*|.*ClusterAutoscaler.*"
+)
 
 
 def _extended_resources(resources: Document) -> Mapping[str, int]:

@@ -43,12 +43,21 @@ class Pool:
     kernel: str
 
 
+class Taint(NamedTuple):
+    """A taint of a node."""
+
+    key: str
+    value: str
+    effect: str
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node. All fields except the labels and `unschedulable` are reported by the kubelet.
 
     `ready_since` is when `ready` last changed, `labelled` when we last changed a label.
-    `capacity` and `allocatable` have the extended resources only.
+    `capacity` and `allocatable` have the extended resources only. `taints` are those that keep pods
+    away and that people or a provider set, not Kubernetes.
     """
 
     name: str
@@ -63,6 +72,7 @@ class Node:
     unschedulable: bool = False
     capacity: Mapping[str, int] = field(default_factory=_empty_mapping)
     allocatable: Mapping[str, int] = field(default_factory=_empty_mapping)
+    taints: tuple[Taint, ...] = ()
     labelled: float = field(default=0.0, compare=False)
 
 

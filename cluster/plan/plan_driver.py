@@ -103,7 +103,8 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     if leaving is not None:
         steps.append(remove_from_nodes(leaving))
     if builds is not None:
-        steps.append(create_jobs(builds, resource, snapshot))
+        selected = [member.node for member in context.members]
+        steps.append(create_jobs(builds, resource, snapshot, selected))
     steps.append(_delete_daemonsets(context))
     if builds is not None and _builds_are_known(context):
         steps.append(delete_unneeded_jobs(builds, resource.name, snapshot))
@@ -304,7 +305,7 @@ def _daemonset_input(
             toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
-        image=image, fell_back=fell_back,
+        image=image, fell_back=fell_back, pods=context.driver.spec.pods,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from nodeside.spec import patterns
 from nodeside.spec.devices import Device
 from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
 from nodeside.spec.pci import PciId
+from nodeside.spec.pods import Pods
 from nodeside.spec.schema import item, section
 from nodeside.spec.services import Hooks, Service
 from nodeside.spec.userspace import Userspace
@@ -478,6 +479,10 @@ class DriverSpec:
         default=(),
         default_words="nothing",
         max_items=16,
+    )
+    pods: Pods = item(
+        "What an administrator's policy asks of the pods that the controller makes.",
+        default_factory=Pods,
     )
     privileged: bool = item(
         "Run the driver container privileged, so that commands of `validate` may open device "

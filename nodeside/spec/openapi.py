@@ -65,7 +65,11 @@ class _OpenApi(JsonSchema):
             return {}
         rule = f"self.all(key, key.matches({_cel_text(pattern.regex)}))"
         message = f"expected {pattern.words}, as the key"
-        return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
+        free = [
+            {"rule": f"self.all(key, !key.matches({_cel_text(regex)}))", "message": words}
+            for regex, words in pattern.refused
+        ]
+        return {"x-kubernetes-validations": [{"rule": rule, "message": message}, *free]}
 
     def text_or_number(self, pattern: Pattern) -> Schema:
         """Return IntOrString, as in a Deployment. Each limit applies to one of the two types."""

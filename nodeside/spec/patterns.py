@@ -127,3 +127,28 @@ OBJECT_NAME = Pattern(
     "the name of a Kubernetes object: lower-case letters, digits, - and . inside",
 )
 CONTAINER_NAME = Pattern(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", "the name of a container")
+POD_RESOURCE = Pattern(r"^(cpu|memory|ephemeral-storage)$", "cpu, memory or ephemeral-storage")
+QUANTITY = Pattern(
+    r"^([0-9]{1,6}(\.[0-9]{1,3})?|[0-9]{1,6}(m|k|M|G|T|Ki|Mi|Gi|Ti)|[0-9]{7,15})$",
+    "a quantity such as 100m, 0.5 or 512Mi",
+)
+# Labels and annotations that nodeside or Kubernetes sets itself.
+_OWN_LABELS = (
+    r"^(([a-z0-9.-]+\.)?nodeside\.io/.*|app\.kubernetes\.io/managed-by|batch\.kubernetes\.io/.*"
+    r"|controller-uid|job-name|controller-revision-hash|pod-template-generation)$"
+)
+_OWN_ANNOTATIONS = (
+    r"^(([a-z0-9.-]+\.)?nodeside\.io/.*|kubernetes\.io/config\..*|openshift\.io/required-scc"
+    r"|kubectl\.kubernetes\.io/default-container"
+    r"|container\.apparmor\.security\.beta\.kubernetes\.io/.*)$"
+)
+FREE_LABEL = Pattern(
+    LABEL_KEY.regex,
+    LABEL_KEY.words,
+    ((_OWN_LABELS, "nodeside or Kubernetes sets this label itself"),),
+)
+FREE_ANNOTATION = Pattern(
+    LABEL_KEY.regex,
+    LABEL_KEY.words,
+    ((_OWN_ANNOTATIONS, "nodeside or Kubernetes sets this annotation itself"),),
+)

@@ -137,7 +137,8 @@ class Reader:
             name = key if isinstance(key, str) else in_brief(key)
             if not isinstance(key, str) or not shape.key_pattern.fits(key):
                 words = shape.key_pattern.words
-                yield name, self.add_mistake((*path, name), f"expected {words}, as the key")
+                remedy = shape.key_pattern.remedy(name)
+                yield name, self.add_mistake((*path, name), f"expected {words}, as the key", remedy)
             else:
                 yield name, self.read(shape.value, entry, (*path, name))
 

@@ -38,6 +38,7 @@ from nodeside.spec.model import (
     merge_variant,
 )
 from nodeside.spec.patterns import PLACEHOLDERS
+from nodeside.spec.pods import PodResources, Resources, Toleration, TolerationOperator, amount_of
 from nodeside.spec.services import Hooks, ServiceReady
 from nodeside.values import frozen
 
@@ -128,6 +129,40 @@ def _one_of(*names: str) -> str:
 
 def _same_name(one: str, other: str) -> str:
     return f"{one}.replace('-', '_') == {other}.replace('-', '_')"
+
+
+def _over_limit(resources: Resources) -> list[str]:
+    """Return the requests that are larger than their limits."""
+    limits = resources.limits
+    return [
+        f"{name} {request} > {limits[name]}"
+        for name, request in resources.requests.items()
+        if name in limits and amount_of(request) > amount_of(limits[name])
+    ]
+
+
+def _over_build_memory(spec: DriverSpec) -> list[str]:
+    """Return the memory that toolkit containers request beyond what they may use."""
+    resources, limit = spec.pods.resources, spec.build.memory_limit_mib
+    requests = (each.requests.get("memory", "0") for each in (resources.toolkit, resources.build))
+    return [each for each in requests if amount_of(each) > amount_of(f"{limit}Mi")]
+
+
+_TOOLKITS = ("toolkit", "build")  # containers whose memory limit is that of the build
+_MEMORY_LIMIT = (
+    "quantity((has(self.build) && has(self.build.memoryLimitMib) "
+    f"? string(self.build.memoryLimitMib) : '{Build().memory_limit_mib}') + 'Mi')"
+)
+
+
+def _memory_request_fits(container: str) -> str:
+    """Return a CEL expression: a container requests no more memory than a build may use."""
+    there, path = "!has(self.pods) || !has(self.pods.resources)", "self.pods.resources"
+    for name in (container, "requests"):
+        path += f".{name}"
+        there += f" || !has({path})"
+    request = f"quantity({path}['memory'])"
+    return f"({there} || !('memory' in {path}) || {request}.compareTo({_MEMORY_LIMIT}) <= 0)"
 
 
 def _content_rules(section: type[Any]) -> tuple[Rule[Any], ...]:
@@ -549,6 +584,50 @@ RULES: tuple[Rule[Any], ...] = (
         "|| (has(self.rollout.evict.resources) && size(self.rollout.evict.resources) > 0) "
         "|| (has(self.rollout.evict.selector) && size(self.rollout.evict.selector) > 0) "
         "|| (has(self.devices) && size(self.devices) > 0)",
+    ),
+    Rule(
+        Toleration,
+        ("key", "operator"),
+        "a toleration without a key needs operator: Exists",
+        lambda toleration: bool(toleration.key) or toleration.operator is TolerationOperator.EXISTS,
+        "has(self.key) || (has(self.operator) && self.operator == 'Exists')",
+    ),
+    Rule(
+        Toleration,
+        ("operator", "value"),
+        "a value is for operator: Equal",
+        lambda toleration: not toleration.value or toleration.operator is TolerationOperator.EQUAL,
+        "!has(self.value) || self.value == '' || !has(self.operator) || self.operator == 'Equal'",
+    ),
+    Rule(
+        Resources,
+        ("requests", "limits"),
+        "a request is at most its limit",
+        lambda resources: not _over_limit(resources),
+        "!has(self.requests) || !has(self.limits) || self.requests.all(name, "
+        "!(name in self.limits) "
+        "|| quantity(self.requests[name]).compareTo(quantity(self.limits[name])) <= 0)",
+        lambda resources: ", ".join(_over_limit(resources)),
+    ),
+    Rule(
+        PodResources,
+        _TOOLKITS,
+        "the memory limit of toolkit and build is build.memoryLimitMib",
+        lambda resources: (
+            "memory" not in resources.toolkit.limits and "memory" not in resources.build.limits
+        ),
+        " && ".join(
+            f"(!has(self.{each}) || !has(self.{each}.limits) || !('memory' in self.{each}.limits))"
+            for each in _TOOLKITS
+        ),
+    ),
+    Rule(
+        DriverSpec,
+        ("pods", "build"),
+        "pods.resources.toolkit and .build request at most the memory of build.memoryLimitMib",
+        lambda spec: not _over_build_memory(spec),
+        " && ".join(_memory_request_fits(each) for each in _TOOLKITS),
+        lambda spec: ", ".join(_over_build_memory(spec)),
     ),
     Rule(
         Prebuilt,

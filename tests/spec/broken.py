@@ -356,4 +356,38 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
             "pull spec"
         ),
     ),
+    (
+        {"pods": {"buildJobs": {"tolerations": [{"effect": "NoSchedule"}]}}},
+        ("$.spec.pods.buildJobs.tolerations[0]: a toleration without a key needs operator: Exists"),
+    ),
+    (
+        {
+            "pods": {
+                "buildJobs": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}
+            }
+        },
+        "$.spec.pods.buildJobs.tolerations[0]: a value is for operator: Equal",
+    ),
+    (
+        {
+            "pods": {
+                "resources": {"driver": {"requests": {"cpu": "1.5"}, "limits": {"cpu": "1400m"}}}
+            }
+        },
+        "$.spec.pods.resources.driver: a request is at most its limit: cpu 1.5 > 1400m",
+    ),
+    (
+        {"pods": {"resources": {"build": {"limits": {"memory": "4Gi"}}}}},
+        ("$.spec.pods.resources: the memory limit of toolkit and build is build.memoryLimitMib"),
+    ),
+    (
+        {
+            "build": {"memoryLimitMib": 1024},
+            "pods": {"resources": {"toolkit": {"requests": {"memory": "1025Mi"}}}},
+        },
+        (
+            "$.spec: pods.resources.toolkit and .build request at most the memory of "
+            "build.memoryLimitMib: 1025Mi"
+        ),
+    ),
 ]

@@ -207,7 +207,8 @@ spec:
                 "$.spec.frobnicate: unknown field; known fields: version, modules, image, "
                 "hardware, after, source, build, conflicts, firmware, prebuilt, reuse, hooks, "
                 "services, userspace, validate, devices, "
-                "upgrade, unload, signing, toolkit, preflight, rollout, stages, privileged"
+                "upgrade, unload, signing, toolkit, preflight, rollout, stages, pods, "
+                "privileged"
             ),
         ),
     ],

@@ -19,7 +19,8 @@ def test_each_text_fits_the_expression_of_the_model(regex: str) -> None:
     texts = [text_of(regex, number) for number in range(tries(300))]
 
     assert [text for text in texts if re.fullmatch(regex, text) is None] == []
-    assert len(set(texts)) > tries(100)
+    if regex != patterns.POD_RESOURCE.regex:  # which has three
+        assert len(set(texts)) > tries(100)
 
 
 def test_one_number_always_makes_the_same_text() -> None:

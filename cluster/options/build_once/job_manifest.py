@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -20,6 +20,7 @@ from typing import Any, Final
 from cluster.driver.pod import (
     CA_DIRECTORY,
     DRIVER_FILE,
+    DRIVER_REQUESTS,
     SHARED,
     SIDECAR_COMMAND,
     SIGNING_DIRECTORY,
@@ -28,6 +29,7 @@ from cluster.driver.pod import (
     signing_secret,
     unprivileged_context,
 )
+from cluster.driver.pod_policy import pods_of, resources, with_pull_policy
 from cluster.driver.revisions import owner
 from cluster.model.names import (
     BUILDER,
@@ -37,10 +39,11 @@ from cluster.model.names import (
     config_map_name,
     object_labels,
 )
-from cluster.model.snapshot import DriverObject, Settings
+from cluster.model.snapshot import DriverObject, Node, Settings
 from nodeside.errors import ExitCode
 from nodeside.spec import Driver, to_document
 from nodeside.spec.model import PrebuiltSource
+from nodeside.spec.pods import Pods, TaintEffect, Toleration, TolerationOperator
 
 Document = dict[str, Any]
 
@@ -75,6 +78,7 @@ _FINAL: Final = (
     ExitCode.NO_MEMORY,
     ExitCode.EXCLUDED,
 )
+_TOLERATIONS: Final = 32  # of a Job
 _WORK_LIMIT = "16Gi"
 _SCRATCH_LIMIT = "4Gi"
 
@@ -137,23 +141,47 @@ def _target_argument(source: PrebuiltSource) -> str:
     return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
 
 
-def job(build: SharedBuild, found: DriverObject, settings: Settings) -> Document:
-    """Return the Job, which is created once and never changed."""
+def job(
+    build: SharedBuild,
+    found: DriverObject,
+    settings: Settings,
+    tolerated: Collection[Toleration] = (),
+) -> Document:
+    """Return the Job, which is created once and never changed.
+
+    `tolerated` are the taints of the Driver's nodes.
+    """
+    pods = pods_of(found)
+    spec = job_spec(build, settings, pods, tolerated)
+    metadata, own = spec["template"]["metadata"], object_labels(build.driver.name, build.revision)
+    metadata["labels"] = {**pods.labels, **metadata["labels"]}
+    metadata["annotations"] = {**pods.annotations, **metadata["annotations"]}
+    if pods.build_jobs.priority_class_name:
+        spec["template"]["spec"]["priorityClassName"] = pods.build_jobs.priority_class_name
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "name": build.name,
             "namespace": settings.namespace,
-            "labels": object_labels(build.driver.name, build.revision),
+            "labels": {**pods.labels, **own},
             "ownerReferences": owner(found),
         },
-        "spec": job_spec(build, settings),
+        "spec": spec,
     }
 
 
-def job_spec(build: SharedBuild, settings: Settings, config_map: str = "") -> Document:
-    """Return the Job spec. `config_map` holds driver.yaml; it defaults to that of the revision."""
+def job_spec(
+    build: SharedBuild,
+    settings: Settings,
+    pods: Pods,
+    tolerated: Collection[Toleration] = (),
+    config_map: str = "",
+) -> Document:
+    """Return the Job spec of a build or of a preflight, which has no labels and priority of others.
+
+    `config_map` holds driver.yaml; it defaults to that of the revision.
+    """
     notes = {"openshift.io/required-scc": "restricted-v2"} if settings.scc else {}
     revision = config_map or config_map_name(build.driver.name, build.revision)
     return {
@@ -173,34 +201,68 @@ def job_spec(build: SharedBuild, settings: Settings, config_map: str = "") -> Do
                 "labels": {MANAGED_BY: BUILDER, DRIVER_LABEL: build.driver.name},
                 "annotations": {"kubectl.kubernetes.io/default-container": FINISH, **notes},
             },
-            "spec": _pod_spec(build, settings, revision),
+            "spec": with_pull_policy(_pod_spec(build, settings, pods, tolerated, revision), pods),
         },
     }
 
 
-def _pod_spec(build: SharedBuild, settings: Settings, config_map: str) -> Document:
+def _pod_spec(
+    build: SharedBuild,
+    settings: Settings,
+    pods: Pods,
+    tolerated: Collection[Toleration],
+    config_map: str,
+) -> Document:
     """Return the pod spec; each container is one step and ends before the next begins."""
+    asked = pods.build_jobs
+    tolerations = tolerated if asked.tolerations is None else asked.tolerations
     spec: Document = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {
+            **asked.node_selector,
             "kubernetes.io/arch": _ARCHITECTURES.get(build.architecture, build.architecture),
             "kubernetes.io/os": "linux",
         },
         "securityContext": _pod_security(settings),
         "initContainers": [
-            _driver_step(PROVIDE, build, settings, "provide"),
-            _toolkit_step(KERNELS, build, settings),
-            _driver_step(ORDER, build, settings, "order", *_select_options(build)),
-            _toolkit_step(ANSWER_CONTAINER, build, settings),
+            _driver_step(PROVIDE, build, settings, pods, "provide"),
+            _toolkit_step(KERNELS, build, settings, pods),
+            _driver_step(ORDER, build, settings, pods, "order", *_select_options(build)),
+            _toolkit_step(ANSWER_CONTAINER, build, settings, pods),
         ],
-        "containers": [_driver_step(FINISH, build, settings, "finish")],
+        "containers": [_driver_step(FINISH, build, settings, pods, "finish")],
         "volumes": _job_volumes(build, settings, config_map),
     }
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
+    if tolerations:
+        spec["tolerations"] = [to_toleration(each) for each in tolerations]
     return spec
+
+
+def tolerations_for(nodes: Iterable[Node]) -> list[Toleration]:
+    """Return tolerations for the taints of these nodes."""
+    taints = {taint for node in nodes for taint in node.taints}
+    return [
+        Toleration(
+            key, TolerationOperator.EQUAL if value else TolerationOperator.EXISTS, value,
+            TaintEffect(effect),
+        )
+        for key, value, effect in sorted(taints)[:_TOLERATIONS]
+    ]  # fmt: skip
+
+
+def to_toleration(toleration: Toleration) -> Document:
+    """Return the document of a toleration, as the API server returns it: without empty values."""
+    values = {
+        "key": toleration.key,
+        "operator": toleration.operator.value,
+        "value": toleration.value,
+        "effect": toleration.effect.value if toleration.effect else "",
+    }
+    return {key: value for key, value in values.items() if value}
 
 
 def _pod_security(settings: Settings) -> Document:
@@ -226,14 +288,16 @@ def _select_options(build: SharedBuild) -> Iterator[str]:
     yield from ("--to", build.publish) if build.publish else ("--no-publish",)
 
 
-def _driver_step(step: str, build: SharedBuild, settings: Settings, *args: str) -> Document:
+def _driver_step(
+    step: str, build: SharedBuild, settings: Settings, pods: Pods, *args: str
+) -> Document:
     return {
         "name": step,
         "image": build.driver.spec.image,
         "command": ["nodeside", "driver", *args],
         "env": _step_environment(step, build, settings),
         "securityContext": _security_context(_BUILD_USER, settings),
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "resources": resources(pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": [
             _mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
             _mount_volume("work", WORK),
@@ -265,7 +329,7 @@ def _step_environment(step: str, build: SharedBuild, settings: Settings) -> list
     return [{"name": key, "value": value} for key, value in values.items() if value]
 
 
-def _toolkit_step(step: str, build: SharedBuild, settings: Settings) -> Document:
+def _toolkit_step(step: str, build: SharedBuild, settings: Settings, pods: Pods) -> Document:
     """Return a toolkit container.
 
     The shared directory is read-only except for the parts that the protocol assigns to the sidecar.
@@ -277,10 +341,11 @@ def _toolkit_step(step: str, build: SharedBuild, settings: Settings) -> Document
         "image": build.toolkit,
         "command": command,
         "securityContext": _security_context(TOOLKIT_USER, settings),
-        "resources": {
-            "requests": {"cpu": "100m", "memory": "256Mi"},
-            "limits": {"memory": memory_limit(build.driver)},
-        },
+        "resources": resources(
+            pods.resources.build,
+            {"cpu": "100m", "memory": "256Mi"},
+            {"memory": memory_limit(build.driver)},
+        ),
         "volumeMounts": [
             _mount_volume("work", _SHARED, read_only=True) | {"subPath": "shared"},
             _mount_volume("work", f"{_SHARED}/results") | {"subPath": "shared/results"},

@@ -7,26 +7,32 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.kube.resources import JOBS
 from cluster.model.actions import Action, Annotate, Apply, Delete, EmitEvent
 from cluster.model.names import OUTCOME_NOTE
-from cluster.model.snapshot import BuildJob, DriverObject, JobObject, Snapshot
+from cluster.model.snapshot import BuildJob, DriverObject, JobObject, Node, Snapshot
 from cluster.options.build_once.builds import outcome_of
-from cluster.options.build_once.job_manifest import SharedBuild, job
+from cluster.options.build_once.job_manifest import SharedBuild, job, tolerations_for
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 
 
 def create_jobs(
-    desired: Mapping[str, SharedBuild], resource: DriverObject, snapshot: Snapshot
+    desired: Mapping[str, SharedBuild],
+    resource: DriverObject,
+    snapshot: Snapshot,
+    nodes: Iterable[Node],
 ) -> Iterator[Action]:
-    """Yield actions that create missing Jobs and record the outcome of those that ended."""
+    """Yield actions that create missing Jobs and record the outcome of those that ended.
+
+    `nodes` are those that the Driver selects: Jobs tolerate their taints.
+    """
     settings = snapshot.settings
     for name, build in sorted(desired.items()):
         existing = snapshot.build_jobs.get(name)
         if existing is None:
-            yield Apply(resource.name, job(build, resource, settings))
+            yield Apply(resource.name, job(build, resource, settings, tolerations_for(nodes)))
         elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
             note = termination_message(outcome)
             yield Annotate(

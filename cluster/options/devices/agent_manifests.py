@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.driver.pod import TOKEN_DIRECTORY, token_volume, unprivileged_context
+from cluster.driver.pod_policy import resources, with_pull_policy
 from cluster.driver.revisions import revision_text
 from cluster.model.names import (
     DEVICE_AGENT,
@@ -28,6 +29,7 @@ from nodeside.protocol.labels import dra_driver
 from nodeside.spec import Driver
 from nodeside.spec.devices import dra_devices, label_names
 from nodeside.spec.fleet import DEVICES_STAGE
+from nodeside.spec.pods import Pods
 
 Document = dict[str, Any]
 
@@ -93,12 +95,17 @@ def _has_token(driver: Driver) -> bool:
     return bool(dra_devices(driver.spec.devices) or label_names(driver.spec.devices))
 
 
-def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document, Document]:
-    """Return ConfigMap, DaemonSet and PodMonitor, which the caller completes."""
+def device_agent(
+    driver: Driver, settings: Settings, pods: Pods | None = None
+) -> tuple[Document, Document, Document]:
+    """Return ConfigMap, DaemonSet and PodMonitor, which the caller completes.
+
+    `pods` is of the Driver as it is now; None: as `driver` has it.
+    """
     text, name = revision_text(driver), agent_name(driver.name)
     return (
         _config_map(name, text),
-        _agent_daemonset(driver, text, settings),
+        _agent_daemonset(driver, text, settings, pods or driver.spec.pods),
         _pod_monitor(driver.name),
     )
 
@@ -137,14 +144,14 @@ def _pod_labels(driver: str) -> dict[str, str]:
     return {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
 
 
-def _agent_daemonset(driver: Driver, text: str, settings: Settings) -> Document:
+def _agent_daemonset(driver: Driver, text: str, settings: Settings, pods: Pods) -> Document:
     # OpenShift: the installation has a narrower one for the agent beside that of driver pods.
     scc = DEVICE_AGENT if settings.scc == DRIVER else settings.scc
     selector = _pod_labels(driver.name)  # it cannot change
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": agent_name(driver.name)},
+        "metadata": {"name": agent_name(driver.name), "labels": dict(pods.labels)},
         "spec": {
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": selector},
@@ -155,24 +162,27 @@ def _agent_daemonset(driver: Driver, text: str, settings: Settings) -> Document:
             },
             "template": {
                 "metadata": {
-                    "labels": selector,
-                    "annotations": {"openshift.io/required-scc": scc} if scc else {},
+                    "labels": {**pods.labels, **selector},
+                    "annotations": {
+                        **pods.annotations,
+                        **({"openshift.io/required-scc": scc} if scc else {}),
+                    },
                 },
-                "spec": _agent_pod(driver, text, settings),
+                "spec": with_pull_policy(_agent_pod(driver, text, settings, pods), pods),
             },
         },
     }
 
 
-def _agent_pod(driver: Driver, text: str, settings: Settings) -> Document:
+def _agent_pod(driver: Driver, text: str, settings: Settings, pods: Pods) -> Document:
     return {
         "serviceAccountName": DEVICE_AGENT,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "tolerations": [{"operator": "Exists"}],
-        "priorityClassName": "system-node-critical",
+        "priorityClassName": pods.priority_class_name,
         "terminationGracePeriodSeconds": 10,
-        "containers": [_agent_container(driver, text, settings)],
+        "containers": [_agent_container(driver, text, settings, pods)],
         "volumes": [
             {"name": "driver-yaml", "configMap": {"name": agent_name(driver.name)}},
             *(each.source for each in _host_paths(driver)),
@@ -182,7 +192,7 @@ def _agent_pod(driver: Driver, text: str, settings: Settings) -> Document:
     }
 
 
-def _agent_container(driver: Driver, text: str, settings: Settings) -> Document:
+def _agent_container(driver: Driver, text: str, settings: Settings, pods: Pods) -> Document:
     has_token = _has_token(driver)
     # A newer controller than the agent may know more fields. A change replaces the pods.
     revision = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -208,11 +218,12 @@ def _agent_container(driver: Driver, text: str, settings: Settings) -> Document:
             # With SELinux enforcing, the default container type cannot read host files.
             "seLinuxOptions": {"type": "spc_t"},
         },
-        "resources": {
-            # Requests to the API server take a TLS library, and certificates.
-            "requests": {"cpu": "5m", "memory": "56Mi" if has_token else "40Mi"},
-            "limits": {"memory": "192Mi" if has_token else "128Mi"},
-        },
+        # Requests to the API server take a TLS library, and certificates.
+        "resources": resources(
+            pods.resources.device_agent,
+            {"cpu": "5m", "memory": "56Mi" if has_token else "40Mi"},
+            {"memory": "192Mi" if has_token else "128Mi"},
+        ),
         "volumeMounts": [
             {"name": "driver-yaml", "mountPath": DOCUMENT_DIRECTORY, "readOnly": True},
             *(each.mount for each in _host_paths(driver)),

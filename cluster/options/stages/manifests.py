@@ -17,6 +17,7 @@ from typing import Any, Final, TypeGuard
 
 from cluster.driver.daemonset import digest
 from cluster.driver.pod import unprivileged_context
+from cluster.driver.pod_policy import pods_of, resources
 from cluster.driver.revisions import owner
 from cluster.model.names import (
     ADMITTED_NOTE,
@@ -40,6 +41,7 @@ from nodeside.protocol.labels import ADMITTED_VARIABLE, state_label
 from nodeside.protocol.node_status import State
 from nodeside.spec import Driver
 from nodeside.spec.patterns import PULL_SPEC
+from nodeside.spec.pods import Pods
 
 Document = dict[str, Any]
 
@@ -262,7 +264,7 @@ def _gate_pod(pod: Document, frame: Frame) -> None:
     away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [CLOSED]}
     affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     affinity[AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
-    wait = _wait_container(driver)
+    wait = _wait_container(driver, pods_of(frame.owner))
     host = {"path": "/run/nodeside", "type": "DirectoryOrCreate"}
     volumes: list[Document] = [{"name": _RUN, "hostPath": host}]
     if frame.after:
@@ -282,7 +284,7 @@ def _wait_for_stage(wait: Document) -> Document:
     return {"name": _ADMITTED, "downwardAPI": {"items": [{"path": "boot", "fieldRef": field}]}}
 
 
-def _wait_container(driver: Driver) -> Document:
+def _wait_container(driver: Driver, asked: Pods) -> Document:
     """Return the container that waits for the ready file of this boot.
 
     It can read one directory of the host and nothing else. `--host-root` overrides the image's
@@ -300,6 +302,6 @@ def _wait_container(driver: Driver) -> Document:
             # With SELinux enforcing, the default container type cannot read host files.
             "seLinuxOptions": {"type": "spc_t"},
         },
-        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}},
+        "resources": resources(asked.resources.driver, {"cpu": "5m", "memory": "32Mi"}),
         "volumeMounts": [{"name": _RUN, "mountPath": "/run/nodeside", "readOnly": True}],
     }

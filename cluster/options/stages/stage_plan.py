@@ -206,7 +206,8 @@ class StagePlan:
         absent = self.observed_stages.absent
         if cached and cached[1] == (frame, driver, absent):
             return cached[2]
-        framed = built_in(frame, device_agent(driver, frame.settings), absent)
+        documents = device_agent(driver, frame.settings, self.inputs.driver.spec.pods)
+        framed = built_in(frame, documents, absent)
         cache[stage.name] = None, (frame, driver, absent), framed
         return framed
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cluster.driver.pod import DaemonSetInput, Document, pod
+from cluster.driver.pod_policy import pods_of
 from cluster.model.names import (
     DRIVER_CONTAINER,
     UNLOAD_LABEL,
@@ -54,7 +55,7 @@ def unload_pod(
     found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
 ) -> Document:
     """Return the unload pod. `driver` is as of `revision`, the one that the node had."""
-    mark = boot_mark(node.name, node.boot_id)
+    mark, asked = boot_mark(node.name, node.boot_id), pods_of(found)
     notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
     if settings.scc:
         notes["openshift.io/required-scc"] = settings.scc
@@ -64,8 +65,12 @@ def unload_pod(
         "metadata": {
             "name": unloader_name(driver.name, mark),
             "namespace": settings.namespace,
-            "labels": object_labels(driver.name, revision) | {UNLOAD_LABEL: mark},
-            "annotations": notes,
+            "labels": {
+                **asked.labels,
+                **object_labels(driver.name, revision),
+                UNLOAD_LABEL: mark,
+            },
+            "annotations": {**asked.annotations, **notes},
         },
         "spec": _pod_spec(found, driver, revision, node, settings),
     }
@@ -79,7 +84,12 @@ def _pod_spec(
     privileged = driver.spec.privileged and has_hooks
     plain = replace(driver, spec=replace(driver.spec, privileged=privileged))
     pool = Pool(node.architecture, "", node.kernel)
-    full = pod(DaemonSetInput(found, plain, revision, pool, toolkit="", link="", settings=settings))
+    full = pod(
+        DaemonSetInput(
+            found, plain, revision, pool, toolkit="", link="", settings=settings,
+            pods=pods_of(found),
+        )
+    )  # fmt: skip
     has_files = driver.spec.firmware is not None or driver.spec.userspace is not None
     restores = driver.spec.conflicts.restore is not Restore.NEVER
     volumes = (

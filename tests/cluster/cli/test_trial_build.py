@@ -15,7 +15,7 @@ import pytest
 from cluster.cli.installed_settings import as_installed
 from cluster.cli.preflight import _print_log_line
 from cluster.cli.status import NoSuchObject
-from cluster.cli.trial_build import TrialBuild, trial_of
+from cluster.cli.trial_build import TrialBuild, tolerated_taints, trial_of
 from cluster.kube.errors import NotFound
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings, Snapshot
@@ -24,6 +24,7 @@ from cluster.options.preflight import build_for
 from nodeside.errors import DeadlinePassed, ExitCode
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 from nodeside.spec.fleet import Preflight
+from nodeside.spec.pods import Pods
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer
 
@@ -168,8 +169,26 @@ def test_a_trial_mounts_no_secret(tmp_path: Path) -> None:
     with ScriptedServer(Said(body=json.dumps(signed)), Said(404)) as server:
         place = Preflight(toolkit="quay.example.com/dtk:503")
         build = trial_of(server.api(tmp_path), "edu", place, "x86_64")
-    made = job_spec(build, Settings(), "x")
+    made = job_spec(build, Settings(), Pods(), config_map="x")
     assert "secret" not in json.dumps(made).lower()
+
+
+def test_a_trial_tolerates_the_taints_of_the_nodes_where_they_may_be_read(tmp_path: Path) -> None:
+    driver = driver_from(document(hardware={"nodeSelector": {"gpu": "yes"}})).driver
+    assert driver is not None
+    taints = [{"key": "gpu", "value": "only", "effect": "NoSchedule"}]
+    nodes = [
+        {"metadata": {"name": "n1", "labels": {"gpu": "yes"}}, "spec": {"taints": taints}},
+        {"metadata": {"name": "n2"}, "spec": {"taints": [taints[0] | {"key": "other"}]}},
+    ]
+    body = json.dumps({"metadata": {}, "items": nodes})
+    with ScriptedServer(Said(body=body), Said(403)) as server:
+        api = server.api(tmp_path)
+        [one] = tolerated_taints(api, driver)
+        refused = tolerated_taints(api, driver)
+
+    assert (one.key, one.value) == ("gpu", "only")
+    assert refused == []
 
 
 def test_a_driver_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -40,11 +40,39 @@ def wanted(
     revision = revision_of(revision_text(owner.driver))
     link = "image-stream" if settings is OPENSHIFT else "template" if toolkit else "none"
     return DaemonSetInput(
-        owner, owner.driver, revision, pool, toolkit, link, settings or Settings()
-    )
+        owner, owner.driver, revision, pool, toolkit, link, settings or Settings(),
+        pods=owner.driver.spec.pods,
+    )  # fmt: skip
+
+
+# What an administrator's policy may ask for, with quantities that the API server writes otherwise.
+POLICY: dict[str, Any] = {
+    "labels": {"example.com/cost-centre": "4711"},
+    "annotations": {"example.com/owner": "storage, night shift"},
+    "priorityClassName": "system-cluster-critical",
+    "imagePullPolicy": "Always",
+    "resources": {
+        "driver": {
+            "requests": {"cpu": "0.25", "memory": "1024Mi", "ephemeral-storage": "2000M"},
+            "limits": {"cpu": "1000m", "memory": "2048Mi"},
+        },
+        "toolkit": {"limits": {"ephemeral-storage": "17Gi", "cpu": "4"}},
+        "build": {"requests": {"cpu": "2", "ephemeral-storage": "1500"}},
+        "deviceAgent": {"limits": {"memory": "32Mi", "cpu": "0.1"}},
+    },
+    "buildJobs": {
+        "nodeSelector": {"example.com/pool": "builders"},
+        "priorityClassName": "system-cluster-critical",
+        "tolerations": [
+            {"key": "example.com/pool", "value": "builders"},
+            {"operator": "Exists", "effect": "NoExecute"},
+        ],
+    },
+}
 
 
 CASES = {
+    "policy": wanted(pods=POLICY),
     "kubernetes": wanted(),
     "openshift": wanted(OPENSHIFT, COREOS, "quay.io/openshift/driver-toolkit@sha256:94"),
     "privileged": wanted(privileged=True),

@@ -20,6 +20,7 @@ from cluster.options.stages.manifests import Frame, built_in, objects
 from cluster.options.unload.pod import unload_pod
 from cluster.render.templates import documents
 from nodeside.spec import Driver
+from nodeside.spec.pods import Pods
 from tests import TOP
 from tests import yaml_in_c as yaml
 from tests.cluster.fakes.daemonsets import COREOS, wanted
@@ -78,7 +79,8 @@ def of_a_driver(**spec: Any) -> Iterator[tuple[str, Document]]:
     )
     yield "build", _template(job(build, inputs.owner, SETTINGS))
     symbols = replace(build, publish="", symbols_of=("oci:r.example.com/other",))
-    yield "preflight", _template({"spec": job_spec(symbols, SETTINGS, config_map="preflight-x")})
+    preflight = job_spec(symbols, SETTINGS, Pods(), config_map="preflight-x")
+    yield "preflight", _template({"spec": preflight})
 
 
 def agent(devices: Sequence[Mapping[str, Any]], after: str = "") -> Document:

@@ -26,6 +26,7 @@ from nodeside.spec import Driver
 from nodeside.toolkit_sidecar.cli import _make_parser as sidecar_parser
 from tests import TOP
 from tests import yaml_in_c as yaml
+from tests.cluster.fakes.daemonsets import POLICY
 from tests.cluster.fakes.model import document
 from tests.controlplane.controlplane import ControlPlane
 from tests.images.containerfile import settings as image_settings
@@ -182,12 +183,13 @@ def test_its_pods_are_no_driver_pods() -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("case", SETTINGS)
+@pytest.mark.parametrize("case", [*SETTINGS, "policy"])
 def test_an_api_server_takes_it(
     case: str, control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs?dryRun=All&fieldValidation=Strict"
-    found = made(case)
+    with_policy = driver_from(document(pods=POLICY))
+    found = job(build(), with_policy, Settings()) if case == "policy" else made(case)
     found["metadata"]["ownerReferences"][0]["uid"] = "9e3f3c4a-0000-4000-8000-000000000000"
     control_plane.do("POST", path, found)
 
