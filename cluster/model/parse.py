@@ -253,6 +253,7 @@ def job_from(data: Document) -> BuildJob | StageJob:
         **common,
         revision=text(labels, REVISION_LABEL),
         outcome=read_message(str(notes.get(OUTCOME_NOTE, ""))),
+        applied=text(notes, APPLIED_NOTE),
     )
 
 

@@ -226,10 +226,12 @@ class BuildJob(JobObject):
     """A build Job. `outcome` is from our annotation.
 
     `revision` is the revision that its pods mount, possibly an older one with the same build.
+    `applied` is the hash of the document that it was created with.
     """
 
     revision: str = ""
     outcome: BuildOutcome | None = None
+    applied: str = ""
 
 
 @dataclass(frozen=True, slots=True)

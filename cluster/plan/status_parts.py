@@ -51,7 +51,9 @@ def status_inputs(context: DriverContext) -> StatusInputs:
         fell_back=_nodes_that_fell_back(context),
         versions={each: driver.spec.version for each, driver in context.revisions.drivers.items()},
         builds={
-            pool: PoolBuild(state.build.driver.spec.version, state.progress, state.words)
+            pool: PoolBuild(
+                state.build.driver.spec.version, state.progress, state.words, state.is_unscheduled
+            )
             for pool, state in context.supply.newest_builds.items()
         },
         casualties=context.rollout.casualties,

@@ -14,6 +14,7 @@ from cluster.model.states import BuildProgress, Place
 from nodeside.protocol.node_status import State
 from nodeside.text.shortlist import shortlist
 
+WHERE_BUILDS_RUN = "where builds run is in spec.pods.buildJobs"
 _NAMED = 3  # nodes or tags listed in a message
 _MESSAGE_LIMIT = 2000  # bytes
 
@@ -109,7 +110,11 @@ def pool_reason(build: PoolBuild, decisions: Sequence[NodeDecision]) -> tuple[st
         return None
     if build.progress is BuildProgress.REFUSED:
         return "BuildFailed", f"the driver does not build for this kernel: {build.words}"
-    return ("Building", build.words) if build.progress is BuildProgress.RUNNING else None
+    if build.progress is not BuildProgress.RUNNING:
+        return None
+    if build.is_unscheduled:
+        return "Unschedulable", f"{build.words}; {WHERE_BUILDS_RUN}"
+    return "Building", build.words
 
 
 def refused_builds_message(
@@ -126,6 +131,15 @@ def refused_builds_message(
         f"version {build.version} does not build for kernel {pool.kernel}"
         f"{and_more(pairs[1:], 'kernels')}: {build.words}; no node was changed for it"
     )
+
+
+def unscheduled_builds_message(
+    builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
+) -> str:
+    """Return a message about awaited builds whose pods have no node, "" if each has one."""
+    awaited = _builds_awaited(BuildProgress.RUNNING, builds, decisions)
+    words = [build.words for _, build in awaited if build.is_unscheduled]
+    return f"{words[0]}{and_more(words[1:], 'builds')}; {WHERE_BUILDS_RUN}" if words else ""
 
 
 def running_builds_message(

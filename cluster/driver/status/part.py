@@ -36,6 +36,7 @@ class PoolBuild:
     version: str
     progress: BuildProgress
     words: str
+    is_unscheduled: bool = False
 
 
 def merge(parts: Iterable[StatusPart]) -> StatusPart:

@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 
 from cluster.driver.nodes import DriverNode, failure_message
 from cluster.driver.status.inputs import StatusInputs
-from cluster.driver.status.messages import few_of, node_activities, nodes, running_builds_message
+from cluster.driver.status.messages import (
+    few_of,
+    node_activities,
+    nodes,
+    running_builds_message,
+    unscheduled_builds_message,
+)
 from cluster.driver.status.part import NOTHING, StatusPart
 from cluster.driver.update import NodeDecision
 from cluster.driver.update_table import Act
@@ -52,6 +58,12 @@ class ProgressMessages:
             f"{self._failure_message_of(rollout.failed[0])}; "
             f"correct the spec or go back to the old one{self._retry}"
         )
+
+    def unschedulable_message(self) -> str:
+        if not self.inputs.builds:
+            return ""
+        stuck = unscheduled_builds_message(self.inputs.builds, self.inputs.decisions)
+        return f"{self._progress}; {stuck}" if stuck else ""
 
     def building_message(self) -> str:
         if not self.inputs.builds:
@@ -172,6 +184,7 @@ class ProgressMessages:
 TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
     ("RolloutPaused", False, ProgressMessages.paused_message),
     ("RolloutStopped", False, ProgressMessages.stopped_message),
+    ("Unschedulable", False, ProgressMessages.unschedulable_message),
     ("Building", True, ProgressMessages.building_message),
     ("Draining", True, lambda messages: messages.message_of_option("Draining")),
     ("NodesOccupied", False, lambda messages: messages.message_of_option("NodesOccupied")),

@@ -25,7 +25,8 @@ COMING_TAGS = 2  # tags to build for: the newest of those later than the one tha
 class BuildState:
     """A build and its state. `outcome` is None until the build has one.
 
-    `is_next` is false while another build has to come first.
+    `is_next` is false while another build has to come first. `is_unscheduled` means that the
+    scheduler finds no node for its pod.
     """
 
     build: SharedBuild
@@ -33,6 +34,7 @@ class BuildState:
     words: str
     outcome: BuildOutcome | None = None
     is_next: bool = True
+    is_unscheduled: bool = False
 
 
 def build_of(
@@ -63,6 +65,9 @@ def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> Bui
         if found := _waiting_container(snapshot, build.name):
             words = f"the build's pod cannot start: {found[0]}: {found[1]}"
             return BuildState(build, BuildProgress.BROKEN, words)
+        if why := unscheduled_pod(snapshot, build.name):
+            words = f"no node for the pod of Job {build.name}: {why.message or why.reason}"
+            return BuildState(build, BuildProgress.RUNNING, words, is_unscheduled=True)
         return BuildState(build, BuildProgress.RUNNING, f"Job {build.name} builds for {build.what}")
     return BuildState(build, *_progress_of(outcome, kernel), outcome)
 
@@ -107,6 +112,12 @@ def _waiting_container(snapshot: Snapshot, job: str) -> tuple[str, Waiting] | No
         for name, why in pod.waiting.items()
         if name != "pod"
     )
+    return next(found, None)
+
+
+def unscheduled_pod(snapshot: Snapshot, job: str) -> Waiting | None:
+    """Return why a pod of a Job has no node, None if each has one."""
+    found = (pod.waiting["pod"] for pod in _pods_of_job(snapshot, job) if "pod" in pod.waiting)
     return next(found, None)
 
 

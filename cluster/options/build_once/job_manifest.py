@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from cluster.driver.daemonset import digest
 from cluster.driver.pod import (
     CA_DIRECTORY,
     DRIVER_FILE,
@@ -32,6 +33,7 @@ from cluster.driver.pod import (
 from cluster.driver.pod_policy import pods_of, resources, with_pull_policy
 from cluster.driver.revisions import owner
 from cluster.model.names import (
+    APPLIED_NOTE,
     BUILDER,
     DRIVER_LABEL,
     MANAGED_BY,
@@ -147,7 +149,7 @@ def job(
     settings: Settings,
     tolerated: Collection[Toleration] = (),
 ) -> Document:
-    """Return the Job, which is created once and never changed.
+    """Return the Job with its own hash as an annotation; it is created once and never changed.
 
     `tolerated` are the taints of the Driver's nodes.
     """
@@ -158,7 +160,7 @@ def job(
     metadata["annotations"] = {**pods.annotations, **metadata["annotations"]}
     if pods.build_jobs.priority_class_name:
         spec["template"]["spec"]["priorityClassName"] = pods.build_jobs.priority_class_name
-    return {
+    document: Document = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
@@ -169,6 +171,8 @@ def job(
         },
         "spec": spec,
     }
+    document["metadata"]["annotations"] = {APPLIED_NOTE: digest(document)}
+    return document
 
 
 def job_spec(

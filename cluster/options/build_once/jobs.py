@@ -2,18 +2,19 @@
 
 Pure. `desired` are builds by the name of their Job. A Job is created once and never changed. A
 failed Job stays, so that the build is not retried endlessly. Deleting the Job triggers another
-try.
+try; a Job whose pod no node takes is deleted when the policy for its pods has changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from cluster.kube.resources import JOBS
 from cluster.model.actions import Action, Annotate, Apply, Delete, EmitEvent
-from cluster.model.names import OUTCOME_NOTE
+from cluster.model.names import APPLIED_NOTE, OUTCOME_NOTE
 from cluster.model.snapshot import BuildJob, DriverObject, JobObject, Node, Snapshot
-from cluster.options.build_once.builds import outcome_of
+from cluster.options.build_once.builds import outcome_of, unscheduled_pod
 from cluster.options.build_once.job_manifest import SharedBuild, job, tolerations_for
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 
@@ -33,6 +34,10 @@ def create_jobs(
         existing = snapshot.build_jobs.get(name)
         if existing is None:
             yield Apply(resource.name, job(build, resource, settings, tolerations_for(nodes)))
+        elif unscheduled_pod(snapshot, name) and not existing.deleting:
+            document = job(build, resource, settings, tolerations_for(nodes))
+            if _is_outdated(existing, document):
+                yield _delete_job(snapshot, existing)
         elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
             note = termination_message(outcome)
             yield Annotate(
@@ -45,6 +50,11 @@ def create_jobs(
                 note,
             )
             yield _outcome_event(resource, build, outcome)
+
+
+def _is_outdated(existing: BuildJob, document: Mapping[str, Any]) -> bool:
+    """Return whether a Job was created with another document; False if that is not known."""
+    return existing.applied not in ("", document["metadata"]["annotations"][APPLIED_NOTE])
 
 
 def delete_unneeded_jobs(

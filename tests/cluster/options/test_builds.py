@@ -207,15 +207,80 @@ def test_a_build_whose_image_cannot_be_pulled_keeps_no_node_waiting(model: Model
     assert only(model).toolkit  # what has a sidecar keeps it
 
 
-def test_a_build_that_waits_for_a_place_is_waited_for(model: Model) -> None:
-    model.settle()
-    [job] = model.jobs.values()
-    waiting = {"pod": Waiting("Unschedulable", "0/3 nodes are available")}
+# As kube-scheduler 1.34 writes it.
+NO_PLACE = (
+    "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new "
+    "claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for "
+    "scheduling."
+)
+
+
+def find_no_place(model: Model) -> BuildJob:
+    """The scheduler finds no node for the pod of the only build."""
+    [job] = model.snapshot.build_jobs.values()
+    waiting = {"pod": Waiting("Unschedulable", NO_PLACE)}
     model.build_pods["p"] = BuildPod("p", job=job.name, driver="edu", waiting=waiting)
+    return job
+
+
+def test_a_build_that_waits_for_a_place_is_waited_for_and_says_so_at_once(model: Model) -> None:
+    model.settle()
+    job = find_no_place(model)
     model.settle()
 
+    words = f"no node for the pod of Job {job.name}: {NO_PLACE}; where builds run is in "
     assert model.daemonsets == {}
-    assert row(model)["reason"] == "Building"
+    assert model.condition("Ready")["reason"] == "Unschedulable"
+    assert words + "spec.pods.buildJobs" in model.condition("Ready")["message"]
+    assert model.condition("Progressing")["reason"] == "Unschedulable"
+    assert row(model)["reason"] == "Unschedulable"
+    assert any(words in line for line in explain_node(model.snapshot, "edu", "n1").blocks)
+
+    del model.build_pods["p"]  # it was scheduled at last
+    model.settle()
+    assert model.condition("Ready")["reason"] == "Building"
+
+
+def test_a_preflight_that_waits_for_a_place_says_so(model: Model) -> None:
+    model.apply_driver(preflight=[{"toolkit": "quay.example.com/dtk:503"}])
+    model.settle()
+    find_no_place(model)
+    model.settle()
+    [answer] = model.drivers["edu"].status["preflight"]
+    assert NO_PLACE in answer["message"]
+
+
+def test_a_build_that_waits_for_a_place_follows_what_is_asked_of_its_pods(model: Model) -> None:
+    model.settle()
+    job = find_no_place(model)
+    model.settle()
+    assert model.made == [job.name], "it is not made anew while nothing has changed"
+
+    nowhere: dict[str, Any] = {
+        "pods": {"buildJobs": {"nodeSelector": {"example.com/pool": "builders"}}}
+    }
+    model.apply_driver(prebuilt=PREBUILT, **nowhere)
+    model.carry_out(model.plan().actions)
+    assert model.jobs == {}
+    model.settle()
+    assert model.made == [job.name, job.name]
+
+    del model.build_pods["p"]  # it has a place now
+    model.apply_driver(prebuilt=PREBUILT)
+    model.settle()
+    assert model.made == [job.name, job.name], "what builds goes on"
+
+
+def test_a_driver_pod_without_a_place_says_so_at_once() -> None:
+    model = Model()
+    model.add(["n1"])
+    model.apply_driver()
+    model.settle()
+    waiting = {"pod": Waiting("Unschedulable", NO_PLACE)}
+    daemonset = only(model).name
+    model.pods["p"] = DriverPod("p", driver="edu", node="n1", daemonset=daemonset, waiting=waiting)
+    model.settle()
+    assert NO_PLACE in model.condition("Ready")["message"]
 
 
 def test_a_toolkit_with_another_kernel_than_the_nodes_have_them_build(model: Model) -> None:
