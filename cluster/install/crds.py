@@ -54,7 +54,7 @@ def node_driver_crd() -> Schema:
             _column("Kernel", "string", ".status.kernel", "Kernel that it is for"),
             _column("Source", "string", ".status.source", "Where the modules came from"),
             _column("Age", "date", ".metadata.creationTimestamp", ""),
-            _column("Why", "string", ".status.reason", "What keeps it from being ready"),
+            _column("Reason", "string", ".status.reason", "What keeps it from being ready"),
             _column("Message", "string", ".status.message", "The same in a sentence", wide=True),
         ],
     )

@@ -10,9 +10,10 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from nodeside.protocol import labels
 from nodeside.protocol.labels import API_GROUP
 
-DRIVER_LABEL: Final = f"{API_GROUP}/driver"
+DRIVER_LABEL: Final = labels.DRIVER_LABEL
 
 
 REVISION_LABEL: Final = f"{API_GROUP}/revision"

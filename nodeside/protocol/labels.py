@@ -9,6 +9,9 @@ import re
 
 API_GROUP = "nodeside.io"
 API_VERSION = f"{API_GROUP}/v1alpha1"
+# Labels of a NodeDriver object.
+DRIVER_LABEL = f"{API_GROUP}/driver"
+STATE_LABEL = f"{API_GROUP}/state"
 LABEL_VALUE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
 
 

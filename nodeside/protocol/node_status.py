@@ -82,11 +82,11 @@ class ServiceStatus:
 
 @frozen
 class NodeDriverStatus:
-    """The status of a NodeDriver object; also what `nodeside driver status` prints.
+    """The status of a driver on a node, as `nodeside driver status` prints it.
 
-    In the object, texts have at most `REPORT_TEXT` characters, and lists and mappings at most
-    `REPORT_ITEMS` entries. `source` is the rung that provided the modules; `toolkit` is the image
-    of the pod's sidecar, "" if it has none; `stages` maps a stage to its duration in seconds;
+    In a NodeDriver object, texts have at most `REPORT_TEXT` characters, and lists and mappings at
+    most `REPORT_ITEMS` entries. `source` is the rung that provided the modules; `toolkit` is the
+    image of the pod's sidecar, "" if it has none; `stages` maps a stage to its duration in seconds;
     `services` are in the order of their start; `parameters` are sentences about those of the
     modules that not driver.yaml alone decides.
     """
@@ -108,3 +108,28 @@ class NodeDriverStatus:
     stages: Mapping[str, float] = field(default_factory=dict)
     services: tuple[ServiceStatus, ...] = ()
     parameters: tuple[str, ...] = ()
+
+
+# The type of the condition that says whether the driver works, for `kubectl wait`.
+READY_CONDITION = "Ready"
+
+
+@frozen
+class NodeCondition:
+    """A condition of a NodeDriver object, by the conventions of Kubernetes.
+
+    https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md
+    """
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+    last_transition_time: str = ""
+
+
+@frozen
+class ReportedStatus(NodeDriverStatus):
+    """The status of a NodeDriver object as a node reports it to the cluster."""
+
+    conditions: tuple[NodeCondition, ...] = ()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from nodeside.protocol.labels import API_GROUP, API_VERSION, LABEL_VALUE
-from nodeside.protocol.node_status import NodeDriverStatus
+from nodeside.protocol.node_status import ReportedStatus
 from nodeside.spec.mistakes import Document, Mistake, in_brief
 from nodeside.spec.reader import Reader
 from nodeside.spec.schema import shape_of
@@ -41,7 +41,7 @@ def check_node_driver(document: object) -> list[str]:
         if document.get(key) != value:
             reader.add_expected(value, (key,), document.get(key))
     reader.mistakes += _check_name(document.get("metadata"))
-    reader.read(shape_of(NodeDriverStatus), document.get("status"), ("status",))
+    reader.read(shape_of(ReportedStatus), document.get("status"), ("status",))
     return [str(mistake) for mistake in reader.mistakes]
 
 

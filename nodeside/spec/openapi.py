@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.protocol.node_status import NodeDriverStatus
+from nodeside.protocol.node_status import ReportedStatus
 from nodeside.spec.editor import JsonSchema, Scalar, Schema
 from nodeside.spec.model import Driver
 from nodeside.spec.rules import CLUSTER_RULES, rules_of
@@ -31,7 +31,7 @@ def openapi_schema() -> Schema:
 
 def node_driver_schema() -> Schema:
     """Return `openAPIV3Schema` of NodeDriver: what a node reports about a driver."""
-    status = _OpenApi().of(shape_of(NodeDriverStatus))
+    status = _OpenApi().of(shape_of(ReportedStatus))
     return {
         "type": "object",
         "description": "A driver on a node, as the pod on that node sees it.",

@@ -95,7 +95,7 @@ def test_a_bad_status_is_explained() -> None:
         (
             "$.status.extra: unknown field; known fields: driver, node, state, version, kernel, "
             "bootId, reason, message, hint, source, key, revision, toolkit, modules, stages, "
-            "services, parameters"
+            "services, parameters, conditions"
         ),
         '$.status.stages.build: expected a number, got "3"',
         (

@@ -74,6 +74,7 @@ class Delivery:
         self._desired: NodeDriverStatus | None = None
         self._sent: dict[AnnouncementPart, NodeDriverStatus] = {}
         self._node_uid = ""
+        self._transition: tuple[bool, float] | None = None  # ready or not, and since when
         self._event: Mapping[str, Any] = {}  # in progress; its name makes a retry harmless
         self._news_since: float | None = None
         self._not_before = 0.0
@@ -175,11 +176,19 @@ class Delivery:
                 self._node_uid = self.api.patch_node_labels(status.node, labels) or self._node_uid
             case AnnouncementPart.NODE_DRIVER:
                 uid = self._owner_uid(status.node)
-                self.api.apply_node_driver(documents.node_driver(status, node_uid=uid))
+                since = self._ready_since(status)
+                self.api.apply_node_driver(documents.node_driver(status, node_uid=uid, since=since))
             case AnnouncementPart.EVENT:
                 if not self._event:
                     self._event = documents.event(status, node_uid=self._node_uid, now=self.wall())
                 self.api.create_event(self._event)
+
+    def _ready_since(self, status: NodeDriverStatus) -> float:
+        """Return when the driver became ready or ceased to be, as far as this process knows."""
+        ready = status.state is State.READY
+        if self._transition is None or self._transition[0] is not ready:
+            self._transition = ready, self.wall()
+        return self._transition[1]
 
     def _owner_uid(self, node: str) -> str:
         """Return the node's uid, "" if the API server refuses to return the node.

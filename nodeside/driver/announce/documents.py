@@ -7,6 +7,7 @@ the driver became ready or failed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -14,10 +15,23 @@ from urllib.parse import quote, urlencode
 
 from nodeside.errors import make_encodable
 from nodeside.kube.client import ApiCall
-from nodeside.protocol.labels import API_GROUP, API_VERSION, node_driver_name, state_label
-from nodeside.protocol.node_status import REPORT_ITEMS, REPORT_TEXT, NodeDriverStatus, State
+from nodeside.protocol.labels import (
+    API_GROUP,
+    API_VERSION,
+    DRIVER_LABEL,
+    STATE_LABEL,
+    node_driver_name,
+    state_label,
+)
+from nodeside.protocol.node_status import (
+    READY_CONDITION,
+    REPORT_ITEMS,
+    REPORT_TEXT,
+    NodeDriverStatus,
+    State,
+)
 from nodeside.protocol.records import encode
-from nodeside.protocol.timestamps import rfc3339_micro
+from nodeside.protocol.timestamps import rfc3339, rfc3339_micro
 from nodeside.spec.schema import camel_case
 
 FIELD_MANAGER = "nodeside-node"
@@ -26,6 +40,8 @@ EVENT_NAMESPACE = "default"  # required for events about cluster-scoped objects
 # States that an administrator wants to see in `kubectl get events`; the others are transient.
 NOTABLE = (State.READY, State.FAILED, State.REBOOT_REQUIRED)
 
+# What the API's conventions allow as the reason of a condition.
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]{0,1022}[A-Za-z0-9_])?")
 _NOTE_LIMIT = 1024  # bytes; the API server refuses an Event with a longer note
 
 
@@ -53,15 +69,23 @@ def labels(status: NodeDriverStatus) -> dict[str, str]:
     return {state_label(status.driver): status.state.value}
 
 
-def node_driver(status: NodeDriverStatus, *, node_uid: str = "") -> dict[str, Any]:
+def node_driver(
+    status: NodeDriverStatus, *, node_uid: str = "", since: float = 0.0
+) -> dict[str, Any]:
     """Return the complete NodeDriver object: a server-side apply removes fields that are left out.
+
+    `since` is when the driver became ready or ceased to be, in seconds of the wall clock; 0.0 if
+    that is not known.
 
     Its only owner is the Node. The garbage collector deletes an object only when its last owner is
     gone, so with the Driver as a second owner, deleting one of them would not collect it. The
     controller deletes the NodeDrivers of a Driver that it deletes. A node with unknown uid gets no
     owner reference: an object whose owner reference has a wrong uid is collected immediately.
     """
-    metadata: dict[str, Any] = {"name": node_driver_name(status.driver, status.node)}
+    metadata: dict[str, Any] = {
+        "name": node_driver_name(status.driver, status.node),
+        "labels": {DRIVER_LABEL: status.driver, STATE_LABEL: status.state.value},
+    }
     if node_uid:
         owner = {"apiVersion": "v1", "kind": "Node", "name": status.node, "uid": node_uid}
         metadata["ownerReferences"] = [owner]
@@ -69,7 +93,7 @@ def node_driver(status: NodeDriverStatus, *, node_uid: str = "") -> dict[str, An
         "apiVersion": API_VERSION,
         "kind": "NodeDriver",
         "metadata": metadata,
-        "status": _status_document(status),
+        "status": _status_document(status) | {"conditions": [_ready_condition(status, since)]},
     }
 
 
@@ -112,6 +136,17 @@ def _status_document(status: NodeDriverStatus) -> dict[str, Any]:
     return {key: value for key, value in record.items() if value not in ("", None, [], {})}
 
 
+def _ready_condition(status: NodeDriverStatus, since: float) -> dict[str, Any]:
+    reason = status.reason if _REASON.fullmatch(status.reason) else _state_word(status.state)
+    condition = {
+        "type": READY_CONDITION,
+        "status": "True" if status.state is State.READY else "False",
+        "reason": reason,
+        "message": _clip_value(status.message),
+    }
+    return condition | ({"lastTransitionTime": rfc3339(since)} if since else {})
+
+
 def _clip_value(value: object) -> object:
     if isinstance(value, str):
         value, cut = make_encodable(value), " [cut]"
@@ -126,8 +161,12 @@ def _clip_value(value: object) -> object:
 
 def _event_reason(status: NodeDriverStatus) -> str:
     """Return the CamelCase reason of the error; without one, a reason made from the state."""
-    word = "".join(part.capitalize() for part in status.state.value.split("-"))
-    return status.reason[:128] or f"Driver{word}"
+    return status.reason[:128] or f"Driver{_state_word(status.state)}"
+
+
+def _state_word(state: State) -> str:
+    """Return a state in CamelCase."""
+    return "".join(part.capitalize() for part in state.value.split("-"))
 
 
 def _event_message(status: NodeDriverStatus) -> str:

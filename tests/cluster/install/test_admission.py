@@ -228,6 +228,17 @@ def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
             "may not change the labels and annotations of its NodeDriver",
         ),
         (
+            {"metadata": {"name": f"lying.{OURS}", "labels": {"team": "storage"}}},
+            "may not change the labels and annotations of its NodeDriver",
+        ),
+        *(
+            (
+                {"metadata": {"name": f"lying.{OURS}", "labels": {f"nodeside.io/{key}": value}}},
+                "the labels of a NodeDriver are the driver and the state in its status",
+            )
+            for key, value in (("driver", "edu"), ("state", "failed"))
+        ),
+        (
             {"status": node_driver(READY)["status"] | {"driver": "lying", "message": "x" * 1025}},
             "may not be more than 1024 bytes",
         ),
@@ -243,6 +254,13 @@ def test_its_own_node_driver_may_not_lie(
     with pytest.raises(KubernetesError) as caught:
         lying.api.apply_node_driver(node_driver(replace(READY, driver="lying")) | change)
     assert words in str(caught.value)
+
+
+def test_a_pod_of_an_older_image_may_report_without_the_labels(pod: Identity) -> None:
+    pod.api.apply_node_driver(node_driver(READY))
+    older = node_driver(READY)
+    del older["metadata"]["labels"], older["status"]["conditions"]
+    pod.api.apply_node_driver(older)
 
 
 @pytest.mark.parametrize("driver", ["lying", "edu-0123456789ab", "ed", "x"])

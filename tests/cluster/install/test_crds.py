@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.cluster.fakes.installed import install_crds
 from tests.cluster.fakes.statuses import full
 from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.controlplane import ControlPlane
+from tests.patience import patience
 from tests.spec.broken import BROKEN, WRONG_IMAGES
 from tests.spec.documents import document, drivers
 from tests.tries import tries
@@ -266,6 +268,23 @@ def test_what_a_node_announces_is_kept_whole(control_plane: ControlPlane) -> Non
     assert answer.document["status"] == said["status"]
 
 
+def test_kubectl_waits_for_the_driver_on_a_node(control_plane: ControlPlane) -> None:
+    path = f"{NODE_DRIVERS}/edu.worker-1.example.com"
+    name = "nodedriver/edu.worker-1.example.com"
+    control_plane.do("POST", NODE_DRIVERS, node_driver(ANNOUNCED, since=1.0))
+    waited = ("wait", "--for=condition=Ready", name)
+    refused = control_plane.kubectl(*waited, "--timeout=1s", check=False)
+    ready = node_driver(replace(ANNOUNCED, state=State.READY, reason="", message=""), since=2.0)
+    control_plane.do("PATCH", path, ready, content_type=MERGE_PATCH)
+    found = control_plane.kubectl(*waited, f"--timeout={patience(60):.0f}s", check=False)
+    listed = control_plane.kubectl("get", "ndrv", "-l", "nodeside.io/state=ready", "-o", "name")
+    control_plane.do("DELETE", path)
+
+    assert refused.exit_code != 0
+    assert found.exit_code == 0
+    assert "edu.worker-1.example.com" in listed.output
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -300,7 +319,7 @@ def test_kubectl_shows_what_a_person_asks_first(control_plane: ControlPlane) -> 
     assert shown.splitlines()[1].endswith(
         "1 of 3 nodes failed: worker-2: the module does not compile"
     )
-    assert rows[2] == ["NAME", "STATE", "VERSION", "KERNEL", "SOURCE", "AGE", "WHY"]
+    assert rows[2] == ["NAME", "STATE", "VERSION", "KERNEL", "SOURCE", "AGE", "REASON"]
     name = "nodedriver.nodeside.io/edu.worker-1.example.com"
     assert rows[3][:5] == [name, "failed", "1.0", "6.1.0-40-cloud-amd64", "built"]
     assert rows[3][-1] == "BuildFailed"

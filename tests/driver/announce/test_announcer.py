@@ -140,6 +140,7 @@ def test_ready_driver_is_told_in_three_documents(server: ApiServer, delivery: De
         "kind": "NodeDriver",
         "metadata": {
             "name": "edu.n1",
+            "labels": {"nodeside.io/driver": "edu", "nodeside.io/state": "ready"},
             "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-of-n1"},
             ],
@@ -155,6 +156,15 @@ def test_ready_driver_is_told_in_three_documents(server: ApiServer, delivery: De
             "key": "ab" * 32,
             "modules": ["edu"],
             "stages": {"build": 12.5, "load": 0.2},
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "Ready",
+                    "message": "",
+                    "lastTransitionTime": "2025-11-21T11:30:00Z",
+                }
+            ],
         },
     }
     assert event.body == {
@@ -252,7 +262,47 @@ def test_event_without_a_reason_is_named_after_the_state() -> None:
 
 
 def test_owner_whose_uid_is_unknown_is_not_named() -> None:
-    assert documents.node_driver(READY)["metadata"] == {"name": "edu.n1"}
+    assert "ownerReferences" not in documents.node_driver(READY)["metadata"]
+
+
+def test_a_node_driver_is_found_by_its_labels_and_awaited_by_its_condition() -> None:
+    ready, failed = (documents.node_driver(each, since=1.9) for each in (READY, FAILED))
+
+    assert ready["metadata"]["labels"] == {
+        "nodeside.io/driver": "edu",
+        "nodeside.io/state": "ready",
+    }
+    assert ready["status"]["conditions"] == [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Ready",
+            "message": "",
+            "lastTransitionTime": "1970-01-01T00:00:01Z",
+        }
+    ]
+    [condition] = failed["status"]["conditions"]
+    assert condition["status"] == "False"
+    assert condition["reason"] == FAILED.reason
+    assert condition["message"] == FAILED.message
+
+
+@pytest.mark.parametrize("reason", ["", "no word", "1st", "Colon:", "R" * 2000])
+def test_a_reason_that_no_condition_can_have_is_the_state(reason: str) -> None:
+    status = replace(in_state(State.REBOOT_REQUIRED), reason=reason)
+    [condition] = documents.node_driver(status)["status"]["conditions"]
+    assert condition["reason"] == "RebootRequired"
+
+
+def test_a_condition_says_since_when_also_after_other_news() -> None:
+    wall = iter((100.0, 200.0, 300.0))
+    cluster = RecordingClient()
+    delivery = Delivery(cluster, wall=lambda: next(wall))
+    building, loading = in_state(State.BUILDING), in_state(State.LOADING)
+
+    since = [delivery._ready_since(each) for each in (building, loading, READY, READY, FAILED)]
+
+    assert since == [100.0, 100.0, 200.0, 200.0, 300.0]
 
 
 # --- how many requests -----------------------------------------------------------------------
@@ -487,7 +537,7 @@ def test_where_even_the_uid_is_refused_the_node_driver_has_no_owner(
 
     tell(delivery, READY)
 
-    assert server.node_drivers["edu.n1"]["metadata"] == {"name": "edu.n1"}
+    assert "ownerReferences" not in server.node_drivers["edu.n1"]["metadata"]
 
 
 def test_a_node_driver_waits_for_its_owner_while_the_server_is_down(
