@@ -3,8 +3,8 @@
     .venv/bin/python -m tests.manifests
 
 The definitions come from the schema in the code. Templates of the chart in which nothing is set but
-the namespace and the pull secrets come from the files of deploy/, which are written by hand, as all
-the rest is.
+the namespace, the pull secrets and the labels of a release come from the files of deploy/, which
+are written by hand, as all the rest is.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from tests import TOP
 
 CHART, DEPLOY = TOP / "charts" / "nodeside", TOP / "deploy"
 NAMESPACE = "{{ .Release.Namespace | quote }}"
+NAME = "    app.kubernetes.io/name: nodeside"
+OURS = "    app.kubernetes.io/managed-by: nodeside"
+LABELS = '    {{- include "nodeside.labels" . | nindent 4 }}'
 PLAIN = ("accounts", "admission", "people")
 PULL_SECRETS = """\
   {{- with .Values.imagePullSecrets }}
@@ -50,6 +53,7 @@ def texts() -> Mapping[Path, str]:
 
 def _template(name: str) -> str:
     text = (DEPLOY / name).read_text()
+    text = re.sub(f"^{OURS}$", f"{NAME}\n{OURS}\n{LABELS}", text, flags=re.MULTILINE)
     source = f"{{{{- /* Written from deploy/{name} by `python -m tests.manifests`. */}}}}\n"
     text = re.sub(r"^( +namespace:) nodeside$", rf"\1 {NAMESPACE}", text, flags=re.MULTILINE)
     return source + re.sub(

@@ -35,17 +35,21 @@ def chart(defaults: InstallSettings) -> dict[str, str]:
 def values(installation: InstallSettings) -> dict[str, Any]:
     """Return an installation as values of the chart."""
     return {
-        "image": parts(installation.image),
+        "image": {**parts(installation.image), "pullPolicy": ""},
         "agentImage": parts(installation.agent_image),
         "imagePullSecrets": [{"name": name} for name in installation.pull_secrets],
         "openshift": installation.openshift,
         "caConfigMap": installation.ca_config_map,
         "proxy": dict(sorted(installation.proxy.items())),
-        "replicas": installation.replicas,
+        "replicaCount": installation.replicas,
         "nodeSelector": dict(installation.node_selector),
         "tolerations": [dict(each) for each in installation.tolerations],
         "resources": dict(installation.resources),
-        "serviceMonitor": installation.service_monitor,
+        "serviceMonitor": {
+            "enabled": installation.service_monitor,
+            "labels": {},
+            "interval": "",
+        },
         "extraArgs": list(installation.arguments),
     }
 

@@ -40,6 +40,18 @@ CHOSEN = InstallSettings(
 )
 
 
+# Values that only the chart has: by `install`, objects are changed with kustomize.
+OF_THE_CHART = {
+    "namespace",
+    "podLabels",
+    "podAnnotations",
+    "priorityClassName",
+    "affinity",
+    "networkPolicy",
+    "extraEnv",
+}
+
+
 def values(installation: InstallSettings) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(chart(installation)["values.yaml"])
     return found
@@ -78,6 +90,7 @@ def test_what_is_chosen_is_the_default_values_of_the_chart() -> None:
         "repository": "registry.example.com:5000/nodeside-cluster",
         "tag": "1.0",
         "digest": "",
+        "pullPolicy": "",
     }
     assert found["agentImage"] == {
         "repository": "registry.example.com:5000/nodeside-agent",
@@ -104,7 +117,7 @@ def test_what_is_chosen_is_the_default_values_of_the_chart() -> None:
 )
 def test_a_pull_spec_is_taken_apart(pull_spec: str, parts: tuple[str, str, str]) -> None:
     found = values(InstallSettings(image=pull_spec))
-    assert tuple(found["image"].values()) == parts
+    assert tuple(found["image"].values()) == (*parts, "")
     jsonschema.validate(found, schema())
 
 
@@ -125,14 +138,20 @@ def test_the_schema_has_the_grammar_of_the_spec() -> None:
         "digest": {"type": "string", "pattern": f"^({DIGEST})?$"},
     }
     agent = {"repository": {"type": "string", "pattern": f"^({PLAIN.repository})?$"}}
-    assert schema()["properties"]["image"]["properties"] == image
+    policy = {"pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]}}
+    assert schema()["properties"]["image"]["properties"] == image | policy
     assert schema()["properties"]["agentImage"]["properties"] == {**image, **agent}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"replicas": 0},
+        {"replicaCount": 0},
+        {"replicas": 2},
+        {"serviceMonitor": True},
+        {"serviceMonitor": {"enabled": True, "interval": "soon"}},
+        {"networkPolicy": {"enabled": True, "apiServerPorts": []}},
+        {"image": {"repository": "nodeside-cluster", "pullPolicy": "Sometimes"}},
         {"openshift": "yes"},
         {"imagePullSecrets": ["pull"]},
         {"proxy": {"FTP_PROXY": "x"}},
@@ -153,9 +172,10 @@ def test_a_wrong_value_is_refused_by_the_schema(wrong: Mapping[str, Any]) -> Non
 
 def test_every_field_of_an_installation_is_a_value_of_the_chart() -> None:
     """The namespace is the release's; that it may be part of it is the chart's own."""
-    assert len(helm.values(CHOSEN)) == len(fields(CHOSEN)) - 1
-    assert {*helm.values(CHOSEN)} == {*chosen()} - {"namespace"}
-    assert helm.values(CHOSEN).items() <= chosen().items()
+    made = helm.values(CHOSEN)
+    assert len(made) == len(fields(CHOSEN)) - 1
+    assert {*made} == {*chosen()} - OF_THE_CHART
+    assert {name: chosen()[name] for name in made} == made
 
 
 def test_a_value_takes_the_place_of_the_default_and_of_nothing_else() -> None:

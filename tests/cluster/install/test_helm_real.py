@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.driver.daemonset import daemonset
 from cluster.install.directory import write_directory
 from cluster.install.helm import chart
 from cluster.install.install import InstalledElsewhere, install
@@ -16,9 +17,13 @@ from cluster.install.manifests import InstallSettings, manifests, to_yaml
 from cluster.kube.client import Api, connect
 from cluster.kube.resources import DRIVERS, resource_of
 from cluster.model.names import CONTROLLER
+from cluster.model.snapshot import Settings
+from cluster.options.build_once.job_manifest import SharedBuild, job
+from cluster.options.devices.agent_manifests import device_agent
 from tests import yaml_in_c as yaml
+from tests.cluster.fakes.daemonsets import wanted as wanted_daemonset
 from tests.cluster.fakes.installed import install_all
-from tests.cluster.fakes.same import different
+from tests.cluster.fakes.same import different, without_release
 from tests.cluster.fakes.settings import IMAGE, SETTINGS
 from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
@@ -58,7 +63,7 @@ def test_the_chart_gives_the_objects_of_the_manifests(
     wanted = SETTINGS[kind]
     place = written(tmp_path / "nodeside", wanted)
     found = helm.template(place, "--namespace", wanted.namespace, *ALL)
-    assert different(found, manifests(wanted)) == []
+    assert different(without_release(found), manifests(wanted)) == []
 
 
 def test_values_change_the_objects_as_options_change_the_manifests(
@@ -76,21 +81,85 @@ def test_values_change_the_objects_as_options_change_the_manifests(
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
     words = ("--namespace", wanted.namespace, "--values", tmp_path / "values.yaml", *ALL)
     found = helm.template(written(tmp_path / "nodeside", InstallSettings()), *words)
-    assert different(found, manifests(wanted)) == []
+    assert different(without_release(found), manifests(wanted)) == []
+
+
+EVERYTHING: dict[str, Any] = {
+    "replicaCount": 3,
+    "image": {"repository": "registry.example.com/c", "tag": "1", "pullPolicy": "Always"},
+    "podLabels": {"team": "a"},
+    "podAnnotations": {"note": "b"},
+    "priorityClassName": "",
+    "affinity": {"podAntiAffinity": {}},
+    "extraEnv": [{"name": "A", "value": "1"}],
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prom"}, "interval": "30s"},
+    "networkPolicy": {"enabled": True, "apiServerPorts": [6443], "egress": []},
+}
+
+
+def test_what_only_the_chart_has_is_in_its_objects(helm: Helm, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(EVERYTHING))
+    place = written(tmp_path / "nodeside", PLAIN)
+    found = helm.template(place, "--values", tmp_path / "values.yaml")
+    by_kind = {each["kind"]: each for each in found}
+    deployment, monitor = by_kind["Deployment"]["spec"], by_kind["ServiceMonitor"]
+    template, [container] = deployment["template"], deployment["template"]["spec"]["containers"]
+
+    assert deployment["replicas"] == 3
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert template["metadata"]["annotations"] == {"note": "b"}
+    assert template["spec"]["affinity"] == {"podAntiAffinity": {}}
+    assert "priorityClassName" not in template["spec"]
+    assert container["imagePullPolicy"] == "Always"
+    assert container["env"][-1] == {"name": "A", "value": "1"}
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    assert monitor["spec"]["endpoints"][0]["interval"] == "30s"
+
+
+def test_network_policies_name_the_pods_that_there_are(
+    helm: Helm, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """And an API server takes them."""
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(EVERYTHING))
+    place = written(tmp_path / "nodeside", PLAIN)
+    words = ("--namespace", "default", "--values", tmp_path / "values.yaml")
+    found = [d for d in helm.template(place, *words) if d["kind"] == "NetworkPolicy"]
+    for policy in found:
+        path = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+        control_plane.do("POST", f"{path}?dryRun=All&fieldValidation=Strict", policy)
+
+    selectors = {each["metadata"]["name"]: each["spec"]["podSelector"] for each in found}
+    want = wanted_daemonset(devices=[{"resource": "x.io/y", "discover": {"count": 1}}])
+    build = SharedBuild(want.driver, want.revision, "toolkit", "x86_64")
+    assert _selects(selectors["nodeside-driver"], _labels(daemonset(want)))
+    assert _selects(selectors["nodeside-build"], _labels(job(build, want.owner, Settings())))
+    agent = _labels(device_agent(want.driver, Settings())[1])
+    assert _selects(selectors["nodeside-device-agent"], agent)
+    assert not _selects(selectors["nodeside-driver"], agent)
+
+
+def _labels(workload: dict[str, Any]) -> dict[str, str]:
+    return dict(workload["spec"]["template"]["metadata"]["labels"])
+
+
+def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ())
+    )
 
 
 def test_a_release_leaves_the_namespace_to_helm(helm: Helm, tmp_path: Path) -> None:
     place = written(tmp_path / "nodeside", PLAIN)
     found = helm.template(place, "--namespace", "nodeside", "--include-crds")
-    assert different(found, manifests(PLAIN)) == ["Namespace /nodeside"]
+    assert different(without_release(found), manifests(PLAIN)) == ["Namespace /nodeside"]
 
 
 def test_a_value_that_cannot_be_is_refused_in_words(helm: Helm, tmp_path: Path) -> None:
     place = written(tmp_path / "nodeside", PLAIN)
-    words = ("--set", "replicas=0", "--set", "opneshift=true")
+    words = ("--set", "replicaCount=0", "--set", "opneshift=true")
     done = helm.run("template", place, *words, check=False)
     assert done.exit_code != 0
-    assert "at '/replicas': minimum: got 0, want 1" in done.errors
+    assert "at '/replicaCount': minimum: got 0, want 1" in done.errors
     assert "additional properties 'opneshift' not allowed" in done.errors
 
 
@@ -145,7 +214,7 @@ def test_a_release_comes_changes_and_goes(
 
     driver = document(image=IMAGE) | {"metadata": {"name": "stays"}}
     control_plane.do("POST", DRIVERS.path(), driver)
-    said = helm.run("upgrade", *release, "--set", "replicas=1", "--wait").output
+    said = helm.run("upgrade", *release, "--set", "replicaCount=1", "--wait").output
     assert control_plane.do("GET", deployment)["spec"]["replicas"] == 1
     assert "kubectl apply --server-side --force-conflicts -f CHART/crds/" in said
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", place / "crds")

@@ -82,7 +82,13 @@ def test_the_chart_has_a_template_for_each_file(name: str) -> None:
 
 def test_the_values_are_the_defaults_of_install() -> None:
     found = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert found == {**values(InstallSettings()), "namespace": {"create": False}}
+    usual = values(InstallSettings())
+    assert {name: found[name] for name in usual} == usual
+    assert found["namespace"] == {"create": False}
+    assert found["networkPolicy"]["enabled"] is False
+    assert found["priorityClassName"] == "system-cluster-critical"
+    rest = found.keys() - usual.keys() - {"namespace", "networkPolicy", "priorityClassName"}
+    assert not any(found[name] for name in rest)
 
 
 # --- what the manifests have from the code ------------------------------------------------------
