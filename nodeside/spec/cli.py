@@ -18,10 +18,13 @@ def spec() -> None:
 def check(file: Path) -> None:
     """Check FILE (driver.yaml) and name every mistake in it."""
     from nodeside.spec import load
+    from nodeside.spec.model import Hardware
 
     driver = load(file / "driver.yaml" if file.is_dir() else file)
     names = ", ".join(module.name for module in driver.spec.modules)
-    click.echo(f"{file}: driver {driver.name} {driver.spec.version}, modules {names}")
+    click.echo(f"{file}: driver {driver.name} {driver.spec.version}, modules {names or 'none'}")
+    if driver.spec.hardware == Hardware():
+        click.echo("note: without spec.hardware, a cluster puts this driver on every node")
 
 
 @spec.command("json-schema")

@@ -161,3 +161,16 @@ def printed(*words: str) -> str:
 def test_the_example_survives_being_written_and_read() -> None:
     driver = load(EXAMPLE)
     assert parse(to_document(driver)) == driver
+
+
+@pytest.mark.parametrize(
+    ("hardware", "noted"),
+    [({}, True), ({"hardware": {}}, True), ({"hardware": {"nodeSelector": {"a": "b"}}}, False)],
+)
+def test_a_driver_for_every_node_is_said_to_be_one(
+    tmp_path: Path, hardware: dict[str, Any], noted: bool
+) -> None:
+    (tmp_path / "driver.yaml").write_text(json.dumps(document(**hardware)))
+    result = CliRunner().invoke(spec, ["check", str(tmp_path)])
+    assert result.exit_code == 0
+    assert ("a cluster puts this driver on every node" in result.output) is noted

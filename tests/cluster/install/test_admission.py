@@ -6,6 +6,7 @@ same token and plain requests, and the words are the API server's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 from tests.patience import patience
+from tests.spec.documents import document
 
 pytestmark = pytest.mark.cluster
 
@@ -477,3 +479,51 @@ def test_the_api_server_finds_no_fault_with_the_policies(control_plane: ControlP
 def test_the_accounts_are_those_that_pods_name(control_plane: ControlPlane) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{DRIVER}"
     assert control_plane.do("GET", path)["automountServiceAccountToken"] is False
+
+
+# --- who writes Drivers --------------------------------------------------------------------------
+
+
+IMAGE = "registry.example.com/drivers/edu:1.0"
+PCI = {"hardware": {"pci": [{"vendor": "1234"}]}}
+EVERY_NODE = "without spec.hardware this Driver is for every node"
+EMPTIED = "spec.modules is empty now: the nodes of this Driver load none of its modules any more"
+
+
+@pytest.fixture
+def warned(control_plane: ControlPlane) -> Iterator[Driven]:
+    yield Driven(control_plane)
+    control_plane.kubectl("delete", "--ignore-not-found", "driver", "warned")
+
+
+class Driven:
+    """Writes of one Driver by kubectl."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self.control_plane = control_plane
+
+    def apply(self, **spec: Any) -> str:
+        """What kubectl warns of."""
+        wanted = document(image=IMAGE, **spec) | {"metadata": {"name": "warned"}}
+        done = self.control_plane.kubectl("apply", "-f", "-", input=json.dumps(wanted))
+        return done.errors
+
+    def patch(self, **spec: Any) -> str:
+        words = ("patch", "driver", "warned", "--type=merge", "-p", json.dumps({"spec": spec}))
+        return self.control_plane.kubectl(*words).errors
+
+
+@pytest.mark.parametrize("hardware", [{}, {"hardware": {}}, {"hardware": {"pci": []}}])
+def test_a_driver_for_every_node_is_a_warning(warned: Driven, hardware: dict[str, Any]) -> None:
+    assert EVERY_NODE in warned.apply(**hardware)
+    assert warned.apply(**hardware) == "", "nothing has changed"
+    assert EVERY_NODE not in warned.apply(**PCI)
+    assert EVERY_NODE not in warned.apply(hardware={"nodeSelector": {"a": "b"}})
+
+
+def test_to_empty_the_modules_is_a_warning(warned: Driven) -> None:
+    counted = {"resource": "example.com/edu", "discover": {"count": 1}}
+    assert warned.apply(**PCI, devices=[counted]) == ""
+    assert EMPTIED in warned.patch(modules=[])
+    assert warned.patch(version="2.0") == "", "they were empty before"
+    assert warned.patch(modules=[{"name": "edu"}]) == ""
