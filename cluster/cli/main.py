@@ -24,6 +24,7 @@ from cluster.cli.options import (
     ARCHITECTURE,
     CA_CONFIG_MAP,
     DRIVER,
+    KUBELET_ROOT,
     LOOKING,
     OPTIONAL_DRIVER,
     OPTIONAL_NODE,
@@ -97,6 +98,7 @@ def root() -> None:
 @CA_CONFIG_MAP
 @PROXIES
 @click.option("--agent-image", default="", help=AGENT_IMAGE_HELP)
+@KUBELET_ROOT
 @click.option(
     "--health-port",
     type=_PORT,
@@ -130,6 +132,7 @@ def run(
     ca_config_map: str,
     proxy: dict[str, str],
     agent_image: str,
+    kubelet_root: str,
     health_port: int,
     metrics_port: int,
     metrics_certificate: Path | None,
@@ -150,6 +153,7 @@ def run(
         ca_config_map=ca_config_map,
         proxy=_proxy_variables() | proxy,
         agent_image=agent_image,
+        kubelet_root=kubelet_root,
     )
     options = manager.Options(
         settings,

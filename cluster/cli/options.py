@@ -162,6 +162,12 @@ PULL_SECRETS = click.option(
     multiple=True,
     help="Secret in the namespace to pull images with.",
 )
+KUBELET_ROOT = click.option(
+    "--kubelet-root",
+    default="/var/lib/kubelet",
+    show_default=True,
+    help="The --root-dir of the kubelets, for the device agent.",
+)
 AGENT_IMAGE_HELP = "Pull spec of the device agent, which offers a Driver's devices."
 # By the fields of InstallSettings.
 _INSTALL_OPTIONS = {
@@ -180,6 +186,7 @@ _INSTALL_OPTIONS = {
         is_flag=True,
         help="Also create a ServiceMonitor for the Prometheus Operator.",
     ),
+    "kubelet_root": KUBELET_ROOT,
     "ca_config_map": CA_CONFIG_MAP,
     "proxy": PROXIES,
     "node_selector": click.option(

@@ -37,6 +37,7 @@ def values(installation: InstallSettings) -> dict[str, Any]:
     return {
         "image": {**parts(installation.image), "pullPolicy": ""},
         "agentImage": parts(installation.agent_image),
+        "kubeletRoot": installation.kubelet_root,
         "imagePullSecrets": [{"name": name} for name in installation.pull_secrets],
         "openshift": installation.openshift,
         "caConfigMap": installation.ca_config_map,

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from cluster.install.crds import crds
 from cluster.model.names import DRIVER, METRICS, NAMESPACE, PREFLIGHT
+from cluster.model.snapshot import KUBELET_ROOT
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.spec.patterns import PULL_SPEC
+from nodeside.spec.patterns import ABSOLUTE_PATH, PULL_SPEC
 
 Document = dict[str, Any]
 
@@ -67,6 +68,7 @@ class InstallSettings:
     Pull secrets, CA and proxy are for driver pods; node selector, tolerations and resources are for
     the controller itself. Without `agent_image` no devices are offered, and the stage `devices` of
     a Driver says so. `service_monitor` needs the Prometheus Operator, which defines that kind.
+    `kubelet_root` is the `--root-dir` of the kubelets.
     """
 
     namespace: str = NAMESPACE
@@ -82,6 +84,7 @@ class InstallSettings:
     resources: Mapping[str, Any] = field(default_factory=lambda: _RESOURCES)
     replicas: int = 2
     service_monitor: bool = False
+    kubelet_root: str = KUBELET_ROOT
 
 
 def manifests(installation: InstallSettings) -> tuple[Document, ...]:
@@ -157,6 +160,11 @@ def check(installation: InstallSettings) -> None:
     if installation.ca_config_map and not _SUBDOMAIN.fullmatch(installation.ca_config_map):
         name = installation.ca_config_map
         raise NotInstallable(f"{name!r} is not a valid name of a ConfigMap: {_EXPECTED}")
+    if not ABSOLUTE_PATH.fits(installation.kubelet_root):
+        root = installation.kubelet_root
+        raise NotInstallable(
+            f"{root!r} is not a valid root of the kubelet: expected {ABSOLUTE_PATH.words}"
+        )
 
 
 def _check_image(image: str, what: str, name: str) -> None:
@@ -225,6 +233,8 @@ def _arguments(installation: InstallSettings) -> Iterator[str]:
         yield f"--proxy={name}={value}"
     if installation.agent_image:
         yield f"--agent-image={installation.agent_image}"
+    if installation.kubelet_root != KUBELET_ROOT:
+        yield f"--kubelet-root={installation.kubelet_root}"
     yield from installation.arguments
 
 

@@ -27,6 +27,7 @@ Document = Mapping[str, Any]
 
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+KUBELET_ROOT: Final = "/var/lib/kubelet"
 
 
 def _empty_mapping() -> Mapping[str, Any]:
@@ -402,6 +403,7 @@ class Settings:
     `pull_secrets` are Secrets in our namespace: images are pulled with all of them, bundles are
     fetched with the first. `ca_config_map` contains `ca-bundle.crt`. `proxy` holds environment
     variables. `agent_image` is the pull spec of the device agent, "" if none is known.
+    `kubelet_root` is the `--root-dir` of the kubelets.
     """
 
     namespace: str = "nodeside"
@@ -411,6 +413,7 @@ class Settings:
     ca_config_map: str = ""
     proxy: Mapping[str, str] = field(default_factory=_empty_mapping)
     agent_image: str = ""
+    kubelet_root: str = KUBELET_ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from cluster.model.names import (
     STAGE_LABEL,
     agent_name,
 )
-from cluster.model.snapshot import Settings
+from cluster.model.snapshot import KUBELET_ROOT, Settings
 from nodeside.protocol.labels import dra_driver
 from nodeside.spec import Driver
 from nodeside.spec.devices import dra_devices, label_names
@@ -36,12 +36,14 @@ Document = dict[str, Any]
 CONTAINER: Final = "device-agent"
 COMMAND: Final = ("nodeside", "device-agent")
 DOCUMENT_DIRECTORY: Final = "/etc/nodeside"
+# The only directory of the kubelet that does not follow its --root-dir.
 KUBELET: Final = "/var/lib/kubelet/device-plugins"
-POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 METRICS_PORT: Final = 9402
 
-PLUGINS: Final = "/var/lib/kubelet/plugins"
-PLUGINS_REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
+# Below the kubelet's root.
+_POD_RESOURCES: Final = "pod-resources"
+_PLUGINS: Final = "plugins"
+_PLUGINS_REGISTRY: Final = "plugins_registry"
 CDI: Final = "/var/run/cdi"
 STATE: Final = "/var/lib/nodeside-devices"
 # The parent of NFD's features.d: that is there only if NFD is, and may come later.
@@ -75,17 +77,19 @@ _ALWAYS: Final = (
     _HostPath("dev", "/dev", "/host/dev", "Directory", read_only=True),
     _HostPath("run-nodeside", "/run/nodeside", "/host/run/nodeside", read_only=True),
     _HostPath("device-plugins", KUBELET, type="Directory"),
-    _HostPath("pod-resources", POD_RESOURCES, read_only=True),
-    _HostPath("state", STATE),
 )
 
 
-def _host_paths(driver: Driver) -> Iterator[_HostPath]:
+def _host_paths(driver: Driver, settings: Settings) -> Iterator[_HostPath]:
+    """Yield the directories of the host; the kubelet's are under the paths that it has them at."""
+    root = settings.kubelet_root
     yield from _ALWAYS
+    yield _HostPath("pod-resources", f"{root}/{_POD_RESOURCES}", read_only=True)
+    yield _HostPath("state", STATE)
     if dra_devices(driver.spec.devices):
         # Of the kubelet's plugins it has its own only.
-        yield _HostPath("plugin", f"{PLUGINS}/{dra_driver(driver.name)}")
-        yield _HostPath("plugins-registry", PLUGINS_REGISTRY)
+        yield _HostPath("plugin", f"{root}/{_PLUGINS}/{dra_driver(driver.name)}")
+        yield _HostPath("plugins-registry", f"{root}/{_PLUGINS_REGISTRY}")
         yield _HostPath("cdi", CDI)
     if label_names(driver.spec.devices):
         yield _HostPath("features", FEATURES)
@@ -185,10 +189,21 @@ def _agent_pod(driver: Driver, text: str, settings: Settings, pods: Pods) -> Doc
         "containers": [_agent_container(driver, text, settings, pods)],
         "volumes": [
             {"name": "driver-yaml", "configMap": {"name": agent_name(driver.name)}},
-            *(each.source for each in _host_paths(driver)),
+            *(each.source for each in _host_paths(driver, settings)),
             *([token_volume()] if _has_token(driver) else []),
             {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
         ],
+    }
+
+
+def _kubelet_paths(root: str) -> dict[str, str]:
+    """Return what tells the agent where the kubelet is, if it is not at the usual place."""
+    if root == KUBELET_ROOT:
+        return {}
+    return {
+        "NODESIDE_POD_RESOURCES": f"{root}/{_POD_RESOURCES}/kubelet.sock",
+        "NODESIDE_PLUGINS_DIRECTORY": f"{root}/{_PLUGINS}",
+        "NODESIDE_PLUGINS_REGISTRY": f"{root}/{_PLUGINS_REGISTRY}",
     }
 
 
@@ -203,6 +218,7 @@ def _agent_container(driver: Driver, text: str, settings: Settings, pods: Pods) 
         "NODESIDE_LOG_FORMAT": "json",
         "NODESIDE_METRICS_PORT": str(METRICS_PORT),
         **({"NODESIDE_TOKEN_DIR": TOKEN_DIRECTORY} if has_token else {}),
+        **_kubelet_paths(settings.kubelet_root),
     }
     return {
         "name": CONTAINER,
@@ -226,7 +242,7 @@ def _agent_container(driver: Driver, text: str, settings: Settings, pods: Pods) 
         ),
         "volumeMounts": [
             {"name": "driver-yaml", "mountPath": DOCUMENT_DIRECTORY, "readOnly": True},
-            *(each.mount for each in _host_paths(driver)),
+            *(each.mount for each in _host_paths(driver, settings)),
             *(
                 [{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}]
                 if has_token

@@ -19,6 +19,7 @@ from cluster.options.devices.agent_manifests import device_agent
 from cluster.options.stages.manifests import Frame, objects
 from cluster.options.unload.pod import unload_pod
 from cluster.plan.planner import plan
+from nodeside.device_agent.cli import device_agent as device_agent_command
 from nodeside.spec import Driver
 from nodeside.spec.pods import Pods, Resources
 from tests.cluster.fakes.daemonsets import POLICY, POOL, wanted
@@ -122,6 +123,35 @@ def test_the_container_that_waits_in_a_stage_has_those_of_the_driver_image() -> 
     [gate] = made["spec"]["template"]["spec"]["initContainers"]
 
     assert gate["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
+
+
+def test_the_device_agent_finds_a_kubelet_with_another_root() -> None:
+    root = "/var/snap/microk8s/common/var/lib/kubelet"
+    declared = driver(devices=[DEVICES[0] | {"expose": "dra"}])
+    usual, moved = (
+        device_agent(declared, replace(SETTINGS, kubelet_root=each))[1]["spec"]["template"]["spec"]
+        for each in ("/var/lib/kubelet", root)
+    )
+    places = {v["name"]: v["hostPath"]["path"] for v in moved["volumes"] if "hostPath" in v}
+    [agent] = moved["containers"]
+    mounts = {m["name"]: m["mountPath"] for m in agent["volumeMounts"]}
+    given = {each["name"]: each.get("value") for each in agent["env"]}
+
+    assert "microk8s" not in str(usual)
+    assert "NODESIDE_POD_RESOURCES" not in str(usual)
+    for name, below in (
+        ("pod-resources", "pod-resources"),
+        ("plugin", "plugins/edu.nodeside.io"),
+        ("plugins-registry", "plugins_registry"),
+    ):
+        assert places[name] == mounts[name] == f"{root}/{below}"
+    assert places["device-plugins"] == "/var/lib/kubelet/device-plugins", "kubelets never move it"
+    assert given["NODESIDE_POD_RESOURCES"] == f"{root}/pod-resources/kubelet.sock"
+    assert given["NODESIDE_PLUGINS_DIRECTORY"] == f"{root}/plugins"
+    assert given["NODESIDE_PLUGINS_REGISTRY"] == f"{root}/plugins_registry"
+    assert given.keys() - {"NODE_NAME", "NODESIDE_REVISION", "NODESIDE_TOKEN_DIR"} <= {
+        parameter.envvar for parameter in device_agent_command.params
+    }
 
 
 def test_a_preflight_of_a_person_has_no_labels_and_no_priority_of_others() -> None:

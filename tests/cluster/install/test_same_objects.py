@@ -19,6 +19,7 @@ from cluster.install.helm import values
 from cluster.install.kustomize import KUSTOMIZATION
 from cluster.install.manifests import IMAGE, InstallSettings, manifests
 from cluster.model.names import CONTROLLER, NAMESPACE
+from cluster.model.snapshot import KUBELET_ROOT
 from nodeside.system import process
 from tests import TOP
 from tests.cluster.fakes.same import different, without_release
@@ -53,6 +54,7 @@ CASES = {
         replace(PLAIN, namespace="drivers", openshift=True), "openshift"
     ),
     "three replicas": Case(replace(PLAIN, replicas=3)),
+    "another kubelet": Case(replace(PLAIN, kubelet_root="/var/lib/k0s/kubelet")),
     "devices": Case(replace(PLAIN, agent_image="registry.example.com/nodeside-agent:1.0")),
 }
 
@@ -69,8 +71,10 @@ def overlay(place: Path, case: Case) -> Path:
     if wanted.namespace != NAMESPACE:
         document["namespace"] = wanted.namespace
         document["transformers"] = [str(deploy / "another-namespace")]
-    if wanted.agent_image:
-        option = f"--agent-image={wanted.agent_image}"
+    options = [f"--agent-image={wanted.agent_image}"] if wanted.agent_image else []
+    if wanted.kubelet_root != KUBELET_ROOT:
+        options.append(f"--kubelet-root={wanted.kubelet_root}")
+    for option in options:
         add = {"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": option}
         target = {"kind": "Deployment", "name": CONTROLLER}
         document["patches"] = [{"target": target, "patch": json.dumps([add])}]
