@@ -50,6 +50,7 @@ def values(installation: InstallSettings) -> dict[str, Any]:
             "enabled": installation.service_monitor,
             "labels": {},
             "interval": "",
+            "credentials": {"name": "", "key": "token"},
         },
         "extraArgs": list(installation.arguments),
     }

@@ -150,6 +150,7 @@ def test_the_schema_has_the_grammar_of_the_spec() -> None:
         {"replicas": 2},
         {"serviceMonitor": True},
         {"serviceMonitor": {"enabled": True, "interval": "soon"}},
+        {"serviceMonitor": {"enabled": True, "credentials": {"name": "No Name"}}},
         {"networkPolicy": {"enabled": True, "apiServerPorts": []}},
         {"image": {"repository": "nodeside-cluster", "pullPolicy": "Sometimes"}},
         {"openshift": "yes"},

@@ -92,7 +92,12 @@ EVERYTHING: dict[str, Any] = {
     "priorityClassName": "",
     "affinity": {"podAntiAffinity": {}},
     "extraEnv": [{"name": "A", "value": "1"}],
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prom"}, "interval": "30s"},
+    "serviceMonitor": {
+        "enabled": True,
+        "labels": {"release": "prom"},
+        "interval": "30s",
+        "credentials": {"name": "scraper"},
+    },
     "networkPolicy": {"enabled": True, "apiServerPorts": [6443], "egress": []},
 }
 
@@ -113,7 +118,10 @@ def test_what_only_the_chart_has_is_in_its_objects(helm: Helm, tmp_path: Path) -
     assert container["imagePullPolicy"] == "Always"
     assert container["env"][-1] == {"name": "A", "value": "1"}
     assert monitor["metadata"]["labels"]["release"] == "prom"
-    assert monitor["spec"]["endpoints"][0]["interval"] == "30s"
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["interval"] == "30s"
+    assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}
+    assert "bearerTokenFile" not in endpoint
 
 
 def test_network_policies_name_the_pods_that_there_are(
