@@ -161,9 +161,13 @@ class Tiers:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """What this process and its children, as far as they have ended, used since the last."""
+        """What this process and its children, as far as they have ended, used since the last.
+
+        Of a test as a whole, unless the run is to say what it cost: to ask takes time, too.
+        """
         report = yield
-        report.user_properties.append(("used", self._meter.take()))
+        if self.required or report.when == "teardown":
+            report.user_properties.append(("used", self._meter.take()))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

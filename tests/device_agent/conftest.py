@@ -1,4 +1,7 @@
-"""The processes that play the kubelet: one for all tests, which it is another kubelet for each."""
+"""The processes that play the kubelet: one for all tests here, and another kubelet for each.
+
+They end with the last test here, which is charged for them: not with the last one of the run.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from tests.device_agent.played_kubelet import PlayedKubelet, kubelet_process
 from tests.no_fork import run_here
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kubelets() -> Iterator[PlayedKubelet]:
     """One that a test `move`s, and does not kill."""
     with kubelet_process("tests.device_agent.played_kubelet", PlayedKubelet) as process:
         yield process
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def dra_kubelets() -> Iterator[DraKubelet]:
     """One that a test `move`s, and does not kill."""
     with dra_kubelet_process() as process:

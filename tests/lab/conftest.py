@@ -28,9 +28,8 @@ IN_THE_LAB = ("test_story.py", "test_dra.py", "test_stack.py")  # the first one 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs no lab comes first, since there is one lab at a time."""
-    here = [
-        number for number, item in enumerate(items) if Path(__file__).parent in item.path.parents
-    ]
+    directory = f"{Path(__file__).parent}{os.sep}"
+    here = [number for number, item in enumerate(items) if str(item.path).startswith(directory)]
     ours = sorted((items[number] for number in here), key=_turn)
     for number, item in zip(here, ours, strict=True):
         items[number] = item
