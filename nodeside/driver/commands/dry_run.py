@@ -88,7 +88,8 @@ def _preview_climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[p
                     failed = rungs.earlier_failure(task) if rung is Rung.BUILT else None
                     if failed is not None:
                         message = str(failed).partition("\n")[0]
-                        why = f"the same build failed before: {message}"
+                        hint = f" ({failed.hint})" if failed.hint else ""
+                        why = f"the same build failed before: {message}{hint}"
                         verdicts = (*verdicts, plan.Verdict(rung, False, why))
                         if failed.exit_code == ExitCode.EXCLUDED:
                             return [f"fail: {message}"], verdicts

@@ -116,6 +116,11 @@ def test_a_plan_knows_that_the_driver_is_not_made_for_this_kernel(
     document = preview(task).document
     assert document["would"][0] == "ask the toolkit to build"
     assert document["rungs"][-1]["why"] == "the same build failed before: straw.c:1: error"
+    hint = "add a line to spec in driver.yaml: after: [spl]"
+    node.shared.publish_result(failed(request, message="straw.c:1: error", hint=hint))
+    assert preview(task).document["rungs"][-1]["why"] == (
+        f"the same build failed before: straw.c:1: error ({hint})"
+    )
 
 
 @pytest.mark.parametrize("verb", ["fetch", "build", "load", "validate", "unload", "publish"])
