@@ -24,17 +24,8 @@ NAME = "    app.kubernetes.io/name: nodeside"
 OURS = "    app.kubernetes.io/managed-by: nodeside"
 LABELS = '    {{- include "nodeside.labels" . | nindent 4 }}'
 PLAIN = ("accounts", "admission", "people")
-PULL_SECRETS = """\
-  {{- with .Values.imagePullSecrets }}
-  - apiGroups: [nodeside.io]
-    resources: [pullsecrets]
-    verbs: [use]
-    resourceNames:
-      {{- range . }}
-      - {{ .name | quote }}
-      {{- end }}
-  {{- end }}
-"""
+NO_PULL_SECRETS = 'expression: "[]"\n'
+PULL_SECRETS = 'expression: {{ include "nodeside.pullSecretNames" . | quote }}\n'
 
 
 @cache
@@ -56,9 +47,7 @@ def _template(name: str) -> str:
     text = re.sub(f"^{OURS}$", f"{NAME}\n{OURS}\n{LABELS}", text, flags=re.MULTILINE)
     source = f"{{{{- /* Written from deploy/{name} by `python -m tests.manifests`. */}}}}\n"
     text = re.sub(r"^( +namespace:) nodeside$", rf"\1 {NAMESPACE}", text, flags=re.MULTILINE)
-    return source + re.sub(
-        r"^ +# With pull secrets, .*\n", rf"\g<0>{PULL_SECRETS}", text, flags=re.MULTILINE
-    )
+    return source + text.replace(NO_PULL_SECRETS, PULL_SECRETS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a Kubernetes API server says when it refuses a request, in the shape of a real one.
 
-tests/cluster/kube/test_answers_served.py asks a real one for the same.
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ for `kubectl apply -f -` and for a repository of manifests. The definitions come
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster.install.crds import crds
-from cluster.model.names import DRIVER, METRICS, NAMESPACE, PREFLIGHT
+from cluster.model.names import DRIVER, METRICS, NAMESPACE
 from cluster.model.snapshot import KUBELET_ROOT
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec.patterns import ABSOLUTE_PATH, PULL_SPEC
@@ -182,8 +183,10 @@ def _read(path: str, installation: InstallSettings) -> Iterator[Document]:
         _set_namespace(document, installation.namespace)
         if document["kind"] == "Deployment":
             _set_controller(document["spec"], installation)
-        if (document["kind"], document["metadata"]["name"]) == ("Role", PREFLIGHT):
-            document["rules"] += _pull_secret_rules(installation)
+        for variable in document.get("spec", {}).get("variables", ()):
+            if variable["name"] == "pullSecrets":
+                names = json.dumps(installation.pull_secrets, separators=(",", ":"))
+                variable["expression"] = names
         if installation.openshift:
             _set_openshift(document, installation.namespace)
         yield document
@@ -209,17 +212,6 @@ def _set_controller(spec: Document, installation: InstallSettings) -> None:
     container["image"] = installation.image
     container["resources"] = dict(installation.resources)
     container["args"] += _arguments(installation)
-
-
-def _pull_secret_rules(installation: InstallSettings) -> Iterator[Document]:
-    """Yield the rule by which the admission policy of preflights knows the pull secrets."""
-    if installation.pull_secrets:
-        yield {
-            "apiGroups": ["nodeside.io"],
-            "resources": ["pullsecrets"],
-            "verbs": ["use"],
-            "resourceNames": list(installation.pull_secrets),
-        }
 
 
 def _arguments(installation: InstallSettings) -> Iterator[str]:

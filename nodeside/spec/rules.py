@@ -149,9 +149,9 @@ def _over_build_memory(spec: DriverSpec) -> list[str]:
 
 
 _TOOLKITS = ("toolkit", "build")  # containers whose memory limit is that of the build
-_MEMORY_LIMIT = (
-    "quantity((has(self.build) && has(self.build.memoryLimitMib) "
-    f"? string(self.build.memoryLimitMib) : '{Build().memory_limit_mib}') + 'Mi')"
+_MEMORY_LIMIT = (  # bytes; a quantity made of the number is dearer than a whole schema may be
+    "double(has(self.build) && has(self.build.memoryLimitMib) "
+    f"? self.build.memoryLimitMib : {Build().memory_limit_mib}) * 1048576.0"
 )
 
 
@@ -162,7 +162,8 @@ def _memory_request_fits(container: str) -> str:
         path += f".{name}"
         there += f" || !has({path})"
     request = f"quantity({path}['memory'])"
-    return f"({there} || !('memory' in {path}) || {request}.compareTo({_MEMORY_LIMIT}) <= 0)"
+    fits = f"{request}.asApproximateFloat() <= {_MEMORY_LIMIT}"
+    return f"({there} || !('memory' in {path}) || {fits})"
 
 
 def _content_rules(section: type[Any]) -> tuple[Rule[Any], ...]:

@@ -11,6 +11,7 @@ import pytest
 from cluster.cli.trial_build import TrialBuild, trial_of
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.kube.client import Api, connect
+from cluster.kube.resources import resource_of
 from cluster.model.names import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
 from cluster.model.snapshot import Settings
 from nodeside.errors import ExitCode
@@ -203,27 +204,29 @@ def without(job: dict[str, Any], change: Change) -> dict[str, Any]:
 def test_a_preflight_pulls_with_the_pull_secrets_of_the_installation(
     scene: Scene, tester: Person
 ) -> None:
-    """By a rule that every user of the role has, as `install --pull-secret` writes it."""
+    """`install --pull-secret` writes their names into the policy."""
     scene.driver()
-    job = without(trial_job(scene), of_the_pod(imagePullSecrets=[{"name": "pull"}]))
-    [role] = [
+    plane, names = scene.control_plane, ("pull", "a", "b", "c")
+    job = without(trial_job(scene), of_the_pod(imagePullSecrets=[{"name": n} for n in names]))
+    [policy] = [
         document
-        for document in manifests(InstallSettings(pull_secrets=("pull",)))
-        if (document["kind"], document["metadata"]["name"]) == ("Role", PREFLIGHT)
+        for document in manifests(InstallSettings(pull_secrets=names))
+        if document["metadata"]["name"] == "nodeside-preflight-jobs"
+        and document["kind"] == "ValidatingAdmissionPolicy"
     ]
-    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{PREFLIGHT}"
-    before = scene.control_plane.do("GET", path)
+    path = resource_of(policy).path("nodeside-preflight-jobs")
+    before = plane.do("GET", path)["spec"]["variables"]
     try:
-        scene.control_plane.do("PATCH", path, {"rules": role["rules"]}, content_type=MERGE_PATCH)
-        tester.until_allowed("use", "pullsecrets.nodeside.io", NAMESPACE, "pull")
-        answer = tester.ask("POST", f"{JOBS}?dryRun=All", job)
+        change = {"spec": {"variables": policy["spec"]["variables"]}}
+        plane.do("PATCH", path, change, content_type=MERGE_PATCH)
+        plane.wait_for(
+            lambda: tester.ask("POST", f"{JOBS}?dryRun=All", job).status == 201, "its Job to pass"
+        )
         other = without(job, of_the_pod(imagePullSecrets=[{"name": "pull"}, {"name": "signing"}]))
         refused = tester.ask("POST", f"{JOBS}?dryRun=All", other)
     finally:
-        rules = {"rules": before["rules"]}
-        scene.control_plane.do("PATCH", path, rules, content_type=MERGE_PATCH)
+        plane.do("PATCH", path, {"spec": {"variables": before}}, content_type=MERGE_PATCH)
 
-    assert answer.status == 201, answer.message
     assert "pull secrets of the installation only" in refused.message
 
 
