@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +117,9 @@ def init(
         raise
     document = _summary_document(directory, draft)
     click.echo(
-        json.dumps(document, indent=2) if output == "json" else _summary_table(document, draft)
+        json.dumps(document, indent=2)
+        if output == "json"
+        else _summary_table(document, draft, _trial_options(kernel, toolkit_packages))
     )
     if draft.problem:
         excluded = draft.failures[0].error.exit_code == ExitCode.EXCLUDED
@@ -233,7 +235,14 @@ def needs_in_words(directory: Path, draft: Draft) -> Iterator[str]:
         )
 
 
-def _summary_table(document: dict[str, Any], draft: Draft) -> str:
+def _trial_options(kernel: str, packages: Sequence[str]) -> str:
+    """Return the options of a trial that builds as this init did, each after a space."""
+    words = [] if kernel == AMD64.default_kernel else ["--kernel", kernel]
+    words += [word for package in packages for word in ("--toolkit-package", package)]
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def _summary_table(document: dict[str, Any], draft: Draft, trial_options: str) -> str:
     from nodeside.spec.schema import LIST_LIMIT
     from nodeside.text.shortlist import shortlist
     from nodeside.text.table import table
@@ -267,7 +276,7 @@ def _summary_table(document: dict[str, Any], draft: Draft) -> str:
     if problem:
         option = _package_option(draft.failures[0].error.hint) or "[--kernel KERNEL]"
         rows.append(("again", f"nodeside init {where} --force {option}"))
-    rows.append(("next", f"nodeside try {where}"))
+    rows.append(("next", f"nodeside try {where}{trial_options}"))
     return table(rows)
 
 

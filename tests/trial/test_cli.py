@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from nodeside.driver.handoff.request import ToolkitBuildFailed
 from nodeside.errors import NodesideError
 from nodeside.protocol.build_records import BuildResult, FailureKind
+from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.trial import emulation
 from nodeside.trial import init as init_command
 from nodeside.trial.cache import default_directory
@@ -21,6 +22,7 @@ from nodeside.trial.cli import _split_commands, trial
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine.qemu import device_names
 from nodeside.trial.progress import Progress
+from nodeside.trial.target.draft import Draft
 
 
 @pytest.fixture
@@ -195,3 +197,31 @@ def test_init_names_the_option_for_what_the_toolkit_lacks(
     assert isinstance(outcome.exception, ToolkitBuildFailed)
     said = f"; here: nodeside init 'a board' {option}" if option else ""
     assert outcome.exception.hint == hint + said
+
+
+@pytest.mark.parametrize(
+    ("kernel", "packages", "options"),
+    [
+        ("cloud-amd64", (), ""),
+        ("amd64", (), " --kernel amd64"),
+        (
+            "cloud-amd64",
+            ("libaio-dev", "flex"),
+            " --toolkit-package libaio-dev --toolkit-package flex",
+        ),
+    ],
+)
+def test_the_trial_after_init_builds_as_init_did(
+    monkeypatch: pytest.MonkeyPatch, kernel: str, packages: tuple[str, ...], options: str
+) -> None:
+    """A trial without them ends with exit code 10, after an init that went well."""
+    draft = Draft("board", "1.0", BuildSettings(kind=BuildKind.KBUILD, modules=("board",)))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("nodeside.trial.privilege.become_root", lambda: None)
+    monkeypatch.setattr(init_command, "_write_files", lambda *_, **__: (Path("board"), draft))
+    given = [word for package in packages for word in ("--toolkit-package", package)]
+
+    outcome = CliRunner().invoke(init_command.init, ["board", "--kernel", kernel, *given])
+
+    line = " ".join(outcome.output.partition("\nnext ")[2].split())
+    assert line == f"nodeside try board{options}"
