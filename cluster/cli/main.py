@@ -37,6 +37,7 @@ from cluster.cli.options import (
     with_connection,
 )
 from cluster.cli.preflight import preflight
+from cluster.cli.rollout_verbs import VERBS
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.failures import document_of_failure, output_option, show_failure, show_usage
@@ -316,7 +317,7 @@ def check(*, connection: Connection, file: Path | None, output: str) -> None:
     raise SystemExit(ExitCode.OK if checked.good else ExitCode.NOT_READY)
 
 
-for command in (preflight, *COMMANDS, completion):
+for command in (preflight, *VERBS, *COMMANDS, completion):
     root.add_command(command)
 
 

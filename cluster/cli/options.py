@@ -102,6 +102,7 @@ def _complete_names(plural: str) -> Callable[[click.Context, click.Parameter, st
 
 DRIVER = click.argument("driver", shell_complete=_complete_names("drivers"))
 OPTIONAL_DRIVER = click.argument("driver", default="", shell_complete=_complete_names("drivers"))
+NODE = click.argument("node", shell_complete=_complete_names("nodes"))
 OPTIONAL_NODE = click.argument("node", default="", shell_complete=_complete_names("nodes"))
 
 
@@ -215,6 +216,10 @@ def with_install_options(function: F) -> F:
 
 # The roles that commands need; names as in names.py, which is not imported for a fast start.
 LOOKING = "`status` needs the ClusterRole view, `explain` and `resolve` also nodeside-explain"
+ORDERING = (
+    "`undo`, `pause`, `resume` and `retry` need the ClusterRole view and to patch drivers, "
+    "`restart` to list and delete pods in the namespace; no role of the installation has that"
+)
 TRYING = "`preflight` needs the ClusterRole and the Role nodeside-preflight"
 INSTALLING = "`install` and `uninstall` need cluster-admin"
 

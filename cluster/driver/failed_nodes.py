@@ -12,7 +12,8 @@ Each entry lasts until the revision works on that node. `Down` also ends when th
 with another kernel, since it then gets the good revision first.
 
 All entries end with the revision. They also end when somebody changes the Driver while its rollout
-is not paused. So pausing and resuming a rollout retries the revision.
+is not paused, and with an order to retry (`retries.py`), which also forgets what a node reported
+before it.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from typing import Any, Final
 from cluster.driver.deadlines import NODE_DOWN
 from cluster.driver.nodes import DriverNode, failure_message
 from cluster.model.limits import truncate
+from cluster.model.retries import Retries, retried_at
 from cluster.model.snapshot import DriverObject
 from cluster.model.states import Boot, Health, Place
 from cluster.model.status_schema import CASUALTY_LIMIT
 from nodeside.protocol.node_status import State
-from nodeside.protocol.timestamps import rfc3339
+from nodeside.protocol.timestamps import parse_rfc3339, rfc3339
 
 _MESSAGE_LIMIT: Final = 512  # maximum length of a recorded failure message in bytes
 
@@ -68,11 +70,18 @@ def recorded_failures(found: DriverObject, newest: str) -> tuple[FailedNode, ...
     is_changed = status.get("observedGeneration") != found.generation
     if status.get("revision") != newest or (is_changed and not paused):
         return ()
-    return tuple(_parse_row(row) for row in status.get("casualties") or () if row.get("node"))
+    every = (_parse_row(row) for row in status.get("casualties") or () if row.get("node"))
+    return tuple(each for each in every if not _is_retried(each, found.retries))
 
 
 def casualties(
-    before: Iterable[FailedNode], members: Sequence[DriverNode], newest: str, good: str, now: float
+    before: Iterable[FailedNode],
+    members: Sequence[DriverNode],
+    newest: str,
+    good: str,
+    now: float,
+    *,
+    retries: Retries = (),
 ) -> tuple[FailedNode, ...]:
     """Return the casualties to record from now on; empty once the rollout is complete."""
     if newest == good:
@@ -90,7 +99,7 @@ def casualties(
     by_node = {each.node: each for each in updated if each is not None}
     for name, (member, place) in placed.items():
         if place is Place.NEWEST and member.worked_with:
-            new = _new_casualty(member, by_node.get(name), now)
+            new = _new_casualty(member, by_node.get(name), now, retries)
             by_node |= {name: new} if new else {}
     return tuple(sorted(by_node.values(), key=lambda each: each.node))
 
@@ -125,13 +134,37 @@ def _update_casualty(old: FailedNode, member: DriverNode | None, place: Place) -
     return old if member is not None and member.health is Health.DOWN else None
 
 
-def _new_casualty(member: DriverNode, old: FailedNode | None, now: float) -> FailedNode | None:
+def _is_retried(failed: FailedNode, retries: Retries) -> bool:
+    if not (retried := retried_at(retries, failed.node)):
+        return False
+    try:
+        return parse_rfc3339(failed.since) <= retried
+    except ValueError:
+        return True
+
+
+def is_failure_forgotten(member: DriverNode, retries: Retries) -> bool:
+    """Return whether the failure that a node reports is older than an order to retry.
+
+    A failure that the node does not report, such as a pod that cannot start, is one of now.
+    """
+    report = member.current_report
+    if not retries or member.trouble or report is None:
+        return False
+    return report.time <= retried_at(retries, member.node.name)
+
+
+def _new_casualty(
+    member: DriverNode, old: FailedNode | None, now: float, retries: Retries
+) -> FailedNode | None:
     """Return the new casualty of a node during its change; None if there is none."""
     if old is not None and old.kind is NodeFailureKind.FAILED:
         return None
     since = old.since if old else rfc3339(now)
     name = member.node.name
     if member.health is Health.BROKEN:
+        if is_failure_forgotten(member, retries):
+            return None
         message = truncate(failure_message(member), _MESSAGE_LIMIT)
         return FailedNode(name, NodeFailureKind.FAILED, since, message=message)
     boot = _ended_boot(member)
@@ -160,13 +193,19 @@ def _ended_boot(member: DriverNode) -> str:
     return report.boot_id if reported and not member.was_ready else ""
 
 
-def counted_failures(changed: Sequence[DriverNode], every: Sequence[FailedNode]) -> tuple[str, ...]:
+def counted_failures(
+    changed: Sequence[DriverNode], every: Sequence[FailedNode], retries: Retries = ()
+) -> tuple[str, ...]:
     """Return the nodes that count against maxFailed.
 
     A single machine lost during its change may be a coincidence and does not count. If there are
     two or more, all of them count.
     """
-    broken = [member.node.name for member in changed if member.health is Health.BROKEN]
+    broken = [
+        member.node.name
+        for member in changed
+        if member.health is Health.BROKEN and not is_failure_forgotten(member, retries)
+    ]
     broken += [each.node for each in every if each.kind is NodeFailureKind.FAILED]
     lost = [member.node.name for member in changed if member.is_given_up]
     lost += [each.node for each in every if each.kind is NodeFailureKind.LOST]

@@ -5,7 +5,8 @@ only the controller and are left out: pausing a rollout or selecting one more no
 revision.
 Neither do `upgrade` and `unload`: the ConfigMap of the Driver's policy delivers them, one per
 Driver. Every driver pod mounts it, and it changes in place: the kubelet refreshes the file within
-about a minute, and no pod is replaced. The driver.yaml of a revision is JSON, which is YAML; a node
+about a minute, and no pod is replaced. It also has the orders to retry (`retry`), by node, which
+nodes that do not know them ignore. The driver.yaml of a revision is JSON, which is YAML; a node
 reads it with `nodeside.spec.node_load`.
 """
 
@@ -41,11 +42,12 @@ from cluster.model.snapshot import (
 )
 from nodeside.errors import SpecError
 from nodeside.protocol.labels import API_VERSION, assigned_label
+from nodeside.protocol.timestamps import rfc3339
 from nodeside.spec import Driver, node_parse, to_document
 from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.model import Hardware
 from nodeside.spec.pods import Pods
-from nodeside.spec.policy import RETRY, policy_of, with_policy, without_policy
+from nodeside.spec.policy import EVERY_NODE, RETRY, policy_of, with_policy, without_policy
 
 
 def revision_text(driver: Driver) -> str:
@@ -179,9 +181,10 @@ class Revisions:
 # --- the policy: what needs no new revision ------------------------------------------------------
 
 
-def policy_text(driver: Driver, retry: Mapping[str, str]) -> str:
+def policy_text(found: DriverObject, driver: Driver) -> str:
     """Return the policy file of nodes, with the orders to repeat a load."""
-    policy = policy_of(driver) | ({RETRY: dict(retry)} if retry else {})
+    orders = {node or EVERY_NODE: rfc3339(time) for node, time in found.retries}
+    policy = policy_of(driver) | ({RETRY: orders} if orders else {})
     return json.dumps(policy, sort_keys=True, separators=(",", ":")) + "\n"
 
 
@@ -195,7 +198,7 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
             "labels": {MANAGED_BY: MANAGER, DRIVER_LABEL: driver.name},
             "ownerReferences": owner(found),
         },
-        "data": {POLICY_KEY: policy_text(driver, found.retry)},
+        "data": {POLICY_KEY: policy_text(found, driver)},
     }
 
 

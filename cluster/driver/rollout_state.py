@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cluster.driver.failed_nodes import FailedNode, counted_failures
 from cluster.driver.nodes import DriverNode
+from cluster.model.retries import Retries
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
 from cluster.model.status_schema import CASUALTY_LIMIT
@@ -58,11 +59,12 @@ def rollout_state(
     *,
     remembered: Sequence[FailedNode] = (),
     away: Collection[str] = (),
+    retries: Retries = (),
 ) -> RolloutState:
     """Return the state. `good` is the last good revision so far, "" for none.
 
-    The `remembered` casualties count as failed too. Nodes that are `away` count as unavailable: a
-    driver named in `after` is being changed there.
+    The `remembered` casualties count as failed too; failures before an order to retry do not. Nodes
+    that are `away` count as unavailable: a driver named in `after` is being changed there.
     """
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
@@ -76,7 +78,7 @@ def rollout_state(
     assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.worked_with]
     changed = [member for member in assigned if not member.is_given_up]
     may_have_failed = not settled and (assigned or remembered)
-    failed = counted_failures(assigned, remembered) if may_have_failed else ()
+    failed = counted_failures(assigned, remembered, retries) if may_have_failed else ()
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = parse_amount(rollout.max_unavailable, nodes)
     candidates = _count_candidates(placed, driver.spec.upgrade, supply)

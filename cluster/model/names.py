@@ -174,10 +174,6 @@ UNLOAD_LABEL: Final = f"{API_GROUP}/unload"  # its value is a boot mark
 LEAVE_MODULES: Final = f"{API_GROUP}/leave-modules"  # Driver annotation: unload nothing
 
 
-# Driver annotation: nodes that repeat a load in which their kernel died; `parse_retry` reads it.
-RETRY: Final = f"{API_GROUP}/retry"
-
-
 def boot_mark(node: str, boot_id: str) -> str:
     """Return 12 hex digits that identify a boot of a node; a reboot makes an unload obsolete."""
     return hashlib.sha256(f"{node}\n{boot_id}".encode()).hexdigest()[:12]

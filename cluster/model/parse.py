@@ -31,7 +31,6 @@ from cluster.model.names import (
     OS_VERSION_NOTE,
     OUTCOME_NOTE,
     POLICY_KEY,
-    RETRY,
     REVISION_LABEL,
     RUN_MARK_NOTE,
     STAGE_LABEL,
@@ -40,6 +39,7 @@ from cluster.model.names import (
     assignment_of,
 )
 from cluster.model.parse_pods import words_of
+from cluster.model.retries import RETRY_NOTE, parse_retries
 from cluster.model.snapshot import (
     EMPTY,
     BuildJob,
@@ -61,7 +61,6 @@ from nodeside.protocol.build_job import read_message
 from nodeside.protocol.labels import parse_node_driver_name
 from nodeside.spec import parse
 from nodeside.spec.image_names import DIGEST
-from nodeside.spec.policy import parse_retry
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
 _RESOURCES = 256  # of a node
@@ -129,7 +128,7 @@ def driver_from(data: Document) -> DriverObject:
     validated: a newer API server may have fields that are unknown here.
     """
     metadata = part(data, "metadata")
-    name = text(metadata, "name")
+    name, notes = text(metadata, "name"), part(metadata, "annotations")
     driver, mistakes = None, ""
     try:
         driver = parse({**data, "metadata": {"name": name}}, where=f"driver {name}")
@@ -144,8 +143,8 @@ def driver_from(data: Document) -> DriverObject:
         generation=int(metadata.get("generation") or 0),
         created=text(metadata, "creationTimestamp"),
         deleting="deletionTimestamp" in metadata,
-        retry=parse_retry(text(part(metadata, "annotations"), RETRY)),
-        leave_modules=part(metadata, "annotations").get(LEAVE_MODULES) == "true",
+        leave_modules=notes.get(LEAVE_MODULES) == "true",
+        retries=parse_retries(text(notes, RETRY_NOTE)),
         finalizers=tuple(metadata.get("finalizers") or ()),
         driver=driver,
         mistakes=mistakes,

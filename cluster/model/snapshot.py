@@ -18,6 +18,7 @@ from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.lookup_cache import LookupCache
 from cluster.model.pod_demand import PodDemand
 from cluster.model.problems import Problem
+from cluster.model.retries import Retries
 from cluster.model.stages import Stages
 from cluster.model.waiting import Waiting
 from nodeside.protocol.build_job import BuildOutcome
@@ -81,8 +82,8 @@ class Node:
 class DriverObject:
     """A Driver object. `driver` is None if the spec is invalid; `mistakes` is the error then.
 
-    With `leave_modules`, modules stay loaded when the Driver is removed from a node. `retry` are
-    orders to nodes to repeat a load in which their kernel died.
+    With `leave_modules`, modules stay loaded when the Driver is removed from a node. `retries` are
+    the orders to forget failures.
     """
 
     name: str
@@ -91,7 +92,7 @@ class DriverObject:
     created: str = ""
     deleting: bool = False
     leave_modules: bool = False
-    retry: Mapping[str, str] = field(default_factory=_empty_mapping)
+    retries: Retries = ()
     finalizers: tuple[str, ...] = ()
     driver: Driver | None = None
     mistakes: str = ""

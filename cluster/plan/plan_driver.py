@@ -258,7 +258,7 @@ def _apply_policy(context: DriverContext) -> Iterator[Action]:
     """Apply the policy before any pod that mounts it; it can change without a new pod."""
     driver, settings = context.driver, context.snapshot.settings
     existing = context.snapshot.revisions.get(policy_name(driver.name))
-    if existing is None or existing.document != policy_text(driver, context.resource.retry):
+    if existing is None or existing.document != policy_text(context.resource, driver):
         over = ExistingObject(existing.stamp) if existing else None
         yield Apply(driver.name, policy_map(context.resource, driver, settings), over)
 

@@ -30,8 +30,6 @@ RETRY: Final = "retry"
 EVERY_NODE: Final = "*"
 
 _WORD: Final = re.compile(r"[A-Za-z0-9._:+-]{1,64}")
-_NAME: Final = re.compile(r"\*|[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_ORDERS_LIMIT: Final = 256
 
 
 def without_policy(spec: DriverSpec) -> DriverSpec:
@@ -56,17 +54,6 @@ def with_policy(driver: Driver, text: str, where: str) -> Driver:
     document = to_document(replace(driver, spec=without_policy(driver.spec)))
     document["spec"] |= {field: policy[field] for field in FIELDS if field in policy}
     return node_parse(document, where=where)
-
-
-def parse_retry(text: str) -> dict[str, str]:
-    """Parse orders written as `worker-3=1795866000,*=tuesday`, of one node the last.
-
-    What is no order is left out, and what is beyond the first 256.
-    """
-    pairs = (item.strip().partition("=") for item in text.split(",", _ORDERS_LIMIT)[:_ORDERS_LIMIT])
-    return {
-        name: word for name, _, word in pairs if _NAME.fullmatch(name) and _WORD.fullmatch(word)
-    }
 
 
 def retry_order(path: Path, node: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse
 from nodeside.spec.model import Unload, UnloadPolicy, Upgrade
-from nodeside.spec.policy import node_policy, parse_retry, policy_of, retry_order, with_policy
+from nodeside.spec.policy import node_policy, policy_of, retry_order, with_policy
 from tests.spec.documents import document
 
 
@@ -65,24 +65,6 @@ def test_a_file_that_is_not_there_is_no_permission_to_do_anything(tmp_path: Path
         node_policy(driver(), tmp_path / "policy.json")
 
     assert "ConfigMap <driver>-node-policy" in raised.value.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "orders"),
-    [
-        ("", {}),
-        ("worker-3=1795866000", {"worker-3": "1795866000"}),
-        ("n1=a, *=b,n2.example.com=c,n1=d", {"n1": "d", "*": "b", "n2.example.com": "c"}),
-        ("n1,n1=,=a,N1=a,n1=a b,../x=a,n1=a=b", {}),
-        (f"{'n' * 254}=a,n1={'a' * 65}", {}),
-    ],
-)
-def test_orders_are_read_and_what_is_none_is_left_out(text: str, orders: dict[str, str]) -> None:
-    assert parse_retry(text) == orders
-
-
-def test_orders_are_few() -> None:
-    assert len(parse_retry(",".join(f"n{number}=a" for number in range(100_000)))) == 256
 
 
 @pytest.mark.parametrize(

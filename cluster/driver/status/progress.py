@@ -46,17 +46,20 @@ class ProgressMessages:
     def paused_message(self) -> str:
         if self.inputs.rollout.phase not in (Phase.HELD, Phase.PAUSED):
             return ""
-        return f"paused by spec.rollout.paused; {self._progress}; {self._works}"
+        resume = f"to go on: nodeside-cluster resume {self.inputs.driver.name}"
+        return f"paused by spec.rollout.paused; {self._progress}; {self._works}; {resume}"
 
     def stopped_message(self) -> str:
         rollout = self.inputs.rollout
         if rollout.phase is not Phase.STOPPED:
             return ""
+        name = self.inputs.driver.name
         return (
             f"version {self.inputs.revision_name(rollout.newest)} failed on "
             f"{few_of(rollout.failed)}, where {self.inputs.revision_name(rollout.good)} worked: "
             f"{self._failure_message_of(rollout.failed[0])}; "
-            f"correct the spec or go back to the old one{self._retry}"
+            f"correct the spec or go back to the old one: nodeside-cluster undo {name}; "
+            f"to try this one again: nodeside-cluster retry {name}"
         )
 
     def unschedulable_message(self) -> str:
@@ -137,12 +140,6 @@ class ProgressMessages:
         if failed in self._failing:
             return failure_message(self._failing[failed])
         return next(each.message for each in self.inputs.casualties if each.node == failed)
-
-    @property
-    def _retry(self) -> str:
-        if set(self.inputs.rollout.failed) <= self._failing.keys():
-            return ""
-        return "; to retry this one, pause the rollout and resume it"
 
     @cached_property
     def _works(self) -> str:

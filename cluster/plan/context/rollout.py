@@ -49,7 +49,8 @@ class RolloutPlan:
         if newest == good:  # the rollout is complete
             return ()
         before = recorded_failures(self.revisions.resource, newest)
-        return casualties(before, self.members, newest, good, now)
+        retries = self.revisions.resource.retries
+        return casualties(before, self.members, newest, good, now, retries=retries)
 
     @cached_property
     def state(self) -> RolloutState:
@@ -76,8 +77,9 @@ class RolloutPlan:
         revisions, supply, casualties = self.revisions, self.supplies.__getitem__, self.casualties
         driver, newest, good = revisions.driver, revisions.newest, revisions.good
         return rollout_state(
-            self.members, driver, newest, good, supply, remembered=casualties, away=away
-        )
+            self.members, driver, newest, good, supply,
+            remembered=casualties, away=away, retries=revisions.resource.retries,
+        )  # fmt: skip
 
     def _dependent_budgets(self) -> Iterator[DependentBudget]:
         """Yield the budget of each Driver after this one, less what this one uses already."""

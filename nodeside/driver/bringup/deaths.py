@@ -18,7 +18,6 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.last_words import read_last_words
 from nodeside.driver.node.load_mark import LoadMark, clear_mark, read_mark, write_mark
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.protocol.labels import API_GROUP
 from nodeside.protocol.timestamps import rfc3339
 from nodeside.spec.policy import retry_order
 
@@ -57,10 +56,7 @@ def _command_in_cluster(task: Task) -> str:
     """Return the command that orders it in the cluster, "" where no controller is."""
     if task.config.policy_file is None or not task.config.node:
         return ""
-    return (
-        f", or: kubectl annotate --overwrite driver {task.name} "
-        f"{API_GROUP}/retry={task.config.node}=$(date +%s)"
-    )
+    return f", or: nodeside-cluster retry {task.name} {task.config.node}"
 
 
 def _retry_order(task: Task) -> str:

@@ -11,9 +11,11 @@ import pytest
 from cluster.cli.explain import explain_driver
 from cluster.driver.deadlines import NODE_DOWN
 from cluster.driver.failed_nodes import FailedNode, NodeFailureKind, limit_rows
+from cluster.model.retries import parse_retries
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.context.context import DriverContext
 from nodeside.protocol.node_status import State
+from nodeside.protocol.timestamps import rfc3339
 from tests.cluster.fakes.model import Model
 
 THEN = 1_800_000_000.0
@@ -69,7 +71,7 @@ def is_stopped(model: Model) -> bool:
 def test_failure_counts_after_node_is_replaced() -> None:
     model = changing()
     fail(model, "n0")
-    assert "pause" not in model.condition("Degraded")["message"]
+    assert "nodeside-cluster undo edu" in model.condition("Degraded")["message"]
 
     replace_machine(model, "n0", by=["new"])
     look(model)
@@ -82,7 +84,7 @@ def test_failure_counts_after_node_is_replaced() -> None:
     message = model.condition("Degraded")["message"]
     assert "failed on n0, where" in message
     assert "worked: BuildFailed: does not compile; correct the spec" in message
-    assert message.endswith("; to retry this one, pause the rollout and resume it")
+    assert message.endswith("; to try this one again: nodeside-cluster retry edu")
     assert (
         "nodes that failed or went down with the newest version: n0"
         in explain_driver(model.snapshot, "edu").there
@@ -185,6 +187,57 @@ def test_who_pauses_keeps_them_and_who_resumes_tries_again() -> None:
 
     assert remembered(model) == []
     assert len(newest(model)) == 1
+
+
+def order_retry(model: Model, text: str) -> None:
+    model.drivers["edu"] = replace(model.drivers["edu"], retries=parse_retries(text))
+    look(model, THEN + 60)
+
+
+@pytest.mark.parametrize("retry", ["{}", "n0={}", "n9=2020-01-01T00:00:00Z,n0={}"])
+def test_an_order_to_retry_forgets_the_failures_before_it_and_no_later_one(retry: str) -> None:
+    model = changing()
+    fail(model, "n0")
+    replace_machine(model, "n0", by=["new"])
+    look(model)
+    assert is_stopped(model)
+
+    order_retry(model, retry.format(rfc3339(THEN + 30)))
+
+    assert remembered(model) == []
+    assert not is_stopped(model)
+    [again] = newest(model)
+    model.report(again, State.FAILED, reason="BuildFailed", message="again", time=THEN + 90)
+    look(model, THEN + 90)
+    assert is_stopped(model)
+
+
+def test_a_node_that_still_says_that_it_failed_is_waited_for_after_an_order_to_retry() -> None:
+    model = changing()
+    fail(model, "n0")
+
+    order_retry(model, rfc3339(THEN + 30))
+
+    assert not is_stopped(model)
+    assert remembered(model) == []
+    assert newest(model) == ["n0"], "the canary was not replaced by another"
+    model.report("n0")
+    look(model, THEN + 90)
+    assert len(newest(model)) > 1
+    assert '"retry":{"*":"' in model.policies["edu-node-policy"].document
+
+
+@pytest.mark.parametrize("retry", ["n1={}", "2020-01-01T00:00:00Z", "yes", "n0=yes", ",=,"])
+def test_an_order_to_retry_something_else_leaves_the_rollout_stopped(retry: str) -> None:
+    model = changing()
+    fail(model, "n0")
+    replace_machine(model, "n0", by=["new"])
+    look(model)
+
+    order_retry(model, retry.format(rfc3339(THEN + 30)))
+
+    assert is_stopped(model)
+    assert remembered(model) == [("n0", "Failed")]
 
 
 def test_a_canary_that_goes_down_again_and_again_is_a_failure() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.model.actions import Apply
+from cluster.model.retries import parse_retries
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
@@ -55,12 +56,13 @@ def test_an_order_to_repeat_a_load_is_told_to_the_nodes_beside_it_and_taken_back
     model = running(upgrade="onReboot")
     before = assigned(model)
 
-    for retry in ({"n1": "again"}, {}):
-        model.drivers["edu"] = replace(model.drivers["edu"], retry=retry)
+    for text in ("n1=2026-01-01T00:00:00Z,*=2026-01-02T00:00:00Z", ""):
+        model.drivers["edu"] = replace(model.drivers["edu"], retries=parse_retries(text))
         actions = model.settle()
         assert [a.words for a in actions if isinstance(a, Apply)] == [f"apply ConfigMap {POLICY}"]
         told = json.loads(model.policies[POLICY].document)
-        assert told == {"upgrade": "onReboot", **({"retry": retry} if retry else {})}
+        orders = {"n1": "2026-01-01T00:00:00Z", "*": "2026-01-02T00:00:00Z"}
+        assert told == {"upgrade": "onReboot", **({"retry": orders} if text else {})}
 
     assert assigned(model) == before
 

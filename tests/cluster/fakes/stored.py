@@ -101,10 +101,12 @@ def _namespaces(resource: Resource, path: str) -> Iterator[str]:
 
 
 def _matches(labels: Mapping[str, str], selector: str) -> bool:
-    """The forms of a selector that the controller uses, one of them at a time."""
+    """The forms of a selector that the controller uses: a set alone, the others also together."""
     key, is_set, values = selector.partition(" in ")
     if is_set:
         return labels.get(key) in values.strip("()").split(",")
+    if "," in selector:
+        return all(_matches(labels, each) for each in selector.split(","))
     key, equals, value = selector.partition("=")
     return (labels.get(key) == value) if equals else (not key or key in labels)
 

@@ -161,7 +161,7 @@ def test_a_driver_tells_whether_it_goes_and_who_holds_it() -> None:
         "finalizers": ["nodeside.io/driver"],
         "creationTimestamp": "2025-01-01T00:00:00Z",
         "generation": 7,
-        "annotations": {"nodeside.io/retry": "n1=again,what is no order"},
+        "annotations": {"nodeside.io/retry": "n1=2026-01-01T00:00:00Z,what is no order"},
     }
     written["status"] = {"lastGoodRevision": "r"}
 
@@ -172,7 +172,7 @@ def test_a_driver_tells_whether_it_goes_and_who_holds_it() -> None:
         ("nodeside.io/driver",),
         7,
     )
-    assert found.retry == {"n1": "again"}
+    assert found.retries == (("n1", 1767225600.0),)
     assert (found.created, found.status) == ("2025-01-01T00:00:00Z", {"lastGoodRevision": "r"})
     assert found.driver is not None
 

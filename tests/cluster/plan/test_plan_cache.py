@@ -80,7 +80,7 @@ OF_ONE: dict[str, Change] = {
         "two", modules=[{"name": "two"}], version="2.0.0"
     ),
     "an order to repeat a load": lambda model: model.drivers.update(
-        two=replace(model.drivers["two"], retry={"n1": "again"})
+        two=replace(model.drivers["two"], retries=(("n1", 1767225600.0),))
     ),
     "its status": lambda model: model.drivers.update(
         two=replace(model.drivers["two"], status={**model.drivers["two"].status, "nodes": {}})

@@ -367,7 +367,8 @@ def test_the_failure_of_a_canary_stops_the_rollout_and_says_why() -> None:
     assert degraded["reason"] == "RolloutStopped"
     assert degraded["message"] == (
         f"version 2 ({new}) failed on n0, where 1.0.0 ({old}) worked: BuildFailed: edu.c:7: error; "
-        "correct the spec or go back to the old one"
+        "correct the spec or go back to the old one: nodeside-cluster undo edu; "
+        "to try this one again: nodeside-cluster retry edu"
     )
     assert model.condition("Progressing")["status"] == "False"
     assert {model.revision("n1"), model.revision("n2")} == {old}

@@ -69,7 +69,8 @@ def test_paused_it_is_not_ready_and_yet_available_where_the_old_version_works() 
     ready, available = model.condition("Ready"), model.condition("Available")
     assert (ready["status"], ready["reason"]) == ("False", "RolloutPaused")
     assert ready["message"] == (
-        f"paused by spec.rollout.paused; 0 of 3 nodes have 2.0.0 ({newest}); works on 3 of 3 nodes"
+        f"paused by spec.rollout.paused; 0 of 3 nodes have 2.0.0 ({newest}); works on 3 of 3 "
+        "nodes; to go on: nodeside-cluster resume edu"
     )
     assert (available["status"], available["message"]) == ("True", "works on 3 of 3 nodes")
 

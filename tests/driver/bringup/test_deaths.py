@@ -133,7 +133,7 @@ def test_an_order_of_the_cluster_lifts_it_once(node: FakeNode, name: str) -> Non
     die_in_load(node, node.task())
     with pytest.raises(KernelDied, match="an earlier boot") as died:
         node.bring_up(node.task())
-    assert "kubectl annotate --overwrite driver straw nodeside.io/retry=n1=" in died.value.hint
+    assert "nodeside-cluster retry straw n1" in died.value.hint
     policy = order(node, {"n2": "2", "n1": "before"})
     assert "refuse: an earlier boot" in node.run("plan", "--policy", policy).output
 

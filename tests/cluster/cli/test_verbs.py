@@ -1,0 +1,271 @@
+"""The verbs of a rollout: each is one request, which a person may make with kubectl as well."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cli import verbs
+from cluster.cli.options import ORDERING
+from cluster.cli.status import NoSuchObject
+from cluster.cli.verbs import NoWayBack, Order, difference, merge
+from cluster.driver.revisions import revision_of, revision_text
+from cluster.kube.client import Api
+from cluster.model.names import DRIVER_LABEL, MANAGED_BY, MANAGER, REVISION_LABEL
+from cluster.model.parse import driver_from
+from nodeside.protocol.labels import API_VERSION
+from tests.cluster.fakes.model import document
+from tests.cluster.fakes.scripted import Said, ScriptedServer, kubeconfig
+from tests.cluster.fakes.stored import StoredObjects
+from tests.console import nodeside_cluster as command
+
+NAMESPACE = "nodeside"
+OLD = document(image="registry.example.com/drivers/edu:1.0.0")
+NEW = document(
+    version="2.0.0",
+    image="registry.example.com/drivers/edu:2.0.0",
+    conflicts={"modules": ["other"]},
+    rollout={"maxUnavailable": "3"},
+)
+
+
+def revision(driver: dict[str, Any]) -> str:
+    found = driver_from(driver).driver
+    assert found is not None
+    return revision_of(revision_text(found))
+
+
+def stored_revision(driver: dict[str, Any], created: str) -> dict[str, Any]:
+    found = driver_from(driver).driver
+    assert found is not None
+    labels = {MANAGED_BY: MANAGER, DRIVER_LABEL: "edu", REVISION_LABEL: revision(driver)}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"edu-revision-{revision(driver)}",
+            "namespace": NAMESPACE,
+            "labels": labels,
+            "creationTimestamp": created,
+        },
+        "data": {"driver.yaml": revision_text(found)},
+    }
+
+
+def pod(name: str, node: str, created: str, **metadata: Any) -> dict[str, Any]:
+    labels = {MANAGED_BY: MANAGER, DRIVER_LABEL: "edu"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "uid": f"uid-{name}",
+            "labels": labels,
+            "creationTimestamp": created,
+            **metadata,
+        },
+        "spec": {"nodeName": node, "containers": []},
+        "status": {},
+    }
+
+
+class Scene:
+    """An API server with the Driver edu, in version 2.0.0, and its two revisions."""
+
+    def __init__(self, server: ScriptedServer, api: Api) -> None:
+        self.driver = json.loads(json.dumps(NEW))
+        self.driver["status"] = {"lastGoodRevision": revision(OLD)}
+        report = {
+            "apiVersion": API_VERSION,
+            "kind": "NodeDriver",
+            "metadata": {"name": "edu.n1", "labels": {DRIVER_LABEL: "edu"}},
+            "spec": {"driver": "edu", "node": "n1"},
+            "status": {"state": "failed"},
+        }
+        self.objects = StoredObjects(
+            [
+                self.driver,
+                stored_revision(OLD, "2026-01-01T00:00:00Z"),
+                stored_revision(NEW, "2026-02-01T00:00:00Z"),
+                pod("edu-a", "n1", "2026-01-01T00:00:00Z"),
+                report,
+            ]
+        )
+        server.always = self.objects.answer
+        self.api, self.url = api, server.url
+
+    def patch_of(self, order: Order) -> dict[str, Any]:
+        """What the order sends; its command must say the same."""
+        assert order.send is not None
+        order.send(self.api)
+        [sent] = self.objects.written
+        assert sent.method == "PATCH"
+        words = shlex.split(order.command)
+        assert words[:-1] == ["kubectl", "patch", "driver", "edu", "--type=merge", "-p"]
+        assert json.loads(words[-1]) == json.loads(sent.body)
+        found: dict[str, Any] = json.loads(sent.body)
+        return found
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with ScriptedServer() as server:
+        yield Scene(server, server.api(tmp_path))
+
+
+def test_undo_gives_the_last_good_revision_again_and_leaves_the_rollout_alone(scene: Scene) -> None:
+    order = verbs.undo(scene.api, NAMESPACE, "edu")
+
+    patch = scene.patch_of(order)
+    assert patch == {
+        "spec": {
+            "version": "1.0.0",
+            "image": "registry.example.com/drivers/edu:1.0.0",
+            "conflicts": None,
+        }
+    }
+    after = merge(scene.driver, patch)
+    assert revision(after) == revision(OLD)
+    assert after["spec"]["rollout"] == {"maxUnavailable": "3"}
+    assert f"from 2.0.0 ({revision(NEW)}) to 1.0.0 ({revision(OLD)})" in order.what
+    assert "Git" in order.note
+
+
+def test_undo_goes_to_the_revision_that_is_named_and_says_if_it_is_there(scene: Scene) -> None:
+    assert verbs.undo(scene.api, NAMESPACE, "edu", revision(OLD)[:6]).send is not None
+    there = verbs.undo(scene.api, NAMESPACE, "edu", revision(NEW))
+    assert there.send is None
+    assert "already" in there.what
+    with pytest.raises(NoWayBack) as caught:
+        verbs.undo(scene.api, NAMESPACE, "edu", "xyz")
+    assert caught.value.hint == "nodeside-cluster history edu"
+
+
+def test_undo_of_a_driver_with_mistakes_goes_back_too(scene: Scene) -> None:
+    scene.driver["spec"]["version"] = {"not": "a version"}
+    with pytest.raises(NoWayBack, match="no patch gives"):  # which of its fields were meant?
+        verbs.undo(scene.api, NAMESPACE, "edu")
+    del scene.driver["spec"]["conflicts"]
+
+    patch = scene.patch_of(verbs.undo(scene.api, NAMESPACE, "edu"))
+
+    assert patch["spec"]["version"] == "1.0.0"
+
+
+def test_without_an_earlier_revision_undo_says_what_to_do(scene: Scene) -> None:
+    del scene.objects.documents[1]
+    with pytest.raises(NoWayBack, match="no earlier revision") as caught:
+        verbs.undo(scene.api, NAMESPACE, "edu")
+    assert "driver.yaml" in caught.value.hint
+
+
+def test_history_has_every_revision_with_what_it_is(scene: Scene) -> None:
+    old, new = verbs.history(scene.api, NAMESPACE, "edu")
+
+    assert (old.version, old.good, old.newest) == ("1.0.0", True, False)
+    assert (new.version, new.good, new.newest) == ("2.0.0", False, True)
+    assert "last good" in verbs.history_text([old, new])
+    assert [each["revision"] for each in json.loads(verbs.history_json([old, new]))] == [
+        revision(OLD),
+        revision(NEW),
+    ]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_pause_and_resume_are_one_field(scene: Scene, paused: bool) -> None:
+    scene.driver["spec"]["rollout"]["paused"] = not paused
+    patch = scene.patch_of(verbs.pause(scene.api, "edu", paused=paused))
+    assert patch == {"spec": {"rollout": {"paused": paused}}}
+
+    scene.driver["spec"]["rollout"]["paused"] = paused
+    assert verbs.pause(scene.api, "edu", paused=paused).send is None
+
+
+def test_retry_is_an_annotation_with_the_time_of_the_api_server(scene: Scene) -> None:
+    patch = scene.patch_of(verbs.retry(scene.api, "edu"))
+
+    [value] = patch["metadata"]["annotations"].values()
+    [(node, time)] = driver_from(merge(scene.driver, patch)).retries
+    assert node == ""
+    assert abs(time - scene.api.now()) < 60, value
+
+
+def test_retry_of_a_node_keeps_the_orders_for_others(scene: Scene) -> None:
+    scene.driver["metadata"]["annotations"] = {"nodeside.io/retry": "n2=2026-01-01T00:00:00Z"}
+
+    patch = scene.patch_of(verbs.retry(scene.api, "edu", "n1"))
+
+    retries = dict(driver_from(merge(scene.driver, patch)).retries)
+    assert sorted(retries) == ["n1", "n2"]
+
+
+def test_retry_of_a_node_without_the_driver_is_a_mistake(scene: Scene) -> None:
+    with pytest.raises(NoSuchObject, match="nowhere"):
+        verbs.retry(scene.api, "edu", "nowhere")
+
+
+def test_restart_deletes_the_one_pod_of_the_node(scene: Scene) -> None:
+    order = verbs.restart(scene.api, NAMESPACE, "edu", "n1")
+
+    assert order.command == "kubectl -n nodeside delete pod edu-a"
+    assert order.send is not None
+    order.send(scene.api)
+    [sent] = scene.objects.written
+    assert (sent.method, json.loads(sent.body)["preconditions"]) == ("DELETE", {"uid": "uid-edu-a"})
+
+
+def test_an_unknown_driver_is_named_with_those_that_there_are(scene: Scene) -> None:
+    with pytest.raises(NoSuchObject) as caught:
+        verbs.pause(scene.api, "other", paused=True)
+    assert caught.value.hint == "there is: edu"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["undo", "edu"], ["pause", "edu"], ["retry", "edu", "n1"], ["restart", "edu", "n1"]],
+    ids=lambda words: words[0],
+)
+def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
+    scene: Scene, tmp_path: Path, words: list[str]
+) -> None:
+    place = tmp_path / "kubeconfig"
+    place.write_text(json.dumps(kubeconfig(scene.url, "secret")))
+
+    dry = command(*words, "--dry-run", "--kubeconfig", str(place))
+    assert (dry.code, scene.objects.written) == (0, [])
+    done = command(*words, "--kubeconfig", str(place))
+
+    assert done.code == 0
+    assert len(scene.objects.written) == 1
+    for each in (dry, done):
+        assert sum(line.startswith("kubectl ") for line in each.output.splitlines()) == 1
+
+
+def test_who_may_not_patch_is_told_what_that_needs(tmp_path: Path) -> None:
+    place = tmp_path / "kubeconfig"
+    with ScriptedServer() as server:
+        server.always = lambda _: Said(403, json.dumps({"kind": "Status", "code": 403}))
+        place.write_text(json.dumps(kubeconfig(server.url, "secret")))
+        done = command("pause", "edu", "--kubeconfig", str(place))
+
+    assert done.code != 0
+    assert ORDERING in done.errors
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}),
+        ({"a": [1, 2]}, {"a": [2]}),
+        ({}, {"a": {"b": {"c": 1}}}),
+        ({"a": {"b": 1}}, {"a": "text"}),
+    ],
+)
+def test_a_difference_that_is_merged_gives_the_new_document(old: Any, new: Any) -> None:
+    assert merge(old, difference(old, new)) == new
