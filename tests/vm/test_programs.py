@@ -20,6 +20,8 @@ pytestmark = pytest.mark.vm
 _READY = r"NODESIDE_READY driver=edu "
 _SERVES = "a service is ready service=monitor"
 _FILES = "/var/lib/nodeside/userspace/edu"
+_SEEN = "/run/nodeside-locks/edu.current.json"  # since when the current files are current
+_GRACE = 600.0  # seconds after which those before them may go
 _MOUNTED = "/var/lib/nodeside/mounted/driver.yaml"  # on the node; below /host in the container
 
 
@@ -131,17 +133,21 @@ def test_files_that_a_consumer_has_open_stay_over_an_upgrade(
 
     def look_with(seconds: int) -> None:
         """As ten minutes later; a change of driver.yaml is a reason to look."""
-        pod.node("touch", "-h", "-d", "2020-01-01", f"{_FILES}/current")
+        pod.until(f'grep -q "$(readlink {_FILES}/current)" {_SEEN}')
+        seen = json.loads(pod.node("cat", _SEEN))
+        seen["seconds"] -= _GRACE
+        pod.machine.put(_SEEN, json.dumps(seen).encode())
         times = len(driver.says.matching("validate: done")) + 1
         spec["validate"]["timeoutSeconds"] = seconds
         pod.machine.put(_MOUNTED, json.dumps(document).encode())
         driver.says.until("validate: done", times=times)
 
     look_with(11)
+    look_with(12)  # the look before it has ended, files and all
     assert first in versions(pod)
     consumer.kill()
     consumer.wait(LONG)
-    look_with(12)
+    look_with(13)
     driver.says.until("removing files that nothing uses")
     pod.until(f"[ ! -e {_FILES}/{first} ]")
     assert len(versions(pod)) == 1
