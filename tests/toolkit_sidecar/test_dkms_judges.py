@@ -17,8 +17,8 @@ from nodeside.protocol.bundle_key import BuildKind
 from nodeside.toolkit_sidecar.dkms import pad_version
 from nodeside.trial.workshop import Workshop
 from tests.toolkit_sidecar.dkms_judges import SUITES, Verdict, fetch_dkms, judge
+from tests.toolkit_sidecar.dkms_make_lines import CONF, LINES, MAKE
 from tests.toolkit_sidecar.faketoolkit import FakeToolkit
-from tests.toolkit_sidecar.test_dkms_make import CONF, LINES, MAKE
 
 pytestmark = pytest.mark.toolkit
 

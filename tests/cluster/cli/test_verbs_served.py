@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -46,7 +47,8 @@ def two_revisions(api: Api, installed: InstallSettings) -> Iterator[tuple[str, s
     yield made[0], made[1]
     api.delete(DRIVERS, NAME)
     for revision in made:
-        api.delete(CONFIG_MAPS, f"{NAME}-revision-{revision}", namespace=NAMESPACE)
+        with suppress(NotFound):  # the garbage collector may have been here
+            api.delete(CONFIG_MAPS, f"{NAME}-revision-{revision}", namespace=NAMESPACE)
 
 
 def newest(api: Api) -> str:

@@ -258,9 +258,12 @@ def test_its_own_node_driver_may_not_lie(
     assert words in str(caught.value)
 
 
-def test_a_pod_of_an_older_image_may_report_without_the_labels(pod: Identity) -> None:
-    pod.api.apply_node_driver(node_driver(READY))
-    older = node_driver(READY)
+def test_a_pod_of_an_older_image_may_report_without_the_labels(
+    pod: Identity, two_nodes: Nodes
+) -> None:
+    uid = two_nodes.get(OURS)["metadata"]["uid"]
+    pod.api.apply_node_driver(node_driver(READY, node_uid=uid))
+    older = node_driver(READY, node_uid=uid)
     del older["metadata"]["labels"], older["status"]["conditions"]
     pod.api.apply_node_driver(older)
 
@@ -470,7 +473,7 @@ def test_the_api_server_finds_no_fault_with_the_policies(control_plane: ControlP
 
     control_plane.wait_for(checked, "the policies to be type-checked")
     warnings = {p["metadata"]["name"]: p["status"]["typeChecking"] for p in policies()}
-    assert len(warnings) == 8
+    assert len(warnings) == 9
     assert {name: said.get("expressionWarnings", []) for name, said in warnings.items()} == {
         name: [] for name in warnings
     }
