@@ -16,7 +16,6 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from cluster.driver.pod_policy import resources, with_pull_policy
-from cluster.kube.quantity import canonical
 from cluster.model.names import (
     DRIVER_CONTAINER,
     POLICY_DIRECTORY,
@@ -29,7 +28,7 @@ from cluster.model.names import (
 from cluster.model.snapshot import DriverObject, Pool, Settings, assignment_name
 from nodeside.protocol.labels import assigned_label
 from nodeside.spec import Driver
-from nodeside.spec.pods import Pods
+from nodeside.spec.pods import Pods, Resources
 from nodeside.spec.services import Hooks
 
 PROVIDE_CONTAINER: Final = "provide"
@@ -44,6 +43,7 @@ CREDENTIALS_DIRECTORY: Final = "/credentials"
 CA_DIRECTORY: Final = "/ca"
 
 TOOLKIT_USER: Final = 65532
+NO_LIMITS: Final[Mapping[str, str]] = {}
 DRIVER_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}  # of containers of the driver image
 
 # Starts what `nodeside.driver.handoff.provide` puts into the shared directory.
@@ -144,7 +144,7 @@ def pod(inputs: DaemonSetInput) -> Document:
     if inputs.settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in inputs.settings.pull_secrets]
     given = {key: value for key, value in spec.items() if value != []}
-    return with_pull_policy(given, inputs.pods)
+    return with_pull_policy(given, inputs.pods) if inputs.pods.image_pull_policy else given
 
 
 def _runs_programs(driver: Driver) -> bool:
@@ -171,7 +171,7 @@ def _provide_container(inputs: DaemonSetInput) -> Document:
         "command": ["nodeside", "driver", "provide"],
         "env": _environment_of({"NODESIDE_SHARED": SHARED}),
         "securityContext": unprivileged_context(runAsUser=0),
-        "resources": resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
+        "resources": _resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": [_mount_volume("shared", SHARED)],
     }
 
@@ -184,7 +184,7 @@ def _driver_container(inputs: DaemonSetInput) -> Document:
         "env": _driver_env(inputs),
         "readinessProbe": _readiness_probe(inputs.driver.name),
         "securityContext": _driver_security(privileged=inputs.driver.spec.privileged),
-        "resources": resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
+        "resources": _resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": _driver_mounts(inputs),
     }
 
@@ -270,7 +270,7 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
         "securityContext": unprivileged_context(
             runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
         ),
-        "resources": resources(
+        "resources": _resources(
             inputs.pods.resources.toolkit,
             {"cpu": "10m", "memory": "32Mi"},
             {"memory": memory_limit(inputs.driver)},
@@ -282,12 +282,26 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
     }
 
 
+def _resources(
+    asked: Resources, requests: Mapping[str, str], limits: Mapping[str, str] = NO_LIMITS
+) -> Document:
+    """Return the resources of a container: those that nodeside sets, or what is asked for."""
+    if asked != Resources():
+        return resources(asked, requests, limits)
+    return {"requests": dict(requests)} | ({"limits": dict(limits)} if limits else {})
+
+
 def memory_limit(driver: Driver) -> str:
     """Return the memory limit for compiling vendor code.
 
-    The pod may not be evicted, so it must not exhaust its node's memory.
+    The pod may not be evicted, so it must not exhaust its node's memory. The quantity uses the
+    largest unit, as the API server returns it: any other form would look like an edit and would be
+    reverted on every pass.
     """
-    return canonical(f"{driver.spec.build.memory_limit_mib}Mi")
+    mib, units = driver.spec.build.memory_limit_mib, ["Mi", "Gi", "Ti"]
+    while mib % 1024 == 0 and len(units) > 1:
+        mib, units = mib // 1024, units[1:]
+    return f"{mib}{units[0]}"
 
 
 def _list_volumes(inputs: DaemonSetInput) -> list[Document]:

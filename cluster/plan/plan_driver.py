@@ -110,7 +110,9 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         steps.append(delete_unneeded_jobs(builds, resource.name, snapshot))
     if context.fallbacks.by_assignment:
         steps.append(fallback_events(context))
-    steps += set_status(snapshot, resource, status), rollout_started(inputs), rival_events(context)
+    steps += set_status(snapshot, resource, status), rollout_started(inputs)
+    if len(snapshot.drivers) > 1:
+        steps.append(rival_events(context))
     steps.append(_delete_revisions(context, leaving, builds or {}))
     if staging:
         steps.append(stage_objects(staging))
