@@ -8,7 +8,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.kube.resources import DEPLOYMENTS
 from cluster.model.names import CONTROLLER
-from cluster.model.snapshot import Settings
+from cluster.model.snapshot import KUBELET_ROOT, Settings
 
 
 def as_installed(api: Api, settings: Settings) -> Settings:
@@ -26,4 +26,5 @@ def as_installed(api: Api, settings: Settings) -> Settings:
         pull_secrets=tuple(value for name, value in options if name == "--pull-secret"),
         proxy=dict(value.split("=", 1) for name, value in options if name == "--proxy"),
         agent_image=dict(options).get("--agent-image", ""),
+        kubelet_root=dict(options).get("--kubelet-root", KUBELET_ROOT),
     )

@@ -200,6 +200,7 @@ def test_a_driver_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path: Path) -> None:
     words = ["run", "--scc=nodeside-driver", "--pull-secret=a", "--pull-secret=b"]
     words += ["--proxy=HTTPS_PROXY=http://p:3128", "--agent-image=r.example.com/agent:1"]
+    words += ["--kubelet-root=/data/kubelet"]
     template = {"spec": {"containers": [{"args": words}]}}
     found = json.dumps({"spec": {"template": template}})
     with ScriptedServer(Said(body=found), Said(403)) as server:
@@ -209,6 +210,7 @@ def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path:
     assert (settings.scc, settings.pull_secrets) == ("nodeside-driver", ("a", "b"))
     assert settings.proxy == {"HTTPS_PROXY": "http://p:3128"}
     assert settings.agent_image == "r.example.com/agent:1"
+    assert settings.kubelet_root == "/data/kubelet"
 
 
 def test_a_log_that_is_not_there_is_not_found(tmp_path: Path) -> None:
