@@ -52,8 +52,8 @@ def history(*, connection: Connection, driver: str, output: str) -> None:
 def undo(*, connection: Connection, driver: str, to: str, dry_run: bool) -> None:
     """Let DRIVER go back to its last good revision.
 
-    If that is the newest one, to the one before. `rollout`, `hardware` and whatever else is not
-    part of a revision stay as they are.
+    If that is the newest one, to the one that was made before it. `rollout`, `hardware` and
+    whatever else is not part of a revision stay as they are.
     """
     from cluster.cli import verbs
 

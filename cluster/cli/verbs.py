@@ -23,11 +23,12 @@ from cluster.model.json_fields import part, text
 from cluster.model.names import DRIVER_LABEL, OURS, REVISION_LABEL
 from cluster.model.parse import driver_from, node_driver_from, revision_from
 from cluster.model.parse_pods import pod_from
-from cluster.model.retries import EVERY_NODE, RETRY_NOTE, format_retries
+from cluster.model.retries import EVERY_NODE, RETRY_NOTE, format_retries, parse_retries, retried_at
 from cluster.model.snapshot import Document, DriverObject, DriverPod
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.text.table import table
 
+_ORDERS = 200  # that are kept in the annotation; retries.py reads 256
 _IN_GIT = (
     "a tool that keeps this Driver as it is in Git, or Helm, puts it back: make the change there"
 )
@@ -159,11 +160,19 @@ def retry(api: Api, driver: str, node: str = "") -> Order:
             f"driver {driver} has neither a pod nor a remembered failure on node {node!r}",
             hint=f"nodeside-cluster explain {driver} {node}",
         )
-    before = dict(found.retries) if node else {}  # one for all nodes replaces every other
-    value = format_retries(before | {node or EVERY_NODE: api.now()})
+    now = float(int(api.now()))
+    before = found.retries if node else ()  # one for all nodes replaces every other
+    newest = sorted(before, key=lambda each: each[1])[-_ORDERS:]
+    value = format_retries(dict(newest) | {node or EVERY_NODE: now})
     where = f"on {node}" if node else "on all nodes"
     what = f"failures of {driver} {where} until now are forgotten"
-    return _patch(driver, {"metadata": {"annotations": {RETRY_NOTE: value}}}, what)
+    if retried_at(parse_retries(value), node or EVERY_NODE) < now:
+        raise NoSuchObject(
+            f"the orders of driver {driver} leave no room for one about node {node!r}",
+            hint=f"nodeside-cluster retry {driver}: for all nodes",
+        )
+    patch = {"metadata": {"annotations": {RETRY_NOTE: value}}}
+    return _patch(driver, patch, what, read_at=document)
 
 
 def undo(api: Api, namespace: str, driver: str, to: str = "") -> Order:
@@ -191,7 +200,7 @@ def undo(api: Api, namespace: str, driver: str, to: str = "") -> Order:
     what = f"{driver} goes from {before} to {revision_name(target.revision, target.version)}"
     if part(part(document, "spec"), "rollout").get("paused"):
         what += f"; it is paused, so also: nodeside-cluster resume {driver}"
-    return _patch(driver, patch, what, _IN_GIT)
+    return _patch(driver, patch, what, _IN_GIT, read_at=document)
 
 
 def restart(api: Api, namespace: str, driver: str, node: str) -> Order:
@@ -242,8 +251,16 @@ def difference(old: Document, new: Document) -> dict[str, Any]:
     return patch
 
 
-def _patch(driver: str, patch: Document, what: str, note: str = "") -> Order:
-    words = json.dumps(patch, separators=(",", ":"), ensure_ascii=False)
+def _patch(
+    driver: str, patch: Document, what: str, note: str = "", *, read_at: Document | None = None
+) -> Order:
+    """Return the order of a merge patch. With `read_at`, it is refused if that has changed since.
+
+    The command is in ASCII: what a stored revision has in it moves no cursor.
+    """
+    if version := text(part(read_at or {}, "metadata"), "resourceVersion"):
+        patch = merge(patch, {"metadata": {"resourceVersion": version}})
+    words = json.dumps(patch, separators=(",", ":"))
     command = f"kubectl patch driver {driver} --type=merge -p {shlex.quote(words)}"
     return Order(what, command, note, lambda api: api.merge_patch(DRIVERS, driver, patch))
 
@@ -257,19 +274,24 @@ def _read_driver(api: Api, name: str) -> dict[str, Any]:
 
 
 def _find_target(driver: str, revisions: Sequence[StoredRevision], to: str) -> StoredRevision:
-    """Return the revision to go back to: `to` or, without it, the last good or the one before."""
-    others = [each for each in revisions if not each.newest]
+    """Return the revision to go back to: `to` or, without it, the last good or the one before.
+
+    One that is younger than the newest was left by an `undo`: a second one does not bring it again.
+    """
+    at = next((i for i, each in enumerate(revisions) if each.newest), len(revisions))
     if to:
         found = [each for each in revisions if each.revision.startswith(to)]
     else:
-        found = [each for each in others if each.good] or others[-1:]
+        found = [each for each in revisions if each.good and not each.newest]
+        found = found or list(revisions[:at])[-1:]
     if len(found) == 1:
         return found[0]
     if to:
         which = "several revisions begin" if found else "no revision in the cluster begins"
         raise NoWayBack(f"{which} with {to!r}", hint=f"nodeside-cluster history {driver}")
     raise NoWayBack(
-        f"the cluster has no earlier revision of driver {driver}", hint="apply its old driver.yaml"
+        f"the cluster has no earlier revision of driver {driver}",
+        hint=f"apply its old driver.yaml, or choose one: nodeside-cluster history {driver}",
     )
 
 

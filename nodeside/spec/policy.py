@@ -6,30 +6,29 @@ file in place; a node reads both. Without such a file, the policy in driver.yaml
 
 The same file has the orders to nodes to try a load again in which their kernel died:
 
-    {"retry": {"worker-3": "1795866000", "*": "tuesday"}, "upgrade": "onReboot"}
+    {"retry": {"worker-3": "2026-11-28T12:00:00Z", "*": "2026-11-27T09:00:00Z"}}
 
-A word is an order once: a node remembers the word that was there when it began a load, and only
-another one lets it repeat that load. `*` is for all nodes.
+An order lets a node repeat a load that it began before that time, so it counts once. `*` is for all
+nodes.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from nodeside.errors import SpecError
+from nodeside.protocol.timestamps import parse_rfc3339
 from nodeside.spec.document import SIZE_LIMIT, node_parse, to_document
 from nodeside.spec.model import Driver, DriverSpec, Unload, Upgrade
 
 FIELDS: Final = ("upgrade", "unload")
 RETRY: Final = "retry"
 EVERY_NODE: Final = "*"
-
-_WORD: Final = re.compile(r"[A-Za-z0-9._:+-]{1,64}")
 
 
 def without_policy(spec: DriverSpec) -> DriverSpec:
@@ -56,21 +55,24 @@ def with_policy(driver: Driver, text: str, where: str) -> Driver:
     return node_parse(document, where=where)
 
 
-def retry_order(path: Path, node: str) -> str:
-    """Return the words of the orders to this node in the controller's file; "" if there are none.
+def retry_time(path: Path, node: str) -> float:
+    """Return the time of the newest order to this node in the controller's file; 0.0 for none.
 
-    A file that cannot be read orders nothing.
+    In seconds since the epoch. A file that cannot be read orders nothing, nor what is no time.
     """
     try:
         with open(path, encoding="utf-8") as file:
             policy = json.loads(file.read(SIZE_LIMIT))
-    except (OSError, ValueError):
-        return ""
+    except (OSError, ValueError, RecursionError):
+        return 0.0
     orders = policy.get(RETRY) if isinstance(policy, Mapping) else None
     if not isinstance(orders, Mapping):
-        return ""
-    words = (orders.get(name) for name in (EVERY_NODE, node))
-    return " ".join(word for word in words if isinstance(word, str) and _WORD.fullmatch(word))
+        return 0.0
+    newest = 0.0
+    for word in (orders.get(name) for name in (EVERY_NODE, node)):
+        with suppress(ValueError):
+            newest = max(newest, parse_rfc3339(word) if isinstance(word, str) else 0.0)
+    return newest
 
 
 def node_policy(driver: Driver, path: Path) -> Driver:

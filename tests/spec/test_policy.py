@@ -10,7 +10,7 @@ import pytest
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse
 from nodeside.spec.model import Unload, UnloadPolicy, Upgrade
-from nodeside.spec.policy import node_policy, policy_of, retry_order, with_policy
+from nodeside.spec.policy import node_policy, policy_of, retry_time, with_policy
 from tests.spec.documents import document
 
 
@@ -67,23 +67,29 @@ def test_a_file_that_is_not_there_is_no_permission_to_do_anything(tmp_path: Path
     assert "ConfigMap <driver>-node-policy" in raised.value.hint
 
 
+_DAY, _NEXT = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+_AT = 1767225600.0
+
+
 @pytest.mark.parametrize(
-    ("text", "order"),
+    ("text", "time"),
     [
-        ('{"retry": {"n1": "a", "n2": "b"}}', "a"),
-        ('{"retry": {"n1": "a", "*": "b"}}', "b a"),
-        ('{"retry": {"n2": "b"}}', ""),
-        ('{"retry": {"n1": 1}}', ""),
-        ('{"retry": 1}', ""),
-        ("{}", ""),
-        ("[", ""),
-        ("[]", ""),
+        (f'{{"retry": {{"n1": "{_DAY}", "n2": "{_NEXT}"}}}}', _AT),
+        (f'{{"retry": {{"n1": "{_DAY}", "*": "{_NEXT}"}}}}', _AT + 86400),
+        (f'{{"retry": {{"n1": "tuesday", "*": "{_DAY}"}}}}', _AT),
+        (f'{{"retry": {{"n2": "{_DAY}"}}}}', 0.0),
+        ('{"retry": {"n1": 1}}', 0.0),
+        ('{"retry": 1}', 0.0),
+        ("{}", 0.0),
+        ("[", 0.0),
+        ("[]", 0.0),
+        ("[" * 100_000, 0.0),
     ],
 )
-def test_a_node_reads_its_orders_beside_the_policy(text: str, order: str, tmp_path: Path) -> None:
+def test_a_node_reads_its_orders_beside_the_policy(text: str, time: float, tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
     path.write_text(text)
-    assert retry_order(path, "n1") == order
-    assert retry_order(tmp_path / "absent", "n1") == ""
+    assert retry_time(path, "n1") == time
+    assert retry_time(tmp_path / "absent", "n1") == 0.0
     if text.startswith("{"):
         assert node_policy(driver(), path) == driver()

@@ -1,7 +1,7 @@
 """A load in which the kernel died is not repeated automatically: the node would die each time.
 
 A person repeats it on the node, or orders that in the cluster by the policy file, see
-`nodeside/spec/policy.py`. An order counts once.
+`nodeside/spec/policy.py`. An order counts for a load that began before it, so it counts once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodeside.driver.node.last_words import read_last_words
 from nodeside.driver.node.load_mark import LoadMark, clear_mark, read_mark, write_mark
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.timestamps import rfc3339
-from nodeside.spec.policy import retry_order
+from nodeside.spec.policy import retry_time
 
 
 class KernelDied(NodesideError):
@@ -34,9 +34,11 @@ def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
     mark = read_mark(task.host, task.name)
     if mark is None or mark.boot_id == task.boot_id or not mark.is_same_load(_mark(task, manifest)):
         return None
-    if (order := _retry_order(task)) and order != mark.retry:
+    if (ordered := _retry_time(task)) > mark.began:
         log.fact(
-            "the kernel died in this load; it is repeated by order", driver=task.name, retry=order
+            "the kernel died in this load; it is repeated by order",
+            driver=task.name,
+            ordered=rfc3339(ordered),
         )
         return None
     words = read_last_words(task.host, mark.began)
@@ -59,9 +61,9 @@ def _command_in_cluster(task: Task) -> str:
     return f", or: nodeside-cluster retry {task.name} {task.config.node}"
 
 
-def _retry_order(task: Task) -> str:
+def _retry_time(task: Task) -> float:
     policy = task.config.policy_file
-    return retry_order(policy, task.config.node) if policy else ""
+    return retry_time(policy, task.config.node) if policy else 0.0
 
 
 @contextmanager
@@ -92,5 +94,4 @@ def _mark(task: Task, manifest: BundleManifest) -> LoadMark:
         kernel=task.kernel.release,
         began=time.time(),
         parameters=task.parameters,
-        retry=_retry_order(task),
     )

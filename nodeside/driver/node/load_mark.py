@@ -25,10 +25,7 @@ _LATEST = 1 << 40  # seconds since the epoch; a disk may say anything
 
 @frozen
 class LoadMark:
-    """What was about to be loaded, in which boot. `began` is in seconds since the epoch.
-
-    `retry` is the order to repeat a load that was there when this one began.
-    """
+    """What was about to be loaded, in which boot. `began` is in seconds since the epoch."""
 
     driver: str
     version: str
@@ -38,7 +35,6 @@ class LoadMark:
     kernel: str
     began: float
     parameters: Mapping[str, Mapping[str, str]]
-    retry: str = ""
 
     def is_same_load(self, other: LoadMark) -> bool:
         """Return whether the same bundle would be loaded, with the same parameters."""

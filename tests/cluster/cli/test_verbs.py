@@ -147,6 +147,31 @@ def test_undo_goes_to_the_revision_that_is_named_and_says_if_it_is_there(scene: 
     assert caught.value.hint == "nodeside-cluster history edu"
 
 
+def test_a_second_undo_does_not_bring_the_broken_version_again(scene: Scene) -> None:
+    scene.driver["spec"] = json.loads(json.dumps(OLD["spec"]))  # an undo has been here
+
+    with pytest.raises(verbs.NoWayBack, match="no earlier revision"):
+        verbs.undo(scene.api, NAMESPACE, "edu")
+
+
+def test_undo_and_retry_are_refused_for_a_driver_that_has_changed_meanwhile(scene: Scene) -> None:
+    scene.driver["metadata"]["resourceVersion"] = "7"
+
+    for order in (verbs.undo(scene.api, NAMESPACE, "edu"), verbs.retry(scene.api, "edu", "n1")):
+        patch = json.loads(shlex.split(order.command)[-1])
+        assert patch["metadata"]["resourceVersion"] == "7"
+
+
+def test_what_a_stored_revision_says_moves_no_cursor(scene: Scene) -> None:
+    old = document(image=OLD["spec"]["image"], hooks={"afterLoad": [{"command": ["a", "b\x9bc"]}]})
+    scene.objects.documents.append(stored_revision(old, "2026-01-02T00:00:00Z"))
+
+    order = verbs.undo(scene.api, NAMESPACE, "edu", revision(old))
+
+    assert order.command.isascii()
+    assert "\\u009b" in order.command
+
+
 def test_undo_of_a_driver_with_mistakes_goes_back_too(scene: Scene) -> None:
     scene.driver["spec"]["version"] = {"not": "a version"}
     with pytest.raises(NoWayBack, match="no patch gives"):  # which of its fields were meant?
@@ -203,6 +228,16 @@ def test_retry_of_a_node_keeps_the_orders_for_others(scene: Scene) -> None:
 
     retries = dict(driver_from(merge(scene.driver, patch)).retries)
     assert sorted(retries) == ["n1", "n2"]
+
+
+def test_retry_of_a_node_counts_however_many_orders_there_are(scene: Scene) -> None:
+    many = ",".join(f"a{number}=2026-01-01T00:00:00Z" for number in range(400))
+    scene.driver["metadata"]["annotations"] = {"nodeside.io/retry": many}
+
+    patch = scene.patch_of(verbs.retry(scene.api, "edu", "n1"))
+
+    retries = dict(driver_from(merge(scene.driver, patch)).retries)
+    assert abs(retries["n1"] - scene.api.now()) < 60
 
 
 def test_retry_of_a_node_without_the_driver_is_a_mistake(scene: Scene) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ from nodeside.driver.node import last_words
 from nodeside.driver.node.load_mark import LoadMark, mark_path, read_mark, write_mark
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.node_status import State
+from nodeside.protocol.timestamps import rfc3339
 from tests.driver.fakes.kernel import Refusal, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 
@@ -128,28 +131,35 @@ def order(node: FakeNode, orders: object) -> Path:
 
 @pytest.mark.parametrize("name", ["n1", "*"])
 def test_an_order_of_the_cluster_lifts_it_once(node: FakeNode, name: str) -> None:
-    order(node, {"n2": "1", "n1": "before"})
+    now = time.time()
+    before, after, later = (rfc3339(now + seconds) for seconds in (-3600, 3600, 10800))
+    order(node, {"n2": after, "n1": before})
     node.put_bundle(node.task())
     die_in_load(node, node.task())
     with pytest.raises(KernelDied, match="an earlier boot") as died:
         node.bring_up(node.task())
     assert "nodeside-cluster retry straw n1" in died.value.hint
-    policy = order(node, {"n2": "2", "n1": "before"})
+    policy = order(node, {"n2": after, "n1": before})
     assert "refuse: an earlier boot" in node.run("plan", "--policy", policy).output
 
-    order(node, {"n1": "before", name: "again"})
-    die_in_load(node, node.task())
+    order(node, {"n1": before, name: after})
+    with pytest.MonkeyPatch.context() as patch:
+        clock = SimpleNamespace(time=lambda: now + 7200)
+        patch.setattr("nodeside.driver.bringup.deaths.time", clock)
+        die_in_load(node, node.task())
     boot_again(node, ANOTHER_BOOT.replace("bb", "cc"))
-    with pytest.raises(KernelDied):
-        node.bring_up(node.task())
+    for orders in ({"n1": before, name: after}, {name: after}, {"n1": before}):
+        order(node, orders)
+        with pytest.raises(KernelDied):
+            node.bring_up(node.task())
 
-    policy = order(node, {name: "and-again"})
+    policy = order(node, {name: later})
     assert "refuse: an earlier boot" not in node.run("plan", "--policy", policy).output
     assert node.bring_up(node.task()).state is State.READY
     assert read_mark(node.host, "straw") is None
 
 
-@pytest.mark.parametrize("orders", [None, [], "n1", {"n1": 7}, {"n1": ""}, {"n1": "a b"}])
+@pytest.mark.parametrize("orders", [None, [], "n1", {"n1": 7}, {"n1": ""}, {"n1": "tuesday"}])
 def test_what_is_no_order_lifts_nothing(node: FakeNode, orders: object) -> None:
     node.put_bundle(node.task())
     die_in_load(node, node.task())
