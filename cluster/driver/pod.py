@@ -3,8 +3,9 @@
 Pure; daemonset.py runs it on the nodes of one pool and revision. Mounts and environment match what
 `nodeside driver run` reads and what `nodeside try` emulates (trial/machine/containers.py).
 
-The readiness probe of the driver container only shows what the driver says: its ready file in the
-host's /run/nodeside exists while it works. Nothing is restarted for it. There is no liveness probe:
+There are no probes. The ready file in the host's /run/nodeside and the node's state label show
+whether a driver works. An exec probe would start a process every few seconds on every node, an HTTP
+probe would need a server and a port, and neither would know more. A liveness probe is useless too:
 restarting the container does not help a failed driver.
 """
 
@@ -182,23 +183,9 @@ def _driver_container(inputs: DaemonSetInput) -> Document:
         "image": inputs.driver_image,
         "command": ["nodeside", "driver", "run"],
         "env": _driver_env(inputs),
-        "readinessProbe": _readiness_probe(inputs.driver.name),
         "securityContext": _driver_security(privileged=inputs.driver.spec.privileged),
         "resources": _resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": _driver_mounts(inputs),
-    }
-
-
-def _readiness_probe(driver: str) -> Document:
-    """Return a probe that a program of the base image answers in a millisecond.
-
-    One that times out on a busy node changes nothing; a second one does.
-    """
-    return {
-        "exec": {"command": ["test", "-e", f"/host/run/nodeside/{driver}/ready"]},
-        "periodSeconds": 30,
-        "timeoutSeconds": 10,
-        "failureThreshold": 2,
     }
 
 

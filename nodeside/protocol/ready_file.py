@@ -1,8 +1,10 @@
 """The ready file: it exists exactly while this driver is seen to work on this node.
 
 The ready file is the health check, and it costs nothing: a consumer mounts /run/nodeside read-only
-and waits for `<driver>/ready`. The readiness probe of the driver pod asks whether it exists. There
-is no liveness probe: restarting its container does not help a failed driver.
+and waits for `<driver>/ready`. The driver pod itself needs no probe: an exec probe starts a process
+every few seconds on every node, an HTTP probe needs a server and a port, and neither would tell the
+kubelet more than the state label tells the cluster. There is no liveness probe either, since
+restarting its container does not help a failed driver.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _pod_spec(
         *((_TREE,) if restores else ()),
     )
     container = next(c for c in full["containers"] if c["name"] == DRIVER_CONTAINER)
-    del full["nodeSelector"], container["readinessProbe"]
+    del full["nodeSelector"]
     return full | {
         "restartPolicy": "Never",
         "affinity": _node_affinity(node.name),

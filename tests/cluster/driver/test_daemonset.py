@@ -6,7 +6,6 @@ the difference.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -39,17 +38,12 @@ from cluster.model.parse import daemonset_from, revision_from
 from cluster.model.snapshot import Node, RevisionObject
 from cluster.options.unload.pod import unload_pod
 from nodeside.driver import cli
-from nodeside.driver.announce.announcer import Announcer
-from nodeside.driver.announce.api import RecordingClient
-from nodeside.driver.announce.delivery import Delivery
 from nodeside.driver.handoff.provide import sidecar_command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.kube.client import PodAccess
 from nodeside.protocol.labels import assigned_label
-from nodeside.protocol.node_status import NodeDriverStatus, State
 from nodeside.spec import Driver
 from nodeside.spec.document import parse
-from nodeside.system import process
 from nodeside.system.host import Host
 from nodeside.trial.machine import containers
 from tests import TOP
@@ -275,38 +269,12 @@ def test_vendor_code_gets_no_privilege_no_token_and_no_key(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_driver_stands_first_and_nothing_restarts_it(case: str) -> None:
+def test_the_driver_stands_first_and_nothing_probes_it(case: str) -> None:
     spec = golden(case)
 
     assert spec["containers"][0]["name"] == "driver"
-    restarting = {"livenessProbe", "startupProbe", "lifecycle"}
-    assert not any(restarting & set(container) for container in spec["containers"])
-
-
-@pytest.mark.parametrize("state", [State.READY, State.FAILED])
-def test_the_readiness_probe_says_what_the_driver_says(tmp_path: Path, state: State) -> None:
-    """The command of the probe, in a pod whose /host is a directory of ours."""
-    command = by_name(golden("kubernetes"), "driver")["readinessProbe"]["exec"]["command"]
-    host = Host(tmp_path)
-    said = NodeDriverStatus("edu", "n1", state, "1.0", POOL.kernel, "c0ffee")
-    with Announcer(host, Delivery(RecordingClient()), marker_to=io.StringIO()) as announcer:
-        announcer.state(replace(said, state=State.READY))
-        announcer.state(said)
-
-    program, *words, path = command
-    probe = process.run(
-        [program, *words, f"{tmp_path}{path.removeprefix('/host')}"], timeout=60, check=False
-    )
-
-    assert path.startswith("/host/")
-    assert (probe.exit_code == 0) is (state is State.READY)
-
-
-def test_the_pod_that_unloads_has_no_probe_of_a_driver_that_goes() -> None:
-    want = CASES["kubernetes"]
-    node = Node("n1", kernel=POOL.kernel, boot_id="c0ffee")
-    made = unload_pod(want.owner, want.driver, want.revision, node, want.settings)
-    assert "Probe" not in json.dumps(made)
+    probes = {"livenessProbe", "readinessProbe", "startupProbe", "lifecycle"}
+    assert not any(probes & set(container) for container in spec["containers"])
 
 
 @pytest.mark.parametrize("case", CASES)
