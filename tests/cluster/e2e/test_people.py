@@ -140,6 +140,11 @@ FORBIDDEN: list[tuple[Change, str]] = [
         "a Job of a preflight is called",
     ),
     (lambda job: job["spec"].update(by_hand(job)), "has its own pods, and selects no others"),
+    (lambda job: job["metadata"].update(finalizers=["example.com/kept"]), "have no finalizers"),
+    (
+        lambda job: job["spec"]["template"]["metadata"].update(finalizers=["example.com/kept"]),
+        "have no finalizers",
+    ),
     (of_the_pod(serviceAccountName=DRIVER), "acts for no service account, and has no token"),
     (of_the_pod(automountServiceAccountToken=True), "acts for no service account"),
     (volume({"secret": {"secretName": "edu-signing"}}), "no Secret and nothing of the node"),
