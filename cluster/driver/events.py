@@ -47,10 +47,17 @@ def set_status(
 def rollout_started(inputs: StatusInputs) -> Iterator[Action]:
     """Yield an Event if the newest revision is not the one that the status names so far.
 
-    The preceding status update names it. Ready tells the end of a rollout.
+    The preceding status update names it. While the rollout is paused nothing begins: the Event is
+    due when it goes on. Ready tells the end of a rollout.
     """
     found, newest, rollout = inputs.found, inputs.rollout.newest, inputs.driver.spec.rollout
-    if not newest or newest == found.status.get("revision", ""):
+    if not newest or rollout.paused or not inputs.decisions:
+        return
+    was_paused = any(
+        each.get("type") == "Progressing" and each.get("reason") == "RolloutPaused"
+        for each in found.status.get("conditions") or ()
+    )
+    if newest == found.status.get("revision", "") and not was_paused:
         return
     name, on = inputs.revision_name(newest), nodes(len(inputs.decisions))
     note = f"back to {name}, which worked: {on}"

@@ -56,3 +56,26 @@ def test_going_back_to_what_worked_is_told_as_that() -> None:
     (reason, note), *_ = told(model)
     assert reason == "RolloutStarted"
     assert note == f"back to 1.0.0 ({model.revision('n1')}), which worked: 2 nodes"
+
+
+def test_a_paused_rollout_begins_when_it_goes_on() -> None:
+    model = rolled_out()
+    told(model)
+    model.apply_driver(version="2.0.0", rollout={"paused": True})
+    model.settle()
+    assert "RolloutStarted" not in dict(told(model))
+
+    model.apply_driver(version="2.0.0")
+    model.settle()
+
+    assert [reason for reason, _ in told(model)] == ["RolloutStarted"]
+    model.report_all()
+    model.settle_ready()
+    assert "RolloutStarted" not in dict(told(model)), "once"
+
+
+def test_a_driver_without_nodes_rolls_nothing_out() -> None:
+    model = Model()
+    model.apply_driver()
+    model.settle()
+    assert told(model) == []
