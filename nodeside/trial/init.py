@@ -275,7 +275,7 @@ def _summary_table(document: dict[str, Any], draft: Draft, trial_options: str) -
     rows += [("written", f"{directory / name}") for name in document["files"]]
     if problem:
         option = _package_option(draft.failures[0].error.hint) or "[--kernel KERNEL]"
-        rows.append(("again", f"nodeside init {where} --force {option}"))
+        rows.append(("again", f"nodeside init {where} --force{trial_options} {option}"))
     rows.append(("next", f"nodeside try {where}{trial_options}"))
     return table(rows)
 

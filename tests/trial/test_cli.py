@@ -22,7 +22,7 @@ from nodeside.trial.cli import _split_commands, trial
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine.qemu import device_names
 from nodeside.trial.progress import Progress
-from nodeside.trial.target.draft import Draft
+from nodeside.trial.target.draft import Draft, Failure
 
 
 @pytest.fixture
@@ -225,3 +225,23 @@ def test_the_trial_after_init_builds_as_init_did(
 
     line = " ".join(outcome.output.partition("\nnext ")[2].split())
     assert line == f"nodeside try board{options}"
+
+
+def test_the_repeat_of_a_failed_init_keeps_what_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = BuildSettings(kind=BuildKind.KBUILD, modules=("board",))
+    error = NodesideError("libaio.h: No such file", hint="(package libaio-dev on Debian)")
+    draft = Draft("board", "1.0", settings, problem="no", failures=(Failure(settings, error),))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("nodeside.trial.privilege.become_root", lambda: None)
+    monkeypatch.setattr(init_command, "_write_files", lambda *_, **__: (Path("board"), draft))
+    given = ["--kernel", "amd64", "--toolkit-package", "flex"]
+
+    outcome = CliRunner().invoke(init_command.init, ["board", *given])
+
+    line = " ".join(outcome.output.partition("\nagain ")[2].partition("\nnext ")[0].split())
+    assert line == (
+        "nodeside init board --force --kernel amd64 --toolkit-package flex "
+        "--toolkit-package libaio-dev"
+    )
