@@ -22,7 +22,7 @@ from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, DRIVERS, NODE_DRIVE
 from cluster.model.json_fields import part, text
 from cluster.model.names import DRIVER_LABEL, OURS, REVISION_LABEL
 from cluster.model.parse import driver_from, node_driver_from, revision_from
-from cluster.model.parse_pods import pod_from
+from cluster.model.parse_pods import pod_from, unless_mirror
 from cluster.model.retries import EVERY_NODE, RETRY_NOTE, format_retries, parse_retries, retried_at
 from cluster.model.snapshot import Document, DriverObject, DriverPod
 from nodeside.errors import ExitCode, NodesideError
@@ -334,7 +334,8 @@ def _with_publishing(then: dict[str, Any], now: Document) -> dict[str, Any]:
 
 def _driver_pods(api: Api, namespace: str, driver: str, node: str) -> list[DriverPod]:
     ours, there = f"{OURS},{DRIVER_LABEL}={driver}", f"spec.nodeName={node}"
-    found = api.list(PODS, pod_from, namespace=namespace, selector=ours, fields=there).items
+    read = unless_mirror(pod_from)
+    found = api.list(PODS, read, namespace=namespace, selector=ours, fields=there).items
     return [each for each in found if isinstance(each, DriverPod)]
 
 

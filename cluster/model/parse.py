@@ -105,9 +105,10 @@ def _taints(taints: Sequence[Document]) -> Iterator[Taint]:
 
 
 _TAINTS = 64  # of a node
-# Of Kubernetes, of a cloud's controller, and of the cluster autoscaler.
+# Of Kubernetes, of a cloud's controller, of autoscalers, and of what a node needs before any pod.
 _OF_A_STATE = re.compile(
     r"node\.kubernetes\.io/.*|node\.cloudprovider\.kubernetes\.io/.*|.*ClusterAutoscaler.*"
+    r"|karpenter\.sh/.*|.*/agent-not-ready|.*[Ss]tartup.*"
 )
 
 

@@ -135,7 +135,9 @@ QUANTITY = Pattern(
 # Labels and annotations that nodeside or Kubernetes sets itself.
 _OWN_LABELS = (
     r"^(([a-z0-9.-]+\.)?nodeside\.io/.*|app\.kubernetes\.io/managed-by|batch\.kubernetes\.io/.*"
-    r"|controller-uid|job-name|controller-revision-hash|pod-template-generation)$"
+    r"|controller-uid|job-name|controller-revision-hash|pod-template-generation"
+    r"|pod-template-hash|statefulset\.kubernetes\.io/.*|apps\.kubernetes\.io/.*"
+    r"|app\.kubernetes\.io/name)$"
 )
 _OWN_ANNOTATIONS = (
     r"^(([a-z0-9.-]+\.)?nodeside\.io/.*|kubernetes\.io/config\..*|openshift\.io/required-scc"

@@ -41,7 +41,7 @@ from cluster.model.names import (
     config_map_name,
     object_labels,
 )
-from cluster.model.snapshot import DriverObject, Node, Settings
+from cluster.model.snapshot import DriverObject, Node, Settings, Taint
 from nodeside.errors import ExitCode
 from nodeside.spec import Driver, to_document
 from nodeside.spec.model import PrebuiltSource
@@ -246,9 +246,21 @@ def _pod_spec(
     return spec
 
 
+_CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+
+
 def tolerations_for(nodes: Iterable[Node]) -> list[Toleration]:
-    """Return tolerations for the taints of these nodes."""
-    taints = {taint for node in nodes for taint in node.taints}
+    """Return tolerations for the taints of these nodes.
+
+    That of a control plane only if all of them have it: a compiler of vendor code has no business
+    there otherwise.
+    """
+    of_each = [frozenset(node.taints) for node in nodes]
+    taints = {
+        taint
+        for taint in frozenset[Taint]().union(*of_each)
+        if taint.key not in _CONTROL_PLANE or all(taint in each for each in of_each)
+    }
     return [
         Toleration(
             key, TolerationOperator.EQUAL if value else TolerationOperator.EXISTS, value,

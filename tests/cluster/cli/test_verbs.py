@@ -255,6 +255,15 @@ def test_restart_deletes_the_one_pod_of_the_node(scene: Scene) -> None:
     assert (sent.method, json.loads(sent.body)["preconditions"]) == ("DELETE", {"uid": "uid-edu-a"})
 
 
+def test_restart_takes_no_pod_that_root_on_the_node_made_up(scene: Scene) -> None:
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}}
+    scene.objects.documents.append(pod("edu-younger", "n1", "2026-03-01T00:00:00Z", **mirror))
+
+    order = verbs.restart(scene.api, NAMESPACE, "edu", "n1")
+
+    assert order.command == "kubectl -n nodeside delete pod edu-a"
+
+
 def test_an_unknown_driver_is_named_with_those_that_there_are(scene: Scene) -> None:
     with pytest.raises(NoSuchObject) as caught:
         verbs.pause(scene.api, "other", paused=True)

@@ -198,12 +198,36 @@ def test_what_the_driver_asks_to_tolerate_replaces_that_also_if_it_is_nothing() 
         assert spec.get("tolerations") == made
 
 
+def test_a_control_plane_builds_only_for_control_planes() -> None:
+    plane = Taint("node-role.kubernetes.io/control-plane", "", "NoSchedule")
+    gpu = Taint("gpu", "only", "NoSchedule")
+
+    mixed = tolerations_for([Node("n1", taints=(gpu, plane)), Node("n2", taints=(gpu,))])
+    alone = tolerations_for([Node("n1", taints=(gpu, plane)), Node("n2", taints=(plane,))])
+
+    assert [each.key for each in mixed] == ["gpu"]
+    assert [each.key for each in alone] == ["gpu", plane.key]
+
+
+@pytest.mark.parametrize(
+    "label", ["pod-template-hash", "app.kubernetes.io/name", "statefulset.kubernetes.io/pod-name"]
+)
+def test_a_label_that_would_hand_a_pod_to_another_owner_is_refused(label: str) -> None:
+    found = driver_from(document(pods={"labels": {label: "nodeside-controller"}}))
+
+    assert "nodeside or Kubernetes sets this label itself" in found.mistakes
+
+
 def test_taints_that_come_and_go_with_the_state_of_a_node_are_not_tolerated() -> None:
     states = (
         "node.kubernetes.io/unreachable",
         "node.kubernetes.io/unschedulable",
         "node.cloudprovider.kubernetes.io/uninitialized",
         "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "node.cilium.io/agent-not-ready",
+        "ebs.csi.aws.com/agent-not-ready",
+        "example.com/startup-taint",
     )
     taints: list[Any] = [{"key": key, "effect": "NoSchedule"} for key in states]
     taints += [
