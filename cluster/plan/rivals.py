@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from cluster.driver.hardware import has_hardware
@@ -31,6 +32,7 @@ def rivalries(
     """Yield what the Drivers share with others on their common nodes, each pair once."""
     told: set[frozenset[str]] = set()
     for driver in drivers:
+        own: list[Node] | None = None  # of this driver, once somebody shares something with it
         for other in others:
             pair = frozenset((driver.name, other.name))
             if driver.name == other.name or pair in told:
@@ -39,13 +41,13 @@ def rivalries(
             if not modules and not ids:
                 continue
             told.add(pair)
-            shared = [
-                node.name
-                for node in nodes
-                if is_selected(node, driver) and is_selected(node, other)
-            ]
-            if shared:
-                yield from _compare_drivers(driver, other, modules, ids, shortlist(shared, _SHOWN))
+            if own is None:
+                own = [node for node in nodes if is_selected(node, driver)]
+            both = (node.name for node in own if is_selected(node, other))
+            if shared := list(islice(both, _SHOWN + 1)):
+                where = ", ".join(shared[:_SHOWN])
+                where += " and more nodes" if len(shared) > _SHOWN else ""
+                yield from _compare_drivers(driver, other, modules, ids, where)
 
 
 def others_for_devices(snapshot: Snapshot, driver: Driver, nodes: Iterable[Node]) -> Iterator[str]:
