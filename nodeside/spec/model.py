@@ -227,7 +227,8 @@ class Conflicts:
         "`onRemoval`: when the driver is unloaded or its Driver deleted, the in-tree modules that "
         "were removed for it in this boot, also those of the names in `modules`, are loaded again, "
         "with the options of modprobe.d and the kernel's command line, and the devices bound "
-        "again, unless another driver has them by then. `never`: they stay away until a reboot.",
+        "again, unless another driver has them by then, or is loaded in the place of the same "
+        "module. `never`: they stay away until a reboot.",
         default=Restore.ON_REMOVAL,
     )
 

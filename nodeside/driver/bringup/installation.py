@@ -18,7 +18,7 @@ from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.deaths import marked_load
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
-from nodeside.driver.bringup.neighbours import require_predecessors
+from nodeside.driver.bringup.neighbours import records_of_others, require_predecessors
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
@@ -351,8 +351,17 @@ class Installation:
 
     @property
     def _cleared_before(self) -> Cleared:
-        """What earlier loads of this boot have cleared, and no unload has brought back."""
-        return self.observed.record.cleared if self.observed.record is not None else Cleared()
+        """What earlier loads of this boot have cleared, and no unload has brought back.
+
+        Also by loads of other drivers, if this one conflicts with it too: whichever of them is
+        removed last brings it back.
+        """
+        cleared = Cleared()
+        for record in records_of_others(self.task).values():
+            cleared = cleared.followed_by(record.cleared)
+        cleared = conflicts.named_in(cleared, self.task.driver.spec)
+        own = self.observed.record.cleared if self.observed.record is not None else Cleared()
+        return cleared.followed_by(own)
 
     def _start_services_again(self, rolled: RollBack) -> None:
         """Start the services that the unload stopped, if the modules are those of before."""

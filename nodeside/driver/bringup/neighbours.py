@@ -199,6 +199,12 @@ def _has_a_pod(host: Host, driver: str) -> bool:
     return is_locked(host, f"{driver}.pod") or is_locked(host, driver)
 
 
+def records_of_others(task: Task) -> Mapping[str, LoadedRecord]:
+    """Return the records of the other drivers of this boot, loaded or not, by their names."""
+    found = _loaded_records(task.host, task.boot_id)
+    return {name: record for name, record in found.items() if name != task.name}
+
+
 def _loaded_records(host: Host, boot_id: str) -> Mapping[str, LoadedRecord]:
     files = sorted(path.name for path in host.locks.glob(f"*{_LOADED}"))
     names = [file.removesuffix(_LOADED) for file in files]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from nodeside.driver.agent.watch import Wakeups, Why
 from nodeside.driver.announce.announcer import Announcer, make_announcer
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal
+from nodeside.driver.bringup.neighbours import records_of_others
 from nodeside.driver.bringup.observe import loaded_by_nodeside
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.commands.outcome import CommandOutput, dry_run_outcome
@@ -36,6 +37,7 @@ from nodeside.driver.node import run_directory
 from nodeside.driver.node.load_mark import clear_mark
 from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.errors import ExitCode, Locked, NodesideError
+from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.node_status import UNLOADED, State
 from nodeside.spec.model import Restore
 from nodeside.system.clock import Clock
@@ -113,7 +115,8 @@ def would_unload(task: Task) -> CommandOutput:
         steps = [*steps_before_unload(task), *steps, *after]
     if record is not None and task.driver.spec.conflicts.restore is not Restore.NEVER:
         rows, spec, devices = loader.modules.rows(), task.driver.spec, pci_devices(task.host)
-        steps += plan_restore(record.cleared, spec, rows, devices, decided.order).words
+        cleared = record.cleared.without(_kept_by_others(task, record, loader))
+        steps += plan_restore(cleared, spec, rows, devices, decided.order).words
     only_held = all(item.obstacle is Obstacle.HELD for item in decided.blocked)
     if decided.blocked and not (only_held and task.driver.spec.services):
         steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
@@ -210,6 +213,9 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
     begin = partial(attempt.journal.announce_state, State.UNLOADING)
     removed = unload_driver(attempt, what, record, begin=begin)
     rows = loader.modules.rows()
+    if record is not None:  # what comes back now is the kernel's, also for the next look
+        with suppress(NodesideError):
+            run_directory.write_loaded(task.host, record.of_cleared_only)
     try:
         if task.driver.spec.firmware is not None:
             from nodeside.driver.kernel.firmware import FirmwareDirectory
@@ -230,10 +236,22 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
 
 
 def _restore_conflicts(task: Task, record: LoadedRecord | None, loader: Loader) -> Restored:
-    """Bring back the in-tree drivers that were removed for this one. A failure is a warning."""
+    """Bring back the in-tree drivers that were removed for this one. A failure is a warning.
+
+    One that another driver conflicts with too, which is loaded, stays away until that one goes.
+    """
     if record is None or task.driver.spec.conflicts.restore is Restore.NEVER:
         return Restored()
-    restored = restore_at_removal(record.cleared, task.driver.spec, loader)
+    try:
+        kept = _kept_by_others(task, record, loader)
+        restored = restore_at_removal(record.cleared.without(kept), task.driver.spec, loader)
+        away = (f"{name} stays away: driver {by} is in its place" for name, by in kept.items())
+        restored = replace(restored, left=(*restored.left, *away))
+    except Exception as error:  # whatever it is, the driver has been unloaded
+        log.traceback(error)
+        names = " ".join(record.cleared.removed)
+        by_hand = f"; by hand: modprobe -a {names}" if names else ""
+        restored = Restored(problems=(f"{error or type(error).__name__}{by_hand}",))
     if back := (*restored.modules, *restored.devices):
         log.fact("brought back", driver=task.name, restored=", ".join(back))
     for left in restored.left:
@@ -241,6 +259,18 @@ def _restore_conflicts(task: Task, record: LoadedRecord | None, loader: Loader) 
     for problem in restored.problems:
         log.warning(f"could not be brought back: {problem}", driver=task.name)
     return restored
+
+
+def _kept_by_others(task: Task, ours: LoadedRecord, loader: Loader) -> dict[str, str]:
+    """Return modules that were removed also for a driver that is loaded now, with its name."""
+    rows = loader.modules.rows()
+    return {
+        kernel_name(name): driver
+        for driver, record in records_of_others(task).items()
+        if any(module.name in rows for module in record.modules)
+        for name in record.cleared.removed
+        if name in ours.cleared.removed
+    }
 
 
 def _unload_outcome(task: Task, done: Unloaded) -> CommandOutput:

@@ -246,14 +246,18 @@ def restore_at_removal(
     rows = loader.modules.rows()
     wanted = {item.address for item in plan.bind}
     after = [item for item in pci_devices(loader.host) if item.address in wanted]
+    had = {item.address: kernel_name(item.module) for item in cleared.unbound}
+    failed = {kernel_name(name) for name in plan.load if name not in rows}  # told as such
     unbound = (
-        f"{item.address} has no driver; {_probe_by_hand(item)}" for item in after if not item.driver
+        f"{item.address} has no driver; {_probe_by_hand(item)}"
+        for item in after
+        if not item.driver and had.get(item.address) not in failed
     )
     return Restored(
         tuple(name for name in plan.load if name in rows),
         tuple(item.address for item in after if item.driver),
         plan.left,
-        problems or tuple(unbound),
+        (*problems, *unbound),
     )
 
 

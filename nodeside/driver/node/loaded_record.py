@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
+from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.node_status import Rung
 from nodeside.system.pci import PciDevice
 from nodeside.values import frozen
@@ -31,6 +32,13 @@ class Cleared:
         """The completed actions, one line each."""
         lines = [f"unbound {item.address} from {item.driver}" for item in self.unbound]
         return (*lines, *(f"removed the module {name}" for name in self.removed))
+
+    def without(self, names: Collection[str]) -> Cleared:
+        """Return it without these modules, and the devices that they had."""
+        return Cleared(
+            tuple(item for item in self.unbound if kernel_name(item.module) not in names),
+            tuple(name for name in self.removed if kernel_name(name) not in names),
+        )
 
     def followed_by(self, later: Cleared) -> Cleared:
         """Return both as one. A device keeps the driver that it had first."""
