@@ -159,6 +159,8 @@ def _import_for_a_pod() -> tuple[Any, Callable[..., None]]:
             client.Configuration = configuration.Configuration
             loading: Any = importlib.import_module("kubernetes.config.incluster_config")
             importlib.import_module("kubernetes.client.rest")
+            config_package: Any = sys.modules["kubernetes.config"]
+            config_package.load_incluster_config = loading.load_incluster_config  # for `renew`
             return client.Configuration(), loading.load_incluster_config
         except (ImportError, AttributeError):
             for name in [name for name in sys.modules if name.partition(".")[0] == packages[0]]:

@@ -21,7 +21,8 @@ import json, sys
 from cluster.kube import credentials
 if sys.argv[1] == "whole":
     import kubernetes
-configuration, load = credentials._import_for_a_pod()
+for _ in range(2 if sys.argv[1] == "again" else 1):
+    configuration, load = credentials._import_for_a_pod()
 parts = sys.modules["kubernetes.config.incluster_config"]
 parts.SERVICE_TOKEN_FILENAME, parts.SERVICE_CERT_FILENAME = sys.argv[2:]
 load(client_configuration=configuration)
@@ -49,6 +50,11 @@ def test_a_pod_imports_neither_models_nor_what_they_need(tmp_path: Path) -> None
     assert certificate == str(tmp_path / "ca.crt")
     assert headers == {"authorization": "bearer secret"}
     assert (pool, heavy) == ("PoolManager", [])
+
+
+def test_credentials_that_are_read_again_after_a_refusal_are_the_same(tmp_path: Path) -> None:
+    """Any 401, such as of an API server that is out of breath, makes the client read them again."""
+    assert said(tmp_path, "again") == said(tmp_path, "parts")
 
 
 def test_the_whole_client_says_the_same(tmp_path: Path) -> None:
