@@ -25,13 +25,13 @@ from tests.toolkit_sidecar.faketoolkit import KERNEL
 SUITES = {"3.0": "bookworm", "newest": "sid"}
 _SECONDS = patience(600.0)
 
-# A tree is in /work/trees/NAME, with programs of its own in bin/; what each dkms makes of it is in
-# /work/DKMS/NAME.
+# A tree is in /judged/trees/NAME, with programs of its own in bin/; what each dkms makes of it is
+# in /judged/DKMS/NAME.
 _BUILD = f"""
-cd /work/trees
+cd /judged/trees
 for dkms in /dkms/*; do
     for name in *; do
-        here=/work/${{dkms##*/}}/$name
+        here=/judged/${{dkms##*/}}/$name
         mkdir -p "$here/tree" "$here/src"
         cp -r "$name/source" "$here/src/straw-1.0"
         PATH=$PWD/$name/bin:$PATH SAID=$here/said "$dkms/usr/sbin/dkms" build -m straw -v 1.0 \\
@@ -100,7 +100,7 @@ def judge(
     for name in judges:
         (work / name).mkdir()
     process.run(["chmod", "-R", "a+rwX", work], timeout=60)
-    binds = {work: "/work", headers: "/headers"}
+    binds = {work: "/judged", headers: "/headers"}
     binds |= {path: f"/dkms/{name}" for name, path in judges.items()}
     with entrance(layers, scratch, binds) as enter:
         argv = [*UNPRIVILEGED, "bash", "-c", _BUILD]
@@ -109,7 +109,7 @@ def judge(
 
 
 def _verdict(place: Path) -> Verdict:
-    here = f"/work/{place.parent.name}/{place.name}"
+    here = f"/judged/{place.parent.name}/{place.name}"
     said = (place / "said").read_text() if (place / "said").exists() else ""
     said = said.replace(f"{here}/tree/straw/1.0/build", "DIRECTORY")
     said = said.replace(f"{here}/src/", "/usr/src/")

@@ -151,7 +151,12 @@ def test_unloading(node: FakeNode) -> None:
 
 
 def test_status(node: FakeNode, tmp_path: Path) -> None:
-    before = node.task(modules=[{"name": "straw", "parameters": {"mode": "fast"}}])
+    node.kernel.add("rival", FakeModule(taint=""))
+    add_pci_device(node.host, "0000:00:04.0", "1234", "11e8", "rival", "rival")
+    before = node.task(
+        modules=[{"name": "straw", "parameters": {"mode": "fast"}}],
+        conflicts={"modules": ["rival"]},
+    )
     node.put_bundle(before, {"straw": module_bytes("straw", parameters=["mode"])})
     empty = node.run("status", "-o", "json")
     assert empty.code == 46
