@@ -18,6 +18,7 @@ from cluster.driver.revisions import read_revision, revision_of, revision_text
 from cluster.driver.status.messages import revision_name
 from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
+from cluster.kube.merge_patch import apply_merge_patch, make_merge_patch
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, DRIVERS, NODE_DRIVERS, PODS
 from cluster.model.json_fields import part, text
 from cluster.model.names import DRIVER_LABEL, OURS, REVISION_LABEL
@@ -187,7 +188,7 @@ def undo(api: Api, namespace: str, driver: str, to: str = "") -> Order:
     if target.newest:
         return Order(f"{driver} has {revision_name(target.revision, target.version)} already")
     patch = {"spec": _way_back(document, found, target)}
-    changed = driver_from(merge(document, patch))
+    changed = driver_from(apply_merge_patch(document, patch))
     if changed.driver is None or revision_of(revision_text(changed.driver)) != target.revision:
         raise NoWayBack(
             f"no patch gives driver {driver} the revision {target.revision} again"
@@ -224,33 +225,6 @@ def restart(api: Api, namespace: str, driver: str, node: str) -> Order:
 # --- shared --------------------------------------------------------------------------------------
 
 
-def merge(document: Document, patch: Document) -> dict[str, Any]:
-    """Return the document after a merge patch (RFC 7386)."""
-    merged = dict(document)
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, Mapping):
-            old = merged.get(key)
-            merged[key] = merge(old if isinstance(old, Mapping) else {}, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def difference(old: Document, new: Document) -> dict[str, Any]:
-    """Return the merge patch that makes `new` of `old`."""
-    patch: dict[str, Any] = {key: None for key in old if key not in new}
-    for key, value in new.items():
-        before = old.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            if rest := difference(before, value):
-                patch[key] = rest
-        elif key not in old or before != value:
-            patch[key] = value
-    return patch
-
-
 def _patch(
     driver: str, patch: Document, what: str, note: str = "", *, read_at: Document | None = None
 ) -> Order:
@@ -259,7 +233,7 @@ def _patch(
     The command is in ASCII: what a stored revision has in it moves no cursor.
     """
     if version := text(part(read_at or {}, "metadata"), "resourceVersion"):
-        patch = merge(patch, {"metadata": {"resourceVersion": version}})
+        patch = apply_merge_patch(patch, {"metadata": {"resourceVersion": version}})
     words = json.dumps(patch, separators=(",", ":"))
     command = f"kubectl patch driver {driver} --type=merge -p {shlex.quote(words)}"
     return Order(what, command, note, lambda api: api.merge_patch(DRIVERS, driver, patch))
@@ -306,7 +280,7 @@ def _way_back(document: Document, found: DriverObject, target: StoredRevision) -
     else:  # fields that the old revision lacks stay: what they are to mean is not known
         differing = set(then)
     then = _with_publishing(then, now)
-    return difference(
+    return make_merge_patch(
         {key: now[key] for key in differing if key in now},
         {key: then[key] for key in differing if key in then},
     )

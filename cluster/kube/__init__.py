@@ -11,6 +11,7 @@ election              leader election with a Lease
 managed_fields        field ownership: which fields of an object are ours
 quantity              amounts such as 100m and 1024Mi
 comparison            whether an object still matches what was applied
+merge_patch           the merge patch between two documents, and a document after one
 conditions            condition lookup
 timestamps, server_time   timestamps written by others; the API server's clock
 """

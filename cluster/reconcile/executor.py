@@ -27,6 +27,7 @@ from cluster.kube.client import Api
 from cluster.kube.election import Leadership, LostLead
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.kube.managed_fields import kept_from, replacement
+from cluster.kube.merge_patch import make_merge_patch
 from cluster.kube.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.model.actions import (
     Action,
@@ -254,7 +255,7 @@ class Executor:
         self, action: SetStatus, snapshot: Snapshot, outcome: ExecutionResult, limit: Limit
     ) -> None:
         driver = snapshot.drivers.get(action.driver)
-        patch = {"status": difference(driver.status if driver else {}, action.status)}
+        patch = {"status": make_merge_patch(driver.status if driver else {}, action.status)}
         with suppress(NotFound):  # deleted in the meantime
             answer = self._api.merge_patch(
                 DRIVERS, action.driver, patch, subresource="status", **limit()
@@ -374,19 +375,6 @@ def _grouping_key(action: Action) -> tuple[object, ...]:
     if isinstance(action, Apply):
         return Apply, action.document.get("kind")
     return (type(action),)
-
-
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch (RFC 7386) that turns `before` into `after`."""
-    patch: dict[str, Any] = {key: None for key in before if key not in after}
-    for key, value in after.items():
-        old = before.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            if inner := difference(old, value):
-                patch[key] = inner
-        elif key not in before or old != value:
-            patch[key] = value
-    return patch
 
 
 EVENT_NAMESPACE = "default"  # required by the API server for Events about cluster-scoped objects

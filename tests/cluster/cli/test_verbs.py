@@ -13,9 +13,10 @@ import pytest
 from cluster.cli import verbs
 from cluster.cli.options import ORDERING
 from cluster.cli.status import NoSuchObject
-from cluster.cli.verbs import NoWayBack, Order, difference, merge
+from cluster.cli.verbs import NoWayBack, Order
 from cluster.driver.revisions import revision_of, revision_text
 from cluster.kube.client import Api
+from cluster.kube.merge_patch import apply_merge_patch
 from cluster.model.names import DRIVER_LABEL, MANAGED_BY, MANAGER, REVISION_LABEL
 from cluster.model.parse import driver_from
 from nodeside.protocol.labels import API_VERSION
@@ -130,7 +131,7 @@ def test_undo_gives_the_last_good_revision_again_and_leaves_the_rollout_alone(sc
             "conflicts": None,
         }
     }
-    after = merge(scene.driver, patch)
+    after = apply_merge_patch(scene.driver, patch)
     assert revision(after) == revision(OLD)
     assert after["spec"]["rollout"] == {"maxUnavailable": "3"}
     assert f"from 2.0.0 ({revision(NEW)}) to 1.0.0 ({revision(OLD)})" in order.what
@@ -216,7 +217,7 @@ def test_retry_is_an_annotation_with_the_time_of_the_api_server(scene: Scene) ->
     patch = scene.patch_of(verbs.retry(scene.api, "edu"))
 
     [value] = patch["metadata"]["annotations"].values()
-    [(node, time)] = driver_from(merge(scene.driver, patch)).retries
+    [(node, time)] = driver_from(apply_merge_patch(scene.driver, patch)).retries
     assert node == ""
     assert abs(time - scene.api.now()) < 60, value
 
@@ -226,7 +227,7 @@ def test_retry_of_a_node_keeps_the_orders_for_others(scene: Scene) -> None:
 
     patch = scene.patch_of(verbs.retry(scene.api, "edu", "n1"))
 
-    retries = dict(driver_from(merge(scene.driver, patch)).retries)
+    retries = dict(driver_from(apply_merge_patch(scene.driver, patch)).retries)
     assert sorted(retries) == ["n1", "n2"]
 
 
@@ -236,7 +237,7 @@ def test_retry_of_a_node_counts_however_many_orders_there_are(scene: Scene) -> N
 
     patch = scene.patch_of(verbs.retry(scene.api, "edu", "n1"))
 
-    retries = dict(driver_from(merge(scene.driver, patch)).retries)
+    retries = dict(driver_from(apply_merge_patch(scene.driver, patch)).retries)
     assert abs(retries["n1"] - scene.api.now()) < 60
 
 
@@ -300,16 +301,3 @@ def test_who_may_not_patch_is_told_what_that_needs(tmp_path: Path) -> None:
 
     assert done.code != 0
     assert ORDERING in done.errors
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}),
-        ({"a": [1, 2]}, {"a": [2]}),
-        ({}, {"a": {"b": {"c": 1}}}),
-        ({"a": {"b": 1}}, {"a": "text"}),
-    ],
-)
-def test_a_difference_that_is_merged_gives_the_new_document(old: Any, new: Any) -> None:
-    assert merge(old, difference(old, new)) == new

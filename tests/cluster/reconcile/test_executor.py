@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
@@ -25,7 +23,7 @@ from cluster.model.actions import (
     Uncordon,
 )
 from cluster.model.lanes import STATUS, Lane
-from cluster.reconcile.executor import Executor, difference
+from cluster.reconcile.executor import Executor
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
 from tests.cluster.fakes.model import Model
 
@@ -276,31 +274,3 @@ def test_a_finalizer_is_set_and_taken_off_at_the_version_that_was_seen() -> None
     [last] = [a for _ in range(4) for a in made.settle_deleting() if isinstance(a, SetFinalizers)]
 
     assert (first.version, last.version) == ("41", "41")
-
-
-DOCUMENTS = st.recursive(
-    st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-)
-MAPPINGS = st.dictionaries(st.sampled_from("abc"), DOCUMENTS, max_size=3)
-
-
-@given(MAPPINGS, MAPPINGS)
-def test_a_difference_makes_the_one_of_the_other(before: Any, after: Any) -> None:
-    patch = difference(before, after)
-
-    assert merged(before, patch) == merged(after, {})
-    assert difference(after, after) == {}
-
-
-def merged(target: Any, patch: Any) -> Any:
-    """RFC 7386, as it stands there."""
-    if not isinstance(patch, dict):
-        return patch
-    made = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            made.pop(key, None)
-        else:
-            made[key] = merged(made.get(key), value)
-    return made
