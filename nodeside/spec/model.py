@@ -227,8 +227,10 @@ class Conflicts:
         "`onRemoval`: when the driver is unloaded or its Driver deleted, the in-tree modules that "
         "were removed for it in this boot, also those of the names in `modules`, are loaded again, "
         "with the options of modprobe.d and the kernel's command line, and the devices bound "
-        "again, unless another driver has them by then, or is loaded in the place of the same "
-        "module. `never`: they stay away until a reboot.",
+        "again, unless another driver has them by then. A module that another loaded driver names "
+        "in its `conflicts`, and a device that such a driver has, come back when that driver is "
+        "unloaded too. `never`: they stay away until a reboot; also right where another driver "
+        "follows for the same device, which otherwise goes through the in-tree driver in between.",
         default=Restore.ON_REMOVAL,
     )
 

@@ -6,6 +6,7 @@
     installation          the load: conflicts, unload, firmware, load
     teardown              the unload, with hooks and services
     neighbours            drivers that come after one another
+    restore               the in-tree drivers that come back when this one is removed
     hooks                 commands of the driver image around both
     validate              proof that the driver works: sysfs, devices, kernel log, a command
     earlier_attempts      what failed earlier and is not repeated

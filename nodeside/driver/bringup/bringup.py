@@ -17,6 +17,7 @@ from nodeside.driver.bringup.deaths import find_death
 from nodeside.driver.bringup.hooks import repetition, run_hooks
 from nodeside.driver.bringup.installation import (
     Installation,
+    conflicting_names,
     record_of,
     stays_until_reboot,
     wanted_modules,
@@ -45,8 +46,8 @@ from nodeside.driver.ladder.exported_symbols import clear_symbols, write_symbols
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.load_mark import clear_mark
-from nodeside.driver.node.loaded_record import HooksRun, LoadedModule, LoadedRecord
-from nodeside.driver.node.run_directory import clear_loaded, read_loaded, write_loaded
+from nodeside.driver.node.loaded_record import Cleared, HooksRun, LoadedModule, LoadedRecord
+from nodeside.driver.node.run_directory import read_loaded, write_cleared, write_loaded
 from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.protocol.node_status import NOTHING_SERVED, Rung, State
 from nodeside.protocol.ready_file import clear_ready
@@ -132,10 +133,8 @@ def _unload_for_predecessor(attempt: Attempt) -> None:
         return
     begin = partial(attempt.journal.announce_state, State.UNLOADING, f"leaves before {names} does")
     unload_driver(attempt, modules_to_unload((), record, ours), record, begin=begin)
-    if record is not None and record.cleared.words:  # for the removal, which is still to come
-        write_loaded(task.host, record.of_cleared_only)
-    else:
-        clear_loaded(task.host, task.name)
+    # What was cleared is for the removal, which is still to come.
+    write_cleared(task.host, task.name, record, record.cleared if record else Cleared())
     clear_symbols(task.host, task.name)
     require_predecessors(task)
 
@@ -375,9 +374,10 @@ def _update_record(task: Task, record: LoadedRecord | None, proof: plan.Proof) -
     previous version, if the new one has the same modules, or the previous trust.
     """
     identity = (proof.key, task.version, trust_mark(task.trust))
-    others = (task.driver.spec.after, stays_until_reboot(task))
+    others = (task.driver.spec.after, stays_until_reboot(task), conflicting_names(task))
     if record is not None and (*identity, *others) == (
         *(record.key, record.version, record.trust, record.after, record.stays),
+        record.conflicts,
     ):
         return record
     source = Rung.LOADED if record is None else record.source

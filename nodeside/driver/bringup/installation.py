@@ -18,7 +18,8 @@ from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.deaths import marked_load
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
-from nodeside.driver.bringup.neighbours import records_of_others, require_predecessors
+from nodeside.driver.bringup.neighbours import require_predecessors
+from nodeside.driver.bringup.restore import kept_away
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
@@ -132,8 +133,7 @@ def _names_to_unload(task: Task) -> frozenset[str]:
     """Return the modules that are unloaded before the load, so that their symbols do not count."""
     record = read_loaded(task.host, task.name, task.boot_id)
     loaded = [module.name for module in record.modules] if record else []
-    conflicts = (kernel_name(name) for name in task.driver.spec.conflicts.modules)
-    return frozenset((*task.wanted.names, *loaded, *conflicts))
+    return frozenset((*task.wanted.names, *loaded, *conflicting_names(task)))
 
 
 def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
@@ -161,7 +161,13 @@ def record_of(
         trust=trust_mark(task.trust),
         after=task.driver.spec.after,
         stays=stays_until_reboot(task),
+        conflicts=conflicting_names(task),
     )
+
+
+def conflicting_names(task: Task) -> tuple[str, ...]:
+    """Return the modules of driver.yaml's `conflicts`, as the kernel names them."""
+    return tuple(kernel_name(name) for name in task.driver.spec.conflicts.modules)
 
 
 def stays_until_reboot(task: Task) -> bool:
@@ -351,17 +357,8 @@ class Installation:
 
     @property
     def _cleared_before(self) -> Cleared:
-        """What earlier loads of this boot have cleared, and no unload has brought back.
-
-        Also by loads of other drivers, if this one conflicts with it too: whichever of them is
-        removed last brings it back.
-        """
-        cleared = Cleared()
-        for record in records_of_others(self.task).values():
-            cleared = cleared.followed_by(record.cleared)
-        cleared = conflicts.named_in(cleared, self.task.driver.spec)
-        own = self.observed.record.cleared if self.observed.record is not None else Cleared()
-        return cleared.followed_by(own)
+        """What earlier loads of this boot have cleared, and no unload has brought back."""
+        return self.observed.record.cleared if self.observed.record is not None else Cleared()
 
     def _start_services_again(self, rolled: RollBack) -> None:
         """Start the services that the unload stopped, if the modules are those of before."""
@@ -390,9 +387,11 @@ class Installation:
 
     def _restore_conflicts(self, rolled: RollBack, cleared: Cleared) -> Cleared:
         """Bring back what was cleared. Returns that if a part of it is still missing."""
+        away = Cleared()
         if not rolled.restored:  # also what an earlier load, of a killed process, has cleared
+            away = kept_away(self.task, self._cleared_before.without(cleared), self.loader)
             cleared = self._cleared_before.followed_by(cleared)
-        named = conflicts.named_in(cleared, self.task.driver.spec)
+        named = conflicts.named_in(cleared, self.task.driver.spec).without(away)
         if rolled.problems or not named.words:
             return cleared
         problems = conflicts.restore_cleared(named, self.loader)
@@ -460,7 +459,7 @@ class Installation:
         decision, _ = plan.decide_replacement(
             plan.Occupant.FOREIGN, wanted.upgrade, wanted.unload, wanted.foreign
         )
-        conflicting = [kernel_name(name) for name in self.task.driver.spec.conflicts.modules]
+        conflicting = conflicting_names(self.task)
         may_displace = decision is plan.Replacement.REPLACE
         return tuple(
             Insertion(

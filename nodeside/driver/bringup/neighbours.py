@@ -42,6 +42,7 @@ from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.protocol.ready_file import is_ready, ready_path
+from nodeside.spec.patterns import DRIVER_NAME
 from nodeside.system.host import Host
 from nodeside.values import frozen
 
@@ -139,7 +140,7 @@ def followers_gone(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
     if not make_directory(host.locks):  # not mounted in the pods of an older controller
         yield
         return
-    followers = _all_after(task.name, _loaded_records(host, boot_id))
+    followers = _all_after(task.name, loaded_records(host, boot_id))
     if followers:
         _refuse_if_they_stay(attempt, followers)
         _refuse_if_held(attempt, what, followers)
@@ -184,7 +185,7 @@ def _present_followers(task: Task, loader: Loader) -> list[str]:
     rows = loader.modules.rows()
     return [
         name
-        for name, record in _loaded_records(task.host, task.boot_id).items()
+        for name, record in loaded_records(task.host, task.boot_id).items()
         if task.name in record.after
         and (
             any(module.name in rows for module in record.modules)
@@ -199,15 +200,10 @@ def _has_a_pod(host: Host, driver: str) -> bool:
     return is_locked(host, f"{driver}.pod") or is_locked(host, driver)
 
 
-def records_of_others(task: Task) -> Mapping[str, LoadedRecord]:
-    """Return the records of the other drivers of this boot, loaded or not, by their names."""
-    found = _loaded_records(task.host, task.boot_id)
-    return {name: record for name, record in found.items() if name != task.name}
-
-
-def _loaded_records(host: Host, boot_id: str) -> Mapping[str, LoadedRecord]:
+def loaded_records(host: Host, boot_id: str) -> Mapping[str, LoadedRecord]:
+    """Return the records of this boot by the names of their drivers."""
     files = sorted(path.name for path in host.locks.glob(f"*{_LOADED}"))
-    names = [file.removesuffix(_LOADED) for file in files]
+    names = [name for file in files if DRIVER_NAME.fits(name := file.removesuffix(_LOADED))]
     records = {name: read_loaded(host, name, boot_id) for name in names}
     return {name: record for name, record in records.items() if record is not None}
 

@@ -11,8 +11,8 @@ load: it may be the kernel's own, and the node's network may depend on it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -21,13 +21,13 @@ from nodeside.driver.agent.watch import Wakeups, Why
 from nodeside.driver.announce.announcer import Announcer, make_announcer
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal
-from nodeside.driver.bringup.neighbours import records_of_others
 from nodeside.driver.bringup.observe import loaded_by_nodeside
+from nodeside.driver.bringup.restore import addresses_of, restore_removed, restore_words
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.commands.outcome import CommandOutput, dry_run_outcome
 from nodeside.driver.commands.steps import hook_steps, steps_before_unload
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.kernel.conflicts import Restored, plan_restore, restore_at_removal
+from nodeside.driver.kernel.conflicts import Restored
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import Obstacle, modules_to_unload, plan_unload
@@ -37,11 +37,8 @@ from nodeside.driver.node import run_directory
 from nodeside.driver.node.load_mark import clear_mark
 from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.errors import ExitCode, Locked, NodesideError
-from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.node_status import UNLOADED, State
-from nodeside.spec.model import Restore
 from nodeside.system.clock import Clock
-from nodeside.system.pci import pci_devices
 from nodeside.values import frozen
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
@@ -113,10 +110,7 @@ def would_unload(task: Task) -> CommandOutput:
     if steps:
         after = hook_steps(task.driver.spec.hooks.after_unload)
         steps = [*steps_before_unload(task), *steps, *after]
-    if record is not None and task.driver.spec.conflicts.restore is not Restore.NEVER:
-        rows, spec, devices = loader.modules.rows(), task.driver.spec, pci_devices(task.host)
-        cleared = record.cleared.without(_kept_by_others(task, record, loader))
-        steps += plan_restore(cleared, spec, rows, devices, decided.order).words
+    steps += restore_words(task, record, loader, decided.order)
     only_held = all(item.obstacle is Obstacle.HELD for item in decided.blocked)
     if decided.blocked and not (only_held and task.driver.spec.services):
         steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
@@ -211,19 +205,18 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     what = modules_to_unload((), record, loaded_by_nodeside(task, record, loader))
     begin = partial(attempt.journal.announce_state, State.UNLOADING)
+    had = addresses_of(what.names, loader)
     removed = unload_driver(attempt, what, record, begin=begin)
     rows = loader.modules.rows()
-    if record is not None:  # what comes back now is the kernel's, also for the next look
-        with suppress(NodesideError):
-            run_directory.write_loaded(task.host, record.of_cleared_only)
+    _forget_modules(task, record)
     try:
         if task.driver.spec.firmware is not None:
             from nodeside.driver.kernel.firmware import FirmwareDirectory
 
             FirmwareDirectory(task.host).remove(task.name)
     finally:  # after the firmware, which the in-tree driver would find first
-        restored = _restore_conflicts(task, record, loader)
-    run_directory.clear_loaded(task.host, task.name)
+        restored = _restore_conflicts(task, record, loader, had)
+    run_directory.write_cleared(task.host, task.name, record, restored.kept)
     clear_symbols(task.host, task.name)
     clear_mark(task.host, task.name)
     if (task.host.userspace / task.name).is_dir():
@@ -235,23 +228,25 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
     return Unloaded(removed, restored)
 
 
-def _restore_conflicts(task: Task, record: LoadedRecord | None, loader: Loader) -> Restored:
-    """Bring back the in-tree drivers that were removed for this one. A failure is a warning.
+def _forget_modules(task: Task, record: LoadedRecord | None) -> None:
+    """Record that only what was cleared is left of the driver.
 
-    One that another driver conflicts with too, which is loaded, stays away until that one goes.
+    An in-tree module of the same name that comes back is not ours, should a later step fail. Of two
+    drivers that are unloaded at the same time, the later one brings back what both conflict with.
     """
-    if record is None or task.driver.spec.conflicts.restore is Restore.NEVER:
-        return Restored()
+    if record is None:
+        return
     try:
-        kept = _kept_by_others(task, record, loader)
-        restored = restore_at_removal(record.cleared.without(kept), task.driver.spec, loader)
-        away = (f"{name} stays away: driver {by} is in its place" for name, by in kept.items())
-        restored = replace(restored, left=(*restored.left, *away))
-    except Exception as error:  # whatever it is, the driver has been unloaded
-        log.traceback(error)
-        names = " ".join(record.cleared.removed)
-        by_hand = f"; by hand: modprobe -a {names}" if names else ""
-        restored = Restored(problems=(f"{error or type(error).__name__}{by_hand}",))
+        run_directory.write_loaded(task.host, record.of_cleared_only)
+    except NodesideError as error:  # a full disk, perhaps
+        log.warning("the record of the loaded modules could not be corrected", why=error)
+
+
+def _restore_conflicts(
+    task: Task, record: LoadedRecord | None, loader: Loader, had: Collection[str]
+) -> Restored:
+    """Bring back the in-tree drivers that were removed for this one. A failure is a warning."""
+    restored = restore_removed(task, record, loader, had)
     if back := (*restored.modules, *restored.devices):
         log.fact("brought back", driver=task.name, restored=", ".join(back))
     for left in restored.left:
@@ -259,18 +254,6 @@ def _restore_conflicts(task: Task, record: LoadedRecord | None, loader: Loader) 
     for problem in restored.problems:
         log.warning(f"could not be brought back: {problem}", driver=task.name)
     return restored
-
-
-def _kept_by_others(task: Task, ours: LoadedRecord, loader: Loader) -> dict[str, str]:
-    """Return modules that were removed also for a driver that is loaded now, with its name."""
-    rows = loader.modules.rows()
-    return {
-        kernel_name(name): driver
-        for driver, record in records_of_others(task).items()
-        if any(module.name in rows for module in record.modules)
-        for name in record.cleared.removed
-        if name in ours.cleared.removed
-    }
 
 
 def _unload_outcome(task: Task, done: Unloaded) -> CommandOutput:

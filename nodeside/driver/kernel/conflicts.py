@@ -8,7 +8,7 @@ one of them are reported and left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nodeside import log
 from nodeside.driver.kernel.errors import InUse, RebootRequired
@@ -24,7 +24,7 @@ from nodeside.driver.kernel.unload import (
     remove_all,
     settled_plan,
 )
-from nodeside.driver.node.loaded_record import Cleared
+from nodeside.driver.node.loaded_record import Cleared, LoadedRecord
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.protocol.module_names import kernel_name
@@ -36,6 +36,7 @@ from nodeside.values import frozen
 
 _NAMED = 8  # modules and devices in a message
 _LONGEST = 64  # characters of such a name
+_PROBE = "/sys/bus/pci/drivers_probe"
 
 
 class ConflictBuiltIn(NodesideError):
@@ -133,7 +134,11 @@ def restore_cleared(
         except Exception as exc:  # not even a bug may leave the other devices without a driver
             problems.append(f"{problem_in_words(exc)}; by hand: modprobe {name}")
     probe = loader.host.sys / "bus" / "pci" / "drivers_probe"
-    bound = {item.address for item in pci_devices(loader.host) if item.driver}
+    try:
+        bound = {item.address for item in pci_devices(loader.host) if item.driver}
+    except Exception as exc:  # the kernel leaves bound devices as they are
+        log.warning("the PCI devices cannot be read", why=problem_in_words(exc))
+        bound = set()
     for device in cleared.unbound:
         try:
             if device.address not in bound:
@@ -147,8 +152,10 @@ def restore_cleared(
 class RestorePlan:
     """The modules to load, in order, then the devices to bind.
 
-    The devices `taken`, and the modules `idle`, which had no other devices, are left alone.
-    `unnamed` are the modules and devices that driver.yaml does not name.
+    The devices `taken`, and the modules `idle`, which had no other devices, are left alone; so are
+    the modules in `awaited`, each with the loaded driver that conflicts with it. `kept` is what the
+    removal of another driver is to bring back. `unnamed` are the modules and devices that
+    driver.yaml does not name.
     """
 
     load: tuple[str, ...] = ()
@@ -156,6 +163,8 @@ class RestorePlan:
     taken: tuple[PciDevice, ...] = ()
     idle: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
+    awaited: tuple[tuple[str, str], ...] = ()
+    kept: Cleared = Cleared()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -174,18 +183,26 @@ class RestorePlan:
         return (
             *(f"leave {item.address} to {item.driver}, which has it now" for item in self.taken),
             *(f"leave {name} unloaded: other drivers have its devices" for name in self.idle),
+            *(
+                f"leave {name} unloaded: driver {driver}, which is loaded, conflicts with it"
+                for name, driver in self.awaited
+            ),
             *([f"leave alone what driver.yaml does not name: {unnamed}"] if unnamed else []),
         )
 
 
 @frozen
 class Restored:
-    """The result of a restore: what is back, what was left as it is, a message for each failure."""
+    """The result of a restore: what is back, what was left as it is, a message for each failure.
+
+    `kept` is what the removal of another driver is to bring back.
+    """
 
     modules: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    kept: Cleared = Cleared()
 
 
 def plan_restore(
@@ -193,36 +210,60 @@ def plan_restore(
     spec: DriverSpec,
     loaded: Iterable[str],
     devices: Sequence[PciDevice],
+    *,
     leaving: Iterable[str] = (),
+    others: Mapping[str, LoadedRecord] | None = None,
+    had: Collection[str] = (),
 ) -> RestorePlan:
     """Return how to bring back what was cleared, once the modules `leaving` are gone.
 
-    Only what driver.yaml names comes back, whatever the record says. A module is not loaded if
-    other drivers have all the devices that it had.
+    Only what driver.yaml names comes back, whatever the record says, and the devices that the
+    driver `had`, by address. A module is not loaded if other drivers have all the devices that it
+    had, or if one of the `others`, the loaded drivers of nodeside by name, conflicts with it.
     """
-    named = named_in(cleared, spec)
+    named, others = named_in(cleared, spec, had), others or {}
     gone, before = set(leaving), {item.address: item for item in named.unbound}
+    theirs = {module.name for record in others.values() for module in record.modules}
+    in_tree = set(loaded) - gone - theirs
+    rivals = {name: driver for driver, each in others.items() for name in each.replaces}
+    awaited = [(name, rivals[name]) for name in named.removed if name in rivals.keys() - in_tree]
+    waiting = {name for name, _ in awaited}
+    kept = {item.address for item in named.unbound if kernel_name(item.module) in waiting}
     there = [item for item in devices if item.address in before]
-    free = [item for item in there if not item.driver or kernel_name(item.module) in gone]
+    unbound = [item for item in there if not item.driver or kernel_name(item.module) in gone]
+    free = [item for item in unbound if item.address not in kept]
+    left = [item for item in there if item not in unbound and kernel_name(item.module) in theirs]
     taken = [
-        item for item in there if item not in free and item.driver != before[item.address].driver
+        item
+        for item in there
+        if item in left or (item not in unbound and item.driver != before[item.address].driver)
     ]
+    kept |= {item.address for item in left}
     lost = {item.address for item in taken}
     load: list[str] = []
     idle: list[str] = []
     for name in reversed(named.removed):
-        had = {item.address for item in named.unbound if kernel_name(item.module) == name}
-        if name not in loaded or name in gone:
-            (idle if had and had <= lost else load).append(name)
+        devices_had = {item.address for item in named.unbound if kernel_name(item.module) == name}
+        if name not in waiting and (name not in loaded or name in gone):
+            (idle if devices_had and devices_had <= lost else load).append(name)
+            if name in idle and devices_had & kept:
+                waiting.add(name)
     unnamed = [name for name in cleared.removed if name not in named.removed]
     unnamed += [item.address for item in cleared.unbound if item not in named.unbound]
-    return RestorePlan(tuple(load), tuple(free), tuple(taken), tuple(idle), tuple(unnamed))
+    return RestorePlan(
+        *(tuple(load), tuple(free), tuple(taken), tuple(idle), tuple(unnamed), tuple(awaited)),
+        kept=Cleared(
+            tuple(item for item in named.unbound if item.address in kept),
+            tuple(name for name in named.removed if name in waiting),
+        ),
+    )
 
 
-def named_in(cleared: Cleared, spec: DriverSpec) -> Cleared:
+def named_in(cleared: Cleared, spec: DriverSpec, had: Collection[str] = ()) -> Cleared:
     """Return the part of a record of what was cleared that driver.yaml names.
 
-    Beside its conflicts, these are modules of the tree that have the name of one of the driver's.
+    Beside its conflicts, these are modules of the tree that have the name of one of the driver's,
+    and the devices that the driver `had`, by address.
     """
     own = (module.name for module in spec.modules)
     names = {kernel_name(name) for name in (*spec.conflicts.modules, *own)}
@@ -230,7 +271,8 @@ def named_in(cleared: Cleared, spec: DriverSpec) -> Cleared:
         tuple(
             item
             for item in cleared.unbound
-            if kernel_name(item.module) in names
+            if item.address in had
+            or kernel_name(item.module) in names
             or any(item.is_of(pci.vendor, pci.device) for pci in spec.conflicts.unbind)
         ),
         tuple(name for name in cleared.removed if name in names),
@@ -238,31 +280,66 @@ def named_in(cleared: Cleared, spec: DriverSpec) -> Cleared:
 
 
 def restore_at_removal(
-    cleared: Cleared, spec: DriverSpec, loader: Loader, *, write: sysfs.Write = sysfs.write
+    cleared: Cleared,
+    spec: DriverSpec,
+    loader: Loader,
+    *,
+    others: Mapping[str, LoadedRecord] | None = None,
+    had: Collection[str] = (),
+    write: sysfs.Write = sysfs.write,
 ) -> Restored:
-    """Bring back what was cleared for a driver that is unloaded. Failures are returned."""
-    plan = plan_restore(cleared, spec, loader.modules.rows(), pci_devices(loader.host))
+    """Bring back what was cleared for a driver that is unloaded, see `plan_restore`.
+
+    Failures are returned.
+    """
+    if not cleared.words:
+        return Restored()
+    try:
+        rows, devices = loader.modules.rows(), pci_devices(loader.host)
+        plan = plan_restore(cleared, spec, rows, devices, others=others, had=had)
+    except Exception as exc:
+        return not_restored(exc, cleared, spec, had)
     problems = restore_cleared(Cleared(plan.bind, tuple(reversed(plan.load))), loader, write=write)
-    rows = loader.modules.rows()
-    wanted = {item.address for item in plan.bind}
-    after = [item for item in pci_devices(loader.host) if item.address in wanted]
-    had = {item.address: kernel_name(item.module) for item in cleared.unbound}
-    failed = {kernel_name(name) for name in plan.load if name not in rows}  # told as such
+    modules: tuple[str, ...] = ()
+    after: list[PciDevice] = []
+    try:
+        rows = loader.modules.rows()
+        modules = tuple(name for name in plan.load if name in rows)
+        wanted = {item.address for item in plan.bind}
+        after = [item for item in pci_devices(loader.host) if item.address in wanted]
+    except Exception as exc:
+        problems += (f"{problem_in_words(exc)}; see what is back: lspci -k",)
     unbound = (
         f"{item.address} has no driver; {_probe_by_hand(item)}"
         for item in after
-        if not item.driver and had.get(item.address) not in failed
+        if not item.driver and not any(_probe_by_hand(item) in problem for problem in problems)
     )
     return Restored(
-        tuple(name for name in plan.load if name in rows),
+        modules,
         tuple(item.address for item in after if item.driver),
         plan.left,
         (*problems, *unbound),
+        plan.kept,
     )
 
 
+def not_restored(
+    exc: Exception, cleared: Cleared, spec: DriverSpec, had: Collection[str] = ()
+) -> Restored:
+    """Return the result of a restore that failed before it began."""
+    named = named_in(cleared, spec, had)
+    by_hand = f"; {_by_hand(named)}" if named.words else ""
+    return Restored(problems=(f"{problem_in_words(exc)}{by_hand}",), kept=cleared)
+
+
+def _by_hand(cleared: Cleared) -> str:
+    loads = (f"modprobe {name}" for name in reversed(cleared.removed))
+    probes = (f"echo {item.address} > {_PROBE}" for item in cleared.unbound)
+    return f"by hand: {'; '.join((*loads, *probes))}"
+
+
 def _probe_by_hand(device: PciDevice) -> str:
-    return f"by hand: echo {device.address} > /sys/bus/pci/drivers_probe"
+    return _by_hand(Cleared((device,)))
 
 
 def _refuse_built_in(conflicts: Conflicts, loader: Loader) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.node_status import Rung
 from nodeside.system.pci import PciDevice
 from nodeside.values import frozen
@@ -33,18 +32,19 @@ class Cleared:
         lines = [f"unbound {item.address} from {item.driver}" for item in self.unbound]
         return (*lines, *(f"removed the module {name}" for name in self.removed))
 
-    def without(self, names: Collection[str]) -> Cleared:
-        """Return it without these modules, and the devices that they had."""
-        return Cleared(
-            tuple(item for item in self.unbound if kernel_name(item.module) not in names),
-            tuple(name for name in self.removed if kernel_name(name) not in names),
-        )
-
     def followed_by(self, later: Cleared) -> Cleared:
         """Return both as one. A device keeps the driver that it had first."""
         unbound = {item.address: item for item in (*later.unbound, *self.unbound)}
         return Cleared(
             tuple(unbound.values()), tuple(dict.fromkeys((*later.removed, *self.removed)))
+        )
+
+    def without(self, part: Cleared) -> Cleared:
+        """Return the rest, without the devices and modules of a part."""
+        devices = {item.address for item in part.unbound}
+        return Cleared(
+            tuple(item for item in self.unbound if item.address not in devices),
+            tuple(name for name in self.removed if name not in part.removed),
         )
 
 
@@ -69,7 +69,8 @@ class LoadedRecord:
     which hooks have run. `hook` is the one, such as hooks.afterLoad[0], that has begun or comes
     next and has not ended; "" otherwise. `cleared` is what was
     cleared for the driver in this boot, by this load or an earlier one: its removal brings that
-    back.
+    back. `conflicts` are the in-tree modules that driver.yaml names as conflicting, as the kernel
+    names them.
     """
 
     driver: str
@@ -87,6 +88,12 @@ class LoadedRecord:
     after: tuple[str, ...] = ()
     stays: bool = False
     cleared: Cleared = Cleared()
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def replaces(self) -> frozenset[str]:
+        """The in-tree modules that must stay away while this driver is loaded."""
+        return frozenset((*self.conflicts, *(module.name for module in self.modules)))
 
     @property
     def of_cleared_only(self) -> LoadedRecord:

@@ -21,9 +21,10 @@ record nodeside would treat its modules as foreign.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
-from nodeside.driver.node.loaded_record import LoadedRecord
+from nodeside.driver.node.loaded_record import Cleared, LoadedRecord
 from nodeside.driver.node.node_lock import make_directory, node_lock
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.system.clock import Clock
@@ -59,6 +60,14 @@ def clear_loaded(host: Host, driver: str) -> bool:
     """Remove the record after an unload; return False if there was none."""
     former = remove_record(former_loaded_path(host, driver))
     return remove_record(loaded_path(host, driver)) or former
+
+
+def write_cleared(host: Host, driver: str, record: LoadedRecord | None, left: Cleared) -> None:
+    """Keep what is left of what was cleared for a driver without loaded modules, if anything is."""
+    if record is not None and left.words:
+        write_loaded(host, replace(record, driver=driver, cleared=left).of_cleared_only)
+    else:
+        clear_loaded(host, driver)
 
 
 def hold_lock(

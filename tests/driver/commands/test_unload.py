@@ -18,16 +18,10 @@ from nodeside.driver.commands import unload
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.firmware import FirmwareDirectory
 from nodeside.driver.kernel.sequence import SequenceFailed
-from nodeside.driver.node.loaded_record import Cleared, LoadedModule, LoadedRecord
 from nodeside.driver.node.node_lock import is_locked
-from nodeside.driver.node.run_directory import (
-    clear_loaded,
-    hold_lock,
-    read_loaded,
-    write_loaded,
-)
+from nodeside.driver.node.run_directory import clear_loaded, hold_lock, read_loaded
 from nodeside.errors import ExitCode
-from nodeside.protocol.node_status import UNLOADED, Rung, State
+from nodeside.protocol.node_status import UNLOADED, State
 from nodeside.protocol.ready_file import read_ready
 from tests.driver.fakes.kernel import FakeModule, Refusal, add_device, write, write_bytes
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
@@ -302,73 +296,6 @@ def test_an_unload_brings_the_in_tree_module_back(replaced: FakeNode) -> None:
     assert done["restored"] == ["rival"]
     assert replaced.loaded == ("rival",)
     assert replaced.record is None
-
-
-def another_driver(node: FakeNode, *, loaded: bool) -> None:
-    """The record of a driver for which the in-tree module was removed, too."""
-    module = LoadedModule("other", "ab" * 20, {})
-    write_loaded(
-        node.host,
-        LoadedRecord(
-            "other", "1.0", "key", BOOT_ID, Rung.BUILT, (module,) if loaded else (),
-            cleared=Cleared(removed=("rival",)),
-        ),
-    )  # fmt: skip
-    if loaded:
-        node.kernel.add("other", FakeModule())
-
-
-def test_it_stays_away_while_another_driver_is_in_its_place(replaced: FakeNode) -> None:
-    another_driver(replaced, loaded=True)
-
-    dry = replaced.run("unload", "--dry-run").output
-    done = replaced.run("unload", "-o", "json").document
-
-    assert "rival" not in dry
-    assert done["restored"] == []
-    assert done["notRestored"] == ["rival stays away: driver other is in its place"]
-    assert replaced.loaded == ("other",)
-
-
-def test_whichever_driver_is_removed_last_brings_it_back(tmp_path: Path) -> None:
-    node = rival_loaded(tmp_path)
-    node.kernel.delete_module("rival")  # by the other driver
-    another_driver(node, loaded=False)
-    task = node.task(conflicts=RIVAL)
-    node.put_bundle(task)
-    node.bring_up(task)
-    assert node.record is not None
-    assert node.record.cleared.removed == ("rival",)
-
-    assert node.run("unload", "-o", "json").document["restored"] == ["rival"]
-    assert node.loaded == ("rival",)
-
-
-def test_what_another_driver_has_cleared_is_no_concern_of_one_that_does_not_name_it(
-    tmp_path: Path,
-) -> None:
-    node = rival_loaded(tmp_path)
-    another_driver(node, loaded=False)
-    task = node.task()
-    node.put_bundle(task)
-    node.bring_up(task)
-    assert node.record is not None
-    assert node.record.cleared == Cleared()
-
-
-def test_a_restore_that_fails_in_any_way_fails_no_unload(
-    replaced: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr("nodeside.driver.commands.unload.restore_at_removal", fail)
-
-    done = replaced.run("unload", "-o", "json")
-
-    assert done.code == 0
-    assert done.document["removed"] == ["straw"]
-    assert done.document["notRestored"] == ["a bug; by hand: modprobe -a rival"]
 
 
 def test_an_upgrade_and_a_later_look_keep_what_was_cleared(replaced: FakeNode) -> None:

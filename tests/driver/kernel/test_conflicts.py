@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.conflicts import (
     ConflictBuiltIn,
+    Restored,
     clear_conflicts,
     plan_clear,
     plan_restore,
@@ -23,7 +25,8 @@ from nodeside.spec.model import Conflicts, DriverSpec
 from nodeside.spec.pci import PciId
 from nodeside.system import sysfs
 from nodeside.system.child import NoProcess
-from nodeside.system.pci import PciDevice
+from nodeside.system.host import Host
+from nodeside.system.pci import PciDevice, pci_devices
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, FakeModule, add_pci_device, write
 
 EDU = PciId(vendor="1234", device="11e8")
@@ -262,14 +265,47 @@ def test_what_is_not_back_is_told_with_the_command(
     unbound = (PciDevice("0000:00:04.0", "1234", "11e8", "a", "a"),)
 
     done = restore_at_removal(Cleared(unbound, ("a", "b")), AB, kernel.loader)
-    problem, without_driver = done.problems
+    problem, unbound_device = done.problems
     write_nothing = restore_at_removal(
         Cleared(unbound), AB, kernel.loader, write=lambda path, value: None
     )
 
     assert done.modules == ("a",)
     assert problem.endswith("; by hand: modprobe b")
-    assert write_nothing.problems == (without_driver,)
-    assert without_driver == (
+    assert write_nothing.problems == (unbound_device,)
+    assert unbound_device == (
         "0000:00:04.0 has no driver; by hand: echo 0000:00:04.0 > /sys/bus/pci/drivers_probe"
     )
+
+
+def test_a_restore_ends_though_the_kernel_cannot_be_read(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(kernel.host.lib_modules(RELEASE) / "modules.dep", "kernel/a.ko:\n")
+    write(kernel.host.lib_modules(RELEASE) / "kernel/a.ko", "a")
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8")
+    cleared = Cleared((PciDevice("0000:00:04.0", "1234", "11e8", "a", "a"),), ("a",))
+    by_hand = "modprobe a; echo 0000:00:04.0 > /sys/bus/pci/drivers_probe"
+    written: list[str] = []
+
+    def restore(answers: int) -> Restored:
+        """Bring all back; sysfs answers so many times."""
+        left = iter(range(answers))
+
+        def answer(host: Host) -> tuple[PciDevice, ...]:
+            if next(left, None) is None:
+                raise SystemRefused("no sysfs")
+            return pci_devices(host)
+
+        monkeypatch.setattr(conflicts, "pci_devices", answer)
+        return restore_at_removal(
+            cleared, AB, kernel.loader, write=lambda path, value: written.append(value)
+        )
+
+    before, later = restore(0), restore(1)
+
+    assert before.problems == (f"no sysfs; by hand: {by_hand}",)
+    assert before.kept == cleared
+    assert later.modules == ("a",)
+    assert later.problems == ("no sysfs; see what is back: lspci -k",)
+    assert written == ["0000:00:04.0"]
