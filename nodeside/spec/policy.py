@@ -8,8 +8,8 @@ The same file has the orders to nodes to try a load again in which their kernel 
 
     {"retry": {"worker-3": "2026-11-28T12:00:00Z", "*": "2026-11-27T09:00:00Z"}}
 
-An order lets a node repeat a load that it began before that time, so it counts once. `*` is for all
-nodes.
+An order lets a node repeat a load once: a node remembers the time of the newest order that it knew
+when it began the load, and only a later one counts. `*` is for all nodes.
 """
 
 from __future__ import annotations

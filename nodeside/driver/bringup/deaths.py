@@ -1,7 +1,8 @@
 """A load in which the kernel died is not repeated automatically: the node would die each time.
 
 A person repeats it on the node, or orders that in the cluster by the policy file, see
-`nodeside/spec/policy.py`. An order counts for a load that began before it, so it counts once.
+`nodeside/spec/policy.py`. An order counts once: only one that is newer than the newest that was
+known at the load. Both are times of the API server, since the clock of a node may be wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
     mark = read_mark(task.host, task.name)
     if mark is None or mark.boot_id == task.boot_id or not mark.is_same_load(_mark(task, manifest)):
         return None
-    if (ordered := _retry_time(task)) > mark.began:
+    if (ordered := _retry_time(task)) > mark.ordered:
         log.fact(
             "the kernel died in this load; it is repeated by order",
             driver=task.name,
@@ -94,4 +95,5 @@ def _mark(task: Task, manifest: BundleManifest) -> LoadMark:
         kernel=task.kernel.release,
         began=time.time(),
         parameters=task.parameters,
+        ordered=_retry_time(task),
     )

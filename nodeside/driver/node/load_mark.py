@@ -25,7 +25,10 @@ _LATEST = 1 << 40  # seconds since the epoch; a disk may say anything
 
 @frozen
 class LoadMark:
-    """What was about to be loaded, in which boot. `began` is in seconds since the epoch."""
+    """What was about to be loaded, in which boot. `began` is in seconds since the epoch.
+
+    `ordered` is the time of the newest order to repeat a load that was known when this one began.
+    """
 
     driver: str
     version: str
@@ -35,6 +38,7 @@ class LoadMark:
     kernel: str
     began: float
     parameters: Mapping[str, Mapping[str, str]]
+    ordered: float = 0.0
 
     def is_same_load(self, other: LoadMark) -> bool:
         """Return whether the same bundle would be loaded, with the same parameters."""
