@@ -17,7 +17,7 @@ from cluster.cli.status import NoSuchObject, no_driver
 from cluster.driver.revisions import read_revision, revision_of, revision_text
 from cluster.driver.status.messages import revision_name
 from cluster.kube.client import Api
-from cluster.kube.errors import NotFound
+from cluster.kube.errors import Conflict, NotFound
 from cluster.kube.merge_patch import apply_merge_patch, make_merge_patch
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, DRIVERS, NODE_DRIVERS, PODS
 from cluster.model.json_fields import part, text
@@ -29,6 +29,7 @@ from cluster.model.snapshot import Document, DriverObject, DriverPod
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.text.table import table
 
+_TRIES = 5  # of an order, while the status changes
 _ORDERS = 200  # that are kept in the annotation; retries.py reads 256
 _IN_GIT = (
     "a tool that keeps this Driver as it is in Git, or Helm, puts it back: make the change there"
@@ -163,8 +164,11 @@ def retry(api: Api, driver: str, node: str = "") -> Order:
         )
     now = float(int(api.now()))
     before = found.retries if node else ()  # one for all nodes replaces every other
-    newest = sorted(before, key=lambda each: each[1])[-_ORDERS:]
-    value = format_retries(dict(newest) | {node or EVERY_NODE: now})
+    # That for all nodes stays, and with it nothing that is older.
+    of_all = retried_at(before, EVERY_NODE)
+    kept = sorted((each for each in before if each[1] > of_all), key=lambda each: each[1])
+    every = {EVERY_NODE: of_all} if of_all else {}
+    value = format_retries(every | dict(kept[-_ORDERS:]) | {node or EVERY_NODE: now})
     where = f"on {node}" if node else "on all nodes"
     what = f"failures of {driver} {where} until now are forgotten"
     if retried_at(parse_retries(value), node or EVERY_NODE) < now:
@@ -230,13 +234,40 @@ def _patch(
 ) -> Order:
     """Return the order of a merge patch. With `read_at`, it is refused if that has changed since.
 
-    The command is in ASCII: what a stored revision has in it moves no cursor.
+    The status does not count, which changes all the time while a rollout fails. The command is in
+    ASCII: what a stored revision has in it moves no cursor.
     """
-    if version := text(part(read_at or {}, "metadata"), "resourceVersion"):
-        patch = apply_merge_patch(patch, {"metadata": {"resourceVersion": version}})
     words = json.dumps(patch, separators=(",", ":"))
     command = f"kubectl patch driver {driver} --type=merge -p {shlex.quote(words)}"
-    return Order(what, command, note, lambda api: api.merge_patch(DRIVERS, driver, patch))
+
+    def send(api: Api) -> None:
+        if read_at is None:
+            api.merge_patch(DRIVERS, driver, patch)
+        else:
+            _send_unless_changed(api, driver, patch, read_at)
+
+    return Order(what, command, note, send)
+
+
+def _send_unless_changed(api: Api, driver: str, patch: Document, read_at: Document) -> None:
+    """Send a merge patch for the Driver as it was read. Raises Conflict if that has changed."""
+    now = read_at
+    for last in (*[False] * (_TRIES - 1), True):
+        version = text(part(now, "metadata"), "resourceVersion")
+        pinned = {"metadata": {"resourceVersion": version}} if version else {}
+        try:
+            api.merge_patch(DRIVERS, driver, apply_merge_patch(patch, pinned))
+            return
+        except Conflict:
+            now = api.get(DRIVERS, driver)
+            if last or _wishes(now) != _wishes(read_at):
+                raise
+
+
+def _wishes(document: Document) -> tuple[object, object]:
+    """Return what a person may have changed of a Driver: not its status."""
+    metadata = part(document, "metadata")
+    return metadata.get("generation"), metadata.get("annotations")
 
 
 def _read_driver(api: Api, name: str) -> dict[str, Any]:
@@ -256,8 +287,8 @@ def _find_target(driver: str, revisions: Sequence[StoredRevision], to: str) -> S
     if to:
         found = [each for each in revisions if each.revision.startswith(to)]
     else:
-        found = [each for each in revisions if each.good and not each.newest]
-        found = found or list(revisions[:at])[-1:]
+        earlier = revisions[:at]
+        found = [each for each in earlier if each.good] or list(earlier[-1:])
     if len(found) == 1:
         return found[0]
     if to:

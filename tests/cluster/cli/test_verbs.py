@@ -16,12 +16,13 @@ from cluster.cli.status import NoSuchObject
 from cluster.cli.verbs import NoWayBack, Order
 from cluster.driver.revisions import revision_of, revision_text
 from cluster.kube.client import Api
+from cluster.kube.errors import Conflict
 from cluster.kube.merge_patch import apply_merge_patch
 from cluster.model.names import DRIVER_LABEL, MANAGED_BY, MANAGER, REVISION_LABEL
 from cluster.model.parse import driver_from
 from nodeside.protocol.labels import API_VERSION
 from tests.cluster.fakes.model import document
-from tests.cluster.fakes.scripted import Said, ScriptedServer, kubeconfig
+from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer, kubeconfig
 from tests.cluster.fakes.stored import StoredObjects
 from tests.console import nodeside_cluster as command
 
@@ -98,6 +99,7 @@ class Scene:
                 report,
             ]
         )
+        self.server = server
         server.always = self.objects.answer
         self.api, self.url = api, server.url
 
@@ -148,19 +150,48 @@ def test_undo_goes_to_the_revision_that_is_named_and_says_if_it_is_there(scene: 
     assert caught.value.hint == "nodeside-cluster history edu"
 
 
-def test_a_second_undo_does_not_bring_the_broken_version_again(scene: Scene) -> None:
+@pytest.mark.parametrize("good", [OLD, NEW], ids=["never good", "good since"])
+def test_a_second_undo_does_not_bring_the_newer_version_again(
+    scene: Scene, good: dict[str, Any]
+) -> None:
     scene.driver["spec"] = json.loads(json.dumps(OLD["spec"]))  # an undo has been here
+    scene.driver["status"] = {"lastGoodRevision": revision(good)}
 
     with pytest.raises(verbs.NoWayBack, match="no earlier revision"):
         verbs.undo(scene.api, NAMESPACE, "edu")
 
 
-def test_undo_and_retry_are_refused_for_a_driver_that_has_changed_meanwhile(scene: Scene) -> None:
-    scene.driver["metadata"]["resourceVersion"] = "7"
+@pytest.mark.parametrize("changes", [{"status": {"conditions": []}}, {"spec": OLD["spec"]}])
+def test_undo_and_retry_are_for_the_driver_as_it_was_read_whatever_its_status(
+    scene: Scene, changes: dict[str, Any]
+) -> None:
+    """The status changes all the time while a rollout fails."""
+    scene.driver["metadata"] |= {"resourceVersion": "7", "generation": 3}
+    orders = (verbs.undo(scene.api, NAMESPACE, "edu"), verbs.retry(scene.api, "edu", "n1"))
+    assert all("resourceVersion" not in order.command for order in orders)
+    answer = scene.objects.answer
 
-    for order in (verbs.undo(scene.api, NAMESPACE, "edu"), verbs.retry(scene.api, "edu", "n1")):
-        patch = json.loads(shlex.split(order.command)[-1])
-        assert patch["metadata"]["resourceVersion"] == "7"
+    def refuse_the_old(asked: Asked) -> Said:
+        if asked.method == "PATCH":
+            version = json.loads(asked.body)["metadata"]["resourceVersion"]
+            if version != scene.driver["metadata"]["resourceVersion"]:
+                return Said(409, json.dumps({"kind": "Status", "code": 409}))
+        return answer(asked)
+
+    scene.server.always = refuse_the_old
+    scene.driver |= changes
+    scene.driver["metadata"] |= {"resourceVersion": "8"}
+    if "spec" in changes:
+        scene.driver["metadata"]["generation"] = 4
+
+    for order in orders:
+        assert order.send is not None
+        if "spec" in changes:
+            with pytest.raises(Conflict):
+                order.send(scene.api)
+        else:
+            order.send(scene.api)
+    assert len(scene.objects.written) == (0 if "spec" in changes else 2)
 
 
 def test_what_a_stored_revision_says_moves_no_cursor(scene: Scene) -> None:
@@ -239,6 +270,19 @@ def test_retry_of_a_node_counts_however_many_orders_there_are(scene: Scene) -> N
 
     retries = dict(driver_from(apply_merge_patch(scene.driver, patch)).retries)
     assert abs(retries["n1"] - scene.api.now()) < 60
+
+
+def test_retry_of_a_node_keeps_the_order_for_all_nodes_and_none_before_it(scene: Scene) -> None:
+    many = ",".join(f"a{number}=2026-01-01T00:00:00Z" for number in range(150))
+    younger = ",".join(f"b{number}=2026-03-01T00:00:00Z" for number in range(100))
+    notes = {"nodeside.io/retry": f"2026-02-01T00:00:00Z,{younger},{many}"}
+    scene.driver["metadata"]["annotations"] = notes
+
+    patch = scene.patch_of(verbs.retry(scene.api, "edu", "n1"))
+
+    names = {name for name, _ in driver_from(apply_merge_patch(scene.driver, patch)).retries}
+    assert {"", "n1", "b0", "b99"} <= names
+    assert "a0" not in names
 
 
 def test_retry_of_a_node_without_the_driver_is_a_mistake(scene: Scene) -> None:
