@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cluster.kube.client import Api
-from cluster.kube.errors import ApiError, Forbidden, NoSuchKind, NotFound
+from cluster.kube.errors import ApiError, Forbidden, NoSuchKind
 from cluster.kube.resources import IMAGE_STREAM_IMAGES, IMAGE_STREAM_TAGS, Resource
 from cluster.model.coreos import tag_order
 from cluster.model.parse import image_labels_from, manifests_from, toolkit_labels_from
@@ -144,18 +144,10 @@ class TagLabels:
         labels = toolkit_labels_from(document, tag.image)
         if labels is None:
             return None
-        by_architecture: dict[str, ToolkitLabels] = {}
-        missing: NotFound | None = None
-        for architecture, digest in manifests_from(document).items():
-            try:
-                image = read(IMAGE_STREAM_IMAGES, f"{name}@{digest}")
-                by_architecture[architecture] = image_labels_from(image)
-            except (Forbidden, NoSuchKind):  # a role of before: the other tags are read
-                break
-            except NotFound as error:  # pruned, or not imported: the other architectures are there
-                missing = error
-        if missing is not None and not by_architecture:
-            raise missing
+        by_architecture = {
+            architecture: image_labels_from(read(IMAGE_STREAM_IMAGES, f"{name}@{digest}"))
+            for architecture, digest in manifests_from(document).items()
+        }
         return replace(labels, by_architecture=by_architecture) if by_architecture else labels
 
 

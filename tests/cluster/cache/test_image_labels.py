@@ -133,28 +133,6 @@ def test_an_architecture_that_is_not_shown_is_asked_for_again(reader: Reader) ->
     assert reader.labels.known_labels[ONE.image].of("aarch64") == ToolkitLabels(ARM_KERNEL)
 
 
-def test_an_architecture_without_an_image_leaves_the_others_their_labels(reader: Reader) -> None:
-    tag = several(
-        {"digest": AMD, "architecture": "amd64", "os": "linux"},
-        {"digest": ARM, "architecture": "arm64", "os": "linux"},
-    )
-
-    assert reader.learn(tag, NOT_IMPORTED, of_one(ARM_KERNEL), tags=(ONE,)) == 3
-
-    found = reader.labels.known_labels[ONE.image]
-    assert found.of("aarch64") == ToolkitLabels(ARM_KERNEL)
-    assert found.of("x86_64").kernel == ""
-
-
-def test_a_role_of_before_stops_the_labels_of_no_other_tag(reader: Reader) -> None:
-    tag = several({"digest": AMD, "architecture": "amd64", "os": "linux"})
-
-    assert reader.learn(tag, Said(403), shown(TWO.image)) == 3
-
-    assert set(reader.labels.known_labels) == {ONE.image, TWO.image}
-    assert reader.labels.known_labels[ONE.image] == ToolkitLabels()
-
-
 @pytest.mark.parametrize(
     "odd",
     [
