@@ -38,6 +38,7 @@ class TagLabels:
         self._pending: frozenset[str] = frozenset()
         self._rests: dict[Tag, _Backoff] = {}  # backoff of tags that could not be read
         self._rest = _Backoff()  # backoff after a failure that concerns all tags
+        self._partial: frozenset[Tag] = frozenset()  # of which an architecture was not read
         self._unread: Sequence[Tag] = ()
 
     @property
@@ -57,10 +58,11 @@ class TagLabels:
         images = {tag.image for tag in tags}
         before = {image: each for image, each in self._known.items() if image in images}
         self._rests = {tag: rest for tag, rest in self._rests.items() if tag in tags}
+        self._partial &= frozenset(tags)
         new = self._read_tags(self._due_tags(tags), self._now() + seconds)
         if new or len(before) < len(self._known):
             self._known = before | new
-        self._unread = [tag for tag in tags if tag.image not in self._known]
+        self._unread = [tag for tag in tags if not self._is_read(tag)]
         if not self._unread:
             self._rest = _Backoff()
         pending, self._pending = self._pending, frozenset(self._may_appear())
@@ -90,12 +92,15 @@ class TagLabels:
             if tag not in self._rests or self._rests[tag].passing:
                 yield tag.image
 
+    def _is_read(self, tag: Tag) -> bool:
+        return tag.image in self._known and tag not in self._partial
+
     def _due_tags(self, tags: Collection[Tag]) -> list[Tag]:
         """Return the tags to read now, the newest first."""
         now = self._now()
         if now < self._rest.until:
             return []
-        unread = (tag for tag in tags if tag.image not in self._known)
+        unread = (tag for tag in tags if not self._is_read(tag))
         due = (tag for tag in unread if now >= self._backoff_of(tag).until)
         return sorted(due, key=lambda tag: (tag_order(tag.name), tag.stream), reverse=True)
 
@@ -104,34 +109,48 @@ class TagLabels:
         by_image: dict[str, ToolkitLabels] = {}
         failures = 0
         for tag in tags:
-            left, labels, passing = ends - self._now(), None, False
+            left, labels, missing = ends - self._now(), None, None
             if left <= 0:
                 break
             try:
-                labels = self._read_labels_of(tag, left)
+                labels, missing = self._read_labels_of(tag, left)
             except ApiError as error:
-                failures, passing = failures + error.concerns_all, error.retryable
+                failures, missing = failures + error.concerns_all, error
                 if isinstance(error, NoSuchKind | Forbidden) or failures > 1:
                     self._stop_reading(error)
                     break
-            if labels is None:
+            if labels is None or missing is not None:
+                passing = missing is not None and missing.retryable
                 self._rests.setdefault(tag, _Backoff()).begin(self._now(), passing=passing)
+            else:
+                self._rests.pop(tag, None)
+            if labels is None:
                 continue
-            by_image[tag.image] = labels
-            self._rests.pop(tag, None)
+            self._partial = self._partial - {tag} if missing is None else self._partial | {tag}
+            by_image[tag.image] = self._with_known(tag.image, labels)
             self._rest = _Backoff()
-        return by_image
+        return {image: each for image, each in by_image.items() if self._known.get(image) != each}
+
+    def _with_known(self, image: str, labels: ToolkitLabels) -> ToolkitLabels:
+        """Return labels with those of architectures that only an earlier read has."""
+        known = self._known.get(image, labels).by_architecture
+        if known.keys() <= labels.by_architecture.keys():
+            return labels
+        return replace(labels, by_architecture={**known, **labels.by_architecture})
 
     def _stop_reading(self, error: ApiError) -> None:
         if not self._rest.length:
             log.detail("cannot read the labels of toolkit images", why=error)
         self._rest.begin(self._now(), passing=error.retryable)
 
-    def _read_labels_of(self, tag: Tag, seconds: float) -> ToolkitLabels | None:
+    def _read_labels_of(
+        self, tag: Tag, seconds: float
+    ) -> tuple[ToolkitLabels | None, ApiError | None]:
         """Read the labels of one tag; None if it has none yet. One try.
 
         Those of an image of several architectures are read from the image of each, which the API
-        server shows as an ImageStreamImage.
+        server shows as an ImageStreamImage. The error is of one that was not read; the labels are
+        None if none was.
         """
         namespace, _, name = tag.stream.partition("/")
         ends = self._now() + seconds
@@ -143,12 +162,22 @@ class TagLabels:
         document = read(IMAGE_STREAM_TAGS, f"{name}:{tag.name}")
         labels = toolkit_labels_from(document, tag.image)
         if labels is None:
-            return None
-        by_architecture = {
-            architecture: image_labels_from(read(IMAGE_STREAM_IMAGES, f"{name}@{digest}"))
-            for architecture, digest in manifests_from(document).items()
-        }
-        return replace(labels, by_architecture=by_architecture) if by_architecture else labels
+            return None, None
+        by_architecture: dict[str, ToolkitLabels] = {}
+        missing = None
+        for architecture, digest in manifests_from(document).items():
+            try:
+                found = image_labels_from(read(IMAGE_STREAM_IMAGES, f"{name}@{digest}"))
+            except ApiError as error:
+                if error.concerns_all:
+                    raise
+                missing = error
+            else:
+                by_architecture[architecture] = found
+        if missing is not None and not by_architecture:
+            return None, missing
+        whole = replace(labels, by_architecture=by_architecture) if by_architecture else labels
+        return whole, missing
 
 
 @dataclass

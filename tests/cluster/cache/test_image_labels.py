@@ -36,6 +36,10 @@ def shown(
     return Said(body=json.dumps(document))
 
 
+def refused(code: int) -> Said:
+    return Said(code, json.dumps({"kind": "Status", "message": "no", "code": code}))
+
+
 @dataclass
 class Reader:
     """`now` is the clock, which only a test moves."""
@@ -133,6 +137,63 @@ def test_an_architecture_that_is_not_shown_is_asked_for_again(reader: Reader) ->
     assert reader.labels.known_labels[ONE.image].of("aarch64") == ToolkitLabels(ARM_KERNEL)
 
 
+def test_one_architecture_that_is_not_shown_keeps_no_other_back(reader: Reader) -> None:
+    tag = several(
+        {"digest": AMD, "architecture": "amd64", "os": "linux"},
+        {"digest": ARM, "architecture": "arm64", "os": "linux"},
+    )
+
+    assert reader.learn(tag, NOT_IMPORTED, of_one(ARM_KERNEL), shown(TWO.image)) == 4
+    found = reader.labels.known_labels[ONE.image]
+    assert found.of("aarch64") == ToolkitLabels(ARM_KERNEL)
+    assert found.of("x86_64").kernel == ""
+    assert reader.labels.requeue_after() == 30.0
+    assert reader.learn() == 0
+
+    reader.now += 30.0
+    reader.server.script[:] = tag, NOT_IMPORTED, of_one(ARM_KERNEL)
+    assert not reader.labels.learn((ONE, TWO)), "that nothing is new is no news"
+    reader.now += 60.0
+    assert reader.learn(tag, of_one(KERNEL), NOT_IMPORTED) == 3
+    reader.now += 120.0
+    assert reader.learn(tag, of_one(KERNEL), of_one(ARM_KERNEL)) == 3
+
+    found = reader.labels.known_labels[ONE.image]
+    assert (found.of("x86_64").kernel, found.of("aarch64").kernel) == (KERNEL, ARM_KERNEL)
+    assert reader.labels.requeue_after() is None
+
+
+def test_what_is_known_of_an_architecture_stays_if_it_is_not_shown_again(reader: Reader) -> None:
+    tag = several(
+        {"digest": AMD, "architecture": "amd64", "os": "linux"},
+        {"digest": ARM, "architecture": "arm64", "os": "linux"},
+    )
+    reader.learn(tag, NOT_IMPORTED, of_one(ARM_KERNEL), tags=(ONE,))
+    reader.now += 30.0
+    reader.learn(tag, of_one(KERNEL), NOT_IMPORTED, tags=(ONE,))
+
+    found = reader.labels.known_labels[ONE.image]
+    assert (found.of("x86_64").kernel, found.of("aarch64").kernel) == (KERNEL, ARM_KERNEL)
+
+
+@pytest.mark.parametrize(
+    "answer", [Said(404, "404 page not found"), refused(403)], ids=["no such kind", "no rule"]
+)
+def test_a_role_without_the_images_of_architectures_reads_the_other_tags(
+    reader: Reader, answer: Said
+) -> None:
+    """A copy of nodeside-explain may be of before, and has no imagestreamimages."""
+    tag = several(
+        {"digest": AMD, "architecture": "amd64", "os": "linux"},
+        {"digest": ARM, "architecture": "arm64", "os": "linux"},
+    )
+
+    assert reader.learn(tag, answer, answer, shown(TWO.image)) == 4
+
+    assert reader.labels.known_labels == {TWO.image: ToolkitLabels(KERNEL)}
+    assert reader.labels.requeue_after() == 30.0
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -227,10 +288,6 @@ def test_a_tag_that_is_not_imported_is_asked_for_later_and_later(reader: Reader)
     reader.now += 1800.0
     assert reader.learn(shown(ONE.image)) == 1
     assert reader.labels.requeue_after() is None
-
-
-def refused(code: int) -> Said:
-    return Said(code, json.dumps({"kind": "Status", "message": "no", "code": code}))
 
 
 @pytest.mark.parametrize(
