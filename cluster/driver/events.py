@@ -57,7 +57,8 @@ def rollout_started(inputs: StatusInputs) -> Iterator[Action]:
         each.get("type") == "Progressing" and each.get("reason") == "RolloutPaused"
         for each in found.status.get("conditions") or ()
     )
-    if newest == found.status.get("revision", "") and not was_paused:
+    had_no_nodes = not inputs.rollout.good and not found.status.get("nodes", {}).get("wanted")
+    if newest == found.status.get("revision", "") and not was_paused and not had_no_nodes:
         return
     name, on = inputs.revision_name(newest), nodes(len(inputs.decisions))
     note = f"back to {name}, which worked: {on}"

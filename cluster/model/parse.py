@@ -108,7 +108,7 @@ _TAINTS = 64  # of a node
 # Of Kubernetes, of a cloud's controller, of autoscalers, and of what a node needs before any pod.
 _OF_A_STATE = re.compile(
     r"node\.kubernetes\.io/.*|node\.cloudprovider\.kubernetes\.io/.*|.*ClusterAutoscaler.*"
-    r"|karpenter\.sh/.*|.*/agent-not-ready|.*[Ss]tartup.*"
+    r"|karpenter\.sh/.*|.*/agent-not-ready|[^/]*/(.*[-.])?startup([-.]taint)?"
 )
 
 

@@ -252,14 +252,15 @@ _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kub
 def tolerations_for(nodes: Iterable[Node]) -> list[Toleration]:
     """Return tolerations for the taints of these nodes.
 
-    That of a control plane only if all of them have it: a compiler of vendor code has no business
-    there otherwise.
+    Those of control planes only if all of them are: a compiler of vendor code has no business there
+    otherwise.
     """
     of_each = [frozenset(node.taints) for node in nodes]
+    planes = all(any(taint.key in _CONTROL_PLANE for taint in each) for each in of_each)
     taints = {
         taint
         for taint in frozenset[Taint]().union(*of_each)
-        if taint.key not in _CONTROL_PLANE or all(taint in each for each in of_each)
+        if planes or taint.key not in _CONTROL_PLANE
     }
     return [
         Toleration(

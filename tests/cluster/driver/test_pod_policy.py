@@ -203,10 +203,13 @@ def test_a_control_plane_builds_only_for_control_planes() -> None:
     gpu = Taint("gpu", "only", "NoSchedule")
 
     mixed = tolerations_for([Node("n1", taints=(gpu, plane)), Node("n2", taints=(gpu,))])
+    master = Taint("node-role.kubernetes.io/master", "", "NoSchedule")
     alone = tolerations_for([Node("n1", taints=(gpu, plane)), Node("n2", taints=(plane,))])
+    old_and_new = tolerations_for([Node("n1", taints=(master,)), Node("n2", taints=(plane,))])
 
     assert [each.key for each in mixed] == ["gpu"]
     assert [each.key for each in alone] == ["gpu", plane.key]
+    assert [each.key for each in old_and_new] == [plane.key, master.key]
 
 
 @pytest.mark.parametrize(
@@ -234,10 +237,14 @@ def test_taints_that_come_and_go_with_the_state_of_a_node_are_not_tolerated() ->
         {"key": "UpdateInProgress", "effect": "PreferNoSchedule"},  # keeps nobody away
         {"key": "node-role.kubernetes.io/infra", "value": "x", "effect": "NoExecute"},
         {"key": "node-role.kubernetes.io/infra", "effect": "Unheard"},
+        {"key": "team-startup/dedicated", "effect": "NoSchedule"},
     ]
     node = node_from({"metadata": {"name": "n1"}, "spec": {"taints": taints}})
 
-    assert node.taints == (Taint("node-role.kubernetes.io/infra", "x", "NoExecute"),)
+    assert node.taints == (
+        Taint("node-role.kubernetes.io/infra", "x", "NoExecute"),
+        Taint("team-startup/dedicated", "", "NoSchedule"),
+    )
 
 
 # --- what a change of it does --------------------------------------------------------------------

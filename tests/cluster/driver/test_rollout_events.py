@@ -79,3 +79,7 @@ def test_a_driver_without_nodes_rolls_nothing_out() -> None:
     model.apply_driver()
     model.settle()
     assert told(model) == []
+
+    model.add(["n1"])
+    model.settle()
+    assert [reason for reason, _ in told(model)] == ["RolloutStarted"]
