@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ class DraApiServer(ApiServer):
     def _slices(self, name: list[str], seen: Seen) -> tuple[int, dict[str, Any]]:
         if seen.method == "GET":
             assert parse_qs(seen.query)["fieldSelector"] == [SELECTOR]
+            if "as=PartialObjectMetadataList" in seen.headers["Accept"]:
+                return 200, _metadata_only(self.slices.values(), str(self._version))
             items = [_as_item(each) for each in self.slices.values()]
             kinds = {"kind": "ResourceSliceList", "apiVersion": f"{GROUP}/v1"}
             metadata = {"resourceVersion": str(self._version)}
@@ -88,7 +90,7 @@ class DraApiServer(ApiServer):
         self._version += 1
         metadata = {**seen.body["metadata"], "resourceVersion": str(self._version)}
         self.slices[wanted] = {**seen.body, "metadata": metadata}
-        return 200, self.slices[wanted]
+        return (200 if old else 201), self.slices[wanted]
 
     def wipe(self) -> None:
         """As a kubelet does that starts."""
@@ -106,6 +108,16 @@ def dra_api_server(directory: Path, certificates: Path) -> Iterator[DraApiServer
 def _as_item(document: dict[str, Any]) -> dict[str, Any]:
     """An item of a list, where an object does not say its kind."""
     return {key: value for key, value in document.items() if key not in ("apiVersion", "kind")}
+
+
+def _metadata_only(slices: Iterable[dict[str, Any]], version: str) -> dict[str, Any]:
+    """A list that was asked for without spec and status: each item says its kind, which is new."""
+    kinds = {"apiVersion": "meta.k8s.io/v1"}
+    items = [
+        {**kinds, "kind": "PartialObjectMetadata", "metadata": each["metadata"]} for each in slices
+    ]
+    metadata = {"resourceVersion": version}
+    return {**kinds, "kind": "PartialObjectMetadataList", "metadata": metadata, "items": items}
 
 
 def _none(plural: str, name: str) -> dict[str, Any]:
