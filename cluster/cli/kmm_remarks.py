@@ -33,7 +33,7 @@ _REMARKS: Final = {
     "status": "what KMM observed, nothing to do",
     "spec.tolerations": "nothing to do: driver pods tolerate every taint",
     "spec.imageRebuildTriggerGeneration": "nothing to do: a missing build is made again by itself; "
-    "a new `version` builds anew",
+    "`nodeside-cluster rebuild NAME` builds anew, and so does a new `version`",
     "spec.dra.driverName": "the DRA driver in the stage registers itself by this name, and its "
     "DeviceClasses below name it",
     "spec.moduleLoader.serviceAccountName": "driver pods run as nodeside's own ServiceAccount",

@@ -1,4 +1,4 @@
-"""`nodeside-cluster history`, `undo`, `pause`, `resume`, `retry`, `restart`: options and output.
+"""`nodeside-cluster history`, `undo`, `pause`, `resume`, `retry`, `rebuild`, `restart`.
 
 verbs.py does the work.
 """
@@ -108,6 +108,22 @@ def retry(*, connection: Connection, driver: str, node: str, dry_run: bool) -> N
 @explain_missing_role(ORDERING)
 @with_connection
 @DRIVER
+@DRY_RUN
+def rebuild(*, connection: Connection, driver: str, dry_run: bool) -> None:
+    """Build DRIVER anew, with images that are pulled again.
+
+    For a toolkit image that was repaired under the same tag. Modules that are loaded stay.
+    """
+    from cluster.cli import verbs
+
+    api = connection.open()
+    _carry_out(api, verbs.rebuild(api, driver), dry_run=dry_run)
+
+
+@click.command()
+@explain_missing_role(ORDERING)
+@with_connection
+@DRIVER
 @NODE
 @DRY_RUN
 def restart(*, connection: Connection, driver: str, node: str, dry_run: bool) -> None:
@@ -126,4 +142,4 @@ def _carry_out(api: Api, order: Order, *, dry_run: bool) -> None:
     click.echo(order.text())
 
 
-VERBS = (history, undo, pause, resume, retry, restart)
+VERBS = (history, undo, pause, resume, retry, rebuild, restart)

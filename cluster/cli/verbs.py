@@ -1,7 +1,7 @@
 """What a person orders in a rollout. Each order is one request, and the same as a kubectl command.
 
-`undo`, `pause`, `resume` and `retry` patch the Driver; `restart` deletes a driver pod. Nothing is
-decided here about nodes: the controller does that, as after any other change of a Driver.
+`undo`, `pause`, `resume`, `retry` and `rebuild` patch the Driver; `restart` deletes a driver pod.
+Nothing is decided here about nodes: the controller does that, as after any change of a Driver.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from cluster.model.json_fields import part, text
 from cluster.model.names import DRIVER_LABEL, OURS, REVISION_LABEL
 from cluster.model.parse import driver_from, node_driver_from, revision_from
 from cluster.model.parse_pods import pod_from, unless_mirror
-from cluster.model.retries import EVERY_NODE, RETRY_NOTE, format_retries, parse_retries, retried_at
+from cluster.model.retries import (
+    EVERY_NODE,
+    REBUILD_NOTE,
+    RETRY_NOTE,
+    format_retries,
+    parse_retries,
+    retried_at,
+)
 from cluster.model.snapshot import Document, DriverObject, DriverPod
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.protocol.timestamps import rfc3339
 from nodeside.text.table import table
 
 _TRIES = 5  # of an order, while the status changes
@@ -178,6 +186,18 @@ def retry(api: Api, driver: str, node: str = "") -> Order:
         )
     patch = {"metadata": {"annotations": {RETRY_NOTE: value}}}
     return _patch(driver, patch, what, read_at=document)
+
+
+def rebuild(api: Api, driver: str) -> Order:
+    """Return the order to build anew for all kernels, with images as they are by now."""
+    _read_driver(api, driver)
+    patch = {"metadata": {"annotations": {REBUILD_NOTE: rfc3339(api.now())}}}
+    what = (
+        f"{driver} is built anew for all of its kernels; its pods are replaced and pull their "
+        "images again; modules that are loaded stay loaded"
+    )
+    note = f"if failures have stopped its rollout, also: nodeside-cluster retry {driver}"
+    return _patch(driver, patch, what, note)
 
 
 def undo(api: Api, namespace: str, driver: str, to: str = "") -> Order:

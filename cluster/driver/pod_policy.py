@@ -6,18 +6,31 @@ Pure. Nothing of it is in a revision: a change replaces pods, and touches no mod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cluster.kube.quantity import canonical
+from cluster.model.retries import REBUILD_NOTE
 from cluster.model.snapshot import DriverObject
-from nodeside.spec.pods import Pods, Resources, amount_of
+from nodeside.spec.pods import Pods, PullPolicy, Resources, amount_of
 
 Document = dict[str, Any]
 
 
 def pods_of(found: DriverObject) -> Pods:
-    """Return what a Driver asks of its pods; the defaults while its spec is invalid."""
-    return found.driver.spec.pods if found.driver is not None else Pods()
+    """Return what a Driver asks of its pods; the defaults while its spec is invalid.
+
+    After an order to build anew, pods are replaced once, and pull what their images are by now.
+    """
+    asked = found.driver.spec.pods if found.driver is not None else Pods()
+    if not found.rebuild:
+        return asked
+    never = asked.image_pull_policy is PullPolicy.NEVER
+    return replace(
+        asked,
+        annotations={**asked.annotations, REBUILD_NOTE: found.rebuild},
+        image_pull_policy=asked.image_pull_policy if never else PullPolicy.ALWAYS,
+    )
 
 
 def resources(

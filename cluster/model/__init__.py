@@ -9,7 +9,7 @@
     lookup_cache          cached single-pass lookups
     waiting               why the containers of a pod do not start
     problems              what the controller met, which no plan can see
-    retries               the annotation of a Driver by which failures are forgotten
+    retries               annotations of a Driver: forget failures, build anew
     coreos                versions of CoreOS, and the order of the toolkit tags named by them
     actions, lanes        the actions of a plan, and their dependencies
     pod_demand            the pods that a plan has to know, since Drivers evict them

@@ -39,7 +39,7 @@ from cluster.model.names import (
     assignment_of,
 )
 from cluster.model.parse_pods import words_of
-from cluster.model.retries import RETRY_NOTE, parse_retries
+from cluster.model.retries import REBUILD_NOTE, RETRY_NOTE, parse_rebuild, parse_retries
 from cluster.model.snapshot import (
     EMPTY,
     BuildJob,
@@ -146,6 +146,7 @@ def driver_from(data: Document) -> DriverObject:
         deleting="deletionTimestamp" in metadata,
         leave_modules=notes.get(LEAVE_MODULES) == "true",
         retries=parse_retries(text(notes, RETRY_NOTE)),
+        rebuild=parse_rebuild(text(notes, REBUILD_NOTE)),
         finalizers=tuple(metadata.get("finalizers") or ()),
         driver=driver,
         mistakes=mistakes,

@@ -83,7 +83,8 @@ class DriverObject:
     """A Driver object. `driver` is None if the spec is invalid; `mistakes` is the error then.
 
     With `leave_modules`, modules stay loaded when the Driver is removed from a node. `retries` are
-    the orders to forget failures.
+    the orders to forget failures; `rebuild` is the time of the last order to build anew, "" if none
+    was given.
     """
 
     name: str
@@ -93,6 +94,7 @@ class DriverObject:
     deleting: bool = False
     leave_modules: bool = False
     retries: Retries = ()
+    rebuild: str = ""
     finalizers: tuple[str, ...] = ()
     driver: Driver | None = None
     mistakes: str = ""

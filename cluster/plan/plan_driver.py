@@ -13,6 +13,7 @@ from itertools import chain
 from cluster.driver.daemonset import daemonset, is_same, object_to_overwrite
 from cluster.driver.events import rollout_started, set_status
 from cluster.driver.pod import DaemonSetInput
+from cluster.driver.pod_policy import pods_of
 from cluster.driver.revisions import config_map, policy_map, policy_text
 from cluster.driver.status import conditions
 from cluster.driver.status.inputs import node_counts
@@ -305,9 +306,10 @@ def _daemonset_input(
         on_nodes = context.supply.builds_on_nodes(at, existing)
         if resolution.image or not (at.builds and toolkit):  # what a node has, it keeps
             toolkit, link = resolution.image if on_nodes else "", resolution.link.value
+    pods = pods_of(context.resource) if context.resource.rebuild else context.driver.spec.pods
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
-        image=image, fell_back=fell_back, pods=context.driver.spec.pods,
+        image=image, fell_back=fell_back, pods=pods,
     )  # fmt: skip
 
 

@@ -336,6 +336,7 @@ _OUTCOME_FILE = click.option(
 )
 @click.option("--to", default="", help="Where to publish, as for `publish`.")
 @click.option("--no-publish", is_flag=True, help="Build only: ask no store, publish nowhere.")
+@click.option("--rebuild", is_flag=True, help="Build what the store has, too, and replace it.")
 @_OUTCOME_FILE
 @dry_run_option
 @output_option
@@ -346,17 +347,18 @@ def order(
     kernel_variant: str | None,
     to: str,
     no_publish: bool,
+    rebuild: bool,
     outcome_file: Path | None,
     dry_run: bool,
     output: str,
 ) -> None:
-    """Request a build in steps, unless the store has it.
+    """Request a build in steps, unless the store has it and --rebuild is not given.
 
     Runs after `toolkit.pyz kernels`, before `toolkit.pyz answer` in the same shared directory.
     """
     from nodeside.driver.commands import job
 
-    options = job.OrderOptions(kernel, kernel_variant, not no_publish, to)
+    options = job.OrderOptions(kernel, kernel_variant, not no_publish, to, rebuild)
     with job.record_outcome(outcome_file, kernel):
         outcome = job.order(config, options, dry_run=dry_run)
     _print_outcome(outcome, output)

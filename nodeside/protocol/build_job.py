@@ -67,7 +67,7 @@ class BuildOrder:
     """`order.json`: the build to run. `request` is "" if the store already has the bundle.
 
     `to` is the destination of the bundle, in the format of `--to`; "" for none. `digest` is the
-    digest of the bundle in the store.
+    digest of the bundle in the store. With `rebuild`, the bundle replaces another of its tag.
     """
 
     boot_id: str
@@ -78,6 +78,7 @@ class BuildOrder:
     request: str = ""
     digest: str = ""
     signature_hash: str = ""
+    rebuild: bool = False
     protocol: int = _PROTOCOL
 
 

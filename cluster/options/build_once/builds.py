@@ -38,7 +38,13 @@ class BuildState:
 
 
 def build_of(
-    driver: Driver, revision: str, pool: Pool, resolution: Resolution, publish: str
+    driver: Driver,
+    revision: str,
+    pool: Pool,
+    resolution: Resolution,
+    publish: str,
+    *,
+    rebuild: str = "",
 ) -> SharedBuild:
     """Return the build for a pool.
 
@@ -54,6 +60,7 @@ def build_of(
         publish=publish,
         kernel=pool.kernel if named else "",
         variant=None if named else kernel_variant(pool.kernel),
+        rebuild=rebuild,
     )
 
 
@@ -129,6 +136,7 @@ def builds_for_new_tags(
     revisions: Mapping[str, Driver],
     snapshot: Snapshot,
     resolutions: Mapping[Pool, Resolution],
+    rebuild: str = "",
 ) -> Iterator[SharedBuild]:
     """Yield builds of these revisions for the newest tags that a pool may get next.
 
@@ -148,7 +156,9 @@ def builds_for_new_tags(
     for (_, tag), architecture, variant in sorted(targets):
         image = stream.tags[tag]
         for revision, source in revisions.items():
-            yield SharedBuild(source, revision, image, architecture, publish, variant=variant)
+            yield SharedBuild(
+                source, revision, image, architecture, publish, variant=variant, rebuild=rebuild
+            )
 
 
 def _coming_tags(pool: Pool, image: str, stream: ImageStream) -> list[str]:

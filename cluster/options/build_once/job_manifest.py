@@ -92,7 +92,7 @@ class SharedBuild:
     `kernel` is a release, "" for the one in the toolkit image, which may be known before any node
     has that kernel. If the image has several kernels, `variant` selects one; None: it has only one.
     `symbols_of` are bundles of the drivers that this one comes after, in the syntax of
-    `--symbols-of`.
+    `--symbols-of`. `rebuild` is the time of an order to build even what the store has.
     """
 
     driver: Driver
@@ -103,6 +103,7 @@ class SharedBuild:
     kernel: str = ""
     variant: str | None = ""
     symbols_of: tuple[str, ...] = ()
+    rebuild: str = ""
 
     @property
     def name(self) -> str:
@@ -117,6 +118,8 @@ class SharedBuild:
         inputs["for"] = [self.toolkit, self.architecture, self.kernel, self.variant, self.publish]
         if self.symbols_of:
             inputs["after"] = self.symbols_of
+        if self.rebuild:
+            inputs["rebuild"] = self.rebuild
         text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
         return f"{self.driver.name}-build-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -303,6 +306,8 @@ def _select_options(build: SharedBuild) -> Iterator[str]:
     elif build.variant is not None:
         yield f"--kernel-variant={build.variant}"
     yield from ("--to", build.publish) if build.publish else ("--no-publish",)
+    if build.rebuild:
+        yield "--rebuild"
 
 
 def _driver_step(

@@ -85,6 +85,7 @@ class DriverContext:
             self.revisions,
             self.toolkits,
             self.nodes.observed_nodes,
+            self.resource.rebuild,
             before=lambda: [each.supply for each in self.before],
             after=lambda: [each.supply for each in self.after],
         )

@@ -35,7 +35,7 @@ class ModuleSupply:
     """The supply of modules for each pool of the `toolkits`.
 
     `members` are the nodes as observed. `before` are the supplies of the Drivers in `spec.after`,
-    `after` those of the Drivers after this one.
+    `after` those of the Drivers after this one. `rebuild` is the time of an order to build anew.
     """
 
     snapshot: Snapshot
@@ -43,6 +43,7 @@ class ModuleSupply:
     revisions: Revisions
     toolkits: Toolkits
     members: Sequence[DriverNode]
+    rebuild: str = ""
     before: Others = field(default=lambda: (), repr=False)
     after: Others = field(default=lambda: (), repr=False)
 
@@ -61,7 +62,9 @@ class ModuleSupply:
             for at in (Assignment(pool, newest), Assignment(pool, self.revisions.good)):
                 if resolution.image and self._is_fetched(at.revision):
                     driver = self.revisions.drivers[at.revision]
-                    build = build_of(driver, at.revision, pool, resolution, publish)
+                    build = build_of(
+                        driver, at.revision, pool, resolution, publish, rebuild=self.rebuild
+                    )
                     state = self._state_of(build, pool, newest=True)
                     state = state or self._state_of(build, pool, newest=False)
                     if state and (at.revision == newest or self._is_built_once(at, state.build)):
@@ -197,7 +200,9 @@ class ModuleSupply:
         drivers = {newest: self.driver}
         if good != newest and self._is_fetched(good):
             drivers[good] = self.revisions.drivers[good]
-        plain = builds_for_new_tags(self.driver, drivers, self.snapshot, self.toolkits.resolutions)
+        plain = builds_for_new_tags(
+            self.driver, drivers, self.snapshot, self.toolkits.resolutions, self.rebuild
+        )
         found = (self._in_order(build) for build in plain)
         return tuple(build for build in found if isinstance(build, SharedBuild))
 

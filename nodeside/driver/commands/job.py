@@ -50,17 +50,22 @@ class StepMissing(NodesideError):
 class OrderOptions:
     """What an order asks for. The kernel is selected by release, by variant, or as the only one.
 
-    `publish`: whether to publish, to `to`; "" means the store in driver.yaml.
+    `publish`: whether to publish, to `to`; "" means the store in driver.yaml. `rebuild`: build what
+    the store has, too, and replace it there.
     """
 
     release: str = ""
     variant: str | None = None
     publish: bool = True
     to: str = ""
+    rebuild: bool = False
 
 
 def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> CommandOutput:
-    """Write source and build request to the shared directory, unless the store has the bundle."""
+    """Write source and build request to the shared directory.
+
+    Without `options.rebuild`, only if the store lacks the bundle.
+    """
     read_driver(config)  # first: report mistakes in it before anything else
     shared = _require_shared(config)
     boot_id = config.host.boot_id
@@ -76,8 +81,9 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Co
     to = options.to or _own_store(task) if options.publish else ""
     ordered = BuildOrder(
         *(boot_id, kernel, task.key, task.tag, to),
-        digest=_in_store(task, to) if to else "",
+        digest=_in_store(task, to) if to and not options.rebuild else "",
         signature_hash=chosen.signature_hash,
+        rebuild=options.rebuild,
     )
     if dry_run:
         return dry_run_outcome(
@@ -176,7 +182,8 @@ def _publish_result(task: Task, shared: SharedDir, ordered: BuildOrder) -> Build
     bundle = assemble_bundle(task, shared, result)
     verdict, text = BuildVerdict.BUILT, f"built into {bundle.directory}"
     if ordered.to:
-        published = publish(bundle, publish_target(task, ordered.to), rungs.fetch_options(task))
+        source, fetching = publish_target(task, ordered.to), rungs.fetch_options(task)
+        published = publish(bundle, source, fetching, overwrite=ordered.rebuild)
         verdict, text = BuildVerdict.PUBLISHED, str(published)
         if published.already:
             verdict = BuildVerdict.PRESENT

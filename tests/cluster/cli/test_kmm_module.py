@@ -249,7 +249,7 @@ def test_a_whole_module_becomes_a_valid_driver() -> None:
         "status: what KMM observed, nothing to do",
         (
             "spec.imageRebuildTriggerGeneration (4): nothing to do: a missing build is made again "
-            "by itself; a new `version` builds anew"
+            "by itself; `nodeside-cluster rebuild NAME` builds anew, and so does a new `version`"
         ),
         (
             f'{CONTAINER}.modprobe.dirName ("/opt"): nothing to do: modules are found by their '

@@ -21,6 +21,7 @@ from cluster.kube.merge_patch import apply_merge_patch
 from cluster.model.names import DRIVER_LABEL, MANAGED_BY, MANAGER, REVISION_LABEL
 from cluster.model.parse import driver_from
 from nodeside.protocol.labels import API_VERSION
+from nodeside.protocol.timestamps import parse_rfc3339
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer, kubeconfig
 from tests.cluster.fakes.stored import StoredObjects
@@ -290,6 +291,14 @@ def test_retry_of_a_node_without_the_driver_is_a_mistake(scene: Scene) -> None:
         verbs.retry(scene.api, "edu", "nowhere")
 
 
+def test_rebuild_is_an_annotation_and_forgives_no_kernel_that_died(scene: Scene) -> None:
+    patch = scene.patch_of(verbs.rebuild(scene.api, "edu"))
+
+    changed = driver_from(apply_merge_patch(scene.driver, patch))
+    assert abs(parse_rfc3339(changed.rebuild) - scene.api.now()) < 60
+    assert changed.retries == ()
+
+
 def test_restart_deletes_the_one_pod_of_the_node(scene: Scene) -> None:
     order = verbs.restart(scene.api, NAMESPACE, "edu", "n1")
 
@@ -317,7 +326,13 @@ def test_an_unknown_driver_is_named_with_those_that_there_are(scene: Scene) -> N
 
 @pytest.mark.parametrize(
     "words",
-    [["undo", "edu"], ["pause", "edu"], ["retry", "edu", "n1"], ["restart", "edu", "n1"]],
+    [
+        ["undo", "edu"],
+        ["pause", "edu"],
+        ["retry", "edu", "n1"],
+        ["rebuild", "edu"],
+        ["restart", "edu", "n1"],
+    ],
     ids=lambda words: words[0],
 )
 def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(

@@ -92,6 +92,8 @@ def test_pause_resume_and_retry_by_the_command(
     type_command(control_plane, verbs.retry(api, NAME))
     [(node, _)] = driver_from(api.get(DRIVERS, NAME)).retries
     assert node == ""
+    type_command(control_plane, verbs.rebuild(api, NAME))
+    assert driver_from(api.get(DRIVERS, NAME)).rebuild
 
 
 def test_restart_deletes_the_pod(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.explain import explain_driver, explain_node
+from cluster.model.retries import REBUILD_NOTE, parse_rebuild
 from cluster.model.snapshot import (
     BuildJob,
     BuildPod,
@@ -485,6 +486,50 @@ def test_a_job_that_somebody_deletes_is_made_again_and_no_node_is_touched(model:
     model.settle()
     assert len(model.made) == 2
     assert only(model).applied == before
+
+
+def order_rebuild(model: Model, time: str) -> None:
+    model.drivers["edu"] = replace(model.drivers["edu"], rebuild=parse_rebuild(time))
+
+
+def test_an_order_to_rebuild_repeats_a_failed_build_and_is_carried_out_once(model: Model) -> None:
+    model.settle()
+    model.end_build(BuildVerdict.BROKEN, reason="Toolchain", message="gcc is not there")
+    model.settle()
+    [first] = model.made
+
+    order_rebuild(model, "2026-11-28T12:00:00Z")
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+
+    assert len(model.made) == 2
+    assert list(model.jobs) != [first]
+    assert model.condition("Ready")["status"] == "True"
+
+    order_rebuild(model, "yesterday, please")
+    assert model.drivers["edu"].rebuild == "", "what is no time is no order"
+
+
+def test_an_order_to_rebuild_touches_no_module(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    assigned = {name: node.labels for name, node in model.nodes.items()}
+    before = only(model)
+
+    order_rebuild(model, "2026-11-28T12:00:00Z")
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+
+    assert len(model.made) == 2
+    assert {name: node.labels for name, node in model.nodes.items()} == assigned
+    after = only(model)
+    assert (after.name, after.revision) == (before.name, before.revision)
+    pod = after.spec["template"]
+    assert pod["metadata"]["annotations"][REBUILD_NOTE] == "2026-11-28T12:00:00Z"
+    assert {each["imagePullPolicy"] for each in pod["spec"]["containers"]} == {"Always"}
 
 
 @pytest.mark.parametrize(

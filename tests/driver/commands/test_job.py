@@ -127,6 +127,24 @@ def test_what_the_store_has_is_not_built_again(steps: Steps) -> None:
     assert "was already published" in steps.outcome().message
 
 
+def test_what_the_store_has_is_built_again_and_replaced_when_that_is_ordered(steps: Steps) -> None:
+    digests = []
+    for more in ((), ("--rebuild",)):
+        steps.in_toolkit("kernels")
+        ordered = steps.order(*more)
+        steps.in_toolkit("answer")
+        documented(steps.in_driver_image("finish"))
+        digests.append(steps.outcome().digest)
+        repaired = (steps.toolkit.bin / "gcc").read_text().replace("12.2.0-14", "12.2.0-15")
+        steps.toolkit.tool("gcc", repaired)
+
+    assert ordered["request"]
+    assert ordered["rebuild"] is True
+    assert steps.outcome().verdict is BuildVerdict.PUBLISHED
+    assert len(list(steps.store.glob("*.tar.gz"))) == 1
+    assert digests[0] != digests[1]
+
+
 def test_what_is_built_is_signed_whole_and_an_unsigned_bundle_counts_as_none(
     steps: Steps, tmp_path: Path
 ) -> None:
