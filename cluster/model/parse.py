@@ -267,6 +267,7 @@ def revision_from(data: Document) -> RevisionObject:
         revision=text(labels, REVISION_LABEL),
         document=str(files.get("driver.yaml", files.get(POLICY_KEY, ""))),
         uid=text(metadata, "uid"),
+        created=text(metadata, "creationTimestamp"),
         stamp=kept_from(data).last_write,
     )
 

@@ -344,7 +344,7 @@ class RevisionObject:
     """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml.
 
     With an empty `revision` it is the ConfigMap of the Driver's policy, see revisions.py, which
-    may change.
+    may change. `created` is a timestamp.
     """
 
     name: str
@@ -352,6 +352,7 @@ class RevisionObject:
     revision: str = ""
     document: str = ""
     uid: str = ""
+    created: str = ""
     stamp: str = field(default="", compare=False)  # as in managed_fields.ObjectMeta
 
 

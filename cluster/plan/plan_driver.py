@@ -64,6 +64,7 @@ from cluster.plan.context.context import Contexts, DriverContext
 from cluster.plan.context.supply import publishes
 from cluster.plan.status_parts import status_inputs, status_parts
 
+KEPT_REVISIONS = 3  # that nothing needs, for `undo`
 _SOON = 1.0  # seconds until an object that is being deleted may be gone
 
 
@@ -324,15 +325,22 @@ def _delete_revisions(
 ) -> Iterator[Action]:
     """Delete revisions that no node runs, is to run or unloads with, and no Job works on.
 
-    One of them may be the last good one as far as the status says. Without it, the next rollout
-    would have no canaries, so the status comes first.
+    The youngest of them stay, so that `nodeside-cluster undo` can go back to them. Another may be
+    the last good one as far as the status says. Without it, the next rollout would have no
+    canaries, so the status comes first.
     """
     needed = {at.revision for at in context.rollout.desired_daemonsets.values()}
     needed |= leaving.needed_revisions if leaving is not None else set()
     needed |= revisions_in_jobs(builds, context.driver.name, context.snapshot) if builds else set()
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
-    for each in context.snapshot.revisions.values():
-        if each.driver == context.driver.name and each.revision not in needed:
+    unneeded = [
+        each
+        for each in context.snapshot.revisions.values()
+        if each.driver == context.driver.name and each.revision not in needed
+    ]
+    if (surplus := len(unneeded) - KEPT_REVISIONS) > 0:
+        unneeded.sort(key=lambda each: (each.created, each.revision))
+        for each in unneeded[:surplus]:
             yield replace(_delete_object(context, CONFIG_MAPS, each), of_status=True)
 
 

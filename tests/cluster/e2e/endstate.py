@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.model.names import REVISION_LABEL
 from nodeside.protocol.labels import API_GROUP
 from tests.cluster.e2e.scene import DAEMON_SETS, NODE_DRIVERS, PODS, REVISIONS, Scene
 
@@ -20,12 +21,16 @@ def end_state(scene: Scene, version: str, name: str = "edu") -> dict[str, Any]:
     """Labels, DaemonSets, pods, revisions, reports and the status of a Driver, as it is now."""
     status = dict(scene.status(name))
     told = [{key: c.get(key) for key in _TOLD} for c in status.pop("conditions", ())]
+    daemonsets = scene.items(DAEMON_SETS)
+    in_use = {item["metadata"]["labels"][REVISION_LABEL] for item in daemonsets}
+    revisions = [item["metadata"] for item in scene.items(REVISIONS)]
     found = {
         "status": status | {"conditions": told},
         "labels": _labels(scene),
-        "daemonsets": [item["metadata"]["name"] for item in scene.items(DAEMON_SETS)],
+        "daemonsets": [item["metadata"]["name"] for item in daemonsets],
         "pods": sorted(_pod(item) for item in scene.items(PODS)),
-        "revisions": [item["metadata"]["name"] for item in scene.items(REVISIONS)],
+        "revisions": [r["name"] for r in revisions if r["labels"][REVISION_LABEL] in in_use],
+        "kept revisions": len(revisions),
         "reports": sorted(
             (item["metadata"]["name"], *(item.get("status", {}).get(key) for key in _SAID))
             for item in scene.items(NODE_DRIVERS)

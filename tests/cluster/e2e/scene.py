@@ -288,7 +288,7 @@ class Scene:
                 and counted.get("ready") == counted.get("updated") == nodes
                 and status["revision"] == status.get("lastGoodRevision")
                 and self.condition("Progressing", name)["reason"] == "Complete"
-                and len(self.daemonsets()) == len(self.items(REVISIONS)) == 1
+                and len(self.daemonsets()) == 1
             )
 
         self.control_plane.wait_for(holds, f"{nodes} nodes to work with version {version}")

@@ -180,7 +180,7 @@ def test_a_new_revision_goes_through_the_nodes_within_its_budget(
 
     assert seen.most_unavailable <= 2
     assert len(scene.daemonsets()) == 1
-    assert len(scene.items(REVISIONS)) == 1
+    assert len(scene.items(REVISIONS)) == 2, "of before and of now"
 
 
 def test_a_canary_that_fails_stops_the_rollout_and_going_back_heals_it(

@@ -438,7 +438,8 @@ class Model:
                 self.policies[name] = revision_from(wanted)
                 return
             assert name not in self.revisions, "an immutable ConfigMap cannot be changed"
-            self.revisions[name] = revision_from(wanted)
+            made = revision_from(wanted)
+            self.revisions[name] = replace(made, created=f"{self.uids:09}")
 
     def _put_stage_object(self, wanted: dict[str, Any]) -> None:
         assert self.stages is not None

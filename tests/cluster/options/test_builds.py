@@ -20,6 +20,7 @@ from cluster.model.snapshot import (
 )
 from cluster.model.waiting import Waiting
 from cluster.options.build_once.builds import outcome_of
+from cluster.plan import plan_driver
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.protocol.node_status import NOTHING_SERVED, State
 from tests.cluster.fakes.model import EDU, KERNEL, Model
@@ -163,7 +164,10 @@ def test_revisions_that_build_the_same_are_built_once(model: Model) -> None:
     assert model.condition("Progressing")["reason"] == "Complete"
 
 
-def test_a_job_keeps_the_revision_that_its_pods_mount(model: Model) -> None:
+def test_a_job_keeps_the_revision_that_its_pods_mount(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_driver, "KEPT_REVISIONS", 0)
     model.settle()
     [job], first = model.jobs.values(), set(model.revisions)
     model.apply_driver(prebuilt=PREBUILT, modules=[{"name": "edu", "parameters": {"debug": "1"}}])

@@ -22,6 +22,7 @@ from cluster.options.unload.nodes import (
     UnloadPodState,
     phase_of,
 )
+from cluster.plan import plan_driver
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import UNLOADED, State
@@ -430,7 +431,10 @@ def left(count: int = 3) -> Model:
     return model
 
 
-def test_a_node_that_left_is_unloaded_while_the_others_go_on() -> None:
+def test_a_node_that_left_is_unloaded_while_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan_driver, "KEPT_REVISIONS", 0)
     model = left()
     model.apply_driver(hardware={"nodeSelector": SELECTED}, version="2.0")
     going(model)

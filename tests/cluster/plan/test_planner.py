@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.revisions import revision_of
+from cluster.driver.revisions import read_revision, revision_of
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
 from cluster.model.problems import Problem, ProblemKind
 from cluster.model.snapshot import DriverPod, ImageStream, NodeReport, assignment_name
 from cluster.model.waiting import Waiting
+from cluster.plan import plan_driver
 from cluster.plan.planner import plan
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import State
@@ -333,12 +334,25 @@ def test_a_new_revision_goes_to_a_canary_first_and_then_by_the_budget() -> None:
     assert status["lastGoodRevision"] == status["revision"]
     assert status["nodes"] == {"wanted": 6, "assigned": 6, "updated": 6, "ready": 6, "failed": 0}
     assert len(model.daemonsets) == 1
-    assert len(model.revisions) == 1
+    assert len(model.revisions) == 2, "nodeside-cluster undo can go back"
+
+
+def test_of_the_revisions_that_nothing_needs_the_three_youngest_stay() -> None:
+    model, versions = running(), [str(number) for number in range(2, 8)]
+    for version in versions:
+        model.apply_driver(version=version)
+        model.settle_ready()
+
+    stored = [read_revision(each) for each in model.revisions.values()]
+    assert sorted(each.spec.version for each in stored if each) == versions[-4:]
 
 
 @pytest.mark.parametrize("done", range(4))
-def test_the_rollout_after_a_leader_that_was_killed_has_a_canary(done: int) -> None:
+def test_the_rollout_after_a_leader_that_was_killed_has_a_canary(
+    done: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it did of the plan that ends a rollout: which revision is good is in the status."""
+    monkeypatch.setattr(plan_driver, "KEPT_REVISIONS", 0)
     model = running(4, rollout={"maxUnavailable": "2"})
     model.apply_driver(version="2", rollout={"maxUnavailable": "2"})
     while labelled(model) or model.drivers["edu"].status["nodes"]["updated"] < 4:
