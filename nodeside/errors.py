@@ -8,6 +8,7 @@ Stdlib only: the toolkit sidecar uses this module too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 _LONGEST = 1 << 15  # characters of a message; a part of it may be a build's or a store's own text
@@ -117,10 +118,18 @@ def _limit_text(text: str) -> str:
 
 
 class SpecError(NodesideError):
-    """A driver.yaml that does not follow the schema."""
+    """A driver.yaml that does not follow the schema.
+
+    `places` are what the lines of the message begin with, `FILE:LINE` or `FILE:LINE:COLUMN`; empty
+    if the message names no line.
+    """
 
     exit_code = ExitCode.SPEC
     reason = "InvalidSpec"
+
+    def __init__(self, message: str, *, hint: str = "", places: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.places = tuple(places)
 
 
 class UsageError(NodesideError):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from nodeside.errors import NodesideError, make_encodable
+from nodeside.errors import NodesideError, SpecError, make_encodable
 from nodeside.log import escape_controls
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -66,9 +66,22 @@ def document_of_failure(ctx: click.Context) -> Iterator[None]:
 def show_failure(error: NodesideError) -> None:
     """Print message and hint on stderr. They may quote a guest, a store, a build, an object."""
     color = None if os.environ.get("NO_COLOR") else "red"
-    click.secho(escape_controls(f"error: {error}", keep="\t\n"), fg=color, err=True)
+    text = _place_errors(error) if isinstance(error, SpecError) else f"error: {error}"
+    click.secho(escape_controls(text, keep="\t\n"), fg=color, err=True)
     if error.hint:
         click.echo(escape_controls(f"hint: {error.hint}", keep="\t\n"), err=True)
+
+
+def _place_errors(error: SpecError) -> str:
+    """Return the message in the form of compilers, FILE:LINE: error: …, which editors jump to."""
+    if not error.places:
+        return f"error: {error}"
+    lines = str(error).split("\n")
+    places = (*error.places, *[""] * len(lines))
+    return "\n".join(
+        f"{place}: error:{line.removeprefix(f'{place}:')}" if place else line
+        for line, place in zip(lines, places, strict=False)
+    )
 
 
 def show_usage(error: click.ClickException) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import nodeside
-from nodeside.errors import Bug, ExitCode, NodesideError
+from nodeside.errors import Bug, ExitCode, NodesideError, SpecError
+from nodeside.failures import show_failure
+from nodeside.spec.document import load
 
 
 def errors(kind: type[NodesideError]) -> Iterator[type[NodesideError]]:
@@ -62,3 +66,31 @@ def test_an_error_may_be_retryable_for_once() -> None:
     error = NodesideError("no answer", hint="wait", retryable=True)
     assert (str(error), error.hint, error.retryable) == ("no answer", "wait", True)
     assert not NodesideError("x").retryable
+
+
+def test_mistakes_in_a_file_stand_where_editors_jump_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "driver.yaml"
+    for text, lines in (
+        ("kind: Driver\nspec:\n  hardwear: {}\n", [1, 1, 2, 2, 3]),
+        ("spec: [\n", [2]),
+        ("kind: Driver\n---\nkind: Driver\n", [2]),
+    ):
+        path.write_text(text)
+        with pytest.raises(SpecError) as caught:
+            load(path)
+        show_failure(caught.value)
+
+        shown = [line for line in capsys.readouterr().err.splitlines() if "hint: " not in line]
+        found = [re.fullmatch(rf"{re.escape(str(path))}:(\d+)(:\d+)?: error: .+", s) for s in shown]
+        assert [int(each[1]) for each in found if each] == lines[: len(shown)], shown
+        assert all(found), shown
+
+
+def test_a_mistake_without_a_line_is_an_error_of_the_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_failure(SpecError("driver.yaml: is empty"))
+
+    assert capsys.readouterr().err == "error: driver.yaml: is empty\n"

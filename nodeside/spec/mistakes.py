@@ -61,10 +61,12 @@ class Document:
 def mistakes_error(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
     """Return the error that lists every mistake, one per line, in document order."""
     rows = sorted(mistakes, key=lambda mistake: _sort_key(document.data, mistake.path))
-    lines = [f"{_place_in_words(document, mistake.path)}: {mistake}" for mistake in rows[:_SHOWN]]
+    places = [_place_in_words(document, mistake.path) for mistake in rows[:_SHOWN]]
+    lines = [f"{place}: {mistake}" for place, mistake in zip(places, rows, strict=False)]
     if len(rows) > _SHOWN:
         lines.append(f"{document.where}: and {len(rows) - _SHOWN} more mistakes")
-    return SpecError("\n".join(lines), hint="every field is explained by: nodeside spec reference")
+    hint = "every field is explained by: nodeside spec reference"
+    return SpecError("\n".join(lines), hint=hint, places=places)
 
 
 def in_words(path: Path) -> str:

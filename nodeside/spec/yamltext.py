@@ -108,6 +108,7 @@ def _only_node(text: str, where: str) -> Node:
             raise SpecError(
                 f"{where}:{line}: a second document begins here, expected one",
                 hint="one file describes one driver",
+                places=[f"{where}:{line}"],
             )
     return node
 
@@ -129,7 +130,8 @@ def _syntax_error(exc: yaml.YAMLError, where: str) -> SpecError:
     context = getattr(exc, "context", None)
     words = f"{problem} {context}" if context else problem
     tabs = "indent with spaces, not with tabs" if "\\t" in words else ""
-    return SpecError(f"{place}: not YAML: {words}", hint=tabs)
+    places = [place] if mark else []
+    return SpecError(f"{place}: not YAML: {words}", hint=tabs, places=places)
 
 
 class _TooLargeError(Exception):
