@@ -19,6 +19,7 @@ import click
 from cluster.cli.completion import complete_for_kubectl, completion
 from cluster.cli.extra import require_extra
 from cluster.cli.installation import COMMANDS
+from cluster.cli.node_verbs import VERBS as NODE_VERBS
 from cluster.cli.options import (
     AGENT_IMAGE_HELP,
     ARCHITECTURE,
@@ -49,7 +50,8 @@ _MEANINGS = {
     ExitCode.OK: "done; for `status`, every driver is ready",
     ExitCode.USAGE: "the command line is wrong, or names what is not there",
     ExitCode.NOT_READY: "`status`: a driver is not ready, or no controller leads; "
-    "`resolve`, `preflight`: there is no image; `check`: something is missing",
+    "`resolve`, `preflight`: there is no image; `check`: something is missing; "
+    "`logs`: there is no log yet",
 }
 # fmt: off
 _CODES = (
@@ -317,7 +319,7 @@ def check(*, connection: Connection, file: Path | None, output: str) -> None:
     raise SystemExit(ExitCode.OK if checked.good else ExitCode.NOT_READY)
 
 
-for command in (preflight, *VERBS, *COMMANDS, completion):
+for command in (preflight, *NODE_VERBS, *VERBS, *COMMANDS, completion):
     root.add_command(command)
 
 

@@ -215,7 +215,10 @@ def with_install_options(function: F) -> F:
 
 
 # The roles that commands need; names as in names.py, which is not imported for a fast start.
-LOOKING = "`status` needs the ClusterRole view, `explain` and `resolve` also nodeside-explain"
+LOOKING = (
+    "`status` needs the ClusterRole view, as does `logs`; `explain` and `resolve` need also "
+    "nodeside-explain"
+)
 ORDERING = (
     "`undo`, `pause`, `resume` and `retry` need the ClusterRole view and to patch drivers, "
     "`restart` to list and delete pods in the namespace; no role of the installation has that"

@@ -252,7 +252,7 @@ class TrialBuild:
         """Follow the compiler's log to its end. An unreadable log does not stop the build."""
         name = pod["metadata"]["name"]
         try:
-            for line in self.api.follow_log(
+            for line in self.api.stream_log(
                 name, ANSWER_CONTAINER, namespace=self.settings.namespace, seconds=ends - self.now()
             ):
                 self.show_line(_log_message(line))

@@ -245,16 +245,30 @@ class Api:
         response = self._exchange.open(call, read=silence)
         return Watch(request, response)
 
-    def follow_log(
-        self, pod: str, container: str, *, namespace: str, seconds: float
+    def stream_log(
+        self,
+        pod: str,
+        container: str,
+        *,
+        namespace: str,
+        seconds: float,
+        follow: bool = True,
+        previous: bool = False,
     ) -> Iterator[str]:
-        """Yield the lines of a container's log as they arrive, until it ends. One try.
+        """Yield the lines of a container's log as they arrive. One try.
 
-        After `seconds` no more is read. A line that is too long is yielded in parts.
+        With `follow`, until the container ends; else those that are there. With `previous`, those
+        of its run before the last restart. After `seconds` no more is read. A line that is too long
+        is yielded in parts.
         """
         request = RequestInfo("get", "pods/log", pod, namespace)
         path = PODS.path(pod, namespace=namespace, subresource="log")
-        call = Call("GET", path, request, {"container": container, "follow": "true"})
+        query = _without_empty(
+            container=container,
+            follow="true" if follow else "",
+            previous="true" if previous else "",
+        )
+        call = Call("GET", path, request, query)
         rest, ends = b"", time.monotonic() + seconds
         with closing(self._exchange.open(call, read=max(1.0, seconds))) as response:
             while (piece := _read_chunk(request, response)) and time.monotonic() < ends:

@@ -215,7 +215,7 @@ def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path:
 
 def test_a_log_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with ScriptedServer(Said(404)) as server, pytest.raises(NotFound):
-        list(server.api(tmp_path).follow_log("p", "answer", namespace="nodeside", seconds=5))
+        list(server.api(tmp_path).stream_log("p", "answer", namespace="nodeside", seconds=5))
 
 
 def test_a_log_that_never_ends_is_left_at_the_deadline(
@@ -226,7 +226,7 @@ def test_a_log_that_never_ends_is_left_at_the_deadline(
     with ScriptedServer(Said(body="gcc\n" * 100_000)) as server:
         api = server.api(tmp_path)
         monkeypatch.setattr("cluster.kube.client.time", clock)
-        lines = list(api.follow_log("p", "answer", namespace="nodeside", seconds=5))
+        lines = list(api.stream_log("p", "answer", namespace="nodeside", seconds=5))
 
     assert 1 < len(lines) < 100_000
 
@@ -234,7 +234,7 @@ def test_a_log_that_never_ends_is_left_at_the_deadline(
 def test_a_line_without_end_is_shown_in_parts(tmp_path: Path) -> None:
     with ScriptedServer(Said(body="x" * (5 << 20))) as server:
         api = server.api(tmp_path)
-        lines = list(api.follow_log("p", "answer", namespace="nodeside", seconds=60))
+        lines = list(api.stream_log("p", "answer", namespace="nodeside", seconds=60))
 
     assert sum(map(len, lines)) == 5 << 20
     assert max(map(len, lines)) < 2 << 20
