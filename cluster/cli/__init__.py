@@ -5,7 +5,8 @@ installation          the commands that install, uninstall and print manifests
 options               shared options; role hints for refused requests
 status, explain       the status of Drivers; the reasons for the state of a Driver or node
 node_pods             the kubelet's events about driver pods; the names of pods that hold a module
-pod_logs, node_verbs    the log of a driver pod; the options and output of commands about nodes
+node_list, pod_logs    the state of each node; the log of a driver pod
+node_verbs            the options and output of these two
 verbs, rollout_verbs    the orders of a rollout, each of one request; their options and output
 fleet_report          the same for all nodes, on one page of HTML
 resolve               the toolkit image that a node gets

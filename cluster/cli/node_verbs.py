@@ -1,4 +1,7 @@
-"""`nodeside-cluster logs`: options and output; pod_logs.py does the work."""
+"""`nodeside-cluster logs` and `nodes`: options and output.
+
+pod_logs.py and node_list.py do the work.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,15 @@ from cluster.cli.options import (
     DRIVER,
     LOOKING,
     NODE,
+    OPTIONAL_DRIVER,
     Connection,
     explain_missing_role,
     with_connection,
 )
+from nodeside.failures import output_option
+from nodeside.protocol.node_status import State
+
+SILENT = "silent"  # as in node_list.py, which is not imported for a fast start
 
 
 def _complete_containers(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -55,4 +63,29 @@ def logs(
         click.echo(line)
 
 
-VERBS = (logs,)
+@click.command()
+@explain_missing_role(LOOKING)
+@with_connection
+@OPTIONAL_DRIVER
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([*(state.value for state in State), SILENT]),
+    multiple=True,
+    help="Only nodes in this state; may be given again.",
+)
+@output_option
+def nodes(*, connection: Connection, driver: str, states: tuple[str, ...], output: str) -> None:
+    """Show the nodes of all drivers, or of DRIVER, those that failed first.
+
+    A node is silent if it has not reported since it was given the driver, or since it has rebooted.
+    """
+    from cluster.cli import node_list
+
+    found = node_list.list_nodes(connection.open(), driver, states)
+    click.echo(found.json() if output == "json" else found.text())
+    if found.notice:
+        click.echo(found.notice, err=True)
+
+
+VERBS = (nodes, logs)

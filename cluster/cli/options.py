@@ -216,8 +216,8 @@ def with_install_options(function: F) -> F:
 
 # The roles that commands need; names as in names.py, which is not imported for a fast start.
 LOOKING = (
-    "`status` needs the ClusterRole view, as does `logs`; `explain` and `resolve` need also "
-    "nodeside-explain"
+    "`status` needs the ClusterRole view, as do `nodes` and `logs`; `explain` and `resolve` need "
+    "also nodeside-explain"
 )
 ORDERING = (
     "`undo`, `pause`, `resume` and `retry` need the ClusterRole view and to patch drivers, "

@@ -1,9 +1,11 @@
 """Tables for a terminal: aligned columns, no frame, a long last column is wrapped.
 
 If the columns do not fit the terminal, each row continues on further lines. Words are never broken,
-so that a kernel release or a pull spec can be copied. Control characters in cells are escaped. On a
-terminal, a cell that is one of a few words has a color, and so has a count below FAILED that is not
-0, unless NO_COLOR is set. The header has none.
+so that a kernel release or a pull spec can be copied. Control characters in cells are escaped.
+
+On a terminal, unless NO_COLOR is set, a `Colored` cell has its color. In a row without one, a cell
+that is one of a few words has a color. So has a count below FAILED that is not 0. The header has
+none.
 
 Stdlib only.
 """
@@ -24,13 +26,40 @@ _NARROWEST = 24  # characters that the last column needs; otherwise it gets its 
 _INDENT = "    "  # of the continuation lines of a row
 _UNKNOWN = 100  # width without a terminal; a row then stays on one line, for `grep`
 
-_GOOD, _BUSY, _BAD = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+_GOOD, _BUSY, _BAD, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 _COLORS = {
     **dict.fromkeys(("ok", "ready", "Ready", "served"), _GOOD),
     **dict.fromkeys(("waiting", "building", "loading", "unloading", "unknown", "NodesBusy"), _BUSY),
     **dict.fromkeys(("FAILED", "MISSING", "failed", "not ready", "reboot-required"), _BAD),
 }
 _SHOULD_BE_0 = "FAILED"  # the title of a column of counts
+
+
+class Colored(str):
+    """A cell with a color that its writer chose, by more than the word in it."""
+
+    color: str
+
+    def __new__(cls, text: str, color: str) -> Colored:
+        made = super().__new__(cls, text)
+        made.color = color
+        return made
+
+    def painted(self) -> str:
+        """Return the text for a line outside of a table."""
+        return f"{self.color}{self}{_PLAIN}" if on_terminal() else str(self)
+
+
+def good(text: str) -> Colored:
+    return Colored(text, _GOOD)
+
+
+def busy(text: str) -> Colored:
+    return Colored(text, _BUSY)
+
+
+def bad(text: str) -> Colored:
+    return Colored(text, _BAD)
 
 
 def on_terminal() -> bool:
@@ -52,7 +81,9 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: i
     groups = _group_columns(widths, terminal) if terminal else [range(columns - 1)]
     plain = [""] * columns
     titles, colors = (padded[0], [plain]) if header else (plain, [])
-    colors += [_cell_colors(row, titles) for row in padded[len(colors) :]]
+    rest = slice(len(colors), None)
+    pairs = zip(lines[rest], padded[rest], strict=True)
+    colors += [_cell_colors(row, shown, titles) for row, shown in pairs]
     return "\n".join(
         line
         for row, paint in zip(padded, colors, strict=True)
@@ -60,13 +91,17 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: i
     )
 
 
-def _cell_colors(row: Sequence[str], titles: Sequence[str]) -> list[str]:
-    """Return the color of each cell, "" for none."""
+def _cell_colors(row: Sequence[str], shown: Sequence[str], titles: Sequence[str]) -> list[str]:
+    """Return the color of each cell, "" for none. `shown` is the row as it is printed."""
     if not on_terminal():
-        return [""] * len(row)
+        return [""] * len(shown)
+    chosen = {i: cell.color for i, cell in enumerate(row) if isinstance(cell, Colored)}
+    words = {} if chosen else _COLORS
     return [
-        _BAD if title == _SHOULD_BE_0 and cell.strip("0").isdecimal() else _COLORS.get(cell, "")
-        for cell, title in zip(row, titles, strict=True)
+        _BAD
+        if title == _SHOULD_BE_0 and cell.strip("0").isdecimal()
+        else chosen.get(i) or words.get(cell, "")
+        for i, (cell, title) in enumerate(zip(shown, titles, strict=True))
     ]
 
 
@@ -111,7 +146,7 @@ def _row_lines(
 
 def _color_cell(cell: str, color: str, width: int) -> str:
     padded = cell.ljust(width)
-    return f"{color}{cell}\x1b[0m{padded[len(cell) :]}" if color else padded
+    return f"{color}{cell}{_PLAIN}{padded[len(cell) :]}" if color else padded
 
 
 def _wrap_cell(line: str, room: int) -> list[str]:

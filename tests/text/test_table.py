@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from nodeside.text.table import table
+from nodeside.text.table import bad, busy, good, table
 
 
 def test_columns_are_aligned_and_the_header_with_them() -> None:
@@ -139,6 +139,21 @@ def test_a_title_is_no_state_and_a_count_of_failures_is_one(
     assert "\x1b[31m" not in healthy
     assert healthy.splitlines()[0] == "DRIVER  READY  FAILED  STATUS"
     assert failing.splitlines()[1] == "edu     2      \x1b[31m10\x1b[0m      NodesFailed"
+
+
+def test_a_writer_chooses_colors_and_then_no_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver may be called `ready`, and `Ready` may be about its stages."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", Terminal())
+
+    first, second = table(
+        [("ready", busy("Ready"), ""), ("ok", bad("a\x1bb"), "failed")], width=80
+    ).splitlines()
+
+    assert first == "ready  \x1b[33mReady\x1b[0m"
+    assert second == "ok     \x1b[31ma\\x1bb\x1b[0m  failed"
+    assert good("all is well").painted() == "\x1b[32mall is well\x1b[0m"
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
