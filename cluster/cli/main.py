@@ -175,20 +175,23 @@ def run(
 @with_connection
 @OPTIONAL_DRIVER
 @output_option
+@click.option("--pools", is_flag=True, help="Also show the pools, devices and stages of each.")
 @click.option(
     "--watch", "-w", is_flag=True, help="Show it again after each change, until interrupted."
 )
-def status(*, connection: Connection, driver: str, output: str, watch: bool) -> None:
-    """Show all drivers, or DRIVER, with their pools and stages.
+def status(*, connection: Connection, driver: str, output: str, pools: bool, watch: bool) -> None:
+    """Show all drivers, or DRIVER with its pools, devices and stages.
 
     Exit code 46 if one is not ready, or if no controller leads.
     """
     from cluster.cli import status as overview
 
     api, namespace = connection.open(), connection.namespace
-    current = overview.look(api, namespace, driver)  # a watch would keep retrying after a refusal
+    # A watch would keep retrying after a refusal.
+    current = overview.look(api, namespace, driver, detailed=pools)
     if watch:
-        for current in overview.watch_status(api, namespace, driver):  # never ends by itself
+        # It never ends by itself.
+        for current in overview.watch_status(api, namespace, driver, detailed=pools):
             if output == "table" and sys.stdout.isatty():
                 _show_in_place(current)
             else:

@@ -68,8 +68,18 @@ def on_terminal() -> bool:
     return sys.stdout.isatty() and not plain
 
 
-def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: int = 0) -> str:
-    """Return the rows as aligned text; wraps the last column to `width` (default: the terminal)."""
+def table(
+    rows: Sequence[Sequence[str]],
+    *,
+    header: Sequence[str] = (),
+    width: int = 0,
+    below: bool = False,
+) -> str:
+    """Return the rows as aligned text; wraps the last column to `width` (default: the terminal).
+
+    With `below`, the last column is sentences: if not all of them fit beside their rows, each is
+    below its row. Without a terminal, they are beside it on the same line.
+    """
     lines = [header, *rows] if header else rows
     everything = [[escape_controls(str(cell), keep="\t\n") for cell in line] for line in lines]
     if not everything:
@@ -78,16 +88,20 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: i
     padded = [row + [""] * (columns - len(row)) for row in everything]
     widths = [min(_WIDEST, max(len(row[i]) for row in padded)) for i in range(columns - 1)]
     terminal = width or shutil.get_terminal_size((0, 0)).columns
-    groups = _group_columns(widths, terminal) if terminal else [range(columns - 1)]
+    room = max(len(row[-1]) for row in padded) if below else _NARROWEST
+    groups = _group_columns(widths, terminal, room) if terminal else [range(columns - 1)]
+    if below and header and not groups[-1]:
+        padded[0][-1] = ""  # a line of its own for a title says nothing
     plain = [""] * columns
     titles, colors = (padded[0], [plain]) if header else (plain, [])
     rest = slice(len(colors), None)
     pairs = zip(lines[rest], padded[rest], strict=True)
     colors += [_cell_colors(row, shown, titles) for row, shown in pairs]
+    wrapped = terminal or (sys.maxsize if below else _UNKNOWN)
     return "\n".join(
         line
         for row, paint in zip(padded, colors, strict=True)
-        for line in _row_lines(row, paint, widths, groups, terminal or _UNKNOWN)
+        for line in _row_lines(row, paint, widths, groups, wrapped)
     )
 
 
@@ -105,8 +119,8 @@ def _cell_colors(row: Sequence[str], shown: Sequence[str], titles: Sequence[str]
     ]
 
 
-def _group_columns(widths: Sequence[int], terminal: int) -> list[range]:
-    """Group all columns but the last into lines, leaving room for the start of the last column."""
+def _group_columns(widths: Sequence[int], terminal: int, room: int) -> list[range]:
+    """Group all columns but the last into lines, leaving this room for the last column."""
     groups, start, used = [], 0, 0
     for column, width in enumerate(widths):
         if column > start and used + width > terminal:
@@ -114,7 +128,7 @@ def _group_columns(widths: Sequence[int], terminal: int) -> list[range]:
             start, used = column, len(_INDENT)
         used += width + len(_GAP)
     groups.append(range(start, len(widths)))
-    if used + _NARROWEST > terminal and widths:
+    if used + room > terminal and widths:
         groups.append(range(len(widths), len(widths)))
     return groups
 

@@ -55,6 +55,22 @@ def test_a_row_that_is_too_long_goes_on_in_further_lines() -> None:
     ]
 
 
+def test_sentences_are_beside_their_rows_or_all_of_them_below() -> None:
+    header, rows = ("DRIVER", "STATUS", "WHY"), [("edu", "Failed", f"-> {'so ' * 9}"), ("e", "Ok")]
+
+    beside = table(rows, header=header, width=50, below=True)
+    under = table(rows, header=header, width=40, below=True)
+
+    assert beside.splitlines()[0] == "DRIVER  STATUS  WHY"
+    assert beside.splitlines()[1] == f"edu     Failed  -> {'so ' * 9}".rstrip()
+    assert under.splitlines() == [
+        "DRIVER  STATUS",
+        "edu     Failed",
+        f"    -> {'so ' * 9}".rstrip(),
+        "e       Ok",
+    ]
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 80, 100, 132, 200])
 def test_no_word_is_cut_however_narrow_the_terminal(width: int) -> None:
     why = f"no toolkit image for {RELEASE}, as in https://example.com/{'x' * 60}-{'y' * 60}"

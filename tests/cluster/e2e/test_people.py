@@ -300,7 +300,7 @@ def test_who_may_view_the_cluster_reads_the_status_and_with_one_role_more_why(
     jane.until_allowed("get", "leases.coordination.k8s.io", NAMESPACE, CONTROLLER)
     status = jane.cli("status")
     assert (status.exit_code, status.errors) == (ExitCode.OK, "")
-    assert status.output.startswith("DRIVER "), "whether a controller leads is known"
+    assert status.output.startswith("driver edu is ready\n"), "whether a controller leads is known"
 
     for command in (("explain", "edu"), ("explain", "edu", "n1"), ("resolve", OLD[1])):
         refused = jane.cli(*command)
