@@ -2,7 +2,7 @@
 
 Runs before the installation, with the rights of whoever installs, and after it. It changes nothing:
 questions about rights are SelfSubjectAccessReviews, which are not stored. Each line about
-something that is missing says what to do.
+something that is missing says what to do. `wait_until_good` repeats it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import islice
 from typing import Any
@@ -46,7 +47,7 @@ from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Driver
 from nodeside.spec.other_installers import FoundInstaller
 from nodeside.text.shortlist import shortlist
-from nodeside.text.table import table
+from nodeside.text.table import Colored, bad, busy, good, table
 
 _OLDEST = (1, 30)  # the token of a pod names its node: KEP-4193, beta and on by default
 _POLICIES = ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
@@ -71,6 +72,19 @@ _ACCOUNT = "system:serviceaccount:"
 _OTHERS = 8  # lines for a driver about others at work
 
 
+_AGAIN = 5.0  # seconds between two looks at everything
+_NAMED = 4  # of what is waited for, in one line
+
+
+class CheckGroup(Enum):
+    """What a check is about. The groups are shown in this order."""
+
+    CLUSTER = "cluster"
+    NODES = "nodes"
+    DRIVERS = "drivers"
+    NODESIDE = "nodeside"
+
+
 class CheckState(Enum):
     """Whether something holds. What cannot be seen with these rights is not known."""
 
@@ -87,29 +101,98 @@ class Check:
     state: CheckState
     found: str
     remedy: str = ""
+    group: CheckGroup = CheckGroup.CLUSTER
+
+    def row(self) -> Sequence[str]:
+        found = f"{self.found}\n-> {self.remedy}" if self.remedy else self.found
+        return self.name, _COLORED[self.state](self.state.value), found
+
+    def document(self) -> dict[str, str]:
+        return {**asdict(self), "state": self.state.value.lower(), "group": self.group.value}
+
+
+_COLORED: Mapping[CheckState, Callable[[str], Colored]] = {
+    CheckState.OK: good,
+    CheckState.MISSING: bad,
+    CheckState.UNKNOWN: busy,
+}
 
 
 @dataclass(frozen=True)
 class ClusterCheck:
-    """All checks. `good` if nothing is missing."""
+    """All checks, by group. `good` if nothing is missing.
+
+    `unread` are the names of checks that an API server did not answer; `good` does not count them.
+    """
 
     checks: tuple[Check, ...]
+    unread: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
         return all(check.state is not CheckState.MISSING for check in self.checks)
 
-    def text(self) -> str:
-        rows = [(each.name, each.state.value, _verdict_cell(each)) for each in self.checks]
-        return table(rows, header=("CHECK", "", "FOUND"))
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The names of what `wait_until_good` waits for."""
+        missing = (each.name for each in self.checks if each.state is CheckState.MISSING)
+        return (*missing, *self.unread)
 
-    def json(self) -> str:
-        rows = [{**asdict(each), "state": each.state.value.lower()} for each in self.checks]
+    @property
+    def verdict(self) -> Colored:
+        counts, every = Counter(each.state for each in self.checks), len(self.checks)
+        missing, unknown = counts[CheckState.MISSING], counts[CheckState.UNKNOWN]
+        rest = f"; {unknown} {'is' if unknown == 1 else 'are'} not known" if unknown else ""
+        if missing:
+            return bad(f"{missing} of {every} {'needs' if missing == 1 else 'need'} you{rest}")
+        if unknown:
+            return busy(f"nothing of {every} needs you{rest}")
+        return good(f"all {every} are ok")
+
+    def text(self, *, quiet: bool = False) -> str:
+        """Return the verdict and a table for each group; if `quiet`, only of what is not ok."""
+        shown = self._shown(quiet=quiet)
+        if quiet and not shown:
+            return ""
+        tables = [
+            table([each.row() for each in shown if each.group is group], header=_title(group))
+            for group in CheckGroup
+            if any(each.group is group for each in shown)
+        ]
+        return "\n\n".join((self.verdict.painted(), *tables))
+
+    def json(self, *, quiet: bool = False) -> str:
+        rows = [each.document() for each in self._shown(quiet=quiet)]
         return json.dumps({"checks": rows, "good": self.good}, indent=2)
 
+    def _shown(self, *, quiet: bool) -> Sequence[Check]:
+        return [each for each in self.checks if not quiet or each.state is not CheckState.OK]
 
-def _verdict_cell(check: Check) -> str:
-    return f"{check.found}\n-> {check.remedy}" if check.remedy else check.found
+
+def _title(group: CheckGroup) -> Sequence[str]:
+    return (group.value.upper(), "", "")
+
+
+def wait_until_good(
+    look: Callable[[], ClusterCheck],
+    seconds: float,
+    say: Callable[[str], None],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> ClusterCheck:
+    """Look until nothing is missing or unread, or for `seconds`; return what was found last.
+
+    What is waited for is said at first and after each change.
+    """
+    ends, said = clock() + seconds, ""
+    while (found := look()).awaited and (left := ends - clock()) > 0:
+        awaited = f"waiting for {shortlist(found.awaited, _NAMED)}"
+        if awaited != said:
+            say(f"{awaited}; {left:.0f} s left")
+            said = awaited
+        pause(min(_AGAIN, left))
+    return found
 
 
 def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterCheck:
@@ -121,36 +204,49 @@ def check(api: Api, namespace: str, driver: Driver | None = None) -> ClusterChec
     found, read_error = _read_drivers(api)
     others = [each.driver for each in found if each.driver is not None]
     drivers = [driver] if driver is not None else others
-    looks: Sequence[tuple[str, Callable[[], Iterator[Check]]]] = (
-        ("Kubernetes", lambda: _check_version(api)),
-        ("admission policies", lambda: _check_policies(api)),
-        ("rights", lambda: _check_rights(api)),
-        ("namespace", lambda: _check_namespace(api, namespace)),
-        ("nodes", lambda: _check_pools(nodes)),
-        ("drivers", lambda: _check_documents(found, read_error)),
-        ("labels of hardware", lambda: _check_labels(nodes, drivers)),
-        ("hardware", lambda: _check_hardware(nodes, drivers)),
-        ("other drivers", lambda: _check_rivals(nodes, drivers, others)),
-        ("other installers", lambda: _check_others(nodes, drivers)),
-        ("image", lambda: _check_image(driver)),
-        ("toolkit", lambda: _check_toolkits(api, nodes, drivers, read_error)),
-        ("definitions", lambda: _check_definitions(api)),
-        ("controller", lambda: _check_controller(api, namespace)),
-        ("images", lambda: _check_pulls(api, namespace)),
-    )
+    looks: Mapping[CheckGroup, Sequence[tuple[str, Callable[[], Iterator[Check]]]]] = {
+        CheckGroup.CLUSTER: (
+            ("Kubernetes", lambda: _check_version(api)),
+            ("admission policies", lambda: _check_policies(api)),
+            ("rights", lambda: _check_rights(api)),
+            ("namespace", lambda: _check_namespace(api, namespace)),
+        ),
+        CheckGroup.NODES: (
+            ("nodes", lambda: _check_pools(nodes)),
+            ("labels of hardware", lambda: _check_labels(nodes, drivers)),
+            ("hardware", lambda: _check_hardware(nodes, drivers)),
+        ),
+        CheckGroup.DRIVERS: (
+            ("drivers", lambda: _check_documents(found, read_error)),
+            ("other drivers", lambda: _check_rivals(nodes, drivers, others)),
+            ("other installers", lambda: _check_others(nodes, drivers)),
+            ("image", lambda: _check_image(driver)),
+            ("toolkit", lambda: _check_toolkits(api, nodes, drivers, read_error)),
+        ),
+        CheckGroup.NODESIDE: (
+            ("definitions", lambda: _check_definitions(api)),
+            ("controller", lambda: _check_controller(api, namespace)),
+            ("images", lambda: _check_pulls(api, namespace)),
+        ),
+    }
     checks: list[Check] = []
+    unread: list[str] = []
     refused: list[Forbidden] = []
-    for name, look in looks:
-        try:
-            checks += look()
-        except Forbidden as error:
-            checks.append(Check(name, CheckState.UNKNOWN, str(error)))
-            refused.append(error)
-        except ApiError as error:
-            checks.append(Check(name, CheckState.UNKNOWN, str(error), error.hint))
+    for group, members in looks.items():
+        for name, look in members:
+            found_here: list[Check] = []
+            try:
+                found_here += look()
+            except Forbidden as error:
+                found_here.append(Check(name, CheckState.UNKNOWN, str(error)))
+                refused.append(error)
+            except ApiError as error:
+                found_here.append(Check(name, CheckState.UNKNOWN, str(error), error.hint))
+                unread.append(name)
+            checks += (replace(each, group=group) for each in found_here)
     if refused:
         checks.append(_ask_for_rights(refused))
-    return ClusterCheck(tuple(checks))
+    return ClusterCheck(tuple(checks), tuple(unread))
 
 
 def _ask_for_rights(refused: Sequence[Forbidden]) -> Check:

@@ -63,6 +63,8 @@ _CODES = (
 _EPILOG = "Exit codes: " + "; ".join(f"{c.value} {_MEANINGS.get(c, c.meaning)}" for c in _CODES)
 _CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell reports a program that was ended by a signal
 
+_WAITED = 300  # seconds that `check --wait` waits
+
 _PORT = click.IntRange(0, 65535)
 
 
@@ -304,12 +306,24 @@ def resolve(
     default=None,
     help="Look at what this driver.yaml needs too; the directory it is in will do.",
 )
+@click.option(
+    "--wait",
+    metavar="[SECONDS]",
+    type=click.IntRange(min=0),
+    is_flag=False,
+    flag_value=_WAITED,
+    default=None,
+    help=f"Look again until nothing is missing, for at most so long.  [{_WAITED} without a number]",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Show only what is not ok; nothing if all is.")
 @output_option
-def check(*, connection: Connection, file: Path | None, output: str) -> None:
+def check(
+    *, connection: Connection, file: Path | None, wait: int | None, quiet: bool, output: str
+) -> None:
     """Check whether the cluster has what nodeside needs.
 
     With a driver.yaml also what that driver needs. Run it before `install` and after it. Nothing is
-    changed. Exit code 46 if something is missing.
+    changed. Exit code 46 if something is missing, with --wait if it still is at the end.
     """
     from cluster.cli import check as checking
     from nodeside.spec import load
@@ -317,8 +331,15 @@ def check(*, connection: Connection, file: Path | None, output: str) -> None:
     driver = None
     if file is not None:
         driver = load(file / "driver.yaml" if file.is_dir() else file)
-    checked = checking.check(connection.open(), connection.namespace, driver)
-    click.echo(checked.json() if output == "json" else checked.text())
+    api = connection.open()
+    checked = checking.wait_until_good(
+        lambda: checking.check(api, connection.namespace, driver),
+        wait or 0,
+        lambda words: click.echo(words, err=True),
+    )
+    text = checked.json(quiet=quiet) if output == "json" else checked.text(quiet=quiet)
+    if text:
+        click.echo(text)
     raise SystemExit(ExitCode.OK if checked.good else ExitCode.NOT_READY)
 
 

@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from cluster.cli import image_pulls
-from cluster.cli.check import Check, CheckState, ClusterCheck, check
+from cluster.cli.check import Check, CheckState, ClusterCheck, check, wait_until_good
 from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api, connect
 from cluster.kube.errors import Forbidden, NotFound, RequestInfo, refusal
@@ -27,8 +28,11 @@ from cluster.kube.resources import (
     PODS,
     Resource,
 )
+from nodeside.errors import ExitCode
 from nodeside.spec import parse
 from nodeside.spec.model import Driver
+from tests.cluster.fakes.scripted import ScriptedServer, kubeconfig
+from tests.console import nodeside_cluster as command
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 
@@ -430,6 +434,143 @@ def test_a_cluster_of_openshift_is_told_apart(cluster: FakeCluster) -> None:
 
 
 # --- on a real API server ---------------------------------------------------------------------
+
+
+def without_toolkit(cluster: FakeCluster) -> ClusterCheck:
+    cluster.denied = {"create namespaces"}
+    return look(cluster, driver(toolkit={}))
+
+
+def test_checks_are_in_groups_below_a_verdict(cluster: FakeCluster) -> None:
+    text = without_toolkit(cluster).text()
+
+    verdict, *groups = text.split("\n\n")
+    assert verdict == "2 of 9 need you"
+    assert [group.split()[0] for group in groups] == ["CLUSTER", "NODES", "DRIVERS", "NODESIDE"]
+    assert "may not create namespaces" in groups[0]
+    assert "toolkit for" in groups[2]
+    rows = json.loads(without_toolkit(cluster).json())["checks"]
+    assert {row["group"] for row in rows} == {"cluster", "nodes", "drivers", "nodeside"}
+
+
+def test_quiet_shows_what_is_not_ok_and_nothing_if_all_is(cluster: FakeCluster) -> None:
+    checked = without_toolkit(cluster)
+
+    text = checked.text(quiet=True)
+
+    assert text.startswith("2 of 9 need you\n\nCLUSTER\nrights")
+    assert [part.split()[0] for part in text.split("\n\n")[1:]] == ["CLUSTER", "DRIVERS"]
+    rows = json.loads(checked.json(quiet=True))["checks"]
+    assert [row["state"] for row in rows] == ["missing", "missing"]
+    assert look(FakeCluster()).text(quiet=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("states", "verdict"),
+    [
+        ("OK OK OK", "all 3 are ok"),
+        ("OK MISSING", "1 of 2 needs you"),
+        ("OK MISSING MISSING UNKNOWN", "2 of 4 need you; 1 is not known"),
+        ("OK UNKNOWN UNKNOWN", "nothing of 3 needs you; 2 are not known"),
+    ],
+)
+def test_the_verdict_counts_what_needs_somebody(states: str, verdict: str) -> None:
+    checks = (Check("it", CheckState[state], "") for state in states.split())
+
+    assert ClusterCheck(tuple(checks)).verdict == verdict
+
+
+class Waiting:
+    """A clock that only pauses move, and what was said."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.said: list[str] = []
+
+    def pause(self, seconds: float) -> None:
+        self.time += seconds
+
+    def until_good(self, looks: list[ClusterCheck], seconds: float) -> ClusterCheck:
+        return wait_until_good(
+            lambda: looks.pop(0) if len(looks) > 1 else looks[0],
+            seconds,
+            self.said.append,
+            clock=lambda: self.time,
+            pause=self.pause,
+        )
+
+
+def lacking(*names: str, unread: tuple[str, ...] = ()) -> ClusterCheck:
+    checks = (Check(name, CheckState.MISSING, "") for name in names)
+    return ClusterCheck((Check("fine", CheckState.OK, ""), *checks), unread)
+
+
+def test_waiting_ends_with_the_last_missing_thing_and_says_each_change() -> None:
+    waiting = Waiting()
+    looks = [lacking("nodes", "controller"), *[lacking("controller")] * 2, lacking()]
+
+    assert waiting.until_good(looks, 60).good
+
+    assert waiting.said == [
+        "waiting for nodes, controller; 60 s left",
+        "waiting for controller; 55 s left",
+    ]
+    assert waiting.time == 115.0
+
+
+def test_waiting_ends_at_its_deadline_with_what_is_missing() -> None:
+    waiting = Waiting()
+
+    found = waiting.until_good([lacking("controller")], 12)
+
+    assert (found.good, waiting.time) == (False, 112.0)
+    assert waiting.said == ["waiting for controller; 12 s left"]
+
+
+def test_without_time_it_looks_once_and_says_nothing() -> None:
+    waiting = Waiting()
+
+    assert not waiting.until_good([lacking("controller"), lacking()], 0).good
+
+    assert (waiting.said, waiting.time) == ([], 100.0)
+
+
+def test_an_api_server_that_does_not_answer_is_waited_for(cluster: FakeCluster) -> None:
+    """What it did not say is unknown, which alone is no failure of a single look."""
+    answer = cluster.version
+
+    def refuse() -> dict[str, Any]:
+        cluster.version = answer  # type: ignore[method-assign]
+        raise refusal(RequestInfo("get", "version"), 503, {})
+
+    cluster.version = refuse  # type: ignore[method-assign]
+    first = look(cluster)
+    waiting = Waiting()
+
+    found = waiting.until_good([first, look(cluster)], 60)
+
+    assert first.good
+    assert waiting.said == ["waiting for Kubernetes; 60 s left"]
+    assert (found.unread, found.verdict) == ((), "all 9 are ok")
+
+
+def test_wait_takes_a_number_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[float] = []
+
+    def wait(_look: object, seconds: float, _say: object) -> ClusterCheck:
+        given.append(seconds)
+        return lacking("controller")
+
+    monkeypatch.setattr("cluster.cli.check.wait_until_good", wait)
+    with ScriptedServer() as server:
+        place = tmp_path / "kubeconfig"
+        place.write_text(json.dumps(kubeconfig(server.url, "secret")))
+        for words in ((), ("--wait",), ("--wait", "20"), ("--wait", "--quiet")):
+            done = command("check", *words, "--kubeconfig", place)
+            assert done.code == ExitCode.NOT_READY
+            assert done.output.startswith("1 of 2 needs you\n")
+
+    assert given == [0, 300, 20, 300]
 
 
 @pytest.mark.cluster
