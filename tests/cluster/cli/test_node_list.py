@@ -203,6 +203,17 @@ def test_a_node_that_is_gone_is_not_ready(scene: Scene, tmp_path: Path) -> None:
     assert (row.node, row.message) == ("worker-9", "the cluster has no such node any more")
 
 
+def test_a_node_without_conditions_is_what_it_is_since_it_last_wrote(scene: Scene) -> None:
+    """An older version of nodeside on a node writes none."""
+    old = reported("net", "worker-1", "building", conditions=[])
+    old["metadata"]["managedFields"] = [{"manager": "nodeside", "time": "2026-11-28T04:48:00Z"}]
+    scene.objects.documents[-1] = old
+
+    [_, line] = scene.lines("net")
+
+    assert line.endswith(f"{KERNEL} 12m")
+
+
 def test_the_states_are_those_of_the_protocol() -> None:
     assert (*(state.value for state in State), SILENT_OF_OPTION) == STATES
 
