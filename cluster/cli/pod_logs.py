@@ -92,10 +92,9 @@ class PodLog:
         try:
             for line in lines:
                 yield escape_controls(line.removesuffix("\r"))
-        except Forbidden:
-            raise
-        except ApiError as error:  # the API server asks the kubelet, which no hint is about
-            error.hint = error.hint or f"is the node ready? kubectl get node {self.node}"
+        except ApiError as error:
+            if error.status >= 500:  # the API server asks the kubelet for it
+                error.hint = error.hint or f"is the node ready? kubectl get node {self.node}"
             raise
 
 

@@ -279,3 +279,16 @@ def test_a_kubelet_that_does_not_answer_is_a_question_about_its_node(scene: Scen
     assert done.code == ExitCode.CLUSTER
     assert "dial tcp 10.0.0.7:10250" in done.errors
     assert "hint: is the node ready? kubectl get node n1" in done.errors
+
+
+def test_a_log_that_was_removed_is_no_question_about_its_node(scene: Scene) -> None:
+    """The kubelet removes dead containers, and the one before the last restart first."""
+    scene.add(pod("edu-a", driver=RESTARTED))
+    message = 'previous terminated container "driver" in pod "edu-a" not found'
+    scene.log = Said(400, json.dumps(refusal(400, message)))
+
+    done = scene.logs("edu", "n1", "--previous")
+
+    assert done.code == ExitCode.CLUSTER
+    assert message in done.errors
+    assert "is the node ready" not in done.errors
