@@ -63,7 +63,8 @@ FOREIGN = {
     *("--take-ownership", "--clusterrole", "--role", "--serviceaccount", "--user"),
     *("--cluster", "--subresource", "--token"),
     *("--field-selector", "--for", "--overwrite", "--profile", "--show-labels", "--timeout"),
-    *("--all-containers", "--from-file", "--resource", "--root-dir", "--tail", "--verb"),
+    *("--all-containers", "--from-file", "--previous", "--resource", "--root-dir"),
+    *("--tail", "--verb", "--ignore-daemonsets"),
     *("--quiet", "--type", "--package", "--push", "--all-namespaces"),
     *(
         "--cap-drop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import islice
 from sys import intern
 from typing import Any, Final, TypeVar
@@ -30,8 +31,9 @@ from cluster.model.snapshot import (
     NamespacedName,
     UnloadPod,
 )
-from cluster.model.waiting import Waiting
+from cluster.model.waiting import CRASH_LOOP, Crash, Waiting
 from nodeside.protocol.build_job import read_message
+from nodeside.spec.fleet import DEVICES_STAGE
 
 
 def pod_from(data: Document) -> DriverPod | UnloadPod:
@@ -63,7 +65,9 @@ def _unload_pod_from(data: Document) -> UnloadPod:
 def _common_fields(data: Document) -> dict[str, Any]:
     """Return the fields of PodObject."""
     metadata, spec, status = (part(data, name) for name in ("metadata", "spec", "status"))
-    labels, waiting = part(metadata, "labels"), _waiting_containers(status)
+    labels = part(metadata, "labels")
+    is_ours = labels.get(STAGE_LABEL, DEVICES_STAGE) == DEVICES_STAGE
+    waiting = _waiting_containers(status, is_ours=is_ours)
     if STAGE_LABEL not in labels and _toolkit_was_killed(status):
         waiting = {name: why for name, why in waiting.items() if name != TOOLKIT_CONTAINER}
     return {
@@ -104,7 +108,7 @@ def build_pod_from(data: Document) -> BuildPod:
         job=next((text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
         driver=text(part(metadata, "labels"), DRIVER_LABEL),
         created=seconds(metadata.get("creationTimestamp")),
-        waiting=_waiting_containers(status),
+        waiting=_waiting_containers(status, is_ours=True),
         outcome=outcome,
         ended=printable(ended or text(status, "reason")),
     )
@@ -125,14 +129,18 @@ _NAME: Final = 63  # characters
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def _waiting_containers(status: Document) -> Mapping[str, Waiting]:
-    """Return why containers wait, except those that are just starting."""
+def _waiting_containers(status: Document, *, is_ours: bool) -> Mapping[str, Waiting]:
+    """Return why containers wait, except those that are just starting.
+
+    `is_ours`: they run nodeside, and end with its exit codes.
+    """
     reasons: dict[str, Waiting] = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in islice(status.get(kind) or (), _CONTAINERS):
             waiting = part(part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
-                reasons[printable(str(container.get("name"))[:_NAME])] = _waiting_for(waiting)
+                why = replace(_waiting_for(waiting), crash=_crash_of(container, is_ours=is_ours))
+                reasons[printable(str(container.get("name"))[:_NAME])] = why
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reasons["pod"] = _waiting_for(condition)
@@ -143,6 +151,22 @@ def _waiting_for(cause: Document) -> Waiting:
     return Waiting(printable(str(cause.get("reason"))), printable(str(cause.get("message") or "")))
 
 
+def _crash_of(container: Document, *, is_ours: bool) -> Crash | None:
+    """Return how a container in a crash loop ended last, None if it is in none."""
+    end = part(part(container, "lastState"), "terminated")
+    waiting = part(part(container, "state"), "waiting")
+    code, restarts = end.get("exitCode"), container.get("restartCount")
+    if waiting.get("reason") != CRASH_LOOP or not isinstance(code, int):
+        return None
+    return Crash(
+        code,
+        printable(str(end.get("reason") or "")),
+        printable(" ".join(str(end.get("message") or "").split())[:_LINE]),
+        restarts if isinstance(restarts, int) else 0,
+        is_ours,
+    )
+
+
 def _toolkit_was_killed(status: Document) -> bool:
     """Return whether SIGKILL ended the toolkit container of a driver pod, mostly for its memory.
 
@@ -151,7 +175,7 @@ def _toolkit_was_killed(status: Document) -> bool:
     return any(
         container.get("name") == TOOLKIT_CONTAINER
         and part(part(container, "lastState"), "terminated").get("exitCode") == _KILLED
-        and part(part(container, "state"), "waiting").get("reason") == "CrashLoopBackOff"
+        and part(part(container, "state"), "waiting").get("reason") == CRASH_LOOP
         for container in islice(status.get("containerStatuses") or (), _CONTAINERS)
     )
 
