@@ -4,6 +4,7 @@ main                  the commands, which import their code when called
 installation          the commands that install, uninstall and print manifests
 options               shared options; role hints for refused requests
 status, explain       the status of Drivers; the reasons for the state of a Driver or node
+advice, remedies      what to type, which `explain` ends with; the table by reason and state
 node_pods             the kubelet's events about driver pods; the names of pods that hold a module
 node_list, pod_logs    the state of each node; the log of a driver pod
 node_verbs            the options and output of these two
@@ -11,6 +12,7 @@ verbs, rollout_verbs    the orders of a rollout, each of one request; their opti
 fleet_report          the same for all nodes, on one page of HTML
 resolve               the toolkit image that a node gets
 check                 what a cluster lacks for nodeside and a driver
+near_names            what may be meant by a name that is not there
 image_pulls           what to do about an image that cannot be pulled
 preflight, trial_build    a trial build for a kernel that no node runs yet
 kmm_module            a Module of Kernel Module Management as a Driver, for `import`

@@ -16,10 +16,27 @@ from dataclasses import asdict, dataclass, field, replace
 from cluster.cache.cache import read_once
 from cluster.cache.drain_pods import list_consumers
 from cluster.cache.image_labels import TagLabels
-from cluster.cli import image_pulls, node_pods
+from cluster.cli import image_pulls, node_pods, remedies
+from cluster.cli.advice import (
+    Advice,
+    Subject,
+    advise,
+    driver_subject,
+    format_advice,
+    member_subject,
+    node_subject,
+)
 from cluster.cli.leader_status import LeaderStatus, leader_status
+from cluster.cli.near_names import did_you_mean
+from cluster.cli.remedies import Remedy, by_condition, by_report, by_waiting
 from cluster.cli.status import NoSuchObject, find_driver, outdated_status_note
-from cluster.driver.hardware import Match, former_devices, has_hardware, stale_nfd_label
+from cluster.driver.hardware import (
+    Match,
+    former_devices,
+    has_hardware,
+    near_label,
+    stale_nfd_label,
+)
 from cluster.driver.nodes import CANNOT_PULL, DriverNode
 from cluster.driver.other_installers import others_on_node
 from cluster.driver.status.messages import (
@@ -35,13 +52,20 @@ from cluster.driver.update_table import Act
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
+from cluster.model.names import NAMESPACE
 from cluster.model.snapshot import EMPTY, DriverObject, Node, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.model.waiting import waiting_message
 from cluster.options.conflicts import WAY_OUT
 from cluster.options.devices import status as resources
 from cluster.options.drain.status import held_up
-from cluster.options.stages.status import blocking, blocking_everywhere, on_node
+from cluster.options.stages.status import (
+    STAGE_REASONS,
+    blocking,
+    blocking_everywhere,
+    on_node,
+    unready_states,
+)
 from cluster.options.unload.nodes import DriverUnload, UnloadPhase
 from cluster.plan.context.context import DriverContext
 from cluster.plan.planner import plan
@@ -62,22 +86,25 @@ _PAUSED_OR_STOPPED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
 
 @dataclass(frozen=True)
 class Explanation:
-    """The four sections of the output, each a list of lines. `notice` is printed before them."""
+    """The sections of the output: four of lines, and what to type. `notice` comes before them."""
 
     subject: str
     wanted: tuple[str, ...]
     there: tuple[str, ...]
     blocks: tuple[str, ...]
     next: tuple[str, ...]
+    do: tuple[Advice, ...] = ()
     notice: str = ""
 
-    def with_presence(self, who: LeaderStatus) -> Explanation:
+    def with_presence(self, who: LeaderStatus, namespace: str = NAMESPACE) -> Explanation:
         """Return the explanation with the presence of a leader taken into account."""
         if not who.absent:
             return replace(self, notice=who.words)
         later = ("once a controller leads:", *self.next) if self.next else ()
         blocks = ("no controller leads", *self.blocks)
-        return replace(self, notice=who.words, blocks=blocks, next=later)
+        first = advise([remedies.NO_LEADER], Subject(namespace, ""))
+        do = sorted(dict.fromkeys((*first, *self.do)), key=lambda each: bool(each.page))
+        return replace(self, notice=who.words, blocks=blocks, next=later, do=tuple(do))
 
     def text(self) -> str:
         notice = f"{self.notice}\n\n" if self.notice else ""
@@ -87,7 +114,8 @@ class Explanation:
             *_section_rows("blocks", self.blocks or ("nothing",)),
             *_section_rows("next", self.next or (self._nothing,)),
         ]
-        return f"{notice}{self.subject}\n" + table(rows)
+        lines = (table(rows), *format_advice("do", self.do))
+        return f"{notice}{self.subject}\n" + "\n".join(lines)
 
     @property
     def _nothing(self) -> str:
@@ -107,13 +135,14 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     snapshot = replace(snapshot, now=api.now())
     snapshot = _with_controller_data(api, snapshot)
     if not node:
-        return explain_driver(snapshot, driver).with_presence(who)
+        return explain_driver(snapshot, driver).with_presence(who, settings.namespace)
     found = snapshot.nodes.get(node)
     events = node_pods.newest_events(api, snapshot, driver, found) if found else EMPTY
     explanation = explain_node(snapshot, driver, node, events)
     there = node_pods.with_names(api, node, explanation.there)
     blocks = node_pods.with_names(api, node, explanation.blocks)
-    return replace(explanation, there=there, blocks=blocks).with_presence(who)
+    explanation = replace(explanation, there=there, blocks=blocks)
+    return explanation.with_presence(who, settings.namespace)
 
 
 def _with_controller_data(api: Api, snapshot: Snapshot) -> Snapshot:
@@ -134,10 +163,13 @@ def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
     observed = find_driver(snapshot.drivers, name)
     ready, degraded = condition(observed.status, "Ready"), condition(observed.status, "Degraded")
     progressing = condition(observed.status, "Progressing")
-    blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
-    if ready["status"] != "True" and not blocks and progressing["status"] != "True":
-        blocks = [f"{ready['reason']}: {ready['message']}"]
+    worst = [degraded] if degraded["status"] == "True" else []
+    if ready["status"] != "True" and not worst and progressing["status"] != "True":
+        worst = [ready]
+    blocks = [f"{each['reason']}: {each['message']}" for each in worst]
     blocks += blocking_everywhere(observed.status)
+    reasons = [each["reason"] for each in worst]
+    reasons += (STAGE_REASONS.get(state, "") for state in unready_states(observed.status))
     return Explanation(
         subject=f"driver {name}",
         wanted=tuple(_describe_spec(snapshot, observed)),
@@ -147,6 +179,7 @@ def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
         ),
         blocks=tuple(blocks),
         next=tuple(_planned_steps(snapshot, name, progressing)),
+        do=advise(map(by_condition, reasons), driver_subject(snapshot, observed)),
     )
 
 
@@ -219,6 +252,8 @@ class _Notes:
     wanted: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
+    remedies: list[Remedy] = field(default_factory=list)
+    subject: Subject | None = None  # of commands; None: the node of no Driver
 
 
 def explain_node(
@@ -228,11 +263,8 @@ def explain_node(
     observed = find_driver(snapshot.drivers, name)
     node = snapshot.nodes.get(node_name)
     if node is None:
-        from difflib import get_close_matches  # late: only a mistake needs it
-
-        near = get_close_matches(node_name, snapshot.nodes, n=1)
-        guess = f"did you mean {near[0]}? " if near else ""
-        raise NoSuchObject(f"no node {node_name!r}", hint=f"{guess}kubectl get nodes")
+        hint = f"{did_you_mean(node_name, snapshot.nodes)}kubectl get nodes"
+        raise NoSuchObject(f"no node {node_name!r}", hint=hint)
     actions = [
         a for a in plan(snapshot, _snapshot_time(snapshot)).actions if _is_about(a, name, node_name)
     ]
@@ -243,6 +275,7 @@ def explain_node(
         there=tuple(_observed_lines(snapshot, name, node, events)),
         blocks=tuple(notes.blocks),
         next=tuple(action.words for action in actions) or tuple(notes.next),
+        do=advise(notes.remedies, notes.subject or node_subject(snapshot, observed, node_name, "")),
     )
 
 
@@ -252,7 +285,8 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
         leaving = DriverUnload(snapshot, observed, (), _snapshot_time(snapshot))
         return _unload_notes(leaving, node, _Notes(["nothing: the driver is being deleted"]))
     if observed.driver is None:
-        return _Notes(["nothing: its document has mistakes"], [observed.mistakes])
+        wrong = [by_condition("InvalidSpec")]
+        return _Notes(["nothing: its document has mistakes"], [observed.mistakes], remedies=wrong)
     context = DriverContext(snapshot, observed, observed.driver)
     decision = next((v for v in context.rollout.decisions if v.member.node is node), None)
     if decision is None:
@@ -273,15 +307,21 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Match.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += _list_obstacles(context, decision)
+    notes.subject = member_subject(context, decision.member)
+    for words, remedy in _list_obstacles(context, decision):
+        notes.blocks.append(words)
+        notes.remedies.append(remedy)
     if context.rollout.drains is not None:
-        notes.blocks += held_up(context.rollout.drains, observed, decision, state.newest)
+        held = list(held_up(context.rollout.drains, observed, decision, state.newest))
+        notes.blocks += held
+        notes.remedies += [remedies.HELD_BY_PODS] * bool(held)
     staging = context.staging
     notes.wanted += on_node(staging, node)
     names = [device.resource for device in context.driver.spec.devices]
     notes.wanted += resources.on_node(names, node)
     if why := blocking(staging, node):
         notes.blocks.append(why)
+        notes.remedies.append(remedies.STAGE_NOT_READY)
     queued = why_queued(decision, state)
     if queued or not notes.blocks:
         notes.next += [*_list_awaited(decision), *filter(None, [queued])]
@@ -299,6 +339,8 @@ def _non_member_notes(context: DriverContext, node: Node) -> _Notes:
     if rivals:
         why = f"driver {rivals[0]} came first and has a module of the same name"
         notes.blocks.append(f"{why}; {WAY_OUT}")
+        notes.remedies.append(by_condition("ModuleConflict"))
+    notes.remedies.append(remedies.BY_MATCH[fit])
     if not fit.is_selected:
         notes.blocks += _missing_labels(node, hardware)
     return notes
@@ -310,12 +352,15 @@ def _unload_notes(leaving: DriverUnload, node: Node, notes: _Notes) -> _Notes:
     if leaver is None or leaver.phase is UnloadPhase.GONE:
         return notes
     words = leaver.phase.value + (f": {leaver.why}" if leaver.why else "")
+    pod = leaver.pod.name if leaver.pod else ""
+    notes.subject = node_subject(leaving.snapshot, leaving.found, node.name, pod)
+    notes.remedies.insert(0, remedies.BY_UNLOAD[leaver.phase])
     if leaver.phase.is_obstacle:
         way_out = f"to leave the modules loaded: {leaving.way_out}"
         if leaver.phase is UnloadPhase.HELD:
             way_out = f"end what holds them, and they are unloaded; {way_out}"
-        return _Notes(notes.wanted, [words, way_out, *notes.blocks], notes.next)
-    return _Notes(notes.wanted, notes.blocks, [words, *notes.next])
+        return replace(notes, blocks=[words, way_out, *notes.blocks])
+    return replace(notes, next=[words, *notes.next])
 
 
 def _missing_labels(node: Node, hardware: Hardware) -> Iterator[str]:
@@ -323,9 +368,8 @@ def _missing_labels(node: Node, hardware: Hardware) -> Iterator[str]:
     for key, value in hardware.node_selector.items():
         present = node.labels.get(key)
         if present != value:
-            yield f"the node needs the label {key}={value}" + (
-                f" (it has {present})" if present else ""
-            )
+            near = present or near_label([node], key, value)
+            yield f"the node needs the label {key}={value}" + (f" (it has {near})" if near else "")
     alone = replace(hardware, node_selector={})
     if hardware.pci and has_hardware(node, alone, assigned=False) is not Match.HAS:
         ids = ["_".join(filter(None, (each.vendor, each.device))) for each in hardware.pci]
@@ -337,41 +381,46 @@ def _missing_labels(node: Node, hardware: Hardware) -> Iterator[str]:
         )
 
 
-def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[str]:
+def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[tuple[str, Remedy]]:
+    """Yield what blocks a node, each with what a person does about it."""
     member, row = decision.member, decision.row
     build = status_inputs(context).builds.get(member.pool)
     if build is not None and (reason := pool_reason(build, [decision])) is not None:
-        yield ": ".join(reason)
+        yield ": ".join(reason), by_condition(reason[0])
     elif not member.pool.kernel:
-        yield "its kubelet has not reported its kernel yet"
+        yield "its kubelet has not reported its kernel yet", by_condition("KernelUnknown")
     elif member.pool not in context.supply.served_pools:
-        yield toolkit_message(context.toolkits.resolutions[member.pool])
+        missing = toolkit_message(context.toolkits.resolutions[member.pool])
+        yield missing, by_condition("ToolkitMissing")
     for rival, theirs in context.nodes.taken_nodes.items():
         if member.node.name in theirs:
-            yield f"driver {rival} has a module of the same name there; {WAY_OUT}"
+            conflict = f"driver {rival} has a module of the same name there; {WAY_OUT}"
+            yield conflict, by_condition("ModuleConflict")
     if member.health is Health.DOWN:
-        yield "the node is not ready"
+        yield "the node is not ready", remedies.BY_HEALTH[Health.DOWN]
     yield from _pod_problem(member)
     if (report := member.current_report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
-        yield f"{report.reason}: {report.message}{hint}"
+        yield f"{report.reason}: {report.message}{hint}", by_report(report.reason)
         if member.refused_toolkit == context.toolkits.resolutions[member.pool].image != "":
-            yield wrong_toolkit_message(member)
+            yield wrong_toolkit_message(member), by_condition("ToolkitRefused")
     phase = context.rollout.state.phase
     halted = row.act is Act.KEEP and phase in _PAUSED_OR_STOPPED
     if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served_pools:
         degraded = condition(context.resource.status, "Degraded")
         stopped = phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
-        yield f"{row.why}: {degraded['message']}" if stopped else row.why
+        words = f"{row.why}: {degraded['message']}" if stopped else row.why
+        yield words, remedies.BY_PHASE[phase]
 
 
-def _pod_problem(member: DriverNode) -> Iterator[str]:
+def _pod_problem(member: DriverNode) -> Iterator[tuple[str, Remedy]]:
     """Yield why its pod does not start, and what to do if that is an image."""
+    waiting = list(member.stuck_pod.waiting.values()) if member.stuck_pod else []
     if member.trouble:
-        yield member.trouble
-    waiting = member.stuck_pod.waiting.values() if member.stuck_pod else ()
+        first = next((why for why in waiting if why.crash is not None), next(iter(waiting), None))
+        yield member.trouble, by_waiting(first.reason) if first else remedies.SILENT
     if unpulled := [why for why in waiting if why.reason in CANNOT_PULL]:
-        yield image_pulls.remedy(unpulled[0].message)
+        yield image_pulls.remedy(unpulled[0].message), by_waiting(unpulled[0].reason)
 
 
 def _list_awaited(decision: NodeDecision) -> Iterator[str]:

@@ -107,11 +107,11 @@ OPTIONAL_NODE = click.argument("node", default="", shell_complete=_complete_name
 
 
 # `uname -m` of the architectures that Kubernetes supports.
-_ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
+ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 ARCHITECTURE = click.option(
     "--architecture",
-    type=click.Choice(_ARCHITECTURES),
-    default=_ARCHITECTURES[0],
+    type=click.Choice(ARCHITECTURES),
+    default=ARCHITECTURES[0],
     show_default=True,
     help="As printed by `uname -m`.",
 )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cluster.cli.leader_status import LeaderStatus, leader_status, read_leader
+from cluster.cli.near_names import did_you_mean
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError
@@ -185,8 +186,9 @@ def find_driver(drivers: Drivers, name: str) -> DriverObject:
 
 
 def no_driver(name: str, existing: Iterator[str] | Drivers | Sequence[str]) -> NoSuchObject:
-    names = ", ".join(sorted(existing)) or "none"
-    return NoSuchObject(f"no Driver {name!r} in this cluster", hint=f"there is: {names}")
+    names = sorted(existing)
+    there = f"{did_you_mean(name, names)}there is: {', '.join(names) or 'none'}"
+    return NoSuchObject(f"no Driver {name!r} in this cluster", hint=there)
 
 
 def outdated_status_note(observed: DriverObject) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cluster.cli.near_names import did_you_mean
 from cluster.cli.status import NoSuchObject, no_driver
 from cluster.driver.revisions import read_revision, revision_of, revision_text
 from cluster.driver.status.messages import revision_name
@@ -165,10 +166,10 @@ def retry(api: Api, driver: str, node: str = "") -> Order:
     """Return the order to forget the failures of a Driver up to now, on all nodes or on one."""
     document = _read_driver(api, driver)
     found = driver_from(document)
-    if node and node not in _nodes_with_driver(api, found):
+    if node and node not in (known := _nodes_with_driver(api, found)):
         raise NoSuchObject(
             f"driver {driver} has neither a pod nor a remembered failure on node {node!r}",
-            hint=f"nodeside-cluster explain {driver} {node}",
+            hint=f"{did_you_mean(node, known)}nodeside-cluster explain {driver} {node}",
         )
     now = float(int(api.now()))
     before = found.retries if node else ()  # one for all nodes replaces every other

@@ -58,6 +58,7 @@ def status_inputs(context: DriverContext) -> StatusInputs:
         },
         casualties=context.rollout.casualties,
         similar_label="" if context.rollout.announced_decisions else _similar_label(context),
+        namespace=context.snapshot.settings.namespace,
     )
 
 

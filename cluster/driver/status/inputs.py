@@ -15,7 +15,7 @@ from cluster.driver.status.part import PoolBuild
 from cluster.driver.toolkit_image import Resolution
 from cluster.driver.update import NodeDecision
 from cluster.model.actions import NodeCounts, PoolCount
-from cluster.model.names import SILENT
+from cluster.model.names import NAMESPACE, SILENT
 from cluster.model.snapshot import DriverObject, Pool
 from cluster.model.states import Boot, Health, Place
 from nodeside.spec import Driver
@@ -29,7 +29,7 @@ class StatusInputs:
     although it need not, and why. `builds` are the newest revision's builds that run once for all
     nodes of a pool. `casualties` are the nodes that the newest revision has broken or taken down.
     `similar_label` is a label of some node that may be meant by one that the Driver selects by and
-    that no node has.
+    that no node has. `namespace` is that of the installation.
     """
 
     found: DriverObject
@@ -43,6 +43,7 @@ class StatusInputs:
     builds: Mapping[Pool, PoolBuild] = field(default_factory=dict)
     casualties: Sequence[FailedNode] = ()
     similar_label: str = ""
+    namespace: str = NAMESPACE
 
     @cached_property
     def counts(self) -> Mapping[str, int]:

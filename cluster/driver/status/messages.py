@@ -9,6 +9,7 @@ from cluster.driver.status.part import PoolBuild
 from cluster.driver.toolkit_image import Resolution
 from cluster.driver.update import NodeDecision
 from cluster.model.limits import truncate
+from cluster.model.names import NAMESPACE
 from cluster.model.snapshot import Pool
 from cluster.model.states import BuildProgress, Place
 from nodeside.protocol.node_status import State
@@ -17,6 +18,13 @@ from nodeside.text.shortlist import shortlist
 WHERE_BUILDS_RUN = "where builds run is in spec.pods.buildJobs"
 _NAMED = 3  # nodes or tags listed in a message
 _MESSAGE_LIMIT = 2000  # bytes
+
+
+def our_command(words: str, namespace: str) -> str:
+    """Return a command of `nodeside-cluster`, as it is typed for this installation."""
+    return f"nodeside-cluster {words}" + (
+        "" if namespace == NAMESPACE else f" --namespace {namespace}"
+    )
 
 
 def toolkit_message(resolution: Resolution) -> str:

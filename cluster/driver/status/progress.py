@@ -18,14 +18,18 @@ from cluster.driver.status.messages import (
     few_of,
     node_activities,
     nodes,
+    our_command,
     running_builds_message,
     unscheduled_builds_message,
 )
 from cluster.driver.status.part import NOTHING, StatusPart
 from cluster.driver.update import NodeDecision
 from cluster.driver.update_table import Act
+from cluster.model.limits import truncate
 from cluster.model.states import Health, Phase, Place
 from nodeside.spec.model import Upgrade
+
+_FAILURE_LIMIT: Final = 1000  # bytes; the commands after it are not to be cut off
 
 
 class RolloutProgress(NamedTuple):
@@ -46,20 +50,20 @@ class ProgressMessages:
     def paused_message(self) -> str:
         if self.inputs.rollout.phase not in (Phase.HELD, Phase.PAUSED):
             return ""
-        resume = f"to go on: nodeside-cluster resume {self.inputs.driver.name}"
+        resume = f"to go on: {self._command('resume')}"
         return f"paused by spec.rollout.paused; {self._progress}; {self._works}; {resume}"
 
     def stopped_message(self) -> str:
         rollout = self.inputs.rollout
         if rollout.phase is not Phase.STOPPED:
             return ""
-        name = self.inputs.driver.name
+        failure = truncate(self._failure_message_of(rollout.failed[0]), _FAILURE_LIMIT)
         return (
             f"version {self.inputs.revision_name(rollout.newest)} failed on "
             f"{few_of(rollout.failed)}, where {self.inputs.revision_name(rollout.good)} worked: "
-            f"{self._failure_message_of(rollout.failed[0])}; "
-            f"correct the spec or go back to the old one: nodeside-cluster undo {name}; "
-            f"to try this one again: nodeside-cluster retry {name}"
+            f"{failure}; "
+            f"correct the spec or go back to the old one: {self._command('undo')}; "
+            f"to try this one again: {self._command('retry')}"
         )
 
     def unschedulable_message(self) -> str:
@@ -118,6 +122,9 @@ class ProgressMessages:
         return f"{self._works}; {node_activities(busy)}" if busy else ""
 
     # --- shared by several of them ---------------------------------------------------------------
+
+    def _command(self, verb: str) -> str:
+        return our_command(f"{verb} {self.inputs.driver.name}", self.inputs.namespace)
 
     @cached_property
     def _progress(self) -> str:

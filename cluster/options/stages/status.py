@@ -27,7 +27,7 @@ Status = dict[str, Any]
 
 _MESSAGE_LIMIT = 2000  # bytes
 _BAD = ("Invalid", "Failed")
-_REASONS = {
+STAGE_REASONS = {
     "Invalid": "StageInvalid",
     "Failed": "StageFailed",
     "Unknown": "StagesUnknown",
@@ -96,7 +96,7 @@ def _changed_conditions(rows: Sequence[StageRow], status: Status) -> Iterator[Co
     if first is None:
         yield Condition("StagesReady", True, "Ready", f"{_count_stages(rows)} ready")
         return
-    reason, message = _REASONS[first.state], f"stage {first.name}: {first.message}"
+    reason, message = STAGE_REASONS[first.state], f"stage {first.name}: {first.message}"
     yield Condition("StagesReady", False, reason, message)
     before = {c["type"]: c for c in status["conditions"]}
     ready, degraded = before["Ready"], before["Degraded"]
@@ -266,3 +266,8 @@ def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:
     for row in status.get("stages", ()):
         if row["state"] != "Ready":
             yield f"stage {row['name']}: {row['state']}: {row['message']}"
+
+
+def unready_states(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the state of each stage that is not ready according to a status."""
+    yield from (row["state"] for row in status.get("stages", ()) if row["state"] != "Ready")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from cluster.cli.explain import explain_driver, explain_node
+from cluster.cli.explain import Explanation, explain_driver, explain_node
 from cluster.cli.leader_status import LeaderStatus
 from cluster.cli.status import NoSuchObject
 from cluster.model.names import CORDONED
-from cluster.model.snapshot import DriverPod, ImageStream
-from cluster.model.waiting import Waiting
+from cluster.model.snapshot import DriverPod, ImageStream, Settings
+from cluster.model.waiting import Crash, Waiting
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 
@@ -33,6 +35,32 @@ def without_toolkit() -> Model:
     made.apply_driver(toolkit={})
     made.settle()
     return made
+
+
+def with_pod(made: Model, node: str, waiting: Mapping[str, Waiting] | None = None) -> None:
+    assigned = made.nodes[node].labels["nodeside.io/edu.assigned"]
+    made.pods["edu-p"] = DriverPod(
+        "edu-p", driver="edu", node=node, daemonset=f"edu-{assigned}", waiting=waiting or {}
+    )
+
+
+def stopped() -> tuple[Model, str, str]:
+    """A rollout that has stopped; where it failed, and a node that is left."""
+    made = ready()
+    made.apply_driver(version="2.0.0")
+    made.settle()
+    [failed] = [
+        node for node in made.nodes if made.revision(node) == made.drivers["edu"].status["revision"]
+    ]
+    [left] = {"n1", "n2"} - {failed}
+    made.report(failed, State.FAILED, reason="LoadFailed", message="edu: ENODEV")
+    with_pod(made, failed)
+    made.settle()
+    return made, failed, left
+
+
+def commands(said: Explanation) -> list[str]:
+    return [each.command for each in said.do if each.command]
 
 
 def test_a_ready_driver_is_explained_without_blocks_and_without_a_next_step() -> None:
@@ -328,3 +356,212 @@ def test_a_parameter_that_the_node_was_booted_with_is_shown() -> None:
     reports[name] = replace(reports[name], parameters=(said,))
     found = explain_node(replace(made.snapshot, node_drivers=reports), "edu", "n1")
     assert f"parameter of {said}" in found.there
+
+
+# --- what to type ---------------------------------------------------------------------------------
+
+
+def test_where_all_is_well_there_is_nothing_to_type() -> None:
+    for said in (
+        explain_driver(ready().snapshot, "edu"),
+        explain_node(ready().snapshot, "edu", "n1"),
+    ):
+        assert said.do == ()
+        assert "\ndo " not in said.text()
+        assert json.loads(said.json())["do"] == []
+
+
+def test_a_node_that_waits_for_nothing_but_time_has_nothing_to_type() -> None:
+    made = Model()
+    made.add(["n1"])
+    made.apply_driver()
+    made.settle()
+    assert explain_node(made.snapshot, "edu", "n1").do == ()
+    assert explain_driver(made.snapshot, "edu").do == ()
+
+
+def test_a_crash_loop_ends_with_the_log_of_just_that_container() -> None:
+    made = ready()
+    made.reboot("n1")
+    crash = Crash(22, "Error", restarts=7, is_ours=True)
+    with_pod(made, "n1", {"driver": Waiting("CrashLoopBackOff", "back-off 5m0s", crash)})
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    [block] = said.blocks
+    assert block.startswith("its pod cannot start: driver: Crashed: exit code 22 (the toolkit")
+    assert block.endswith("restarted 7 times")
+    assert commands(said) == [
+        "kubectl logs -n nodeside edu-p -c driver --previous",
+        "kubectl describe pod -n nodeside edu-p",
+        "nodeside-cluster restart edu n1",
+    ]
+    assert said.do[-1].page == "docs/cluster.md#when-nothing-moves"
+
+
+def test_of_several_containers_the_log_is_of_the_one_that_crashes() -> None:
+    made = ready()
+    made.reboot("n1")
+    waiting = {
+        "toolkit": Waiting("ContainerCannotRun"),
+        "driver": Waiting("CrashLoopBackOff", crash=Crash(1, restarts=2)),
+    }
+    with_pod(made, "n1", waiting)
+    first, *_ = commands(explain_node(made.snapshot, "edu", "n1"))
+    assert first == "kubectl logs -n nodeside edu-p -c driver --previous"
+
+
+def test_a_pod_without_a_node_has_no_log() -> None:
+    made = ready()
+    made.reboot("n1")
+    with_pod(made, "n1", {"pod": Waiting("Unschedulable", "0/2 nodes are available")})
+    assert commands(explain_node(made.snapshot, "edu", "n1")) == [
+        "kubectl describe pod -n nodeside edu-p",
+        "kubectl describe node n1",
+    ]
+
+
+def test_a_build_that_fails_on_a_node_ends_with_its_log_and_its_repeat() -> None:
+    made = ready()
+    with_pod(made, "n1")
+    made.report("n1", State.FAILED, reason="Compile", message="edu.c:42: error")
+    assert commands(explain_node(made.snapshot, "edu", "n1")) == [
+        "kubectl logs -n nodeside edu-p -c toolkit",
+        "nodeside-cluster preflight edu --toolkit registry.example.com/toolkits:6.1.0-50-amd64",
+        "nodeside-cluster restart edu n1",
+    ]
+
+
+def test_a_stopped_rollout_ends_with_the_way_back_and_another_try() -> None:
+    made, failed, left = stopped()
+
+    assert commands(explain_driver(made.snapshot, "edu")) == [
+        f"nodeside-cluster explain edu {failed}",
+        "kubectl logs -n nodeside edu-p -c driver",
+        "nodeside-cluster retry edu",
+        "nodeside-cluster undo edu",
+    ]
+    assert commands(explain_node(made.snapshot, "edu", left))[-2:] == [
+        "nodeside-cluster retry edu",
+        "nodeside-cluster undo edu",
+    ]
+    assert "nodeside-cluster undo edu" in commands(explain_node(made.snapshot, "edu", failed))
+
+
+def test_commands_name_a_namespace_that_is_not_the_usual_one() -> None:
+    made, _, left = stopped()
+    made.settings = Settings(namespace="drivers-a")
+    made.settle()
+
+    said = commands(explain_driver(made.snapshot, "edu"))
+
+    assert "kubectl logs -n drivers-a edu-p -c driver" in said
+    assert "nodeside-cluster undo edu --namespace drivers-a" in said
+    [block] = explain_driver(made.snapshot, "edu").blocks
+    assert block.endswith(
+        "go back to the old one: nodeside-cluster undo edu --namespace drivers-a; "
+        "to try this one again: nodeside-cluster retry edu --namespace drivers-a"
+    )
+    assert all("drivers-a" in each for each in commands(explain_node(made.snapshot, "edu", left)))
+
+
+def test_a_pause_ends_with_the_command_that_ends_it() -> None:
+    made = ready()
+    made.apply_driver(version="2.0.0", rollout={"paused": True})
+    made.settle()
+    for said in (explain_driver(made.snapshot, "edu"), explain_node(made.snapshot, "edu", "n1")):
+        assert commands(said) == ["nodeside-cluster resume edu"]
+
+
+def test_a_node_without_a_toolkit_image_ends_with_where_it_is_looked_for() -> None:
+    resolve, edit = commands(explain_node(without_toolkit().snapshot, "edu", "n1"))
+    assert resolve == (
+        f"nodeside-cluster resolve 418.94.202501221327-0 --kernel={KERNEL} --driver edu"
+    )
+    assert edit == "kubectl edit driver edu"
+
+
+def test_a_driver_with_mistakes_ends_with_its_correction() -> None:
+    made = ready()
+    made.apply_driver("typo", modules=[{"name": "x", "parametres": {}}])
+    assert commands(explain_node(made.snapshot, "typo", "n1")) == ["kubectl edit driver typo"]
+    good = made.drivers["edu"].status["revision"]
+    made.apply_driver(modules=[{"name": "x", "parametres": {}}])
+    made.settle()
+    assert made.drivers["edu"].status["lastGoodRevision"] == good
+    assert commands(explain_driver(made.snapshot, "edu")) == [
+        "kubectl edit driver edu",
+        "nodeside-cluster undo edu",
+    ]
+
+
+def test_a_node_that_is_down_or_lacks_a_label_ends_with_a_look_at_it() -> None:
+    made = ready()
+    made.change("n1", ready=False)
+    made.add(["bare"], labels={})
+    assert commands(explain_node(made.snapshot, "edu", "n1")) == ["kubectl describe node n1"]
+    bare = commands(explain_node(made.snapshot, "edu", "bare"))
+    assert bare == ["kubectl get node bare --show-labels"]
+
+
+def test_without_a_leader_the_first_look_is_at_the_controller() -> None:
+    made, failed, _ = stopped()
+    nobody = LeaderStatus(False, "no controller leads")
+
+    said = explain_node(made.snapshot, "edu", failed).with_presence(nobody, "drivers-a")
+
+    assert commands(said)[:2] == [
+        "kubectl get -n drivers-a pods,leases",
+        "kubectl logs -n drivers-a deployment/nodeside-controller",
+    ]
+    assert [bool(each.page) for each in said.do] == sorted(bool(each.page) for each in said.do)
+
+
+def test_what_to_type_is_the_last_section_with_each_command_on_one_line() -> None:
+    made = ready()
+    made.apply_driver(version="2.0.0", rollout={"paused": True})
+    made.settle()
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    assert said.text().endswith(
+        "next    nothing, until that changes\n"
+        "do      let the rollout go on:\n"
+        "            nodeside-cluster resume edu\n"
+        "        read: docs/cluster.md#orders-in-a-rollout"
+    )
+    assert json.loads(said.json())["do"] == [
+        {"why": "let the rollout go on", "command": "nodeside-cluster resume edu", "page": ""},
+        {"why": "read", "command": "", "page": "docs/cluster.md#orders-in-a-rollout"},
+    ]
+
+
+def test_a_long_command_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    said = explain_node(without_toolkit().snapshot, "edu", "n1")
+    assert set(map(str.strip, said.text().splitlines())) >= set(commands(said))
+    assert max(map(len, commands(said))) > 60
+
+
+# --- near misses ----------------------------------------------------------------------------------
+
+
+def test_a_label_that_may_be_meant_is_named() -> None:
+    made = Model()
+    made.apply_driver(hardware={"nodeSelector": {"example.com/crad": "yes"}})
+    made.add(["n1"], labels={"example.com/card": "yes"})
+    assert explain_node(made.snapshot, "edu", "n1").blocks == (
+        "the node needs the label example.com/crad=yes (it has example.com/card)",
+    )
+
+
+def test_a_driver_or_a_node_that_may_be_meant_is_named() -> None:
+    snapshot = ready().snapshot
+    with pytest.raises(NoSuchObject) as caught:
+        explain_driver(snapshot, "eddu")
+    assert caught.value.hint == "did you mean edu? there is: edu"
+    made = ready()
+    made.add(["worker-10"])
+    with pytest.raises(NoSuchObject) as caught:
+        explain_node(made.snapshot, "edu", "wroker-10")
+    assert caught.value.hint == "did you mean worker-10? kubectl get nodes"
