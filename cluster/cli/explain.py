@@ -59,6 +59,7 @@ from cluster.model.waiting import waiting_message
 from cluster.options.conflicts import WAY_OUT
 from cluster.options.devices import status as resources
 from cluster.options.drain.status import held_up
+from cluster.options.drain.table import ENDS_STAGES
 from cluster.options.stages.status import (
     STAGE_REASONS,
     blocking,
@@ -311,10 +312,11 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     for words, remedy in _list_obstacles(context, decision):
         notes.blocks.append(words)
         notes.remedies.append(remedy)
-    if context.rollout.drains is not None:
-        held = list(held_up(context.rollout.drains, observed, decision, state.newest))
+    drains = context.rollout.drains
+    if drains is not None and (held := [*held_up(drains, observed, decision, state.newest)]):
+        ends_stages = drains.step(decision) in ENDS_STAGES
         notes.blocks += held
-        notes.remedies += [remedies.HELD_BY_PODS] * bool(held)
+        notes.remedies.append(by_condition("StagesStuck") if ends_stages else remedies.HELD_BY_PODS)
     staging = context.staging
     notes.wanted += on_node(staging, node)
     names = [device.resource for device in context.driver.spec.devices]

@@ -226,7 +226,7 @@ def _print_overview(current: Overview, output: str) -> None:
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
     """Say what DRIVER (on NODE) waits for, and why.
 
-    It has what is wanted, what is there, what blocks, and what happens next.
+    It has what is wanted, what is there, what blocks, what happens next, and what to type.
     """
     from cluster.cli import explain as inspection
     from cluster.cli.installed_settings import as_installed

@@ -68,6 +68,17 @@ def is_stopped(model: Model) -> bool:
     return bool(model.condition("Degraded")["reason"] == "RolloutStopped")
 
 
+def test_a_long_failure_does_not_cut_off_the_commands() -> None:
+    """A node's own message has up to 1024 characters, of up to four bytes each."""
+    model = changing()
+    model.report("n0", State.FAILED, reason="Compile", message="\U0001f4a5" * 1024)
+    look(model)
+
+    message = model.condition("Ready")["message"]
+    assert "nodeside-cluster undo edu; " in message
+    assert message.endswith("; to try this one again: nodeside-cluster retry edu")
+
+
 def test_failure_counts_after_node_is_replaced() -> None:
     model = changing()
     fail(model, "n0")

@@ -116,7 +116,13 @@ def test_a_driver_that_does_not_compile_touches_no_node_and_says_the_first_error
     )
     [warning] = [event for event in model.said if event.warning][:1]
     assert "edu.c:42: error: x" in warning.note
-    assert any("edu.c:42" in line for line in explain_node(model.snapshot, "edu", "n1").blocks)
+    [job] = model.snapshot.build_jobs
+    for said in (explain_node(model.snapshot, "edu", "n1"), explain_driver(model.snapshot, "edu")):
+        assert any("edu.c:42" in line for line in said.blocks)
+        commands = [each.command for each in said.do]
+        assert commands[0] == f"kubectl logs -n nodeside job/{job} -c answer"
+        assert commands[1].startswith("nodeside-cluster preflight edu --toolkit ")
+        assert f"kubectl delete job -n nodeside {job}" in commands
 
 
 def test_a_new_version_that_does_not_compile_leaves_the_old_one_working(model: Model) -> None:
@@ -239,7 +245,9 @@ def test_a_build_that_waits_for_a_place_is_waited_for_and_says_so_at_once(model:
     assert words + "spec.pods.buildJobs" in model.condition("Ready")["message"]
     assert model.condition("Progressing")["reason"] == "Unschedulable"
     assert row(model)["reason"] == "Unschedulable"
-    assert any(words in line for line in explain_node(model.snapshot, "edu", "n1").blocks)
+    for said in (explain_node(model.snapshot, "edu", "n1"), explain_driver(model.snapshot, "edu")):
+        assert any(words in line for line in said.blocks)
+        assert said.do[0].command == f"kubectl describe pods -n nodeside -l job-name={job.name}"
 
     del model.build_pods["p"]  # it was scheduled at last
     model.settle()

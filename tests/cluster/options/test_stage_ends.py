@@ -20,7 +20,11 @@ def test_a_node_that_waits_for_its_stages_says_so() -> None:
     rounds(model, 1000.0)
 
     words = f"its stages end first: waiting for {STUCK}"
-    assert explain_node(model.snapshot, "edu", "n0").blocks == (words,)
+    said = explain_node(model.snapshot, "edu", "n0")
+    assert said.blocks == (words,)
+    assert [each.command for each in said.do if each.command] == [
+        "kubectl get pods -n nodeside -o wide -l nodeside.io/driver=edu,nodeside.io/stage"
+    ]
     progressing = model.condition("Progressing")
     assert progressing["reason"] == "Canary"
     assert progressing["message"].endswith(f"tried first on 1 node; n0: {words}")

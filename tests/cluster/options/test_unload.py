@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod, UnloadPod
@@ -211,6 +212,15 @@ def test_a_held_module_is_named_with_its_holder_and_the_way_out() -> None:
     assert message(model) == f"modules are held: n0 ({HELD}); {WAY_OUT}"
     assert model.condition("Degraded")["reason"] == "ModulesHeld"
     assert [say.reason for say in model.said].count("ModulesHeld") == 1
+    leave = "kubectl annotate driver edu nodeside.io/leave-modules=true"
+    said = explain_driver(model.snapshot, "edu").do
+    assert [each.command for each in said[:2]] == ["nodeside-cluster explain edu n0", leave]
+    said = explain_node(model.snapshot, "edu", "n0").do
+    assert [each.command for each in said[:3]] == [
+        f"kubectl logs -n nodeside {model.unloads()['n0'].name}",
+        "kubectl get pods -A -o wide --field-selector spec.nodeName=n0",
+        leave,
+    ]
     assert set(model.node_drivers) == {"edu.n0"}, "n1 is clean already"
     assert model.drivers["edu"].status["leaving"] == 1
 
