@@ -25,6 +25,7 @@ from nodeside.protocol.build_records import FailureKind
 from nodeside.spec.document import parse as parse_driver
 from nodeside.toolkit_sidecar import cli as sidecar
 from tests import yaml_in_c as yaml
+from tests.documents import anchors, parse
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text()
@@ -109,20 +110,6 @@ def nodeside_commands() -> list[tuple[str, str]]:
         for line in code(path.read_text())
         if re.match(r"(\$ )?(\.venv/bin/)?nodeside(-cluster)? ", line)
     ]
-
-
-def parse(program: str, words: list[str]) -> None:
-    """Parse what follows the program's name as click does, down to the verb, and run nothing."""
-    command: click.Command = {"nodeside": root, "nodeside-cluster": cluster_root}[program]
-    context = command.make_context(program, list(words))
-    while isinstance(command, click.Group):
-        attribute = "_protected_args" if hasattr(context, "_protected_args") else "protected_args"
-        rest = [*getattr(context, attribute), *context.args]
-        name, found, rest = command.resolve_command(context, rest)
-        assert found is not None
-        if isinstance(found, click.Group) and not rest:
-            return
-        command, context = found, found.make_context(name, rest, parent=context)
 
 
 def options_of(command: click.Command) -> set[str]:
@@ -310,12 +297,6 @@ def _starts_of_names(path: str) -> list[int]:
 
 
 # --- links ------------------------------------------------------------------------------------
-
-
-def anchors(document: Path) -> set[str]:
-    """The anchors of a page, as GitHub makes them of its headings."""
-    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
 def test_every_row_of_a_table_is_one_line() -> None:

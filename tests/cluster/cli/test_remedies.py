@@ -47,7 +47,7 @@ from cluster.reconcile.reverted_edits import REASON as CONTESTED
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
 from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.node_status import UNLOADED, WAITS_FOR_DRIVER
-from tests.test_docs import anchors, parse
+from tests.documents import anchors, parse
 
 TOP = Path(__file__).parents[3]
 CLUSTER, NODESIDE = Path(cluster.__file__).parent, Path(nodeside.__file__).parent
