@@ -105,6 +105,19 @@ def near_label(nodes: Iterable[Node], key: str, value: str) -> str:
     return next(iter(get_close_matches(key, sorted(keys), n=1, cutoff=_NEAR)), "")
 
 
+def near_device(nodes: Iterable[Node], ids: tuple[PciId, ...]) -> str:
+    """Return the label of another device of the same vendor as one that no node has, "" if none."""
+    wanted = {(each.vendor, each.device) for each in ids}
+    near = (
+        key
+        for node in islice(nodes, _LOOKED_AT)
+        for vendor in {each.vendor for each in ids}
+        for key, device in devices_of(node.labels).get(vendor, ())
+        if device and (vendor, device) not in wanted and node.labels[key] == "true"
+    )
+    return next(near, "")
+
+
 _LOOKED_AT: Final = 100  # nodes
 _NEAR: Final = 0.8  # of difflib's ratio: one letter of a label's name may be missing
 _SEVERITY: Final = {Match.HAS: 0, Match.KEPT: 1, Match.LACKS: 2, Match.CONTRADICTED: 3}

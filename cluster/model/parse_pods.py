@@ -213,8 +213,10 @@ def _terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
 def _termination_reason(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
     """Return the kubelet's own reason (an eviction), else how the container ended."""
     reasons = [str(status[key]) for key in ("reason", "message") if status.get(key)]
-    if not reasons and "exitCode" in ended:
-        reasons = [f"exit code {ended['exitCode']}"]
+    code = ended.get("exitCode")
+    if not reasons and isinstance(code, int):
+        meaning = Crash(code, str(ended.get("reason") or ""), is_ours=True).meaning
+        reasons = [f"exit code {code} ({meaning})"]
     return printable(": ".join(reasons)) or "no reason was given"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cluster.driver.hardware import near_label
+from cluster.driver.hardware import near_device, near_label
 from cluster.driver.status.inputs import StatusInputs
 from cluster.driver.status.messages import few_of
 from cluster.driver.status.part import PoolBuild, StatusPart
@@ -75,6 +75,8 @@ def _nodes_that_fell_back(context: DriverContext) -> dict[Pool, str]:
 def _similar_label(context: DriverContext) -> str:
     """Return a label of some node that is like one that the Driver selects in vain."""
     nodes = context.snapshot.nodes.values()
-    wanted = context.driver.spec.hardware.node_selector.items()
+    hardware = context.driver.spec.hardware
+    wanted = hardware.node_selector.items()
     lacking = (each for each in wanted if not any(n.labels.get(each[0]) == each[1] for n in nodes))
-    return next(filter(None, (near_label(nodes, *each) for each in lacking)), "")
+    near = next(filter(None, (near_label(nodes, *each) for each in lacking)), "")
+    return near or near_device(nodes, hardware.pci)

@@ -562,7 +562,7 @@ def test_a_node_that_another_driver_has_is_not_unloaded_under_it() -> None:
                 "containerStatuses": [{"state": {"terminated": {"exitCode": 44}}}],
             },
             44,
-            "exit code 44",
+            f"exit code 44 ({ExitCode.REBOOT_REQUIRED.meaning})",
         ),
         (
             {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},

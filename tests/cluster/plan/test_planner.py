@@ -153,6 +153,21 @@ def test_a_mistyped_label_is_told_with_the_one_that_nodes_have(
     assert model.condition("Ready")["message"] == words
 
 
+def test_a_mistyped_device_is_told_with_the_one_of_the_vendor_that_nodes_have() -> None:
+    model = Model()
+    there = "feature.node.kubernetes.io/pci-0300_1234_11e8.present"
+    other = "feature.node.kubernetes.io/pci-0300_8086_11e9.present"
+    model.add(["n0"], labels={other: "true", there: "true"})
+    model.apply_driver(hardware={"pci": [{"vendor": "1234", "device": "11e9"}]})
+
+    model.settle()
+
+    assert model.condition("Ready")["message"].endswith(f"; there is {there}")
+    model.change("n0", labels={other: "true"})
+    model.settle()
+    assert "there is" not in model.condition("Ready")["message"]
+
+
 def test_nodes_without_the_hardware_get_nothing() -> None:
     model = Model()
     model.add(["n0"], labels={})
