@@ -111,7 +111,7 @@ def near_device(nodes: Iterable[Node], ids: tuple[PciId, ...]) -> str:
     near = (
         key
         for node in islice(nodes, _LOOKED_AT)
-        for vendor in {each.vendor for each in ids}
+        for vendor in dict.fromkeys(each.vendor for each in ids)
         for key, device in devices_of(node.labels).get(vendor, ())
         if device and (vendor, device) not in wanted and node.labels[key] == "true"
     )
