@@ -55,6 +55,14 @@ class Event:
     object: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a write would store, and the warnings of the API server about it."""
+
+    object: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
 class Watch:
     """An open watch; iterate over it once. It ends when the server ends it or at `close`."""
 
@@ -287,6 +295,38 @@ class Api:
         query = _without_empty(force="true", dryRun="All" if dry_run else "")
         content_type = "application/apply-patch+yaml"
         return self._send_document("patch", "PATCH", document, limits, content_type, **query)
+
+    def try_create(self, document: Document) -> DryRun:
+        """Return what `kubectl create` of this document would store; nothing is stored."""
+        return self._try_out("create", "POST", document, document, "application/json")
+
+    def try_merge_patch(self, document: Document, patch: Document) -> DryRun:
+        """Return what a merge patch of the object of this name would store; nothing is stored."""
+        kind = "application/merge-patch+json"
+        return self._try_out("patch", "PATCH", document, patch, kind)
+
+    def try_apply(self, document: Document, manager: str) -> DryRun:
+        """Return what a server-side apply by this field manager would store; nothing is stored."""
+        kind = "application/apply-patch+yaml"
+        return self._try_out("patch", "PATCH", document, document, kind, fieldManager=manager)
+
+    def _try_out(
+        self,
+        verb: str,
+        method: str,
+        document: Document,
+        body: Document,
+        content_type: str,
+        **query: str,
+    ) -> DryRun:
+        """Send a write as a dry run. What kubectl refuses is refused, such as unknown fields."""
+        resource, metadata = resource_of(document), document["metadata"]
+        name, namespace = str(metadata["name"]), str(metadata.get("namespace", ""))
+        request = RequestInfo(verb, resource.plural, name, namespace, resource.group)
+        path = resource.path("" if method == "POST" else name, namespace=namespace)
+        query = {"dryRun": "All", "fieldValidation": "Strict", **query}
+        answer = self._exchange.ask(Call(method, path, request, query, body, content_type))
+        return DryRun(_parse_object(request, answer.body), answer.warnings)
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Create an object. Raises Conflict if it exists, possibly from our own first try.

@@ -57,6 +57,14 @@ class Call:
     metadata_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The body of a successful response, and what its `Warning` headers say."""
+
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
 class ApiTransport:
     """A sender of calls. All methods raise only ApiError."""
 
@@ -101,6 +109,17 @@ class ApiTransport:
 
         `deadline` is in seconds and includes retries; without `patient` there is only one try.
         """
+        return self.ask(call, deadline=deadline, patient=patient, limit=limit).body
+
+    def ask(
+        self,
+        call: Call,
+        *,
+        deadline: float | None = None,
+        patient: bool = True,
+        limit: int = _ANSWER_LIMIT,
+    ) -> Answer:
+        """Do the same as `send`, and return the warnings too."""
         ends = self._now() + (self._deadline if deadline is None else deadline)
         failures = 0
         while True:
@@ -114,13 +133,14 @@ class ApiTransport:
                 self._pause(wait)
                 self.tally.repeat(call.request)
 
-    def _try_once(self, call: Call, ends: float, limit: int) -> bytes:
+    def _try_once(self, call: Call, ends: float, limit: int) -> Answer:
         left = ends - self._now()
         if left <= 0:
             raise Unreachable(f"no time left: cannot {call.request}")
         response = self._open_response(call, read=_READ, whole=left)
+        warnings = parse_warnings(response.headers.get("Warning", ""))
         with translate_errors(call.request), closing(response):
-            return self._read_body(call.request, response, ends, limit)
+            return Answer(self._read_body(call.request, response, ends, limit), warnings)
 
     def _open_response(
         self, call: Call, *, read: float, whole: float | None = None
@@ -202,6 +222,16 @@ class ApiTransport:
         if error.retry_after is not None:
             return error.retry_after + pause * self.jitter()
         return pause * (0.5 + self.jitter() / 2)
+
+
+# Several of one response are joined by commas, which may also be within the quotes.
+# https://www.rfc-editor.org/rfc/rfc7234#section-5.5
+_WARNING = re.compile(r'\b\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+
+
+def parse_warnings(header: str) -> tuple[str, ...]:
+    """Return the texts of `Warning` headers: `299 - "unknown field \\"spec.x\\""`."""
+    return tuple(re.sub(r"\\(.)", r"\1", text) for text in _WARNING.findall(header))
 
 
 def _is_repeatable(error: ApiError) -> bool:

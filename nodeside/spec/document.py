@@ -102,7 +102,7 @@ def dump(driver: Driver) -> str:
 
 
 def _read_document(path: Path) -> Document:
-    return _parse_yaml(_read_text(path), str(path))
+    return _parse_yaml(read_file(path), str(path))
 
 
 def _parse_yaml(text: str, where: str) -> Document:
@@ -111,17 +111,27 @@ def _parse_yaml(text: str, where: str) -> Document:
     return read_yaml(text, where)
 
 
-def _read_text(path: Path) -> str:
+def read_file(path: Path) -> str:
+    """Return the text of a driver.yaml, which `read_text` reads. Raises SpecError."""
     try:
-        return _read_bytes(path).decode("utf-8-sig")
+        data = _read_bytes(path)
     except OSError as exc:
         hint = ""
         if isinstance(exc, FileNotFoundError):
             hint = "name a driver.yaml, or make one: nodeside init"
         raise SpecError(f"cannot read {path}: {exc.strerror}", hint=hint) from exc
+    return decode_text(data, str(path))
+
+
+def decode_text(data: bytes, where: str) -> str:
+    """Return the text of a driver.yaml as bytes. Raises SpecError."""
+    if len(data) > SIZE_LIMIT:
+        raise SpecError(f"{where}: larger than {SIZE_LIMIT >> 10} KiB: not a driver.yaml")
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise SpecError(
-            f"{path}: not UTF-8: {exc.reason} at byte {exc.start}", hint="save it as UTF-8 text"
+            f"{where}: not UTF-8: {exc.reason} at byte {exc.start}", hint="save it as UTF-8 text"
         ) from exc
 
 
@@ -131,10 +141,7 @@ def _read_bytes(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise SpecError(f"{path}: expected a regular file")
     with open(path, "rb") as file:
-        data = file.read(SIZE_LIMIT + 1)
-    if len(data) > SIZE_LIMIT:
-        raise SpecError(f"{path}: larger than {SIZE_LIMIT >> 10} KiB: not a driver.yaml")
-    return data
+        return file.read(SIZE_LIMIT + 1)
 
 
 def _read_driver(document: Document, newer: Newer) -> Driver:

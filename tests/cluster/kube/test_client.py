@@ -338,6 +338,38 @@ def test_an_apply_is_forced_and_named_after_us(tmp_path: Path) -> None:
     assert json.loads(asked.body) == document
 
 
+DRIVER = {"apiVersion": "nodeside.io/v1alpha1", "kind": "Driver", "metadata": {"name": "edu"}}
+
+
+@pytest.mark.parametrize(
+    ("send", "method", "kind"),
+    [
+        (lambda api: api.try_create(DRIVER), "POST", "application/json"),
+        (
+            lambda api: api.try_merge_patch(DRIVER, {"spec": {}}),
+            "PATCH",
+            "application/merge-patch+json",
+        ),
+        (lambda api: api.try_apply(DRIVER, "kubectl"), "PATCH", "application/apply-patch+yaml"),
+    ],
+)
+def test_a_dry_run_stores_nothing_and_returns_the_warnings(
+    tmp_path: Path, send: Any, method: str, kind: str
+) -> None:
+    warning = '299 - "every node, and \\"all\\" of them", 299 k8s "old"'
+    with ScriptedServer(Said(body='{"spec": {"a": 1}}', headers={"Warning": warning})) as server:
+        answer = send(server.api(tmp_path))
+
+    [asked] = server.asked
+    path, _, query = asked.path.partition("?")
+    assert (asked.method, asked.headers["content-type"]) == (method, kind)
+    assert "dryRun=All" in query.split("&")
+    assert "fieldValidation=Strict" in query.split("&")
+    assert path.endswith("/drivers" if method == "POST" else "/drivers/edu")
+    assert answer.object == {"spec": {"a": 1}}
+    assert answer.warnings == ('every node, and "all" of them', "old")
+
+
 def test_a_deletion_asks_for_the_very_object_and_leaves_no_orphans(tmp_path: Path) -> None:
     with ScriptedServer(Said(body="{}")) as server:
         server.api(tmp_path).delete(NODES, "n", uid="u")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.kube.merge_patch import apply_merge_patch, make_merge_patch
+from cluster.kube.merge_patch import (
+    apply_merge_patch,
+    make_merge_patch,
+    make_three_way_patch,
+)
 
 DOCUMENTS = st.recursive(
     st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
@@ -36,3 +40,36 @@ def merged(target: Any, patch: Any) -> Any:
         else:
             made[key] = merged(made.get(key), value)
     return made
+
+
+@settings(max_examples=40)
+@given(last=MAPPINGS, wanted=MAPPINGS, live=MAPPINGS)
+def test_an_apply_gives_what_is_wanted_and_keeps_what_others_set(
+    last: Any, wanted: Any, live: Any
+) -> None:
+    after = apply_merge_patch(live, make_three_way_patch(last, wanted, live))
+
+    assert_contains(after, wanted)
+    for key in after.keys() - wanted.keys():  # another hand set it, and no apply did
+        assert key not in last
+        assert after[key] == live[key]
+    assert after.keys() >= wanted.keys() | (live.keys() - last.keys())
+
+
+def assert_contains(document: Any, part: Any) -> None:
+    for key, value in part.items():
+        if isinstance(value, dict):
+            assert isinstance(document[key], dict)
+            assert_contains(document[key], value)
+        else:
+            assert document[key] == value
+
+
+def test_an_apply_removes_what_the_last_one_had_and_leaves_a_pause() -> None:
+    last = {"spec": {"image": "a", "rollout": {"canary": 2}}}
+    live = {"spec": {"image": "a", "rollout": {"canary": 2, "paused": True}}}
+    wanted = {"spec": {"image": "b", "rollout": {}}}
+
+    patch = make_three_way_patch(last, wanted, live)
+
+    assert patch == {"spec": {"image": "b", "rollout": {"canary": None}}}
