@@ -53,6 +53,7 @@ from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
 from cluster.model.names import NAMESPACE
+from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import EMPTY, DriverObject, Node, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.model.waiting import waiting_message
@@ -134,7 +135,7 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     who = leader_status(api, settings.namespace)
     snapshot = read_once(api, settings)
     snapshot = replace(snapshot, now=api.now())
-    snapshot = _with_controller_data(api, snapshot)
+    snapshot = with_controller_data(api, snapshot)
     if not node:
         return explain_driver(snapshot, driver).with_presence(who, settings.namespace)
     found = snapshot.nodes.get(node)
@@ -146,8 +147,11 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     return explanation.with_presence(who, settings.namespace)
 
 
-def _with_controller_data(api: Api, snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with the data that a controller reads only if a plan asks for it."""
+def with_controller_data(api: Api, snapshot: Snapshot, pods: PodDemand | None = None) -> Snapshot:
+    """Return the snapshot with the data that a controller reads only if a plan asks for it.
+
+    `pods` are read even if no plan asks for them.
+    """
     known = TagLabels(api).read(
         lambda known: plan(replace(snapshot, toolkit_labels=known), snapshot.now).tags
     )
@@ -156,7 +160,8 @@ def _with_controller_data(api: Api, snapshot: Snapshot) -> Snapshot:
     if snapshot.stages is not None:
         given = render_once(made.templates)
         snapshot = replace(snapshot, stages=replace(snapshot.stages, rendered=given))
-    consumers = list_consumers(api, made.demand, snapshot.settings.namespace)
+    demand = made.demand | pods if made.demand and pods else made.demand or pods
+    consumers = list_consumers(api, demand, snapshot.settings.namespace)
     return replace(snapshot, occupancy=consumers)
 
 

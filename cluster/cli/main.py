@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.cli.completion import complete_for_kubectl, completion
+from cluster.cli.diff import diff
 from cluster.cli.extra import require_extra
 from cluster.cli.installation import COMMANDS
 from cluster.cli.node_verbs import VERBS as NODE_VERBS
@@ -47,17 +48,19 @@ if TYPE_CHECKING:
     from cluster.cli.status import Overview
 
 _MEANINGS = {
-    ExitCode.OK: "done; for `status`, every driver is ready",
-    ExitCode.USAGE: "the command line is wrong, or names what is not there",
+    ExitCode.OK: "done; for `status`, every driver is ready; for `diff`, nothing changes",
+    ExitCode.BUG: f"for `diff`, something changes; otherwise {ExitCode.BUG.meaning}",
+    ExitCode.USAGE: "the command line is wrong, or names what is not there; for `diff`, also a bug",
+    ExitCode.SPEC: f"`check`, `diff`: {ExitCode.SPEC.meaning}",
     ExitCode.NOT_READY: "`status`: a driver is not ready, or no controller leads; "
     "`resolve`, `preflight`: there is no image; `check`: something is missing; "
     "`logs`: there is no log yet",
 }
 # fmt: off
 _CODES = (
-    ExitCode.OK, ExitCode.BUG, ExitCode.USAGE, ExitCode.BUILD_FAILED, ExitCode.NO_MODULE,
-    ExitCode.NO_HEADERS, ExitCode.TOOLCHAIN, ExitCode.EXCLUDED, ExitCode.NOT_READY,
-    ExitCode.TIMEOUT, ExitCode.SYSTEM, ExitCode.CLUSTER, ExitCode.INTERRUPTED,
+    ExitCode.OK, ExitCode.BUG, ExitCode.USAGE, ExitCode.SPEC, ExitCode.BUILD_FAILED,
+    ExitCode.NO_MODULE, ExitCode.NO_HEADERS, ExitCode.TOOLCHAIN, ExitCode.EXCLUDED,
+    ExitCode.NOT_READY, ExitCode.TIMEOUT, ExitCode.SYSTEM, ExitCode.CLUSTER, ExitCode.INTERRUPTED,
 )
 # fmt: on
 _EPILOG = "Exit codes: " + "; ".join(f"{c.value} {_MEANINGS.get(c, c.meaning)}" for c in _CODES)
@@ -343,7 +346,7 @@ def check(
     raise SystemExit(ExitCode.OK if checked.good else ExitCode.NOT_READY)
 
 
-for command in (preflight, *NODE_VERBS, *VERBS, *COMMANDS, completion):
+for command in (preflight, diff, *NODE_VERBS, *VERBS, *COMMANDS, completion):
     root.add_command(command)
 
 

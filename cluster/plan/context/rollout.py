@@ -116,7 +116,7 @@ class RolloutPlan:
         return self.occupied_by_own.union(*(each.occupied_by_own for each in self.after()))
 
     @cached_property
-    def _decisions_before_drain(self) -> Sequence[NodeDecision]:
+    def decisions_before_drain(self) -> Sequence[NodeDecision]:
         """The decision for each member, as if no node had to be drained."""
         return decide_updates(
             self.members,
@@ -134,16 +134,16 @@ class RolloutPlan:
         driver, now = self.revisions.driver, self.revisions.snapshot.now
         if self.policies or self.occupied_nodes or any(m.drain.since for m in self.members):
             return drain(
-                self._decisions_before_drain, driver, self.policies, self.occupied_nodes, now
+                self.decisions_before_drain, driver, self.policies, self.occupied_nodes, now
             )
         if any(member.drain.has_labels for member in self.members):
-            return Drains(driver, self._decisions_before_drain)  # an earlier drain left labels
+            return Drains(driver, self.decisions_before_drain)  # an earlier drain left labels
         return None
 
     @property
     def decisions(self) -> Sequence[NodeDecision]:
         """The decision for each member, after the drain step has been applied."""
-        return self.drains.decisions if self.drains is not None else self._decisions_before_drain
+        return self.drains.decisions if self.drains is not None else self.decisions_before_drain
 
     @cached_property
     def ending_stages(self) -> Sequence[DriverNode]:
