@@ -9,6 +9,9 @@ node_pods             the kubelet's events about driver pods; the names of pods 
 node_list, pod_logs    the state of each node; the log of a driver pod
 node_verbs            the options and output of these two
 verbs, rollout_verbs    the orders of a rollout, each of one request; their options and output
+diff, driver_diff     what an apply of a file would do: options; the comparison, from one snapshot
+driver_documents      the Drivers of a file, document by document
+driver_diff_nodes, driver_diff_text    the order of the nodes; what is printed
 fleet_report          the same for all nodes, on one page of HTML
 resolve               the toolkit image that a node gets
 check                 what a cluster lacks for nodeside and a driver

@@ -231,7 +231,8 @@ def _rollout_rows(diff: DriverDiff) -> Iterator[tuple[str, str]]:
     yield "budget", f"maxUnavailable {spec.rollout.max_unavailable}: {at_a_time}"
     if state.unavailable:
         yield "", f"without one by now: {few_of(state.unavailable)}"
-    yield "", f"maxFailed {spec.rollout.max_failed}: it stops at {nodes(state.limit)} that fail"
+    stops = "1 failed node stops" if state.limit == 1 else f"{state.limit} failed nodes stop"
+    yield "", f"maxFailed {spec.rollout.max_failed}: {stops} it"
     if state.phase is Phase.FIRST and not any(g.turn is Turn.CANARY for g in diff.nodes):
         yield "", "no canary: no revision was ever good, so no node has anything to lose"
     elif state.phase is Phase.CANARY and not any(g.turn is Turn.CANARY for g in diff.nodes):

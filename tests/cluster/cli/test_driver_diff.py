@@ -404,6 +404,42 @@ def test_objects_of_stages_and_of_the_device_agent_are_told_by_stage() -> None:
     assert ("create", "ConfigMap", "") in {(o.verb, o.kind, o.stage) for o in diff.objects}
 
 
+def applied(made: Recording) -> dict[tuple[str, str], Any]:
+    return {
+        key: {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "uid"}}
+        for key, each in made.applied.items()
+    }
+
+
+def test_the_objects_that_are_said_are_those_that_the_controller_then_writes() -> None:
+    agent = Settings(agent_image="registry.example.com/agent:1")
+    made = Recording(settings=agent, stages=Stages())
+    made.add(["n0", "n1"])
+    made.apply_driver(devices=DEVICES)
+    for _ in range(6):
+        made.carry_out(made.plan(NOW).actions)
+        made.play_stages()
+        made.report_all()
+    before = applied(made)
+
+    diff = apply_of(made, version="2.0.0", devices=DEVICES)
+    made.apply_driver(version="2.0.0", devices=DEVICES)
+    for _ in range(12):
+        made.carry_out(made.plan(NOW).actions)
+        made.play_stages()
+        made.report_all()
+
+    after = applied(made)
+    said = {(each.kind, each.name): each.verb for each in diff.objects}
+    written = {
+        key: "change" if key in before else "create"
+        for key, each in after.items()
+        if before.get(key) != each
+    }
+    assert said == written
+    assert {each.stage for each in diff.objects if each.verb == "change"} == {"devices"}
+
+
 # --- the output ----------------------------------------------------------------------------------
 
 
