@@ -245,6 +245,9 @@ def _ask_api_server(api: Api, file: DriverDocument, now: float) -> Wanted:
         answer = _dry_run(api, file.data, live, patch)
     except ApiError as error:
         admission = _admission_of(error)
+        if admission.not_asked and live is not None and _is_applied_by_server(live):
+            words = f"{admission.not_asked}; it knows which fields of the cluster would go"
+            admission = Admission(not_asked=words)
     else:
         if answer is not None:
             stored, admission = answer.object, Admission(warnings=answer.warnings)

@@ -59,13 +59,19 @@ class NodeTurn:
     loaded: bool = False
 
     @property
-    def group(self) -> tuple[int, Pool, str]:
-        return _TURNS.index(self.turn), self.pool, self.why
+    def group(self) -> tuple[object, ...]:
+        """The sort key of the group that the node is shown in."""
+        pool = self.pool
+        place = pool.os_version, pool.kernel, pool.architecture
+        return _TURNS.index(self.turn), place, self.why
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of a pool with the same turn, in their order. `pods` hold the device, by node."""
+    """Nodes of a pool with the same turn, in their order.
+
+    `loaded`: the driver is, on one of them. `pods` hold the device, by node; None: unknown.
+    """
 
     turn: Turn
     pool: Pool
@@ -76,25 +82,20 @@ class NodeGroup:
 
 
 def node_groups(
-    before: DriverContext | None, after: DriverContext, state: RolloutPlan
+    before: DriverContext | None, after: DriverContext, rollout: RolloutPlan
 ) -> tuple[NodeGroup, ...]:
     """Return the nodes on which something happens, or is awaited, after an apply."""
-    turns = [*_turns_of_members(after, state), *_turns_of_others(before, after)]
-    drivers = [before.driver] if before is not None else []
-    pods = pods_on_nodes(after.snapshot, [*drivers, after.driver])
-    order = {turn.node: place for place, turn in enumerate(turns)}
-
-    def key(turn: NodeTurn) -> tuple[int, str, str, str, str]:
-        number, pool, why = turn.group
-        return number, pool.os_version, pool.kernel, pool.architecture, why
-
+    turns = [*_turns_of_members(after, rollout), *_turns_of_others(before, after)]
+    turns.sort(key=lambda each: each.group)  # it keeps the order within a group
+    drivers = [context.driver for context in (before, after) if context is not None]
+    pods = pods_on_nodes(after.snapshot, drivers)
     groups = []
-    for _, members in groupby(sorted(turns, key=lambda turn: (*key(turn), order[turn.node])), key):
-        same = list(members)
-        names = tuple(turn.node for turn in same)
-        held = None if pods is None else {n: pods[n] for n in names if n in pods}
-        loaded = any(turn.loaded for turn in same)
-        first = same[0]
+    for _, found in groupby(turns, key=lambda each: each.group):
+        members = list(found)
+        first = members[0]
+        names = tuple(each.node for each in members)
+        held = None if pods is None else {name: pods[name] for name in names if name in pods}
+        loaded = any(each.loaded for each in members)
         groups.append(NodeGroup(first.turn, first.pool, names, first.why, loaded, held))
     return tuple(groups)
 

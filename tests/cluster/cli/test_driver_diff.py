@@ -172,6 +172,21 @@ def test_without_a_store_each_node_builds() -> None:
     assert (build.job, build.how) == ("", "on each node that has no such build yet")
 
 
+def test_a_build_that_is_only_tried_is_told_as_one() -> None:
+    diff = apply_of(ready(), preflight=[{"kernel": "6.2.0-1-amd64"}])
+
+    [build] = diff.builds
+    assert (build.kernel, build.how) == ("6.2.0-1-amd64", "one Job, a test (spec.preflight)")
+    assert diff.nodes == ()
+
+
+def test_a_driver_with_a_module_of_an_older_one_gets_no_node_and_says_whose_they_are() -> None:
+    waiting = group(apply_of(ready(), "two"), Turn.WAITS)
+
+    assert waiting.nodes == ("n0", "n1", "n2", "n3")
+    assert waiting.why.startswith("driver edu came first and has a module of the same name; ")
+
+
 def test_nodes_change_as_they_reboot_if_the_driver_says_so() -> None:
     diff = apply_of(ready(), version="2.0.0", upgrade="onReboot")
 
