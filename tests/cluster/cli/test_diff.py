@@ -120,6 +120,34 @@ def test_what_was_applied_last_and_is_gone_from_the_file_goes_and_a_pause_stays(
     assert "set by another hand: spec.rollout.paused: true" in words
 
 
+def test_what_kubectl_itself_keeps_in_a_driver_is_no_change(scene: Scene) -> None:
+    """A file that `kubectl get -o yaml` wrote has the annotation as it was then."""
+    exported = file_of()
+    exported["metadata"]["annotations"] = {LAST: json.dumps(file_of(version="0.9.0"))}
+    scene.driver["metadata"]["annotations"] = {LAST: json.dumps(file_of())}
+
+    done = scene.diff(exported)
+
+    assert (done.code, done.output) == (0, "edu: nothing changes\n")
+
+
+def test_pods_that_request_the_device_are_read_though_no_plan_asks_for_them(scene: Scene) -> None:
+    requests = {"requests": {"example.com/edu": "1"}, "limits": {"example.com/edu": "1"}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "train-0", "namespace": "ml", "uid": "u"},
+        "spec": {"nodeName": "n0", "containers": [{"name": "main", "resources": requests}]},
+        "status": {"phase": "Running"},
+    }
+    scene.objects.documents.append(pod)
+    devices = [{"resource": "example.com/edu", "discover": {"count": 1}}]
+
+    done = scene.diff(file_of(version="2.0.0", devices=devices))
+
+    assert "held by ml/train-0 on n0" in done.output
+
+
 def test_a_driver_that_was_applied_on_the_server_is_tried_so(scene: Scene) -> None:
     applied = {"manager": "kubectl", "operation": "Apply", "fieldsType": "FieldsV1"}
     scene.driver["metadata"]["managedFields"] = [applied]

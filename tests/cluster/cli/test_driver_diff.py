@@ -134,6 +134,25 @@ def test_the_order_that_is_said_is_the_one_that_the_controller_then_takes() -> N
     assert done == len(said)
 
 
+def test_where_a_correction_goes_first_is_said_too() -> None:
+    made = ready(4)
+    made.apply_driver(version="2.0.0", rollout={"canary": 0, "maxUnavailable": 3})
+    made.carry_out(made.plan(NOW).actions)
+    made.report_all()
+    made.report("n1", State.FAILED)
+    made.carry_out(made.plan(NOW).actions)
+    spec: dict[str, Any] = {"version": "3.0.0", "rollout": {"canary": 0, "maxUnavailable": 2}}
+
+    diff = apply_of(made, **spec)
+    made.apply_driver(**spec)
+    assert diff.revision is not None
+    steps = steps_of_rollout(made, diff.revision.after)
+
+    said = list(group(diff, Turn.IN_TURN).nodes)
+    assert said[0] == "n1"
+    assert [sorted(said[: len(steps[0])])] == [sorted(steps[0])]
+
+
 def test_a_new_driver_goes_to_every_node_as_the_controller_gives_it() -> None:
     made = Recording()
     made.add(["n0", "n1"])
@@ -453,6 +472,19 @@ def test_the_objects_that_are_said_are_those_that_the_controller_then_writes() -
     }
     assert said == written
     assert {each.stage for each in diff.objects if each.verb == "change"} == {"devices"}
+
+
+def test_what_the_controller_is_to_write_anyway_is_not_told_again() -> None:
+    agent = Settings(agent_image="registry.example.com/agent:1")
+    made = Recording(settings=agent, stages=Stages())
+    made.add(["n0"])
+    made.apply_driver()
+    made.settle_ready()
+    made.apply_driver(version="2.0.0", devices=DEVICES)  # and no plan is made yet
+
+    first = apply_of(made, version="2.0.0", devices=DEVICES, rollout={"maxUnavailable": 2})
+
+    assert first.objects == ()
 
 
 # --- the output ----------------------------------------------------------------------------------
