@@ -24,7 +24,7 @@ from cluster.cli.driver_diff_nodes import (
     holders,
     node_groups,
 )
-from cluster.cli.driver_documents import DriverDocument, DriverFile
+from cluster.cli.driver_documents import DriverDocument, DriverFile, OtherDocument
 from cluster.cli.explain import with_controller_data
 from cluster.driver.revisions import revision_of, revision_text
 from cluster.driver.rollout_state import RolloutState
@@ -36,6 +36,7 @@ from cluster.model.actions import Apply, Delete, Plan
 from cluster.model.json_fields import part
 from cluster.model.names import STAGE_LABEL
 from cluster.model.parse import driver_from
+from cluster.model.parse_stages import stage_item_from
 from cluster.model.snapshot import DriverObject, Settings, Snapshot
 from cluster.options.build_once.job_manifest import SharedBuild
 from cluster.options.drain.pods import demand_of
@@ -154,12 +155,12 @@ class DriverDiff:
 
     @property
     def changes(self) -> bool:
-        return self.presence is Presence.NEW or bool(self.fields)
+        return self.presence is Presence.NEW or bool(self.fields or self.objects)
 
 
 @dataclass(frozen=True)
 class FileDiff:
-    """What an apply of a file does. `others` name its documents that are no Drivers."""
+    """What an apply of a file does. `others` name its documents that are not compared."""
 
     drivers: tuple[DriverDiff, ...]
     others: tuple[str, ...] = ()
@@ -193,6 +194,7 @@ def diff(api: Api, settings: Settings, file: DriverFile) -> FileDiff:
     before = replace(before, now=api.now())
     wanted = [_ask_api_server(api, each, before.now) for each in file.drivers]
     after = read_stages(api, with_wanted(before, wanted))
+    after, used = with_templates(after, file.others)
     drivers = [each.driver for each in (*_valid(before, wanted), *_valid(after, wanted))]
     policies = holders(driver for driver in drivers if driver is not None)
     pods = demand_of(*policies) if policies else None
@@ -201,7 +203,8 @@ def diff(api: Api, settings: Settings, file: DriverFile) -> FileDiff:
     done = rolled_out(after, wanted)
     if done.stages is not None:
         done = with_controller_data(api, done)
-    return FileDiff(compare(before, after, done, wanted), file.others)
+    others = tuple(each.words for each in file.others if each not in used)
+    return FileDiff(compare(before, after, done, wanted), others)
 
 
 def _valid(snapshot: Snapshot, wanted: Sequence[Wanted]) -> Iterator[DriverObject]:
@@ -214,6 +217,29 @@ def with_wanted(before: Snapshot, wanted: Sequence[Wanted]) -> Snapshot:
     return replace(
         before, drivers={**before.drivers, **{each.file.name: each.result for each in wanted}}
     )
+
+
+def with_templates(
+    snapshot: Snapshot, others: Sequence[OtherDocument]
+) -> tuple[Snapshot, Sequence[OtherDocument]]:
+    """Return the snapshot with the ConfigMaps of the file that stages read, and these."""
+    if snapshot.stages is None:
+        return snapshot, ()
+    named = {
+        stage.manifests
+        for found in snapshot.drivers.values()
+        for stage in (found.driver.spec.stages if found.driver else ())
+    }
+    sources, used = dict(snapshot.stages.sources), []
+    for each in others:
+        metadata = part(each.data, "metadata")
+        place = each.data.get("kind"), metadata.get("namespace")
+        if place == ("ConfigMap", snapshot.settings.namespace) and metadata.get("name") in named:
+            source = stage_item_from("ConfigMap", each.data).source
+            if source is not None:
+                sources[source.name] = source
+                used.append(each)
+    return replace(snapshot, stages=replace(snapshot.stages, sources=sources)), used
 
 
 def rolled_out(after: Snapshot, wanted: Sequence[Wanted]) -> Snapshot:

@@ -90,7 +90,7 @@ def _headline(diff: DriverDiff) -> str:
         case Presence.DELETING:
             return "is being deleted, and stays so: what is applied now ends with it"
         case Presence.UNCHANGED:
-            return "nothing changes"
+            return "objects of its stages change" if diff.changes else "nothing changes"
         case Presence.NEW:
             return f"a new Driver, {_where(diff) or 'for no node of this cluster'}"
     assert diff.revision is not None

@@ -39,11 +39,19 @@ class DriverDocument:
 
 
 @dataclass(frozen=True)
+class OtherDocument:
+    """A document that is no Driver. `words` name it, with its place."""
+
+    words: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class DriverFile:
-    """The Drivers of a file. `others` name the documents of other kinds."""
+    """The Drivers of a file. `others` are the documents of other kinds."""
 
     drivers: tuple[DriverDocument, ...]
-    others: tuple[str, ...] = ()
+    others: tuple[OtherDocument, ...] = ()
 
 
 def read_drivers(path: Path) -> DriverFile:
@@ -63,26 +71,20 @@ def split_drivers(text: str, where: str) -> DriverFile:
     if len(parts) < 2:  # also none: `read_text` says that the file is empty
         return DriverFile((_driver_document(text, read_yaml(text, where)),))
     documents = [(part, read_yaml(part, where)) for part in parts]
-    foreign = [_is_foreign(document.data) for _, document in documents]
-    if all(foreign):
-        read_text(*_with_place(documents[0]))  # the error says what was expected
+    if all(_is_foreign(document.data) for _, document in documents):
+        read_text(parts[0], where)  # the error says what was expected
     drivers: dict[str, DriverDocument] = {}
-    for (part, document), is_foreign in zip(documents, foreign, strict=True):
-        if is_foreign:
+    others: list[OtherDocument] = []
+    for part, document in documents:
+        if _is_foreign(document.data):
+            others.append(_other_document(document))
             continue
         found = _driver_document(part, document)
         if earlier := drivers.get(found.driver.name):
             words = f"driver {found.driver.name} is in this file twice, first at {earlier.where}"
             raise SpecError(f"{found.where}: {words}", hint="leave one of the two")
         drivers[found.driver.name] = found
-    others = [
-        _name_of(d) for (_, d), is_foreign in zip(documents, foreign, strict=True) if is_foreign
-    ]
     return DriverFile(tuple(drivers.values()), tuple(others))
-
-
-def _with_place(part: tuple[str, Document]) -> tuple[str, str]:
-    return part[0], part[1].where
 
 
 def _split_documents(text: str) -> Iterator[str]:
@@ -114,9 +116,10 @@ def _is_foreign(data: object) -> bool:
     return data["kind"] != "Driver" and other_document(version, data["kind"]) is None
 
 
-def _name_of(document: Document) -> str:
+def _other_document(document: Document) -> OtherDocument:
     data = document.data
     assert isinstance(data, Mapping)
     metadata = data.get("metadata")
     name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
-    return f"{data['kind']} {name} ({document.where}:{document.line(('kind',))})".replace("  ", " ")
+    words = " ".join(filter(None, (data["kind"], str(name))))
+    return OtherDocument(f"{words} ({document.where}:{document.line(('kind',))})", data)

@@ -14,12 +14,14 @@ from cluster.cli import driver_diff
 from cluster.cli.options import LOOKING
 from cluster.kube.merge_patch import apply_merge_patch
 from cluster.kube.transport import ApiTransport
+from cluster.model.names import NAMESPACE
 from cluster.model.snapshot import Snapshot
 from nodeside.errors import ExitCode
 from nodeside.spec.yamltext import write_yaml
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.recording import Recording
 from tests.cluster.fakes.scripted import Asked, Said, ScriptedServer, kubeconfig
+from tests.cluster.fakes.stagedriver import daemonset
 from tests.cluster.fakes.stored import StoredObjects
 from tests.console import Done
 from tests.console import nodeside as node_command
@@ -178,6 +180,40 @@ def test_several_documents_are_compared_and_what_is_no_driver_is_named(scene: Sc
     assert first == "edu: nothing changes"
     assert "\n\ntwo: a new Driver" in second
     assert last.startswith("not compared, since they are no Drivers: ConfigMap edu-manifests (")
+
+
+def config_map(name: str) -> dict[str, Any]:
+    metadata = {"name": "one", "namespace": NAMESPACE}
+    data = {"ds.yaml": daemonset(name)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+@pytest.mark.slow
+def test_templates_of_stages_in_the_same_file_are_taken_as_they_are_there(scene: Scene) -> None:
+    stages = [{"name": "first", "manifests": "one"}]
+
+    absent = scene.diff(file_of(stages=stages))
+    present = scene.diff(config_map("plugin"), file_of(stages=stages))
+
+    words = " ".join(absent.output.split())
+    assert "note stage first: there is no ConfigMap one in namespace nodeside" in words
+    assert "stage first: create DaemonSet plugin" in present.output
+    assert "not compared" not in present.output
+
+
+@pytest.mark.slow
+def test_a_change_of_templates_alone_is_a_change(scene: Scene) -> None:
+    stages = [{"name": "first", "manifests": "one"}]
+    scene.driver["spec"]["stages"] = stages
+    scene.objects.documents.append(config_map("plugin"))
+
+    same = scene.diff(config_map("plugin"), file_of(stages=stages))
+    other = scene.diff(config_map("monitor"), file_of(stages=stages))
+
+    assert (same.code, same.output) == (0, "edu: nothing changes\n")
+    assert other.code == 1
+    assert other.output.startswith("edu: objects of its stages change\n")
+    assert "stage first: create DaemonSet monitor" in other.output
 
 
 def test_defaults_that_the_api_server_fills_in_are_no_change(scene: Scene) -> None:

@@ -29,7 +29,8 @@ def test_each_driver_of_a_file_is_read_and_what_is_none_is_named() -> None:
 
     assert [each.driver.name for each in found.drivers] == ["edu", "two"]
     line = whole.splitlines().index("kind: ConfigMap") + 1
-    assert found.others == (f"ConfigMap edu-manifests (f.yaml:{line})",)
+    assert [each.words for each in found.others] == [f"ConfigMap edu-manifests (f.yaml:{line})"]
+    assert found.others[0].data["metadata"] == {"name": "edu-manifests", "namespace": "x"}
 
 
 def test_only_what_a_person_writes_is_sent() -> None:
