@@ -52,6 +52,8 @@ _IGNORED = re.compile(r"^make(\[\d+\])?: \[.*\] Error 12[67] \(ignored\)$")
 # What says nothing about a failure: lines of make, and kbuild's `  CC [M]  edu.o`.
 _PROGRESS = re.compile(r"make(\[\d+\])?: |\s+[A-Z]+( \[M\])? +\S|\s*$")
 _LAST_WORDS = 3  # lines; a script often says more after the tool that it lacks
+_CRY = re.compile(r"^\W{0,5}(ERROR|FATAL)\b")  # of a script, which explains it in what follows
+_CRY_REACH = 10  # lines between it and the end of its step
 
 # `frobctl is missing: please install it`, by a configure or a Makefile that goes on.
 _REQUEST = re.compile(
@@ -95,7 +97,7 @@ class ErrorScanner:
         self._place_before = _NO_LINE  # the driver's own line that gcc named last
         self._own_place = ""  # that of the first error
         self._recipe = ""  # make's line about the first recipe that failed
-        self._words: deque[_Line] = deque(maxlen=_LAST_WORDS)  # of the step that runs
+        self._words: deque[_Line] = deque(maxlen=_CRY_REACH)  # of the step that runs
         self._last_words: tuple[_Line, ...] = ()  # those before the first failure
         self._missing: _Line | None = None  # the latest one
         self._first_missing: _Line | None = None
@@ -237,6 +239,16 @@ class ErrorScanner:
         return min(errors, key=lambda line: line.number) if errors else None
 
     def _last_word(self) -> _Line:
-        """Return the last line before the first failure, or a tool that was missing just before."""
-        missing = [line for line in self._last_words if MISSING.search(line.text)]
-        return (missing or [*self._last_words[-1:], _NO_LINE])[0]
+        """Return the last line before the first failure, or what speaks louder just before it.
+
+        That is a tool that was missing, or a line that cries ERROR, with what explains it.
+        """
+        words = self._last_words
+        missing = [line for line in words[-_LAST_WORDS:] if MISSING.search(line.text)]
+        if missing:
+            return missing[0]
+        for index, line in enumerate(words):
+            if _CRY.search(line.text):
+                message = " ".join(each.text for each in words[index : index + _LAST_WORDS])
+                return _Line(line.number, message[:_LONGEST])
+        return (words or (_NO_LINE,))[-1]

@@ -242,6 +242,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (
         (
             r"Could not resolve host|Temporary failure in name resolution|unable to resolve host"
+            r"|\b(not reachable|cannot be reached|[Nn]etwork is unreachable)\b"
             r"|[Ss]ocket\w*\W.*Operation not permitted"
             r"|PermissionError: \[Errno 1\] Operation not permitted(?!: )"
         ),
@@ -249,7 +250,21 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ),
     (r"Read-only file system", _INSTALLS),
     (r"(cannot (create|remove|touch)|depmod: ERROR: openat).*Permission denied", _INSTALLS),
-    (r"not a git repository|\.git (does not exist|is missing|not found)", WITHOUT_GIT),
+    (
+        r"\bgit submodule",
+        (
+            "the source lacks what its git submodules have: fetch them into it before (git clone "
+            "--recurse-submodules)"
+        ),
+    ),
+    (
+        (
+            r"not a git repository|\.git (does not exist|is missing|not found)"
+            r"|\bgit[ -](checkout|clone|history|repo(sitory)?|(work(ing)? ?)?tree)\b"
+            r"|\b(in|from) an? (checkout|clone)\b"
+        ),
+        WITHOUT_GIT,
+    ),
 )
 
 

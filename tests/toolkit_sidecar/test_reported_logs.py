@@ -43,7 +43,7 @@ REPORTS = {
             "make: *** [Makefile:5: stamp.h] Error 1\n"
         ),
         "Build this in a checkout: the revision is unknown (make: *** [Makefile:5: stamp.h] Error",
-        "",
+        NO_GIT,
         "",
     ),
     "a script of several lines, then kbuild's own": (
@@ -70,6 +70,34 @@ REPORTS = {
         "",
         "",
     ),
+    "a cry in the middle of a script's last words": (
+        (
+            "asking the patch service\n"
+            "gen.sh: line 9: curl: command not found\n"
+            "  ERROR: the patch service is not reachable: see whether a proxy, or\n"
+            "  a firewall, is between this machine and\n"
+            "  'https://patches.example'.\n"
+            "make[2]: *** [Makefile:5: compat.patch] Error 1\n"
+            "make: *** [Makefile:2: module] Error 2\n"
+        ),
+        (
+            "ERROR: the patch service is not reachable: see whether a proxy, or a firewall, is "
+            "between this machine and 'https://patches.example'. (make[2]: *** [Makefile:5: "
+        ),
+        "a build has no network",
+        "",
+    ),
+    "a cry that is no cause": (
+        (
+            "ERROR: no manual pages can be made here\n"
+            "  CC [M]  edu.o\n"
+            "edu.c:4:9: error: implicit declaration of function 'old_call'\n"
+            "make[1]: *** [scripts/Makefile.build:255: edu.o] Error 1\n"
+        ),
+        "edu.c:4:9: error: implicit declaration of function 'old_call'",
+        FITS_NOT,
+        "",
+    ),
     "CMake": (
         (
             "-- The C compiler identification is GNU 12.2.0\n"
@@ -80,7 +108,7 @@ REPORTS = {
             "-- Configuring incomplete, errors occurred!\n"
         ),
         "CMake Error at CMakeLists.txt:7 (message): Set THING_VERSION, or build from a checkout",
-        "",
+        NO_GIT,
         "",
     ),
     "configure: the words are in the next line": (
@@ -350,6 +378,22 @@ REPORTS = {
         "Directory .git does not exist indicating",
         NO_GIT,
         "",
+    ),
+    "a file of the revision that only a repository gives": (
+        (
+            "core/.revision can only be written in a git clone\n"
+            "make[1]: *** [Makefile:12: core/.revision] Error 1\n"
+            "make: *** [Makefile:7: module] Error 2\n"
+        ),
+        "core/.revision can only be written in a git clone (make[1]: *** [Makefile:12:",
+        NO_GIT,
+        "",
+    ),
+    "a submodule that is not there": (
+        "Makefile:9: *** shared/ is empty, run: git submodule update --init.  Stop.\n",
+        "Makefile:9: *** shared/ is empty",
+        "the source lacks what its git submodules have: fetch them",
+        NO_GIT,
     ),
     "a repository that has nothing to do with it": (
         (
