@@ -216,7 +216,7 @@ def with_install_options(function: F) -> F:
 
 # The roles that commands need; names as in names.py, which is not imported for a fast start.
 LOOKING = (
-    "`status` needs the ClusterRole view, as do `nodes` and `logs`; `explain`, `diff` and `resolve` "
+    "`status`, `nodes` and `logs` need the ClusterRole view; `explain`, `diff` and `resolve` "
     "also nodeside-explain"
 )
 ORDERING = (
