@@ -21,7 +21,7 @@ from cluster.kube.resources import Resource
 from cluster.model import parse
 from cluster.model.lookup_cache import LookupCache
 from cluster.model.names import BUILDER, JOBS_OF_OURS, MANAGED_BY, OURS
-from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
+from cluster.model.parse_pods import build_pod_from, pod_from, skip_mirror_pods
 from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import Node, NotListed, Settings, Snapshot, Tag
 from cluster.model.stages import Template
@@ -44,7 +44,7 @@ def selections(namespace: str, streams: Parser = parse.image_stream_from) -> Sel
         ),
         "build_pods": Selection(
             resources.PODS,
-            unless_mirror(build_pod_from),
+            skip_mirror_pods(build_pod_from),
             namespace=namespace,
             selector=f"{MANAGED_BY}={BUILDER}",
             about="build pods",
@@ -56,7 +56,7 @@ def selections(namespace: str, streams: Parser = parse.image_stream_from) -> Sel
         ),
         "pods": Selection(
             resources.PODS,
-            unless_mirror(pod_from),
+            skip_mirror_pods(pod_from),
             **ours,
             about="driver pods",
         ),

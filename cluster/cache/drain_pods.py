@@ -19,7 +19,7 @@ from cluster.kube.resources import PODS, RESOURCE_CLAIMS
 from cluster.model.lookup_cache import LookupCache
 from cluster.model.names import NAMESPACE
 from cluster.model.parse_claims import claim_from, with_claims
-from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
+from cluster.model.parse_pods import RUNNING_PODS, consumer_from, pod_name
 from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import EMPTY, ClaimObject, Consumer, Occupancy
 
@@ -114,7 +114,7 @@ def list_consumers(api: Api, demand: PodDemand | None, namespace: str = NAMESPAC
 
 def _select_pods(demand: PodDemand, namespace: str) -> Selection[Consumer]:
     trim = partial(consumer_from, demand=demand, ours=namespace)
-    return Selection(PODS, trim, fields=FIELDS, left_out=pod_name)
+    return Selection(PODS, trim, fields=RUNNING_PODS, left_out=pod_name)
 
 
 def _select_claims(demand: PodDemand) -> Selection[ClaimObject]:

@@ -15,7 +15,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NoSuchKind
 from cluster.kube.resources import IMAGE_STREAM_IMAGES, IMAGE_STREAM_TAGS, Resource
 from cluster.model.coreos import tag_order
-from cluster.model.parse import image_labels_from, manifests_from, toolkit_labels_from
+from cluster.model.parse import architecture_digests_from, image_labels_from, toolkit_labels_from
 from cluster.model.snapshot import Tag, ToolkitLabels
 from nodeside import log
 
@@ -165,7 +165,7 @@ class TagLabels:
             return None, None
         by_architecture: dict[str, ToolkitLabels] = {}
         missing = None
-        for architecture, digest in manifests_from(document).items():
+        for architecture, digest in architecture_digests_from(document).items():
             try:
                 found = image_labels_from(read(IMAGE_STREAM_IMAGES, f"{name}@{digest}"))
             except ApiError as error:

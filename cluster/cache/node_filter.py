@@ -13,7 +13,7 @@ from typing import Final
 
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import DriverObject, Node, has_stages
-from cluster.model.stage_order import awaited_of, stages_of
+from cluster.model.stage_order import awaited_resources, stages_of
 from nodeside.protocol.labels import API_GROUP
 from nodeside.spec.model import Hardware
 
@@ -72,4 +72,4 @@ def node_filter_of(drivers: Iterable[DriverObject]) -> NodeFilter:
 def _awaited_resources(found: DriverObject) -> Iterator[Mapping[str, int]]:
     if found.driver:
         for stage in stages_of(found.driver.spec):
-            yield awaited_of(stage, found.driver.spec)
+            yield awaited_resources(stage, found.driver.spec)

@@ -79,19 +79,19 @@ class Secrets:
     def _read_secret(self, name: str) -> bool:
         """Read one; return whether the result changed. In an outage the last result stays."""
         try:
-            sight = read_secret(self._api, self._namespace, name)
+            found = read_secret(self._api, self._namespace, name)
         except ApiError as error:
-            sight = SecretData(words=f"Secret {name}: {error}")
+            found = SecretData(error=f"Secret {name}: {error}")
         except Exception as exc:  # a bug of ours: report and retry
             traceback.print_exc()
-            sight = SecretData(words=f"a bug in nodeside, please report it: {type(exc).__name__}")
+            found = SecretData(error=f"a bug in nodeside, please report it: {type(exc).__name__}")
         with self._changed:
             before = self._seen.get(name)
-            outage = sight.data is None and not sight.is_certain
+            outage = found.data is None and not found.is_certain
             if name not in self._wanted or (outage and before is not None):
                 return False
-            self._seen[name] = sight
-        return sight != before
+            self._seen[name] = found
+        return found != before
 
 
 def read_secret(api: Api, namespace: str, name: str) -> SecretData:
@@ -99,11 +99,11 @@ def read_secret(api: Api, namespace: str, name: str) -> SecretData:
     try:
         data = api.get(SECRETS, name, namespace=namespace).get("data") or {}
     except NotFound:
-        return SecretData(words=f"there is no Secret {name} in {namespace}", is_certain=True)
+        return SecretData(error=f"there is no Secret {name} in {namespace}", is_certain=True)
     except ApiError as error:
         if error.status != _FORBIDDEN:
             raise
-        return SecretData(words=_forbidden_message(namespace, name), is_certain=True)
+        return SecretData(error=_forbidden_message(namespace, name), is_certain=True)
     return SecretData(dict(_text_entries(data)), is_certain=True)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
-from cluster.model.log_pattern import PatternRefused, search
+from cluster.model.log_pattern import PatternRefused, compile_pattern
 from cluster.model.names import stage_label
 from cluster.model.snapshot import Snapshot
 from cluster.model.stage_order import stages_of
@@ -40,7 +40,7 @@ class _LogCase:
     since: float
     due: float
     looks: int = 0
-    sight: LogMatch = field(default_factory=LogMatch)
+    match: LogMatch = field(default_factory=LogMatch)
 
 
 class StageLogs:
@@ -83,7 +83,7 @@ class StageLogs:
     def get_matches(self) -> Mapping[str, LogMatch]:
         """Return the results by pod uid."""
         with self._changed:
-            return {uid: case.sight for uid, case in self._cases.items()}
+            return {uid: case.match for uid, case in self._cases.items()}
 
     def stop(self) -> None:
         with self._changed:
@@ -100,7 +100,7 @@ class StageLogs:
         """Wait for logs that are due and return them; an empty list means stop."""
         with self._changed:
             while not self._stopping:
-                open_ = [case for case in self._cases.values() if not case.sight.matched]
+                open_ = [case for case in self._cases.values() if not case.match.matched]
                 now = self._now()
                 if due := [case for case in open_ if case.due <= now]:
                     return due
@@ -120,19 +120,19 @@ class StageLogs:
         now = self._now()
         late = not matched and now - case.since >= case.wanted.seconds
         pause = backoff(case.looks + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
-        sight = LogMatch(matched, late, trouble)
+        match = LogMatch(matched, late, trouble)
         log.detail("looked at a log", pod=case.wanted.pod, matched=matched, trouble=trouble)
         with self._changed:
             if case.wanted.uid in self._cases:
                 due = min(now + pause, max(now, case.since + case.wanted.seconds))
                 due = now + pause if late else due
                 self._cases[case.wanted.uid] = replace(
-                    case, looks=case.looks + 1, due=due, sight=sight
+                    case, looks=case.looks + 1, due=due, match=match
                 )
-        return sight != case.sight
+        return match != case.match
 
     def _read_until_match(self, case: _LogCase) -> bool:
-        wanted, matches = case.wanted, search(case.wanted.pattern)
+        wanted, matches = case.wanted, compile_pattern(case.wanted.pattern)
         text = self._api.read_log(
             wanted.pod,
             namespace=self._namespace,

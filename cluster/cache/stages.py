@@ -18,7 +18,7 @@ from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import CLUSTER_VERSIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from cluster.model.names import STAGE_LABEL
-from cluster.model.parse_pods import unless_mirror
+from cluster.model.parse_pods import skip_mirror_pods
 from cluster.model.parse_stages import (
     ClusterVersion,
     StageItem,
@@ -187,5 +187,5 @@ def _trimmer(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
     return trim
 
 
-_POD = unless_mirror(stage_pod_from)
+_POD = skip_mirror_pods(stage_pod_from)
 _VERSION = Selection(CLUSTER_VERSIONS, cluster_version_from, optional=True)

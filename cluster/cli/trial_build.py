@@ -26,7 +26,7 @@ from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import DRIVERS, JOBS, NODES, PODS
 from cluster.model.names import DRIVER_LABEL, MANAGED_BY, PREFLIGHT
 from cluster.model.parse import driver_from, node_from
-from cluster.model.parse_pods import build_pod_from, unless_mirror
+from cluster.model.parse_pods import build_pod_from, skip_mirror_pods
 from cluster.model.snapshot import Settings, Snapshot
 from cluster.model.waiting import waiting_message
 from cluster.options.build_once.job_manifest import (
@@ -234,7 +234,7 @@ class TrialBuild:
         selector = f"batch.kubernetes.io/job-name={name}"
         pods = self.api.list(
             PODS,
-            unless_mirror(dict),
+            skip_mirror_pods(dict),
             namespace=self.settings.namespace,
             selector=selector,
         )

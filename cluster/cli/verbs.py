@@ -24,7 +24,7 @@ from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, DRIVERS, NODE_DRIVE
 from cluster.model.json_fields import part, text
 from cluster.model.names import DRIVER_LABEL, OURS, REVISION_LABEL
 from cluster.model.parse import driver_from, node_driver_from, revision_from
-from cluster.model.parse_pods import pod_from, unless_mirror
+from cluster.model.parse_pods import pod_from, skip_mirror_pods
 from cluster.model.retries import (
     EVERY_NODE,
     REBUILD_NOTE,
@@ -360,7 +360,7 @@ def _with_publishing(then: dict[str, Any], now: Document) -> dict[str, Any]:
 
 def _driver_pods(api: Api, namespace: str, driver: str, node: str) -> list[DriverPod]:
     ours, there = f"{OURS},{DRIVER_LABEL}={driver}", f"spec.nodeName={node}"
-    read = unless_mirror(pod_from)
+    read = skip_mirror_pods(pod_from)
     found = api.list(PODS, read, namespace=namespace, selector=ours, fields=there).items
     return [each for each in found if isinstance(each, DriverPod)]
 

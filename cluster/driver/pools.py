@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from cluster.model.coreos import coreos
+from cluster.model.coreos import parse_coreos_version
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import Node, Pool
 
@@ -129,7 +129,7 @@ def os_parts(version: str) -> dict[str, str]:
     `coreos` for each CoreOS; `version` with its `major` and `minor` part; `rhel` is the version of
     RHEL whose packages the system has, such as 9.4 for 418.94.202501221327-0.
     """
-    if found := coreos(version):
+    if found := parse_coreos_version(version):
         rhel = f"{found.major}" if found.is_stream else f"{found.major}.{found.minor}"
         numbers = found.openshift or (found.major, found.minor)
         major, minor = (str(number) for number in numbers)

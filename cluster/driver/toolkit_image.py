@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from cluster.model.coreos import coreos, rhel_of, tag_order
+from cluster.model.coreos import parse_coreos_version, rhel_major_of, tag_order
 from cluster.model.snapshot import (
     EMPTY,
     ImageStream,
@@ -65,7 +65,7 @@ class Evidence:
 
     def _labels_of(self, image: str, pool: Pool) -> ToolkitLabels | None:
         labels = self.labels.get(image)
-        return labels and labels.of(pool.architecture)
+        return labels and labels.for_architecture(pool.architecture)
 
 
 NO_EVIDENCE: Final = Evidence()
@@ -164,7 +164,7 @@ def tags_to_read(
     if exact:
         yield Tag(stream.name, pool.os_version, exact)
     if not exact or evidence.against(exact, pool):
-        for name in _newest_tags(stream, rhel_of(pool.kernel)):
+        for name in _newest_tags(stream, rhel_major_of(pool.kernel)):
             yield Tag(stream.name, name, stream.tags[name])
 
 
@@ -173,7 +173,7 @@ def _newest_tags(stream: ImageStream, rhel: int | None) -> list[str]:
     others = {
         tag
         for tag in stream.tags
-        if rhel is not None and (version := coreos(tag)) and version.major != rhel
+        if rhel is not None and (version := parse_coreos_version(tag)) and version.major != rhel
     }
     return sorted(stream.tags.keys() - others, key=tag_order)[-_READ:]
 

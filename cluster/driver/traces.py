@@ -35,7 +35,7 @@ def nodes_with_trace(snapshot: Snapshot, driver: str, members: Collection[str]) 
 
 def has_left_traces(snapshot: Snapshot, driver: str, members: Collection[str]) -> bool:
     """Return whether anything is left on nodes that are no members, or of nodes that are gone."""
-    left = bool(snapshot.unload_pods_of(driver) or snapshot.homeless_of(driver))
+    left = bool(snapshot.unload_pods_of(driver) or snapshot.reports_without_node_of(driver))
     return left or any(True for _ in nodes_with_trace(snapshot, driver, members))
 
 

@@ -302,12 +302,12 @@ class Plan:
     reads_all: bool = False
     errors: Mapping[str, Exception] = field(default_factory=dict)
 
-    def within(self, waits: Iterable[float]) -> Plan:
+    def requeued_within(self, waits: Iterable[float]) -> Plan:
         """Return the plan with `requeue_after` at most the shortest of these, in seconds."""
         every = waits if self.requeue_after is None else (*waits, self.requeue_after)
         return replace(self, requeue_after=min(every, default=None))
 
-    def lanes(self) -> Mapping[Lane, Sequence[Action]]:
+    def actions_by_lane(self) -> Mapping[Lane, Sequence[Action]]:
         """Return the actions by lane, in order: lanes do not wait for each other."""
         lanes: dict[Lane, list[Action]] = {}
         for action in self.actions:

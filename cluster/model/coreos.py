@@ -1,8 +1,8 @@
 """Versions of CoreOS, which the tags of the Driver Toolkit are named by, and their order. Pure.
 
-There are two forms: 418.94.202501221327-0 is of OpenShift 4.18 and RHEL 9.4, built on 2025-01-22
-at 13:27; 9.6.20250916-0 is of RHEL 9.6, built on 2025-09-16, as all since OpenShift 4.19. CentOS
-Stream CoreOS has 418.9.202504250632-0 and 9.0.20250827-0. So the numbers alone have no order.
+There are two forms. 418.94.202501221327-0 is of OpenShift 4.18 and RHEL 9.4, built on 2025-01-22
+at 13:27. 9.6.20250916-0, the form since OpenShift 4.19, is of RHEL 9.6, built on 2025-09-16. CentOS
+Stream CoreOS has 418.9.202504250632-0 and 9.0.20250827-0. So comparing the numbers gives no order.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _NONE: Final = CoreOS(-1, "", "", -1, -1)
 
 
 @lru_cache(maxsize=1024)
-def coreos(text: str) -> CoreOS | None:
-    """Return the version that a text is, None if it is none, as `latest` or `debian12`."""
+def parse_coreos_version(text: str) -> CoreOS | None:
+    """Parse a version; None if the text is none, such as `latest` or `debian12`."""
     if match := _OF_OPENSHIFT.fullmatch(text):
         release, rest, major, minor, day, time, build = match.groups()
         openshift = int(release), int(rest)
@@ -60,10 +60,10 @@ def coreos(text: str) -> CoreOS | None:
 
 def tag_order(tag: str) -> tuple[CoreOS, str]:
     """Return a sort key of image stream tags. Those that are no version come before all others."""
-    return coreos(tag) or _NONE, tag
+    return parse_coreos_version(tag) or _NONE, tag
 
 
-def rhel_of(kernel: str) -> int | None:
-    """Return the major version of the RHEL that a kernel release is of, None if of none."""
+def rhel_major_of(kernel: str) -> int | None:
+    """Return the major version of the RHEL that a kernel release belongs to; None if to none."""
     match = _EL.search(kernel)
     return int(match[1]) if match else None

@@ -22,6 +22,7 @@ _UNAME = re.compile(r"[A-Za-z0-9._+~-]{1,64}")
 
 
 def part(data: Document, key: str) -> Document:
+    """Return the object in a field, an empty one if there is none."""
     value = data.get(key)
     return value if isinstance(value, Mapping) else EMPTY
 
@@ -32,7 +33,7 @@ def text(data: Document, key: str) -> str:
 
 
 def report_text(data: Document, key: str) -> str:
-    """Return a text from a node, cut to the length our nodes write; older ones wrote more."""
+    """Return a text from a node, cut to the length that our driver containers write at most."""
     return intern(printable(str(data.get(key) or "")))
 
 
@@ -42,10 +43,10 @@ def printable(text: str) -> str:
     return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
 
 
-def uname(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
+def uname(data: Document, key: str, pattern: re.Pattern[str] = _UNAME) -> str:
     """Return a `uname` field, "" if invalid: it goes into the pull spec of a toolkit image."""
     value = str(data.get(key) or "")
-    return intern(value) if words.fullmatch(value) else ""
+    return intern(value) if pattern.fullmatch(value) else ""
 
 
 def condition(status: Document, kind: str) -> Document:

@@ -14,7 +14,7 @@ _STAGES: Final = "stages"
 
 @dataclass(frozen=True, slots=True, order=True)
 class LanePart:
-    """The part of a Driver that a lane is for; `MAIN`, without a name, is what no other lane has.
+    """The part of a Driver that a lane is for. `MAIN`, without a name, is what is in no other part.
 
     `content` is a hash of what is written, so that changed content is tried at once.
     """
@@ -50,8 +50,8 @@ class Lane:
         return self.part.name == _STAGES
 
     @property
-    def has_generation(self) -> bool:
-        """Whether a changed Driver is tried at once."""
+    def is_retried_on_change(self) -> bool:
+        """Whether a failure in this lane is retried at once when the Driver changes."""
         return self.part in (MAIN, STATUS)
 
 

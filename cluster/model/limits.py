@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cluster.model.status_schema import STATUS, WORD_LIMIT
+from cluster.model.status_schema import STATUS, TEXT_LIMIT, WORD_LIMIT
 
-TEXT_LIMIT: Final = 4096  # bytes of a message
-_SENTENCES: Final = 256 << 10  # bytes of one text field over all rows; etcd's limit is 1.5 MiB
+_ALL_ROWS: Final = 256 << 10  # bytes of one text field over all rows; etcd's limit is 1.5 MiB
 _CUT: Final = " [cut]"
 _CONDITIONS: Final = "conditions"  # few, and read first: not shortened for the sake of the rows
 
@@ -24,7 +23,7 @@ Schema = Mapping[str, Any]
 def fit_status(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return a status that the API server accepts. Many rows share a limit for their messages."""
     rows = sum(len(value) for key, value in status.items() if _is_rows(key, value))
-    share = min(TEXT_LIMIT, _SENTENCES // max(1, rows))
+    share = min(TEXT_LIMIT, _ALL_ROWS // max(1, rows))
     fields = STATUS["properties"]
     return {
         key: _fit_value(value, fields.get(key, {}), TEXT_LIMIT if key == _CONDITIONS else share)

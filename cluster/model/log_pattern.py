@@ -24,7 +24,7 @@ class PatternRefused(NodesideError):
 
 
 @lru_cache(maxsize=256)
-def search(pattern: str) -> Callable[[str], object]:
+def compile_pattern(pattern: str) -> Callable[[str], object]:
     """Return a function that searches a line for the expression. Raises PatternRefused."""
     import re2
 
@@ -36,8 +36,8 @@ def search(pattern: str) -> Callable[[str], object]:
         raise PatternRefused(f"{EXPECTED}: {_error_words(exc)}") from exc
     if compiled.programsize > _SIZE:
         raise PatternRefused(f"{EXPECTED}: it is too large after its repetitions are expanded")
-    matcher: Callable[[str], object] = compiled.search
-    return matcher
+    search: Callable[[str], object] = compiled.search
+    return search
 
 
 def _error_words(exc: Exception) -> str:

@@ -28,10 +28,12 @@ MANAGER: Final = "nodeside"
 BUILDER: Final = "nodeside-build"  # managed-by value of build Job pods, which are not driver pods
 
 
-OURS: Final = f"{MANAGED_BY}={MANAGER}"  # the label selector of every list except that of nodes
+# The label selector of our objects; objects and Jobs of stages have another managed-by value.
+OURS: Final = f"{MANAGED_BY}={MANAGER}"
 
 
-# DaemonSet annotations: the pool, the toolkit image, and the hash of the applied document.
+# Annotations of a DaemonSet: its pool, its toolkit image, the rule that found the image, and why
+# its pods build although those of their pool need not.
 ARCHITECTURE_NOTE: Final = f"{API_GROUP}/architecture"
 
 
@@ -50,6 +52,7 @@ LINK_NOTE: Final = f"{API_GROUP}/toolkit-from"
 FELL_BACK_NOTE: Final = f"{API_GROUP}/fell-back"
 
 
+# Annotation of what we write: the hash of the document that was applied.
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 
@@ -62,7 +65,7 @@ OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
 
 
 # Containers of a build Job whose termination messages are trusted: they run no vendor code.
-TELLING: Final = ("order", "finish")
+TRUSTED_CONTAINERS: Final = ("order", "finish")
 
 
 # The file in the ConfigMap of a Driver's policy, which is listed with the revision ConfigMaps.
@@ -101,7 +104,10 @@ RUN_MARK_NOTE: Final = f"{API_GROUP}/run-mark"
 
 @lru_cache(maxsize=16384)
 def run_mark(node_uid: str, boot_id: str, revision: str) -> str:
-    """Return 12 hex digits that identify a revision of a driver, on a node also during one boot."""
+    """Return 12 hex digits for what a Job runs once for: a revision, or one on a boot of a node.
+
+    Without a node, `node_uid` and `boot_id` are "".
+    """
     return hashlib.sha256(f"{node_uid}\n{boot_id}\n{revision}".encode()).hexdigest()[:12]
 
 
@@ -115,10 +121,10 @@ def run_name(driver: str, stage: str, job: str, mark: str, content: str) -> str:
     return f"{job[:50].rstrip('-.')}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
 
 
-READY: Final = "ready"
+STAGE_READY: Final = "ready"  # the value of `stage_label`
 
 
-CLOSED: Final = "closed"
+STAGES_CLOSED: Final = "closed"  # the value of `closed_label`
 
 
 def stage_label(driver: str, stage: str) -> str:
@@ -134,7 +140,7 @@ def closed_label(driver: str) -> str:
     return f"{API_GROUP}/{driver}.stages"
 
 
-CORDONED: Final = f"{API_GROUP}/cordoned"
+CORDONED: Final = f"{API_GROUP}/cordoned"  # label of a node: we cordoned it
 
 
 @lru_cache(maxsize=1024)
@@ -179,9 +185,9 @@ def boot_mark(node: str, boot_id: str) -> str:
     return hashlib.sha256(f"{node}\n{boot_id}".encode()).hexdigest()[:12]
 
 
-def unloader_name(driver: str, marked: str) -> str:
+def unload_pod_name(driver: str, mark: str) -> str:
     """Return a name of at most 40 + 8 + 12 characters, unique per boot to rule out a second pod."""
-    return f"{driver}-unload-{marked}"
+    return f"{driver}-unload-{mark}"
 
 
 ASSIGNMENT_LABEL: Final = f"{API_GROUP}/assignment"

@@ -38,7 +38,7 @@ from cluster.model.names import (
     TOOLKIT_NOTE,
     assignment_of,
 )
-from cluster.model.parse_pods import words_of
+from cluster.model.parse_pods import cause_in_words
 from cluster.model.retries import REBUILD_NOTE, RETRY_NOTE, parse_rebuild, parse_retries
 from cluster.model.snapshot import (
     EMPTY,
@@ -62,11 +62,11 @@ from nodeside.protocol.labels import parse_node_driver_name
 from nodeside.spec import parse
 from nodeside.spec.image_names import DIGEST
 
-# The kubelet uses Go's architecture names; we use those of `uname -m`.
 _RESOURCES = 256  # of a node
 _SERVICES = 16  # of a driver on a node
 _PARAMETERS = 16  # of a driver on a node
 _COUNT = 1 << 32  # of one resource; a sum over all nodes fits into 64 bits
+# The kubelet uses Go's architecture names; we use those of `uname -m`.
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
 _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -245,7 +245,7 @@ def job_from(data: Document) -> BuildJob | StageJob:
         "driver": text(labels, DRIVER_LABEL),
         "deleting": "deletionTimestamp" in metadata,
         "finished": gave_up or condition(status, "Complete").get("status") == "True",
-        "why": words_of(failed) if gave_up else "",
+        "why": cause_in_words(failed) if gave_up else "",
     }
     if labels.get(MANAGED_BY) == STAGE_MANAGER:
         words = (text(notes, key) for key in (JOB_NOTE, NODE_NOTE, RUN_MARK_NOTE))
@@ -295,7 +295,7 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
     """Parse the labels of an ImageStreamTag; None while its image is not the one its tag names.
 
     That is the case until a moved tag is imported; their generations differ until then. An image
-    of several architectures has no labels of its own, see `manifests_from`.
+    of several architectures has no labels of its own, see `architecture_digests_from`.
     https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
     """
     tag = part(data, "tag")
@@ -312,18 +312,17 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
 def image_labels_from(data: Document) -> ToolkitLabels:
     """Parse the labels of the image of an ImageStreamTag or an ImageStreamImage.
 
-    A label that is no release is "": its length is up to whoever made the image.
+    A label that is no kernel release becomes "", since whoever made the image may write anything.
     """
     metadata = part(part(data, "image"), "dockerImageMetadata")
     labels = part(part(metadata, "Config"), "Labels")
     return ToolkitLabels(uname(labels, "kernel-version"), uname(labels, "kernel-rt-version"))
 
 
-def manifests_from(data: Document) -> Mapping[str, str]:
+def architecture_digests_from(data: Document) -> Mapping[str, str]:
     """Parse the digest of each architecture's image of an ImageStreamTag.
 
-    There are some if the image is of several architectures and was imported with all of them, with
-    `importMode: PreserveOriginal`.
+    Only an image of several architectures has them, imported with `importMode: PreserveOriginal`.
     https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/image-image-openshift-io-v1
     """
     return {

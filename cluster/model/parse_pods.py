@@ -17,8 +17,8 @@ from cluster.model.names import (
     REVISION_LABEL,
     STAGE_LABEL,
     STAGE_MANAGER,
-    TELLING,
     TOOLKIT_CONTAINER,
+    TRUSTED_CONTAINERS,
     UNLOAD_LABEL,
 )
 from cluster.model.pod_demand import PodDemand
@@ -95,7 +95,8 @@ def build_pod_from(data: Document) -> BuildPod:
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
             end, name = part(part(container, "state"), "terminated"), str(container.get("name"))
-            if name in TELLING and (message := read_message(str(end.get("message") or ""))):
+            said = str(end.get("message") or "") if name in TRUSTED_CONTAINERS else ""
+            if message := read_message(said):
                 outcome = message
             elif end.get("exitCode"):
                 ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"
@@ -115,7 +116,7 @@ def build_pod_from(data: Document) -> BuildPod:
 
 
 def _pinned_to(spec: Document) -> str:
-    """Return the node of an unbound daemon pod, which the DaemonSet controller pins by affinity."""
+    """Return the node to which the DaemonSet controller pins an unbound pod by affinity."""
     required = part(part(part(spec, "affinity"), "nodeAffinity"), _REQUIRED)
     for term in required.get("nodeSelectorTerms") or ():
         for match in term.get("matchFields") or ():
@@ -184,7 +185,7 @@ _MESSAGE: Final = 4096  # bytes of a termination message, by the kubelet
 _LINE: Final = 300  # characters of its last line
 
 
-def last_words(status: Document) -> str:
+def failure_in_words(status: Document) -> str:
     """Return how a container of a pod failed, with the last line of its termination message."""
     words = ""
     for kind in ("initContainerStatuses", "containerStatuses"):
@@ -196,10 +197,10 @@ def last_words(status: Document) -> str:
                 said = f": {lines[-1][:_LINE]}" if lines else ""
                 name = str(container.get("name"))[:_NAME]
                 words = f"{name}: {end.get('reason')}, exit code {end['exitCode']}{said}"
-    return printable(words or (words_of(status) if status.get("reason") else ""))
+    return printable(words or (cause_in_words(status) if status.get("reason") else ""))
 
 
-def words_of(cause: Document) -> str:
+def cause_in_words(cause: Document) -> str:
     return str(_waiting_for(cause))
 
 
@@ -220,8 +221,8 @@ def _termination_reason(status: Mapping[str, Any], ended: Mapping[str, Any]) -> 
     return printable(": ".join(reasons)) or "no reason was given"
 
 
-# A field selector that excludes pods that are not bound or have ended.
-FIELDS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+# The field selector of pods that are bound to a node and have not ended.
+RUNNING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 # Marks a mirror pod of a kubelet's static pod file; only the kubelet may set or remove it.
@@ -248,7 +249,8 @@ def consumer_from(
     """Return the parts of a pod that match this demand; None if nothing matches.
 
     `ours` is the controller's namespace: only there do labels say that a pod is one of ours.
-    If claims are asked for, a pod with claims is kept; parse_claims.py says what they are for.
+    If the demand names drivers of dynamic resource allocation, every pod with claims is kept;
+    `with_claims` finds out what they are for.
     """
     metadata, spec = document["metadata"], document.get("spec", {})
     if demand.namespaces and metadata.get("namespace") not in demand.namespaces:
@@ -307,15 +309,15 @@ def _may_stay(document: Mapping[str, Any], ours: str) -> bool:
 T = TypeVar("T")
 
 
-def unless_mirror(read: Callable[[Document], T]) -> Callable[[Document], T | None]:
-    """Return a parser that skips mirror pods and passes other pods to `read`.
+def skip_mirror_pods(parse: Callable[[Document], T]) -> Callable[[Document], T | None]:
+    """Return a parser that skips mirror pods and passes other pods to `parse`.
 
     Root on a node can write static pod files with our names and labels. Our own pods are always
     created through the API server.
     """
 
-    def trim(data: Document) -> T | None:
+    def parse_unless_mirror(data: Document) -> T | None:
         notes = part(part(data, "metadata"), "annotations")
-        return None if MIRROR in notes else read(data)
+        return None if MIRROR in notes else parse(data)
 
-    return trim
+    return parse_unless_mirror

@@ -20,7 +20,7 @@ from cluster.model.names import (
     STAGE_LABEL,
     STAGE_MANAGER,
 )
-from cluster.model.parse_pods import daemon_pod_from, last_words
+from cluster.model.parse_pods import daemon_pod_from, failure_in_words
 from cluster.model.stages import ServiceAddress, StageObject, StagePod, TemplateSource
 
 
@@ -137,6 +137,6 @@ def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
         deleting=pod.deleting,
         ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
         over=status.get("phase") in ("Succeeded", "Failed"),
-        last=last_words(status),
+        failure=failure_in_words(status),
         waiting=pod.waiting,
     )

@@ -23,11 +23,11 @@ _LIMIT: Final = 512  # labels of one node; a kubelet may set thousands
 def device_keys(keys: Iterable[str]) -> DeviceKeys:
     """Return the keys of device labels; those beyond the limit are ignored."""
     about = (key for key in keys if "/pci-" in key and _PCI.fullmatch(key))
-    return _by_vendor(tuple(islice(about, _LIMIT)))
+    return _group_by_vendor(tuple(islice(about, _LIMIT)))
 
 
 @lru_cache(maxsize=64)  # most nodes have the same devices as many others
-def _by_vendor(keys: tuple[str, ...]) -> DeviceKeys:
+def _group_by_vendor(keys: tuple[str, ...]) -> DeviceKeys:
     found: dict[str, list[tuple[str, str]]] = {}
     for key in keys:
         fields = key.partition("/pci-")[2].removesuffix(".present").split("_")

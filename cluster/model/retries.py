@@ -2,9 +2,9 @@
 
 `nodeside.io/retry` says since when failures no longer count:
 
-    2026-11-28T12:00:00Z                    failures of all nodes before that time are forgotten;
-                                            with *= before it, too
-    n1=2026-11-28T12:00:00Z,n2=2026-…       those of these nodes
+    2026-11-28T12:00:00Z                failures of all nodes before that time are forgotten
+    *=2026-11-28T12:00:00Z              the same
+    n1=2026-11-28T12:00:00Z,n2=2026-…   failures of these nodes before these times are forgotten
 
 `nodeside-cluster retry` writes it, and so may anybody who may change the Driver. The part that
 nodes see is in the ConfigMap of the Driver's policy, under the key `retry` (revisions.py): a node
@@ -36,7 +36,7 @@ Retries = tuple[tuple[str, float], ...]  # node, or EVERY_NODE, and seconds; sor
 def parse_retries(text: str) -> Retries:
     """Parse the annotation, which anybody may write.
 
-    What is no name or no time is left out, and what is beyond the first 256.
+    Entries without a valid name or time are left out, and so are those beyond the first 256.
     """
     found: dict[str, float] = {}
     for word in text.split(",", _LIMIT)[:_LIMIT]:

@@ -1,8 +1,7 @@
-"""The observed state of the cluster as value types: the only input of planner.py.
+"""The observed state of the cluster as immutable value types: the only input of a plan.
 
-parse.py builds them from the API server's JSON. They are immutable. Times are wall clock seconds, 0
-if unknown. An object of which only a time has changed compares as equal, so the controller is not
-woken.
+The parse modules build them from the API server's JSON. Times are wall clock seconds, 0 if unknown.
+Values that differ only in the time of a write are equal, so that the controller is not woken.
 """
 
 from __future__ import annotations
@@ -108,9 +107,9 @@ class DaemonSetObject:
 
     `applied` is the hash of the document applied last. `toolkit` is the sidecar image, "" without a
     sidecar; `link` is the rule that found the image. `touched` is the time of the last change by
-    anyone, usually by the DaemonSet controller, which counts pods in the status, and `applied_at`
-    that of the last change by us. `fell_back` is a
-    note by kernel_images.py: why the pods build although their pool need not.
+    anyone, usually by the DaemonSet controller, which counts pods in the status. `applied_at` is
+    the time of the last change by us. `fell_back` says why the pods build although those of their
+    pool need not (kernel_images.py).
     """
 
     name: str
@@ -312,7 +311,7 @@ class ClaimObject:
 class EvictionAnswer:
     """The response to an eviction; `refusal` is None if the pod was evicted.
 
-    `resting`: it is too early to retry.
+    `resting`: it is too early to ask again.
     """
 
     refusal: str | None
@@ -384,7 +383,7 @@ class ToolkitLabels:
     rt_kernel: str = ""
     by_architecture: Mapping[str, ToolkitLabels] = field(default_factory=lambda: EMPTY)
 
-    def of(self, architecture: str) -> ToolkitLabels:
+    def for_architecture(self, architecture: str) -> ToolkitLabels:
         return self.by_architecture.get(architecture, self)
 
 
@@ -425,10 +424,10 @@ class Snapshot:
     """The observed state, each kind by name.
 
     `now` is the wall clock of the API server; if 0, no deadline ever expires. `problems` are those
-    that the controller met, by Driver.
-    `stages` is None if no Driver has stages; they are not read then. `toolkit_labels` holds the
-    labels, by image, that a plan requested. Those of the images in `toolkits_pending` are not read
-    yet but may be later. `index` caches lookups over all objects of a kind.
+    that the controller met, by Driver. `stages` is None if no Driver has stages; they are not read
+    then. `toolkit_labels` holds, by image, the labels that a plan requested. Those of the images in
+    `toolkits_pending` are not read yet but may be later. `index` caches lookups over all objects of
+    a kind.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -461,7 +460,7 @@ class Snapshot:
 
     @property
     def build_jobs(self) -> Mapping[str, BuildJob]:
-        """Returns the build Jobs by name."""
+        """Return the build Jobs by name."""
         builds: Mapping[str, BuildJob] = self.index.once(_build_jobs, self.jobs)
         return builds
 
@@ -470,10 +469,10 @@ class Snapshot:
         by_driver: Mapping[str, list[StageJob]] = self.index.once(_stage_jobs, self.jobs)
         return by_driver.get(driver, ())
 
-    def homeless_of(self, driver: str) -> Sequence[NodeReport]:
+    def reports_without_node_of(self, driver: str) -> Sequence[NodeReport]:
         """Return the reports about one Driver from nodes that no longer exist."""
         by_driver: Mapping[str, list[NodeReport]] = self.index.once(
-            _homeless_reports, self.node_drivers, self.nodes
+            _reports_without_node, self.node_drivers, self.nodes
         )
         return by_driver.get(driver, ())
 
@@ -509,7 +508,7 @@ def _stage_jobs(jobs: Mapping[str, JobObject]) -> dict[str, list[StageJob]]:
     return _group_by_driver(job for job in jobs.values() if isinstance(job, StageJob))
 
 
-def _homeless_reports(
+def _reports_without_node(
     reports: Mapping[str, NodeReport], nodes: Mapping[str, Node]
 ) -> dict[str, list[NodeReport]]:
     return _group_by_driver(report for report in reports.values() if report.node not in nodes)
@@ -517,9 +516,9 @@ def _homeless_reports(
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The meaning of an assignment.
+    """The pool and the revision that an assignment stands for.
 
-    `builds`: the pods build although those of their pool need not, see kernel_images.py.
+    `builds`: the pods build although those of their pool need not (kernel_images.py).
     """
 
     pool: Pool
@@ -529,10 +528,7 @@ class Assignment:
 
 @lru_cache(maxsize=4096)
 def assignment_name(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
-    """Return the value of the node label `assigned`: 12 hex digits for a driver, pool and revision.
-
-    `builds`: the pods build although those of their pool need not (kernel_images.py).
-    """
+    """Return the value of the node label `assigned`: 12 hex digits for an `Assignment`."""
     words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
     text = "\n".join((*words, "builds") if builds else words)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The stages of a Driver in their order, with the one that the controller makes itself.
+"""The stages of a Driver in their order, with the stage that `spec.devices` implies.
 
 A Driver with `spec.devices` has the stage `devices`, whose pods offer these devices to the kubelet.
 It is the first stage unless `spec.stages` lists it. Pure.
@@ -19,7 +19,7 @@ def stages_of(spec: DriverSpec) -> tuple[Stage, ...]:
     return spec.stages if listed or not spec.devices else (Stage(DEVICES_STAGE), *spec.stages)
 
 
-def awaited_of(stage: Stage, spec: DriverSpec) -> Mapping[str, int]:
+def awaited_resources(stage: Stage, spec: DriverSpec) -> Mapping[str, int]:
     """Return the resources that a node must offer before a stage is ready there, and how many.
 
     The stage `devices` awaits 0 of each of its resources: the kubelet reports a resource once the

@@ -83,7 +83,7 @@ class StagePod:
     `container` is the name of its first container. `admitted` is the boot in which it was told that
     the stage before is ready. `job` is the uid of its Job, `run_of` the Job in the manifests, and
     `run_on` the node that the run is for, "" for any. `over`: it has ended and will not start
-    again. `last` says how a container failed, with its last line.
+    again. `failure` says how a container failed, with its last line.
     """
 
     name: str
@@ -100,12 +100,12 @@ class StagePod:
     deleting: bool = False
     ready: bool = False
     over: bool = False
-    last: str = ""
+    failure: str = ""
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
 
     @property
-    def holds(self) -> bool:
-        """Whether it is or may come on a node of its stage, and may have the device open there."""
+    def may_use_device(self) -> bool:
+        """Whether it runs or will run on a node of its stage, and may have the device open."""
         return bool(self.daemonset or self.job) and not self.over
 
 
@@ -122,11 +122,11 @@ class LogWanted:
 
 @dataclass(frozen=True, slots=True)
 class LogMatch:
-    """The result of reading a log. `words` is the error if it could not be read, else ""."""
+    """The result of reading a log; `late`: no line has matched in time."""
 
     matched: bool = False
     late: bool = False
-    words: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +148,13 @@ class ServiceAddress:
 
 @dataclass(frozen=True, slots=True)
 class SecretData:
-    """The text entries of a Secret; None, and the reason in words, if it could not be read.
+    """The text entries of a Secret; None, and the error, if it could not be read.
 
-    `is_certain` is false if the reason is an outage of the API server.
+    `is_certain` is false if the error is an outage of the API server.
     """
 
     data: Mapping[str, str] | None = field(default=None, repr=False)
-    words: str = ""
+    error: str = ""
     is_certain: bool = False
 
 
@@ -162,7 +162,7 @@ class SecretData:
 class Template:
     """The complete input for rendering the documents of a stage. `values` is JSON.
 
-    Secrets may be among the values, so that they are not shown.
+    Secrets may be among the values, so `repr` does not show them.
     """
 
     config_map: str
@@ -189,8 +189,8 @@ class Stages:
     `unknown` is the reason why the observations are incomplete and must not be acted on, "" if they
     are complete. `absent` holds the kinds that the API server does not serve. `logs` is by pod uid.
     `rendered` holds templates that a plan requested; missing ones are not rendered yet.
-    `cluster_version` is that of OpenShift, "" elsewhere. `services` are those of nobody's stage;
-    `secrets` are those that stages name, missing if not read yet.
+    `cluster_version` is that of OpenShift, "" elsewhere. `services` are those that belong to no
+    stage. `secrets` are those that stages name; one is missing until it has been read.
     """
 
     objects: Mapping[Key, StageObject] = field(default_factory=dict)

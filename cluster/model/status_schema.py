@@ -13,7 +13,7 @@ CASUALTY_LIMIT = 256  # rows in a status
 POOL_LIMIT = 256  # rows in a status; a cluster has a pool for each kernel
 STAGE_LIMIT = 32  # stages of the spec, and stages just removed from it
 WORD_LIMIT = 253  # characters of a name, a kernel, a version
-_TEXT_LIMIT = 4096  # characters of a message
+TEXT_LIMIT = 4096  # characters of a message
 
 
 def _driver_status() -> Schema:
@@ -92,7 +92,7 @@ def _resource_schema() -> Schema:
             "name": _text_schema("The resource, as pods ask for it."),
             "devices": _count_schema("Devices that the kubelets know; shares count."),
             "healthy": _count_schema("Those that pods can be given, or have."),
-            "message": _text_schema("Where devices do not work.", _TEXT_LIMIT),
+            "message": _text_schema("Where devices do not work.", TEXT_LIMIT),
         },
     }
 
@@ -112,7 +112,7 @@ def _stage_schema() -> Schema:
                     "ready": _count_schema("Nodes where the stage is ready too."),
                 },
             },
-            "message": _text_schema("The state in a sentence.", _TEXT_LIMIT),
+            "message": _text_schema("The state in a sentence.", TEXT_LIMIT),
         },
     }
 
@@ -125,11 +125,11 @@ def _preflight_schema() -> Schema:
             "osVersion": _text_schema("Version of the operating system, if the entry names one."),
             "kernel": _text_schema("Kernel release."),
             "architecture": _text_schema("As printed by `uname -m`."),
-            "toolkit": _text_schema("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "toolkit": _text_schema("Pull spec of the toolkit image.", TEXT_LIMIT),
             "verdict": _text_schema(
                 "Builds, DoesNotBuild, Building, or Unknown if it could not run."
             ),
-            "message": _text_schema("The first error, or the result.", _TEXT_LIMIT),
+            "message": _text_schema("The first error, or the result.", TEXT_LIMIT),
         },
     }
 
@@ -157,10 +157,10 @@ def _pool_schema() -> Schema:
             "osVersion": _text_schema("Version of the operating system."),
             "kernel": _text_schema("Kernel release."),
             "nodes": _nodes_schema("The nodes of this pool."),
-            "toolkit": _text_schema("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "toolkit": _text_schema("Pull spec of the toolkit image.", TEXT_LIMIT),
             "link": _text_schema("The rule that found the toolkit image."),
             "reason": _text_schema("One word for what keeps the pool from being ready."),
-            "message": _text_schema("The reason in a sentence.", _TEXT_LIMIT),
+            "message": _text_schema("The reason in a sentence.", TEXT_LIMIT),
         },
     }
 
@@ -172,7 +172,7 @@ def _drain_schema() -> Schema:
         "properties": {
             "node": _text_schema("Name of the node."),
             "since": _text_schema("When its drain began."),
-            "message": _text_schema("What it waits for.", _TEXT_LIMIT),
+            "message": _text_schema("What it waits for.", TEXT_LIMIT),
         },
     }
 
@@ -186,7 +186,7 @@ def _casualty_schema() -> Schema:
             "state": _text_schema("Failed, Lost, or Down, which does not count yet."),
             "since": _text_schema("When that was first observed."),
             "bootId": _text_schema("The boot in which it went down."),
-            "message": _text_schema("What happened to it.", _TEXT_LIMIT),
+            "message": _text_schema("What happened to it.", TEXT_LIMIT),
         },
     }
 

@@ -63,4 +63,6 @@ class EvictionBackoff:
         """Return the plan with `requeue_after` at most the time until the next eviction retry."""
         if plan.demand is None:
             return plan
-        return plan.within(a.again_at - now for a in self._asked.values() if a.again_at > now)
+        return plan.requeued_within(
+            a.again_at - now for a in self._asked.values() if a.again_at > now
+        )

@@ -121,7 +121,7 @@ class Executor:
         """Do everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
         lanes = _Lanes(self, snapshot, leadership, ExecutionResult(), lambda: self._now() >= ends)
-        list(self._lanes.map(lambda lane: lanes.run(*lane), plan.lanes().items()))
+        list(self._lanes.map(lambda lane: lanes.run(*lane), plan.actions_by_lane().items()))
         return lanes.outcome
 
     def in_parallel(

@@ -55,7 +55,7 @@ def with_next_retry(
 
 def generation_of(lane: Lane, snapshot: Snapshot) -> int:
     """Return the generation of a lane's Driver, 0 if it has none."""
-    driver = snapshot.drivers.get(lane.driver) if lane.has_generation else None
+    driver = snapshot.drivers.get(lane.driver) if lane.is_retried_on_change else None
     return driver.generation if driver else 0
 
 
@@ -70,7 +70,7 @@ def drop_failing(
     """Return the plan without what is in backoff, and made again when that ends."""
     actions = (a for a in plan.actions if not _is_blocked_by_failure(a, snapshot, troubles, now))
     waits = [max(0.0, trouble.again_at - now) for trouble in troubles.values()]
-    return replace(plan, actions=tuple(actions)).within(waits)
+    return replace(plan, actions=tuple(actions)).requeued_within(waits)
 
 
 def problems_of(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[str, Problem]]:

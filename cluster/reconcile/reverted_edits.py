@@ -86,7 +86,7 @@ class RevertedEdits:
             past.at + _FORGET_AFTER - now for _, past in self._contested_objects(snapshot, now)
         ]
         actions += self._contention_events(snapshot)
-        return replace(plan, actions=tuple(actions)).within(waits)
+        return replace(plan, actions=tuple(actions)).requeued_within(waits)
 
     def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
         """Record what was applied, with the resulting stamps; return whether there are reports."""

@@ -48,7 +48,7 @@ class StatusThrottle:
             if not (isinstance(action, SetStatus) and action.driver in waits)
             and self._is_allowed(action, now)
         )
-        return replace(plan, actions=actions).within(waits.values())
+        return replace(plan, actions=actions).requeued_within(waits.values())
 
     def _is_allowed(self, action: Action, now: float) -> bool:
         """Return whether an action is allowed; all but Events are.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.driver.toolkit_image import Link, Resolution, stream_of
-from cluster.model.coreos import coreos, tag_order
+from cluster.model.coreos import parse_coreos_version, tag_order
 from cluster.model.snapshot import BuildJob, BuildPod, ImageStream, Pool, Snapshot
 from cluster.model.states import BuildProgress
 from cluster.model.waiting import Waiting
@@ -166,9 +166,9 @@ def _coming_tags(pool: Pool, image: str, stream: ImageStream) -> list[str]:
 
     A pool whose OS version is not one of CoreOS runs the tag of its toolkit image.
     """
-    versions = {tag: version for tag in stream.tags if (version := coreos(tag))}
+    versions = {tag: version for tag in stream.tags if (version := parse_coreos_version(tag))}
     of_image = (version for tag, version in versions.items() if stream.tags[tag] == image)
-    now = coreos(pool.os_version) or max(of_image, default=None)
+    now = parse_coreos_version(pool.os_version) or max(of_image, default=None)
     if now is None:
         return []
     later = (tag for tag, each in versions.items() if each.major == now.major and each > now)

@@ -37,7 +37,7 @@ from cluster.model.names import (
     BUILDER,
     DRIVER_LABEL,
     MANAGED_BY,
-    TELLING,
+    TRUSTED_CONTAINERS,
     config_map_name,
     object_labels,
 )
@@ -52,7 +52,7 @@ Document = dict[str, Any]
 # Containers, in execution order.
 PROVIDE: Final = "provide"
 KERNELS: Final = "kernels"
-ORDER, FINISH = TELLING
+ORDER, FINISH = TRUSTED_CONTAINERS
 ANSWER_CONTAINER: Final = "answer"
 
 WORK: Final = "/build"
@@ -336,7 +336,7 @@ def _driver_step(
 def _step_environment(step: str, build: SharedBuild, settings: Settings) -> list[Document]:
     # The driver image names the place where a driver pod mounts the host; this pod mounts none.
     values = {"NODESIDE_SHARED": _SHARED, "NODESIDE_HOST": "/"}
-    if step in TELLING:
+    if step in TRUSTED_CONTAINERS:
         values |= {
             "NODESIDE_DRIVER": DRIVER_FILE,
             "NODESIDE_REVISION": build.revision,
@@ -403,10 +403,10 @@ def _list_inputs(
         sources = [_credential_volume(f"{build.driver.name}-publish", _PUBLISH)]
         sources += [_credential_volume(each, _PULL) for each in settings.pull_secrets[:1]]
         projected = {"defaultMode": 0o440, "sources": sources}
-        yield "publish", PUBLISH_DIRECTORY, TELLING, {"projected": projected}
+        yield "publish", PUBLISH_DIRECTORY, TRUSTED_CONTAINERS, {"projected": projected}
     if settings.ca_config_map:
         bundle = {"name": settings.ca_config_map, "optional": True}
-        yield "ca", CA_DIRECTORY, TELLING, {"configMap": bundle}
+        yield "ca", CA_DIRECTORY, TRUSTED_CONTAINERS, {"configMap": bundle}
 
 
 def _certificate_keys(driver: Driver) -> Iterator[str]:

@@ -170,7 +170,7 @@ class JobRuns:
         )
 
     def _last_words(self, job: StageJob) -> str:
-        return next((pod.last for pod in self.pods.get(job.uid, ()) if pod.last), "")
+        return next((pod.failure for pod in self.pods.get(job.uid, ()) if pod.failure), "")
 
     def _live_pods(self, job: StageJob) -> Iterator[StagePod]:
         return (pod for pod in self.pods.get(job.uid, ()) if not pod.over)

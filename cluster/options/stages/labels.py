@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cluster.model.names import CLOSED, READY, closed_label, stage_label
+from cluster.model.names import STAGE_READY, STAGES_CLOSED, closed_label, stage_label
 from cluster.model.snapshot import Node
 from cluster.model.states import Health
 from cluster.options.stages.pods import is_open, label_keys
@@ -40,7 +40,7 @@ def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | N
             yield from _label_changes(staging.driver, node, {}, "the driver is gone from it")
 
 
-_SHUT: Final[Mapping[str, str]] = {"": CLOSED}
+_SHUT: Final[Mapping[str, str]] = {"": STAGES_CLOSED}
 _ENDING = "its stages end before the driver there changes"
 
 
@@ -58,17 +58,17 @@ def _desired_stages(
     for step in staging.steps:
         if step.on_nodes:
             passed = staging.has_passed(step, node)
-            ready |= {step.name: READY} if passed else {}
+            ready |= {step.name: STAGE_READY} if passed else {}
             node = _with_label(node, stage_label(staging.driver, step.name), passed=passed)
     return ready, "its stages go on"
 
 
 def _with_label(node: Node, key: str, *, passed: bool) -> Node:
     """Return the node as the next stage finds it once this change is made."""
-    if (node.labels.get(key) == READY) == passed:
+    if (node.labels.get(key) == STAGE_READY) == passed:
         return node
     others = {name: value for name, value in node.labels.items() if name != key}
-    return replace(node, labels={**others, key: READY} if passed else others)
+    return replace(node, labels={**others, key: STAGE_READY} if passed else others)
 
 
 def _label_changes(

@@ -22,14 +22,14 @@ from cluster.driver.revisions import owner
 from cluster.model.names import (
     ADMITTED_NOTE,
     APPLIED_NOTE,
-    CLOSED,
     CONTROLLER,
     DEVICE_AGENT,
     DRIVER_LABEL,
     MANAGED_BY,
-    READY,
     STAGE_LABEL,
     STAGE_MANAGER,
+    STAGE_READY,
+    STAGES_CLOSED,
     closed_label,
     stage_label,
 )
@@ -254,14 +254,14 @@ def _add_pull_secrets(pod: Document, names: Sequence[str]) -> None:
 
 def gate_labels(driver: str, after: str) -> dict[str, str]:
     """Return the labels that a node needs for a stage to run there."""
-    before = {stage_label(driver, after): READY} if after else {}
+    before = {stage_label(driver, after): STAGE_READY} if after else {}
     return {state_label(driver): State.READY.value, **before}
 
 
 def _gate_pod(pod: Document, frame: Frame) -> None:
     driver = frame.driver
     pod["nodeSelector"] = {**pod.get("nodeSelector", {}), **gate_labels(driver.name, frame.after)}
-    away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [CLOSED]}
+    away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [STAGES_CLOSED]}
     affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     affinity[AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
     wait = _wait_container(driver, pods_of(frame.owner))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from cluster.model.names import CLOSED, closed_label, stage_label
+from cluster.model.names import STAGES_CLOSED, closed_label, stage_label
 from cluster.model.snapshot import EMPTY, DriverObject, NamespacedName, Node, Snapshot, has_stages
 from nodeside.protocol.labels import state_label
 from nodeside.protocol.node_status import State
@@ -18,7 +18,7 @@ def label_keys(driver: str, node: Node) -> Iterator[str]:
 def is_open(driver: str, node: Node) -> bool:
     """Return whether pods of the first stage may run on a node."""
     ready = node.labels.get(state_label(driver)) == State.READY.value
-    return ready and node.labels.get(closed_label(driver)) != CLOSED
+    return ready and node.labels.get(closed_label(driver)) != STAGES_CLOSED
 
 
 def has_leftovers(snapshot: Snapshot, driver: str) -> bool:
@@ -42,7 +42,9 @@ def occupied_nodes(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     up = [node for node in snapshot.nodes.values() if node.ready]
     if stages.unknown:
         return frozenset(node.name for node in up) if has_stages(found) else frozenset()
-    with_pods = {p.node for p in stages.pods.values() if p.driver == found.name and p.holds}
+    with_pods = {
+        p.node for p in stages.pods.values() if p.driver == found.name and p.may_use_device
+    }
     may_come = any(
         each.driver == found.name and each.kind == "DaemonSet" for each in stages.objects.values()
     )
@@ -69,6 +71,6 @@ def ending_pods(
     pods: dict[str, list[NamespacedName]] = {}
     namespace = snapshot.settings.namespace
     for pod in stages.pods.values():
-        if pod.deleting and pod.holds and pod.driver in drivers:
+        if pod.deleting and pod.may_use_device and pod.driver in drivers:
             pods.setdefault(pod.node, []).append(NamespacedName(namespace, pod.name))
     return pods

@@ -20,13 +20,13 @@ from typing import Any
 
 from cluster.driver.nodes import DriverNode
 from cluster.driver.pools import os_parts
-from cluster.model.log_pattern import PatternRefused, search
-from cluster.model.names import READY, assignment_of, closed_label, stage_label
+from cluster.model.log_pattern import PatternRefused, compile_pattern
+from cluster.model.names import STAGE_READY, assignment_of, closed_label, stage_label
 from cluster.model.snapshot import (
     Node,
     has_stages,
 )
-from cluster.model.stage_order import awaited_of, stages_of
+from cluster.model.stage_order import awaited_resources, stages_of
 from cluster.model.stages import (
     GatedDocuments,
     Key,
@@ -166,7 +166,7 @@ class StagePlan:
             self._check_owned(documents, stage, earlier)
         except StageInvalid as error:
             return replace(step, error=str(error), awaited=isinstance(error, _BeingRead))
-        awaited = awaited_of(stage, self._declaring.spec)
+        awaited = awaited_resources(stage, self._declaring.spec)
         return replace(step, documents=documents, jobs=jobs, skipped=skipped, resources=awaited)
 
     def _template_of(self, stage: Stage) -> Template:
@@ -254,12 +254,12 @@ class StagePlan:
         config_maps, secrets, services = {}, {}, {}
         for each in stage.reads:
             if each.secret:
-                sight = self.observed_stages.secrets.get(each.secret)
-                if sight is None:
+                secret = self.observed_stages.secrets.get(each.secret)
+                if secret is None:
                     raise _BeingRead("its Secrets are being read")
-                if sight.data is None:
-                    raise StageInvalid(sight.words)
-                secrets[each.secret] = dict(sight.data)
+                if secret.data is None:
+                    raise StageInvalid(secret.error)
+                secrets[each.secret] = dict(secret.data)
             elif each.config_map:
                 source = self.observed_stages.sources.get(each.config_map)
                 if source is None:
@@ -352,7 +352,7 @@ class StagePlan:
             if node is None:
                 continue
             before = after[pod.stage]
-            is_ready = node.labels.get(stage_label(self.driver, before.name)) == READY
+            is_ready = node.labels.get(stage_label(self.driver, before.name)) == STAGE_READY
             if is_ready and self.has_passed(before, node) and pod.admitted != node.boot_id:
                 yield pod, node
 
@@ -362,7 +362,7 @@ class StagePlan:
         """Return whether the stage is or was ready on a node; either admits later stages."""
         if step.after and stage_label(self.driver, step.after) not in node.labels:
             return False
-        if node.labels.get(stage_label(self.driver, step.name)) == READY:
+        if node.labels.get(stage_label(self.driver, step.name)) == STAGE_READY:
             return all(self.runs.has_completed(job, node) for job in self._jobs_for(step, node))
         applied = not step.error and step.opened and all(k in step.existing for k in step.keys)
         return (
@@ -409,12 +409,12 @@ class StagePlan:
     def missing_line(self, step: StageState, pod: StagePod) -> str:
         """Return which log line of a ready pod is missing, "" if none is awaited."""
         wait = step.log
-        sight = self.observed_stages.logs.get(pod.uid, LogMatch())
-        if wait is None or sight.matched:
+        match = self.observed_stages.logs.get(pod.uid, LogMatch())
+        if wait is None or match.matched:
             return ""
-        late = f" after {wait.timeout_seconds} s" if sight.late else " yet"
+        late = f" after {wait.timeout_seconds} s" if match.late else " yet"
         words = f"no line in the log of pod {pod.name} matches {wait.log!r}{late}"
-        return f"{words}: {sight.words}" if sight.words else words
+        return f"{words}: {match.error}" if match.error else words
 
     def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
         """Yield a stage's Deployment pods whose awaited log line is missing."""
@@ -429,7 +429,7 @@ def _check_log_pattern(step: StageState) -> None:
     """Raise StageInvalid if RE2 cannot search for the line that the stage waits for."""
     try:
         if step.log is not None:
-            search(step.log.log)
+            compile_pattern(step.log.log)
     except PatternRefused as error:
         raise StageInvalid(str(error), where="waitFor.log") from error
 

@@ -195,7 +195,7 @@ def _late_message(staging: StagePlan, step: StageState) -> str:
         pod
         for pod in sorted(staging.observed_stages.pods.values(), key=lambda pod: pod.name)
         if (pod.driver, pod.stage) == (staging.driver, step.name)
-        if (sight := staging.observed_stages.logs.get(pod.uid)) and sight.late and not pod.deleting
+        if (match := staging.observed_stages.logs.get(pod.uid)) and match.late and not pod.deleting
     ]
     if not late:
         return ""

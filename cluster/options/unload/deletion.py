@@ -200,8 +200,9 @@ def _forget_nodes(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iter
         report = node_driver_name(driver, each.node.name)
         if report in snapshot.node_drivers:
             yield Delete(driver, NODE_DRIVERS, report)
-    for homeless in snapshot.homeless_of(driver):  # usually the garbage collector is faster
-        yield Delete(driver, NODE_DRIVERS, homeless.name)
+    # Usually the garbage collector is faster.
+    for orphan in snapshot.reports_without_node_of(driver):
+        yield Delete(driver, NODE_DRIVERS, orphan.name)
 
 
 def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:

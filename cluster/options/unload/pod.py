@@ -20,7 +20,7 @@ from cluster.model.names import (
     UNLOAD_LABEL,
     boot_mark,
     object_labels,
-    unloader_name,
+    unload_pod_name,
 )
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings
 from nodeside.spec import Driver
@@ -63,7 +63,7 @@ def unload_pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": unloader_name(driver.name, mark),
+            "name": unload_pod_name(driver.name, mark),
             "namespace": settings.namespace,
             "labels": {
                 **asked.labels,

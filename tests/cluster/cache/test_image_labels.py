@@ -121,9 +121,9 @@ def test_of_several_architectures_the_labels_of_each_are_read(reader: Reader) ->
         f"driver-toolkit@{ARM}",
     ]
     found = reader.labels.known_labels[ONE.image]
-    assert found.of("x86_64") == ToolkitLabels(KERNEL)
-    assert found.of("aarch64") == ToolkitLabels(ARM_KERNEL)
-    assert found.of("s390x").kernel == ""
+    assert found.for_architecture("x86_64") == ToolkitLabels(KERNEL)
+    assert found.for_architecture("aarch64") == ToolkitLabels(ARM_KERNEL)
+    assert found.for_architecture("s390x").kernel == ""
 
 
 def test_an_architecture_that_is_not_shown_is_asked_for_again(reader: Reader) -> None:
@@ -134,7 +134,9 @@ def test_an_architecture_that_is_not_shown_is_asked_for_again(reader: Reader) ->
     reader.now += 30.0
     assert reader.learn(tag, of_one(ARM_KERNEL)) == 2
 
-    assert reader.labels.known_labels[ONE.image].of("aarch64") == ToolkitLabels(ARM_KERNEL)
+    assert reader.labels.known_labels[ONE.image].for_architecture("aarch64") == ToolkitLabels(
+        ARM_KERNEL
+    )
 
 
 def test_one_architecture_that_is_not_shown_keeps_no_other_back(reader: Reader) -> None:
@@ -145,8 +147,8 @@ def test_one_architecture_that_is_not_shown_keeps_no_other_back(reader: Reader) 
 
     assert reader.learn(tag, NOT_IMPORTED, of_one(ARM_KERNEL), shown(TWO.image)) == 4
     found = reader.labels.known_labels[ONE.image]
-    assert found.of("aarch64") == ToolkitLabels(ARM_KERNEL)
-    assert found.of("x86_64").kernel == ""
+    assert found.for_architecture("aarch64") == ToolkitLabels(ARM_KERNEL)
+    assert found.for_architecture("x86_64").kernel == ""
     assert reader.labels.requeue_after() == 30.0
     assert reader.learn() == 0
 
@@ -159,7 +161,10 @@ def test_one_architecture_that_is_not_shown_keeps_no_other_back(reader: Reader) 
     assert reader.learn(tag, of_one(KERNEL), of_one(ARM_KERNEL)) == 3
 
     found = reader.labels.known_labels[ONE.image]
-    assert (found.of("x86_64").kernel, found.of("aarch64").kernel) == (KERNEL, ARM_KERNEL)
+    assert (found.for_architecture("x86_64").kernel, found.for_architecture("aarch64").kernel) == (
+        KERNEL,
+        ARM_KERNEL,
+    )
     assert reader.labels.requeue_after() is None
 
 
@@ -173,7 +178,10 @@ def test_what_is_known_of_an_architecture_stays_if_it_is_not_shown_again(reader:
     reader.learn(tag, of_one(KERNEL), NOT_IMPORTED, tags=(ONE,))
 
     found = reader.labels.known_labels[ONE.image]
-    assert (found.of("x86_64").kernel, found.of("aarch64").kernel) == (KERNEL, ARM_KERNEL)
+    assert (found.for_architecture("x86_64").kernel, found.for_architecture("aarch64").kernel) == (
+        KERNEL,
+        ARM_KERNEL,
+    )
 
 
 @pytest.mark.parametrize(

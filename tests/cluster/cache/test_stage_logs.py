@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cluster.cache.stage_logs import StageLogs
-from cluster.model.log_pattern import PatternRefused, search
+from cluster.model.log_pattern import PatternRefused, compile_pattern
 from cluster.model.stages import LogMatch, LogWanted
 from nodeside.spec.expressions import EXPECTED
 from tests.cluster.fakes.clock import Clock
@@ -58,7 +58,7 @@ def test_of_a_log_no_more_is_read_than_was_asked_for(tmp_path: Path) -> None:
         sight = looked(logs)
 
     assert not sight.matched
-    assert sight.words.endswith("has more than 1024 KiB")
+    assert sight.error.endswith("has more than 1024 KiB")
 
 
 def test_a_log_that_cannot_be_read_says_why_and_is_late_after_its_time(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_log_that_cannot_be_read_says_why_and_is_late_after_its_time(tmp_path:
 
         first = looked(logs)
         assert not first.late
-        assert 'no permission to get pods/log "plugin-1" in namespace nodeside' in first.words
+        assert 'no permission to get pods/log "plugin-1" in namespace nodeside' in first.error
         clock.time = 60.0
         assert looked(logs).late
         assert looked(logs) == LogMatch(matched=True), "late is not never"
@@ -128,4 +128,4 @@ def test_an_expression_without_end_in_pythons_engine_is_judged_at_once(tmp_path:
 )
 def test_what_re2_refuses_is_said_with_the_words_of_the_schema(pattern: str, words: str) -> None:
     with pytest.raises(PatternRefused, match=re.escape(f"{EXPECTED}: {words}")):
-        search(pattern)
+        compile_pattern(pattern)

@@ -506,7 +506,7 @@ class Model:
         assert self.stages is not None
         found, key = self.jobs[name], pod_of(self.jobs[name])
         self.jobs[name] = replace(found, finished=True, why=why)
-        pod = replace(self.stages.pods[key], over=True, ready=False, last=last)
+        pod = replace(self.stages.pods[key], over=True, ready=False, failure=last)
         self.stages = replace(self.stages, pods={**self.stages.pods, key: pod})
 
     def _register(self, pod: StagePod) -> None:

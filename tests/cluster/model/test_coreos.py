@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cluster.model.coreos import coreos, rhel_of, tag_order
+from cluster.model.coreos import parse_coreos_version, rhel_major_of, tag_order
 
 IN_ORDER = [
     "",
@@ -55,7 +55,7 @@ def test_versions_are_in_the_order_of_rhel_and_of_their_builds() -> None:
 def test_a_version_has_the_rhel_that_it_is_of(
     version: str, major: int, minor: int, openshift: tuple[int, ...]
 ) -> None:
-    found = coreos(version)
+    found = parse_coreos_version(version)
 
     assert found is not None
     assert (found.major, found.minor, found.openshift) == (major, minor, openshift)
@@ -79,7 +79,7 @@ def test_a_version_has_the_rhel_that_it_is_of(
     ],
 )
 def test_any_other_text_is_no_version_and_comes_before_all(text: str) -> None:
-    assert coreos(text) is None
+    assert parse_coreos_version(text) is None
     assert tag_order(text) < tag_order("46.82.202010091720-0")
 
 
@@ -101,4 +101,4 @@ def test_a_date_that_no_calendar_has_is_one_like_any_other() -> None:
     ],
 )
 def test_a_kernel_release_of_rhel_has_its_major_version(kernel: str, rhel: int | None) -> None:
-    assert rhel_of(kernel) == rhel
+    assert rhel_major_of(kernel) == rhel

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.cache.cache import selections
 from cluster.cache.stages import StageView, read_once
 from cluster.model.names import UNLOAD_LABEL
-from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
+from cluster.model.parse_pods import build_pod_from, pod_from, skip_mirror_pods
 from cluster.model.parse_stages import stage_pod_from
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
 from tests.cluster.fakes.stage_pods import LONG, STAGES, snapshot
@@ -29,7 +29,7 @@ HONEST, MIRROR = pod("honest"), pod("mirror", **{"kubernetes.io/config.mirror": 
 
 def test_a_mirror_pod_is_left_out_whatever_it_says() -> None:
     for read in (pod_from, build_pod_from, stage_pod_from):
-        trim = unless_mirror(read)
+        trim = skip_mirror_pods(read)
         assert trim(MIRROR) is None
         assert trim(HONEST) == read(HONEST)
 

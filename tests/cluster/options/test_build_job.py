@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.install.manifests import InstallSettings
-from cluster.model.names import NAMESPACE, OURS, TELLING
+from cluster.model.names import NAMESPACE, OURS, TRUSTED_CONTAINERS
 from cluster.model.parse import driver_from, job_from
 from cluster.model.parse_pods import build_pod_from
 from cluster.model.snapshot import Settings
@@ -105,7 +105,9 @@ def test_the_signing_key_is_mounted_for_the_last_step_alone() -> None:
     assert [name for name, mounts in mounted.items() if "certificate" in mounts] == ["order"]
     volumes = {v["name"]: v for v in found["spec"]["template"]["spec"]["volumes"]}
     assert volumes["certificate"]["secret"]["items"] == [{"key": "edu.pem", "path": "edu.pem"}]
-    assert [name for name, mounts in mounted.items() if "publish" in mounts] == list(TELLING)
+    assert [name for name, mounts in mounted.items() if "publish" in mounts] == list(
+        TRUSTED_CONTAINERS
+    )
 
 
 def test_vendor_code_can_write_what_the_protocol_says_is_the_sidecars_and_no_more() -> None:
@@ -228,7 +230,7 @@ def test_only_what_runs_in_the_toolkit_image_has_a_limit_of_memory() -> None:
 def test_a_registry_without_passwords_needs_no_secret() -> None:
     """The volumes are optional. Of several files the node takes the first there is, or none."""
     for settings in SETTINGS:
-        for step in TELLING:
+        for step in TRUSTED_CONTAINERS:
             values = {e["name"]: e["value"] for e in by_name(made(settings), step)["env"]}
             assert first_there(Path(values["NODESIDE_CREDENTIALS"])) is None
 
@@ -240,7 +242,7 @@ def test_nothing_that_the_image_says_of_a_driver_pod_holds_in_a_build() -> None:
     )
     ours = {name for name in image if name.startswith("NODESIDE_")}
     assert image["NODESIDE_HOST"] == "/host"
-    for step in TELLING:
+    for step in TRUSTED_CONTAINERS:
         container = by_name(made(), step)
         values = {each["name"]: each["value"] for each in container["env"]}
         assert ours <= values.keys()

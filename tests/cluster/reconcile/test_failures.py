@@ -85,8 +85,8 @@ def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
 
     plan = drop_failing(Plan((*labels, status)), made.snapshot, {EDU: REFUSED}, now=49)
 
-    assert plan.lanes()[EDU] == [status]
-    assert plan.lanes()[Lane("other")] == [*labels[1:]]
+    assert plan.actions_by_lane()[EDU] == [status]
+    assert plan.actions_by_lane()[Lane("other")] == [*labels[1:]]
     assert plan.requeue_after == 1
 
 
@@ -114,7 +114,7 @@ def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() ->
 
     plan = drop_failing(Plan(creates), model().snapshot, refused, now=49)
 
-    assert plan.lanes()[lane] == [creates[2]], "others have nothing to do with it"
+    assert plan.actions_by_lane()[lane] == [creates[2]], "others have nothing to do with it"
     [status] = reports(model(), refused)
     conditions = {c["type"]: (c["status"], c["message"]) for c in status["conditions"]}
     assert conditions["StagesReady"] == ("False", f"{REFUSED.message}; the same for n2")

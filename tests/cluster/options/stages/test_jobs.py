@@ -149,7 +149,7 @@ def test_a_try_that_failed_is_said_while_the_next_one_runs() -> None:
     model = up(with_job(1))
     assert model.stages is not None
     found = of_node(model, "n0")
-    pod = replace(model.stages.pods[pod_of(found)], name="y", over=True, last="main: Error")
+    pod = replace(model.stages.pods[pod_of(found)], name="y", over=True, failure="main: Error")
     model.stages = replace(model.stages, pods={**model.stages.pods, "y": pod})
     round_(model)
     assert row(model, "first")["message"] == (
@@ -444,16 +444,16 @@ def test_the_last_line_of_the_container_that_failed_is_kept_and_no_more() -> Non
             },
         }
     )
-    assert (pod.job, pod.over, pod.holds) == ("u1", True, False)
-    assert pod.last.startswith("main: Error, exit code 3: LED 2\ufffd[31m yyy")
-    assert len(pod.last) < 400
+    assert (pod.job, pod.over, pod.may_use_device) == ("u1", True, False)
+    assert pod.failure.startswith("main: Error, exit code 3: LED 2\ufffd[31m yyy")
+    assert len(pod.failure) < 400
 
 
 @pytest.mark.parametrize("status", [{}, {"containerStatuses": [{}]}, {"initContainerStatuses": []}])
 def test_a_pod_that_says_nothing_has_no_last_words(status: Any) -> None:
-    assert stage_pod_from({"metadata": {}, "status": status}).last == ""
+    assert stage_pod_from({"metadata": {}, "status": status}).failure == ""
 
 
 def test_a_pod_that_its_node_evicted_says_so() -> None:
     status = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
-    assert stage_pod_from({"metadata": {}, "status": status}).last == "Evicted: low on memory"
+    assert stage_pod_from({"metadata": {}, "status": status}).failure == "Evicted: low on memory"

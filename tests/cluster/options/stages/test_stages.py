@@ -291,7 +291,7 @@ def test_invalid_log_pattern_fails_only_its_stage() -> None:
 
 def test_a_pod_that_never_says_it_fails_its_stage() -> None:
     model = listening()
-    _sees(model, LogMatch(late=True, words="no permission to get pods/log"))
+    _sees(model, LogMatch(late=True, error="no permission to get pods/log"))
 
     round_(model)
 
@@ -728,7 +728,7 @@ def test_a_template_reads_objects_of_the_namespace() -> None:
     says("there is no ConfigMap site in nodeside")
     model.config_map("site", name_txt="here")
     says("its Secrets are being read")
-    model.stages = replace(model.stages, secrets={"token": SecretData(words="no right")})
+    model.stages = replace(model.stages, secrets={"token": SecretData(error="no right")})
     says("no right")
     model.stages = replace(model.stages, secrets={"token": SecretData({"value": "s3"})})
     up(model)
