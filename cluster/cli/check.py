@@ -24,7 +24,7 @@ from cluster.cli.leader_status import ControllerNotInstalled, namespace_ends, re
 from cluster.cli.resolve import evidence, image_streams
 from cluster.driver import toolkit_image
 from cluster.driver.nodes import CANNOT_PULL
-from cluster.driver.other_installers import others_on_node
+from cluster.driver.other_installers import find_other_installers
 from cluster.driver.pools import pool_of
 from cluster.install import crd_check
 from cluster.kube.client import Api
@@ -472,7 +472,7 @@ def _check_others(nodes: _Nodes, drivers: Sequence[Driver]) -> Iterator[Check]:
     for driver in drivers:
         found: dict[FoundInstaller, list[str]] = {}
         for node in nodes.all():
-            for each in others_on_node(driver, node) if is_selected(node, driver) else ():
+            for each in find_other_installers(driver, node) if is_selected(node, driver) else ():
                 found.setdefault(each, []).append(node.name)
         for each, names in islice(found.items(), _OTHERS):
             words = f"{each.name} works on {shortlist(names, _SHOWN)} too: {each.sign}"
@@ -511,7 +511,7 @@ def _check_toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) ->
         if not pool.kernel:
             continue
         known = evidence(api, pool, toolkit, streams)
-        found = toolkit_image.resolve(pool, toolkit, streams, known)
+        found = toolkit_image.resolve_toolkit_image(pool, toolkit, streams, known)
         where = f"{pool.kernel} ({count} node{'s' * (count != 1)})"
         if found.image:
             yield Check(f"{name} for {where}", CheckState.OK, f"{found.image}: {found.why}")

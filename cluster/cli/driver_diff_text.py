@@ -18,7 +18,7 @@ from cluster.cli.driver_diff import (
     RevisionKind,
 )
 from cluster.cli.driver_diff_nodes import CHANGING, NodeGroup, Turn
-from cluster.driver.status.messages import few_of, nodes, revision_name
+from cluster.driver.status.messages import few_of, revision_name
 from cluster.model.states import Phase
 from nodeside.log import escape_controls
 from nodeside.spec import DriverSpec
@@ -115,13 +115,13 @@ def _where(diff: DriverDiff) -> str:
     if counts[Turn.IN_TURN] and diff.rollout is not None:
         then = "then " if parts else ""
         parts.append(f"{then}{diff.rollout.allowed} at a time")
-    words = f"on {nodes(changing)}" if changing else ""
+    words = f"on {nodes_in_words(changing)}" if changing else ""
     if counts[Turn.AT_REBOOT]:
         words += " as they reboot"
     if parts:
         words += f": {', '.join(parts)}"
     if counts[Turn.LEAVES]:
-        leaves = f"it leaves {nodes(counts[Turn.LEAVES])}"
+        leaves = f"it leaves {nodes_in_words(counts[Turn.LEAVES])}"
         words = f"{words}; {leaves}" if words else leaves
     return words
 
@@ -149,7 +149,7 @@ def _head_rows(diff: DriverDiff) -> Iterator[tuple[str, str]]:
             yield "unload", words
         yield from _object_rows(diff.objects)
     elif waiting := sum(len(g.nodes) for g in diff.nodes if g.turn in CHANGING):
-        yield "under way", f"{nodes(waiting)} yet: nodeside-cluster explain {diff.driver}"
+        yield "under way", f"{nodes_in_words(waiting)} yet: nodeside-cluster explain {diff.driver}"
     for words in diff.notes if diff.changes else ():
         yield "note", words
 
@@ -227,7 +227,9 @@ def _rollout_rows(diff: DriverDiff) -> Iterator[tuple[str, str]]:
     changing = [group for group in diff.nodes if group.turn in CHANGING]
     if state is None or spec is None or not changing:
         return
-    at_a_time = f"{nodes(state.allowed)} of {state.nodes} without a working driver at a time"
+    at_a_time = (
+        f"{nodes_in_words(state.allowed)} of {state.nodes} without a working driver at a time"
+    )
     yield "budget", f"maxUnavailable {spec.rollout.max_unavailable}: {at_a_time}"
     if state.unavailable:
         yield "", f"without one by now: {few_of(state.unavailable)}"

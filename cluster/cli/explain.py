@@ -33,16 +33,16 @@ from cluster.cli.status import NoSuchObject, find_driver, outdated_status_note
 from cluster.driver.hardware import (
     Match,
     former_devices,
-    has_hardware,
-    near_label,
+    match_hardware,
+    similar_label,
     stale_nfd_label,
 )
 from cluster.driver.nodes import CANNOT_PULL, DriverNode
-from cluster.driver.other_installers import others_on_node
+from cluster.driver.other_installers import find_other_installers
 from cluster.driver.status.messages import (
+    build_reason,
     few_of,
-    nodes,
-    pool_reason,
+    nodes_in_words,
     revision_name,
     toolkit_message,
     wrong_toolkit_message,
@@ -198,7 +198,7 @@ def _describe_spec(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     spec, context = observed.driver.spec, DriverContext(snapshot, observed, observed.driver)
     newest = status_inputs(context).revision_name(context.revisions.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
-    yield f"on {nodes(len(context.members))}; hardware: {_describe_hardware(observed)}"
+    yield f"on {nodes_in_words(len(context.members))}; hardware: {_describe_hardware(observed)}"
     rollout = spec.rollout
     yield (
         f"rollout: upgrade {spec.upgrade.value}, maxUnavailable {rollout.max_unavailable}, "
@@ -244,7 +244,7 @@ def _planned_steps(snapshot: Snapshot, name: str, progressing: Mapping[str, str]
     """Yield the actions of a plan made now, with relabels grouped by reason, then progress."""
     actions = [a for a in plan(snapshot, _snapshot_time(snapshot)).actions if a.driver == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
-    yield from (f"relabel {nodes(count)}: {why}" for why, count in labels.items())
+    yield from (f"relabel {nodes_in_words(count)}: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
     yield from (action.words for action in rest)
     if progressing["status"] == "True":
@@ -340,7 +340,7 @@ def _non_member_notes(context: DriverContext, node: Node) -> _Notes:
     hardware, name = context.driver.spec.hardware, context.driver.name
     former = former_devices(hardware, context.resource.status)
     assigned = assigned_label(name) in node.labels
-    fit = has_hardware(node, hardware, assigned=assigned, former=former)
+    fit = match_hardware(node, hardware, assigned=assigned, former=former)
     rivals = [rival for rival, nodes in context.nodes.contested_nodes.items() if node.name in nodes]
     notes = _Notes([f"nothing: the node {fit.value}"])
     if rivals:
@@ -375,10 +375,10 @@ def _missing_labels(node: Node, hardware: Hardware) -> Iterator[str]:
     for key, value in hardware.node_selector.items():
         present = node.labels.get(key)
         if present != value:
-            near = present or near_label([node], key, value)
+            near = present or similar_label([node], key, value)
             yield f"the node needs the label {key}={value}" + (f" (it has {near})" if near else "")
     alone = replace(hardware, node_selector={})
-    if hardware.pci and has_hardware(node, alone, assigned=False) is not Match.HAS:
+    if hardware.pci and match_hardware(node, alone, assigned=False) is not Match.HAS:
         ids = ["_".join(filter(None, (each.vendor, each.device))) for each in hardware.pci]
         labels = [f"feature.node.kubernetes.io/pci-{each}.present=true" for each in ids]
         yield (
@@ -392,7 +392,7 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
     """Yield what blocks a node, each with what a person does about it."""
     member, row = decision.member, decision.row
     build = status_inputs(context).builds.get(member.pool)
-    if build is not None and (reason := pool_reason(build, [decision])) is not None:
+    if build is not None and (reason := build_reason(build, [decision])) is not None:
         yield ": ".join(reason), by_condition(reason[0])
     elif not member.pool.kernel:
         yield "its kubelet has not reported its kernel yet", by_condition("KernelUnknown")
@@ -476,7 +476,7 @@ def _observed_lines(
 def _others_on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
     """Yield who else works on what the driver is for, by what the node shows of it."""
     driver = snapshot.drivers[name].driver
-    for each in others_on_node(driver, node) if driver is not None else ():
+    for each in find_other_installers(driver, node) if driver is not None else ():
         way_out = each.way_out.replace(" NODE ", f" {node.name} ")
         yield f"{each.name} works there too: {each.sign}; to end that: {way_out}"
 

@@ -20,7 +20,7 @@ from cluster.kube.errors import ApiError, Forbidden, NotFound
 from cluster.kube.resources import DRIVERS, NODES, PODS
 from cluster.model.json_fields import condition, part, printable, text
 from cluster.model.names import DRIVER_CONTAINER, DRIVER_LABEL, OURS
-from cluster.model.parse_pods import pod_from, unless_mirror
+from cluster.model.parse_pods import pod_from, skip_mirror_pods
 from cluster.model.snapshot import Document, DriverPod
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.log import escape_controls
@@ -164,7 +164,7 @@ def _list_pods(
 
     ours = f"{OURS},{DRIVER_LABEL}={driver}"
     return api.list(
-        PODS, unless_mirror(read), namespace=namespace, selector=ours, fields=fields
+        PODS, skip_mirror_pods(read), namespace=namespace, selector=ours, fields=fields
     ).items
 
 

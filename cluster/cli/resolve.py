@@ -67,7 +67,7 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
     streams = image_streams(api)
     known = evidence(api, pool, toolkit, streams)
     pool = replace(pool, kernel=pool.kernel or "(none named)")
-    resolution = toolkit_image.resolve(pool, toolkit, streams, known)
+    resolution = toolkit_image.resolve_toolkit_image(pool, toolkit, streams, known)
     why = "; ".join(part for part in (resolution.why, resolution.remedy) if part)
     return Resolved(pool, resolution.image, resolution.link.value, why, resolution.tags_seen)
 

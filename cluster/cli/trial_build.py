@@ -19,7 +19,7 @@ from typing import Any
 from cluster.cache.image_labels import TagLabels
 from cluster.cli.resolve import image_streams
 from cluster.cli.status import NoSuchObject
-from cluster.driver.hardware import has_hardware
+from cluster.driver.hardware import match_hardware
 from cluster.driver.revisions import revision_of, revision_text
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
@@ -129,7 +129,7 @@ def tolerated_taints(api: Api, driver: Driver) -> list[Toleration]:
         with suppress(ApiError):
             nodes = api.list(NODES, node_from).items
     return tolerations_for(
-        node for node in nodes if has_hardware(node, hardware, assigned=False).is_selected
+        node for node in nodes if match_hardware(node, hardware, assigned=False).is_selected
     )
 
 

@@ -1,7 +1,4 @@
-"""The DaemonSet that runs a driver's pod on the nodes of one pool and revision.
-
-Pure.
-"""
+"""The DaemonSet that runs a driver's pod on the nodes of one pool and revision. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.driver.pod import DaemonSetInput, Document, pod
-from cluster.driver.revisions import owner
+from cluster.driver.pod import DaemonSetInput, Document, pod_spec
+from cluster.driver.revisions import owner_references
 from cluster.kube.comparison import holds
 from cluster.kube.managed_fields import ExistingObject, has_additions, over
 from cluster.model.names import (
@@ -31,7 +28,7 @@ from cluster.model.parse import daemonset_from
 from cluster.model.snapshot import DaemonSetObject
 
 
-def daemonset(wanted: DaemonSetInput) -> Document:
+def daemonset_document(wanted: DaemonSetInput) -> Document:
     """Return the DaemonSet with its own hash as an annotation."""
     document: Document = {
         "apiVersion": "apps/v1",
@@ -43,14 +40,15 @@ def daemonset(wanted: DaemonSetInput) -> Document:
             # A new pod finds its modules loaded and changes nothing, so replacing pods is cheap. A
             # new revision must roll out slowly and therefore gets its own DaemonSet.
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
-            "template": {"metadata": _pod_metadata(wanted), "spec": pod(wanted)},
+            "template": {"metadata": _pod_metadata(wanted), "spec": pod_spec(wanted)},
         },
     }
-    document["metadata"]["annotations"][APPLIED_NOTE] = digest(document)
+    document["metadata"]["annotations"][APPLIED_NOTE] = document_digest(document)
     return document
 
 
-def digest(document: Mapping[str, Any]) -> str:
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Return 16 hex digits that identify a document, for the annotation `applied`."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -72,13 +70,16 @@ def object_to_overwrite(
 
 
 def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
-    """Return the values stored in its labels and annotations."""
+    """Return the values that the object has in its labels and annotations."""
     notes = found.applied, found.toolkit, found.link, found.fell_back
     return found.pool, found.driver, found.revision, *notes
 
 
-def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
-    """Return whether `object_to_overwrite`, which ignores status and times, answers the same."""
+def has_same_content(one: DaemonSetObject, other: DaemonSetObject) -> bool:
+    """Return whether two observations of an object differ in no more than status and times.
+
+    `object_to_overwrite` returns the same for both then.
+    """
     if one is other:
         return True
     return one == other and _managers_without_times(one) == _managers_without_times(other)
@@ -104,7 +105,7 @@ def _object_metadata(wanted: DaemonSetInput) -> Document:
             LINK_NOTE: wanted.link,
             **({FELL_BACK_NOTE: wanted.fell_back} if wanted.fell_back else {}),
         },
-        "ownerReferences": owner(wanted.owner),
+        "ownerReferences": owner_references(wanted.owner),
     }
 
 

@@ -13,7 +13,8 @@ nothing is waited for after it (timestamps.py).
                    for everything it does and reports how each of them ended; none while it
                    waits for a driver that it comes after
     correction     `NO_REPORT` after a failure that the next pod will not repeat, and after we last
-                   changed the node's DaemonSet or a label of the node; none before we have
+                   changed the node's DaemonSet or a label of the node; none while the DaemonSet
+                   still has the old image
     node down      `NODE_DOWN` after it went down, e.g. in the middle of a change; then it is given
                    up
 """
@@ -38,17 +39,17 @@ NO_POD: Final = 60.0  # seconds
 NO_REPORT: Final = 600.0
 LAST_REPORT: Final = 3600.0
 NODE_DOWN: Final = 600.0
-_OTHERS = 900.0  # seconds for which the DaemonSet controller's work for other nodes counts
+_WORK_ELSEWHERE = 900.0  # seconds for which the DaemonSet controller's work for other nodes counts
 _LONGEST_NAME: Final = 253  # characters, the limit for object names
 _NEVER = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDeadline:
-    """A deadline. `until` is when waiting ends; `words` is the message after that, "" before."""
+    """A deadline. `until` is when waiting ends; `message` is what to report then, "" before."""
 
     until: float = _NEVER
-    words: str = ""
+    message: str = ""
 
 
 NO_DEADLINE: Final = NodeDeadline()
@@ -62,7 +63,9 @@ def down_deadline(node: Node, now: float) -> NodeDeadline:
     if now < until:
         return NodeDeadline(until)
     since = rfc3339(node.ready_since)
-    return NodeDeadline(words=f"its node has been down since {since}, in the middle of its change")
+    return NodeDeadline(
+        message=f"its node has been down since {since}, in the middle of its change"
+    )
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class NodeDeadlines:
     snapshot: Snapshot
     driver: Driver
 
-    def next_report(self, node: Node, assigned: str, report: NodeReport | None) -> NodeDeadline:
-        """Return how long the node may stay silent.
+    def report_deadline(self, node: Node, assigned: str, report: NodeReport | None) -> NodeDeadline:
+        """Return the deadline for the node's next report.
 
         `report` is its report for this boot and its revision, None if there is none.
         """
@@ -90,23 +93,25 @@ class NodeDeadlines:
             return NO_DEADLINE
         if (length := len(node_driver_name(self.driver.name, node.name))) > _LONGEST_NAME:
             return NodeDeadline(
-                words=f"its NodeDriver would have a name of {length} characters, but the API "
+                message=f"its NodeDriver would have a name of {length} characters, but the API "
                 f"server accepts {_LONGEST_NAME}: give the Driver or the node a shorter name"
             )
         daemonset = daemonset_name(self.driver.name, assigned)
-        if (pod := self._pods.get((node.name, daemonset))) is not None:
+        if (pod := self._pods_by_node.get((node.name, daemonset))) is not None:
             return self._deadline_since(
                 max(pod.created, self._plausible_time(node.ready_since)) if pod.created else 0.0,
                 NO_REPORT,
-                lambda: f"its pod has not reported: see {self._describe} pod {pod.name}",
+                lambda: f"its pod has not reported: see {self._describe_command} pod {pod.name}",
             )
-        return self._without_a_pod(node, daemonset)
+        return self._pod_deadline(node, daemonset)
 
     def correction_deadline(
         self, node: Node, assigned: str, report: NodeReport, image: str
     ) -> NodeDeadline:
-        """Return the deadline for the next pod, which will not repeat the failure in `report`: it
-        has the toolkit `image`."""
+        """Return the deadline for the report of the node's next pod, which has the toolkit `image`.
+
+        That pod will not repeat the failure in `report`.
+        """
         name = daemonset_name(self.driver.name, assigned)
         daemonset = self.snapshot.daemonsets.get(name)
         if daemonset is None or daemonset.toolkit != image:
@@ -118,12 +123,12 @@ class NodeDeadlines:
             lambda: (
                 f"it failed at {rfc3339(report.time)}, and its next pod, with toolkit "
                 f"image {image}, has not reported: "
-                f"see {self._describe} daemonset {name}"
+                f"see {self._describe_command} daemonset {name}"
             ),
         )
 
-    def _without_a_pod(self, node: Node, name: str) -> NodeDeadline:
-        """Return the deadline for a node without a pod.
+    def _pod_deadline(self, node: Node, name: str) -> NodeDeadline:
+        """Return the deadline for the creation of a node's pod.
 
         There is none while its DaemonSet does not exist: then the node waits for the controller.
         """
@@ -132,38 +137,40 @@ class NodeDeadlines:
             return NO_DEADLINE
         # Limited: a pod on another node changes the DaemonSet whenever its readiness changes.
         labelled = self._plausible_time(node.labelled)
-        own = max(labelled, min(daemonset.touched, labelled + _OTHERS))
+        own = max(labelled, min(daemonset.touched, labelled + _WORK_ELSEWHERE))
         return self._deadline_since(
-            max(own, min(self._last_active, own + _OTHERS)),
+            max(own, min(self._controller_last_active, own + _WORK_ELSEWHERE)),
             NO_POD,
             lambda: (
                 f"assigned at {rfc3339(node.labelled)}, but no pod was created for it: "
-                f"see {self._describe} daemonset {name}"
+                f"see {self._describe_command} daemonset {name}"
             ),
         )
 
     def _deadline_since(
-        self, since: float, patience: float, words: Callable[[], str]
+        self, since: float, patience: float, describe: Callable[[], str]
     ) -> NodeDeadline:
         if not since:
             return NO_DEADLINE
         until = since + patience
-        return NodeDeadline(until) if self.snapshot.now < until else NodeDeadline(words=words())
+        return (
+            NodeDeadline(until) if self.snapshot.now < until else NodeDeadline(message=describe())
+        )
 
     def _plausible_time(self, moment: float) -> float:
         return distrust_far_future(moment, self.snapshot.now)
 
     @property
-    def _describe(self) -> str:
+    def _describe_command(self) -> str:
         return f"kubectl -n {self.snapshot.settings.namespace} describe"
 
     @cached_property
-    def _last_active(self) -> float:
+    def _controller_last_active(self) -> float:
         """Returns when the DaemonSet controller was last active on any of our DaemonSets."""
         return max((each.touched for each in self.snapshot.daemonsets.values()), default=0.0)
 
     @cached_property
-    def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
+    def _pods_by_node(self) -> Mapping[tuple[str, str], DriverPod]:
         """Returns the driver pods by node and DaemonSet; terminating pods count until gone."""
         pods = self.snapshot.driver_pods_of(self.driver.name)
         return {(pod.node, pod.daemonset): pod for pod in pods}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cluster.driver.status.inputs import StatusInputs
-from cluster.driver.status.messages import nodes
+from cluster.driver.status.messages import nodes_in_words
 from cluster.driver.status.problems import with_problems
 from cluster.model.actions import Action, EmitEvent, SetStatus
 from cluster.model.limits import fit_status
@@ -19,8 +19,8 @@ def set_status(
 ) -> Iterator[Action]:
     """Yield the status if it changed, and an Event for each notable change of a condition.
 
-    The status also reports the problems of the Driver, and `more` of them. For a problem, no Event
-    is made here.
+    The status also reports the problems of the Driver, and `more` of them. No Event is made here
+    for a problem.
     """
     problems = (*snapshot.problems.get(found.name, ()), *more)
     reasons = {problem.reason for problem in problems}
@@ -44,11 +44,11 @@ def set_status(
             yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)
 
 
-def rollout_started(inputs: StatusInputs) -> Iterator[Action]:
+def announce_rollout(inputs: StatusInputs) -> Iterator[Action]:
     """Yield an Event if the newest revision is not the one that the status names so far.
 
-    The preceding status update names it. While the rollout is paused nothing begins: the Event is
-    due when it goes on. Ready tells the end of a rollout.
+    The preceding status update names it. While the rollout is paused, nothing begins: the Event is
+    due when the rollout goes on. The condition Ready shows when it has ended.
     """
     found, newest, rollout = inputs.found, inputs.rollout.newest, inputs.driver.spec.rollout
     if not newest or rollout.paused or not inputs.decisions:
@@ -60,7 +60,7 @@ def rollout_started(inputs: StatusInputs) -> Iterator[Action]:
     had_no_nodes = not inputs.rollout.good and not found.status.get("nodes", {}).get("wanted")
     if newest == found.status.get("revision", "") and not was_paused and not had_no_nodes:
         return
-    name, on = inputs.revision_name(newest), nodes(len(inputs.decisions))
+    name, on = inputs.revision_name(newest), nodes_in_words(len(inputs.decisions))
     note = f"back to {name}, which worked: {on}"
     if newest != inputs.rollout.good:
         note = f"rollout of {name} to {on}: canary {rollout.canary}, "

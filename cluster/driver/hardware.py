@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from cluster.driver.pools import _LINUX, _OS_LABEL, has_version
+from cluster.driver.pools import has_version
 from cluster.model.labelmap import devices_of
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
 from cluster.model.snapshot import Node
@@ -17,6 +17,7 @@ from cluster.model.status_schema import DEVICE_LIMIT
 from nodeside.spec.model import Hardware
 from nodeside.spec.pci import PciId
 
+_OS_LABEL, _LINUX = "kubernetes.io/os", "linux"  # a label that every kubelet sets
 _NOT_IN_A_VALUE = re.compile(r"[^-A-Za-z0-9_.]")
 _NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
 
@@ -36,9 +37,9 @@ class Match(Enum):
 
 
 def stale_nfd_label(node: Node) -> str:
-    """Return how Node Feature Discovery contradicts the kubelet, "" if not; informational only.
+    """Return how Node Feature Discovery contradicts the kubelet, "" if it does not.
 
-    A kubelet that does not say the kernel or the version is not contradicted.
+    Nothing depends on it. A kubelet that does not report kernel or version is not contradicted.
     """
     labelled = node.labels.get(KERNEL_LABEL, "")
     if labelled and node.kernel and labelled not in (node.kernel, _nfd_value(node.kernel)):
@@ -58,10 +59,10 @@ def _nfd_value(release: str) -> str:
     return _NOT_IN_A_VALUE.sub("_", release).strip("-_.")
 
 
-def has_hardware(
+def match_hardware(
     node: Node, hardware: Hardware, *, assigned: bool, former: tuple[PciId, ...] = ()
 ) -> Match:
-    """Return whether the hardware selector of a Driver matches a node.
+    """Return how the hardware selector of a Driver matches a node.
 
     An `assigned` node leaves only if a label *says* so: a selector key has another value or, if it
     is not a key of Node Feature Discovery, is missing; or a device label has a value other than
@@ -71,18 +72,16 @@ def has_hardware(
     """
     if node.labels.get(_OS_LABEL, _LINUX) != _LINUX:
         return Match.FOREIGN
-    fits = [
+    matches = [
         _match_label(node.labels, key, value, assigned=assigned)
         for key, value in hardware.node_selector.items()
     ]
     if hardware.pci:
-        fits.append(_match_devices(node.labels, hardware.pci, former, assigned=assigned))
-    if len(fits) == 1:
-        return fits[0]
-    return max(fits, key=_SEVERITY.__getitem__, default=Match.HAS)
+        matches.append(_match_devices(node.labels, hardware.pci, former, assigned=assigned))
+    return max(matches, key=_SEVERITY.__getitem__, default=Match.HAS)
 
 
-def devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
+def selected_devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
     """Return every device the Driver selects or selected, as in its status; current ones first."""
     current = [f"{each.vendor}:{each.device}".rstrip(":") for each in hardware.pci]
     return list(dict.fromkeys([*current, *(status.get("devices") or ())]))[:DEVICE_LIMIT]
@@ -94,8 +93,8 @@ def former_devices(hardware: Hardware, status: Mapping[str, Any]) -> tuple[PciId
     return tuple(each for each in ids if each not in hardware.pci)
 
 
-def near_label(nodes: Iterable[Node], key: str, value: str) -> str:
-    """Return the label of a node that may be meant by one that no node has, "" if none is near."""
+def similar_label(nodes: Iterable[Node], key: str, value: str) -> str:
+    """Return a node's label that is similar to one that no node has, "" if there is none."""
     from difflib import get_close_matches  # late: only a Driver without nodes needs it
 
     labels = [node.labels for node in islice(nodes, _LOOKED_AT)]

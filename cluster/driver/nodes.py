@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from cluster.driver.deadlines import NO_DEADLINE, NodeDeadlines, down_deadline
 from cluster.driver.drain_state import IDLE, DrainState
-from cluster.driver.hardware import Match, former_devices, has_hardware
+from cluster.driver.hardware import Match, former_devices, match_hardware
 from cluster.driver.pools import pool_of
 from cluster.model.names import DRIVER_CONTAINER, assignment_of, before_label
 from cluster.model.snapshot import (
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass
 class NodeCache(Generic[T]):
-    """Results of one kind by node name, all computed from the same shared inputs, the `ground`.
+    """Results of one kind by node name, all computed from the same `shared_inputs`.
 
     Between two snapshots of 5,000 nodes only a few nodes change; results for the others are reused.
     The cache needs no change notifications: each result is stored with the exact values it was
@@ -48,20 +48,20 @@ class NodeCache(Generic[T]):
     with a cache equals the plan made without one. A cache lives as long as its controller.
     """
 
-    ground: object = None
-    conclusions: dict[str, T] = field(default_factory=dict)
+    shared_inputs: object = None
+    results: dict[str, T] = field(default_factory=dict)
 
-    def on(self, ground: object) -> dict[str, T]:
-        """Return the mutable results for this ground; empty if the ground changed."""
-        if ground != self.ground:
-            self.ground, self.conclusions = ground, {}
-        return self.conclusions
+    def results_for(self, shared_inputs: object) -> dict[str, T]:
+        """Return the mutable results for these inputs; empty if the inputs changed."""
+        if shared_inputs != self.shared_inputs:
+            self.shared_inputs, self.results = shared_inputs, {}
+        return self.results
 
-    def forget(self, nodes: Collection[str]) -> None:
+    def forget_others(self, nodes: Collection[str]) -> None:
         """Drop the results of all nodes that are not in `nodes`."""
-        if len(self.conclusions) > len(nodes):
-            rest = {name: each for name, each in self.conclusions.items() if name in nodes}
-            self.conclusions = rest
+        if len(self.results) > len(nodes):
+            rest = {name: each for name, each in self.results.items() if name in nodes}
+            self.results = rest
 
 
 _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
@@ -119,21 +119,21 @@ class DriverNode:
     @property
     def pull_failure(self) -> str:
         """Returns why its pod cannot pull the driver image, "" if it can."""
-        why = cannot_pull(self.stuck_pod) if self.stuck_pod else None
+        why = pull_failure_of(self.stuck_pod) if self.stuck_pod else None
         return str(why) if why else ""
 
     @property
     def refused_toolkit(self) -> str:
         """Returns the toolkit image of its pod that is not for its kernel, "" if there is none.
 
-        That is the node's word about itself: it changes no image, and nothing on other nodes.
+        The node says that about itself only: it changes no image, and nothing on other nodes.
         """
-        word = self.current_report
-        if word is None or word.state != _FAILED or word.reason not in _OF_THE_TOOLKIT:
+        report = self.current_report
+        if report is None or report.state != _FAILED or report.reason not in _OF_THE_TOOLKIT:
             return ""
-        return word.toolkit if word.kernel == self.node.kernel else ""
+        return report.toolkit if report.kernel == self.node.kernel else ""
 
-    def rests_on(self, observations: Observations) -> bool:
+    def was_built_from(self, observations: Observations) -> bool:
         """Return whether the member was built from exactly these values."""
         return (
             self.node is observations.node
@@ -158,11 +158,11 @@ class OtherNode:
 
     node: Node
 
-    def rests_on(self, observations: Observations) -> bool:
+    def was_built_from(self, observations: Observations) -> bool:
         return self.node is observations.node
 
 
-def members(
+def select_members(
     snapshot: Snapshot,
     driver: Driver,
     assignments: Mapping[str, Assignment],
@@ -178,24 +178,24 @@ def members(
     `drains` says how far each node is drained; None: none is.
     """
     memory = NodeCache() if memory is None else memory
-    memory.forget(snapshot.nodes)
+    memory.forget_others(snapshot.nodes)
     status = snapshot.drivers[driver.name].status if driver.name in snapshot.drivers else EMPTY
     former = former_devices(driver.spec.hardware, status)
-    cached = memory.on((driver, assignments, excluded, former))
+    cached = memory.results_for((driver, assignments, excluded, former))
     builder, deadlines = _Builder(driver, assignments, former), NodeDeadlines(snapshot, driver)
-    key, troubles = builder.assigned, dict(_stuck_pods(snapshot, driver.name))
+    key, stuck_pods = builder.assigned_key, dict(_stuck_pods(snapshot, driver.name))
     reports, prefix = snapshot.node_drivers, f"{driver.name}."
     for node in snapshot.nodes.values():
         name = node.name
         inputs = Observations(
             node,
             reports.get(prefix + name),
-            troubles.get((name, node.labels.get(key, ""))) if troubles else None,
+            stuck_pods.get((name, node.labels.get(key, ""))) if stuck_pods else None,
             drains(node) if drains else IDLE,
         )
         member = cached.get(name)
-        if member is None or not member.rests_on(inputs):
-            member = OtherNode(node) if name in excluded else builder.member(inputs)
+        if member is None or not member.was_built_from(inputs):
+            member = OtherNode(node) if name in excluded else builder.build_member(inputs)
             cached[name] = member
         if isinstance(member, OtherNode):
             continue
@@ -219,24 +219,24 @@ class _Builder:
     former: tuple[PciId, ...]
 
     @cached_property
-    def assigned(self) -> str:
+    def assigned_key(self) -> str:
         return assigned_label(self.driver.name)
 
     @cached_property
-    def before(self) -> str:
+    def before_key(self) -> str:
         return before_label(self.driver.name)
 
-    def member(self, observations: Observations) -> DriverNode | OtherNode:
+    def build_member(self, observations: Observations) -> DriverNode | OtherNode:
         """Return the member as far as it does not depend on the time."""
         node, report, pod, drain = observations
         labels, spec = node.labels, self.driver.spec
-        assigned = labels.get(self.assigned, "")
-        fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
+        assigned = labels.get(self.assigned_key, "")
+        fit = match_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
         if not fit.is_selected:
             return OtherNode(node)
         boot = Boot.REBOOTED if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, on_reboot = self.assignments.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
-        before = labels.get(self.before, "")
+        before = labels.get(self.before_key, "")
         current = _current_report(node, at, report, changed=bool(before))
         health = _health_of(node, current, on_reboot=on_reboot)
         return DriverNode(
@@ -264,16 +264,18 @@ class _Builder:
 def _apply_deadline(member: DriverNode, deadlines: NodeDeadlines) -> DriverNode:
     """Apply the deadlines to a node in progress; one that waits for its reboot has none.
 
-    `due` may be too early, since another pass does no harm.
+    The member's deadline may be too early, since another pass does no harm.
     """
     report = member.current_report
     if report is not None and report.state == _REBOOT:
         return member
-    silence = deadlines.next_report(member.node, member.assigned, report)
-    if silence.words:
-        return replace(member, health=Health.BROKEN, trouble=silence.words, deadline=silence.until)
-    in_time = deadlines.snapshot.now < member.deadline <= silence.until
-    return member if in_time else replace(member, deadline=silence.until)
+    deadline = deadlines.report_deadline(member.node, member.assigned, report)
+    if deadline.message:
+        return replace(
+            member, health=Health.BROKEN, trouble=deadline.message, deadline=deadline.until
+        )
+    in_time = deadlines.snapshot.now < member.deadline <= deadline.until
+    return member if in_time else replace(member, deadline=deadline.until)
 
 
 def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
@@ -281,11 +283,11 @@ def _apply_down_deadline(member: DriverNode, now: float) -> DriverNode:
 
     A node that comes back is treated as any other.
     """
-    silence = down_deadline(member.node, now)
-    trouble = silence.words if member.worked_with else ""
-    lost = bool(silence.words)
+    deadline = down_deadline(member.node, now)
+    trouble = deadline.message if member.worked_with else ""
+    lost = bool(deadline.message)
     return replace(
-        member, is_given_up=lost, trouble=trouble or member.trouble, deadline=silence.until
+        member, is_given_up=lost, trouble=trouble or member.trouble, deadline=deadline.until
     )
 
 
@@ -332,12 +334,12 @@ def failure_message(member: DriverNode) -> str:
     return words or report.state
 
 
-def found_nothing(member: DriverNode) -> bool:
+def has_found_no_modules(member: DriverNode) -> bool:
     """Return whether the node reports that its pod, without a toolkit, found no modules for it."""
-    word = member.current_report
-    if word is None or word.state != _FAILED:
+    report = member.current_report
+    if report is None or report.state != _FAILED:
         return False
-    return word.reason == NOTHING_SERVED and not word.toolkit
+    return report.reason == NOTHING_SERVED and not report.toolkit
 
 
 # The kubelet's reasons for an image that it cannot pull.
@@ -345,7 +347,7 @@ def found_nothing(member: DriverNode) -> bool:
 CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 
 
-def cannot_pull(pod: DriverPod) -> Waiting | None:
+def pull_failure_of(pod: DriverPod) -> Waiting | None:
     """Return why the driver container's image cannot be pulled, None if it can."""
     why = pod.waiting.get(DRIVER_CONTAINER)
     return why if why is not None and why.reason in CANNOT_PULL else None

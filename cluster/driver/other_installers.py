@@ -1,7 +1,7 @@
-"""Who else works on a node on what a Driver is for, by what the node shows of it. Pure.
+"""Finds other software on a node that does what a Driver is for, by the node's labels. Pure.
 
-A device plugin of somebody else shows only where this Driver is not assigned: there, its own device
-agent offers nothing.
+Another device plugin is found by the resource that the node offers, but only where this Driver is
+not assigned: elsewhere the Driver's own device agent may offer it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from nodeside.spec.model import Driver
 from nodeside.spec.other_installers import FoundInstaller, find_installers
 
 
-def others_on_node(driver: Driver, node: Node) -> Iterator[FoundInstaller]:
-    """Yield who else works there. The word NODE in `way_out` stands for the node's name."""
+def find_other_installers(driver: Driver, node: Node) -> Iterator[FoundInstaller]:
+    """Yield the other software. The word NODE in `way_out` stands for the node's name."""
     yield from find_installers(driver, node.labels)
     if assigned_label(driver.name) in node.labels:
         return

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from cluster.driver.pod_policy import resources, with_pull_policy
+from cluster.driver.pod_policy import container_resources, with_pull_policy
 from cluster.model.names import (
     DRIVER_CONTAINER,
     POLICY_DIRECTORY,
@@ -84,10 +84,10 @@ Document = dict[str, Any]
 class DaemonSetInput:
     """A driver on one pool: `driver` as of this revision; `toolkit` is "" for no sidecar.
 
-    `link` is the source that gave the toolkit image (toolkit_image.py). `image` is a driver image
-    for this kernel, "" for the image of all kernels. `fell_back` is why these nodes build although
-    those of their pool need not (kernel_images.py), "" if they do not. `pods` is of the Driver as
-    it is now, whatever the revision.
+    `link` is the link of the chain that gave the toolkit image (toolkit_image.py). `image` is a
+    driver image for this kernel, "" for the image of all kernels. `fell_back` is why these nodes
+    build although those of their pool need not (kernel_images.py), "" if they do not. `pods` is
+    that of the Driver as it is now, whatever the revision.
     """
 
     owner: DriverObject
@@ -116,7 +116,7 @@ class DaemonSetInput:
         return daemonset_name(self.driver.name, self.assignment)
 
 
-def pod(inputs: DaemonSetInput) -> Document:
+def pod_spec(inputs: DaemonSetInput) -> Document:
     """Return the pod spec.
 
     The driver container is first: containers are pulled and started one by one in this order.
@@ -172,7 +172,7 @@ def _provide_container(inputs: DaemonSetInput) -> Document:
         "command": ["nodeside", "driver", "provide"],
         "env": _environment_of({"NODESIDE_SHARED": SHARED}),
         "securityContext": unprivileged_context(runAsUser=0),
-        "resources": _resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
+        "resources": _resources_of(inputs.pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": [_mount_volume("shared", SHARED)],
     }
 
@@ -184,7 +184,7 @@ def _driver_container(inputs: DaemonSetInput) -> Document:
         "command": ["nodeside", "driver", "run"],
         "env": _driver_env(inputs),
         "securityContext": _driver_security(privileged=inputs.driver.spec.privileged),
-        "resources": _resources(inputs.pods.resources.driver, DRIVER_REQUESTS),
+        "resources": _resources_of(inputs.pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": _driver_mounts(inputs),
     }
 
@@ -257,7 +257,7 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
         "securityContext": unprivileged_context(
             runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
         ),
-        "resources": _resources(
+        "resources": _resources_of(
             inputs.pods.resources.toolkit,
             {"cpu": "10m", "memory": "32Mi"},
             {"memory": memory_limit(inputs.driver)},
@@ -269,12 +269,12 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
     }
 
 
-def _resources(
+def _resources_of(
     asked: Resources, requests: Mapping[str, str], limits: Mapping[str, str] = NO_LIMITS
 ) -> Document:
     """Return the resources of a container: those that nodeside sets, or what is asked for."""
     if asked != Resources():
-        return resources(asked, requests, limits)
+        return container_resources(asked, requests, limits)
     return {"requests": dict(requests)} | ({"limits": dict(limits)} if limits else {})
 
 

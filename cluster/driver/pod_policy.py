@@ -33,16 +33,16 @@ def pods_of(found: DriverObject) -> Pods:
     )
 
 
-def resources(
+def container_resources(
     asked: Resources, requests: Mapping[str, str], limits: Mapping[str, str] | None = None
 ) -> Document:
-    """Return the resources of a container; `requests` and `limits` hold where none are asked for.
+    """Return the resources of a container: what is asked for, else `requests` and `limits`.
 
     The quantities are as the API server returns them: any other form would look like an edit and
     would be reverted on every pass.
     """
     merged = {**(limits or {}), **asked.limits}
-    bounded = {name: _bounded(request, merged.get(name)) for name, request in requests.items()}
+    bounded = {name: _cap_request(request, merged.get(name)) for name, request in requests.items()}
     found = {"requests": {**bounded, **asked.requests}, "limits": merged}
     return {
         kind: {name: canonical(quantity) for name, quantity in quantities.items()}
@@ -51,13 +51,13 @@ def resources(
     }
 
 
-def _bounded(request: str, limit: str | None) -> str:
-    """Return a request that is not above its limit, which the API server would refuse."""
+def _cap_request(request: str, limit: str | None) -> str:
+    """Return the request, at most the limit: the API server refuses a request above its limit."""
     return limit if limit is not None and amount_of(limit) < amount_of(request) else request
 
 
 def with_pull_policy(spec: Document, asked: Pods) -> Document:
-    """Return a pod spec whose containers pull their images when they are asked to."""
+    """Return a pod spec whose containers have the image pull policy that the Driver asks for."""
     if asked.image_pull_policy is None:
         return spec
     policy = {"imagePullPolicy": asked.image_pull_policy.value}

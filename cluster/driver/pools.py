@@ -21,19 +21,17 @@ from cluster.model.coreos import parse_coreos_version
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import Node, Pool
 
-_OS_LABEL, _LINUX = "kubernetes.io/os", "linux"  # a label that every kubelet sets
-
 
 def pool_of(
     node: Node, assigned: Pool | None = None, *, rebooted: bool = True, works: bool = True
 ) -> Pool:
     """Return the pool of a node that has been in pool `assigned` so far.
 
-    The node stays there while its kernel is the same, unless it `rebooted` into another OS version,
-    or the driver does not work there and only a label, which may have been late, has the version.
-    So a package that changes /etc/os-release or a flapping label moves no running driver. Neither
-    does a kubelet that has not reported its kernel yet. If it never did, the node is in a pool
-    without a kernel, which nothing serves.
+    The node stays in it while its kernel is the same, with two exceptions: it `rebooted` into
+    another OS version; or the driver does not work there and only a label, which may have been
+    late, has the version. So a package that changes /etc/os-release or a flapping label moves no
+    running driver. Neither does a kubelet that has not reported its kernel yet. If it never did,
+    the node is in a pool without a kernel, which nothing serves.
     """
     if assigned is not None and not node.kernel:
         return assigned

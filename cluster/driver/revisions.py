@@ -2,12 +2,13 @@
 
 Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages`, `pods` and the publish target concern
 only the controller and are left out: pausing a rollout or selecting one more node makes no new
-revision.
-Neither do `upgrade` and `unload`: the ConfigMap of the Driver's policy delivers them, one per
-Driver. Every driver pod mounts it, and it changes in place: the kubelet refreshes the file within
-about a minute, and no pod is replaced. It also has the orders to retry (`retry`), by node, which
-nodes that do not know them ignore. The driver.yaml of a revision is JSON, which is YAML; a node
-reads it with `nodeside.spec.node_load`.
+revision. Neither does a change of `upgrade` or `unload`: they are in the ConfigMap of the Driver's
+policy, one per Driver. Every driver pod mounts it, and it changes in place: the kubelet refreshes
+the file within about a minute, and no pod is replaced. It also has the orders to retry (`retry`),
+by node; an older driver image ignores them.
+
+The driver.yaml of a revision is JSON, which is YAML; a node reads it with
+`nodeside.spec.node_load`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def read_revision(stored: RevisionObject) -> Driver | None:
         return None
 
 
-def owner(driver: DriverObject) -> list[dict[str, Any]]:
+def owner_references(driver: DriverObject) -> list[dict[str, Any]]:
     """Return the owner reference to a Driver; the garbage collector cleans up without us."""
     reference = {
         "apiVersion": API_VERSION,
@@ -110,7 +111,7 @@ def config_map(
             "name": config_map_name(driver.name, revision),
             "namespace": settings.namespace,
             "labels": object_labels(driver.name, revision),
-            "ownerReferences": owner(driver),
+            "ownerReferences": owner_references(driver),
         },
         "immutable": True,
         "data": {"driver.yaml": text},
@@ -188,7 +189,7 @@ def policy_text(found: DriverObject, driver: Driver) -> str:
     return json.dumps(policy, sort_keys=True, separators=(",", ":")) + "\n"
 
 
-def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[str, Any]:
+def policy_config_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -196,7 +197,7 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
             "name": policy_name(driver.name),
             "namespace": settings.namespace,
             "labels": {MANAGED_BY: MANAGER, DRIVER_LABEL: driver.name},
-            "ownerReferences": owner(found),
+            "ownerReferences": owner_references(found),
         },
         "data": {POLICY_KEY: policy_text(found, driver)},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from cluster.driver.failed_nodes import FailedNode, counted_failures
+from cluster.driver.casualties import Casualty, nodes_that_count_as_failed
 from cluster.driver.nodes import DriverNode
 from cluster.model.retries import Retries
 from cluster.model.snapshot import Pool
@@ -24,7 +24,6 @@ class RolloutState:
     """The state of a rollout. `unavailable` and `failed` name nodes.
 
     `nodes`, `allowed` (maxUnavailable), `limit` (maxFailed) and `canaries` are numbers of nodes.
-
     `budget` is how many working nodes may change now; `slots` is how many nodes may become canaries
     (None: no limit).
     """
@@ -57,14 +56,15 @@ def rollout_state(
     good: str,
     supply: Supplies,
     *,
-    remembered: Sequence[FailedNode] = (),
+    remembered: Sequence[Casualty] = (),
     away: Collection[str] = (),
     retries: Retries = (),
 ) -> RolloutState:
     """Return the state. `good` is the last good revision so far, "" for none.
 
-    The `remembered` casualties count as failed too; failures before an order to retry do not. Nodes
-    that are `away` count as unavailable: a driver named in `after` is being changed there.
+    The casualties that the status `remembered` count as failed too; failures before an order to
+    retry do not. Nodes that are `away` count as unavailable: a driver named in `after` is being
+    changed there.
     """
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
@@ -78,7 +78,7 @@ def rollout_state(
     assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.worked_with]
     changed = [member for member in assigned if not member.is_given_up]
     may_have_failed = not settled and (assigned or remembered)
-    failed = counted_failures(assigned, remembered, retries) if may_have_failed else ()
+    failed = nodes_that_count_as_failed(assigned, remembered, retries) if may_have_failed else ()
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = parse_amount(rollout.max_unavailable, nodes)
     candidates = _count_candidates(placed, driver.spec.upgrade, supply)
@@ -124,10 +124,10 @@ def _is_unavailable(member: DriverNode, place: Place) -> bool:
     """Return whether a node counts against the budget.
 
     It counts if our change took it out of service, or if the driver is coming up there again. A
-    node that failed on its own does not count, since it would block a correction indefinitely, nor
-    does one that waits for another driver, which may never be ready. A node that failed in a
-    completed rollout is forgiven: see `nodes_to_forgive`. A node that is drained counts until it is
-    uncordoned. For a node that is down, `_down_nodes_that_count` decides as well.
+    node that failed on its own does not count, since it would block a correction indefinitely. Nor
+    does a node that waits for another driver, which may never be ready. A node that failed in a
+    completed rollout no longer counts (`nodes_to_forgive`). A node that is drained counts until it
+    is uncordoned. For a node that is down, `_down_nodes_that_count` decides as well.
     """
     if member.is_given_up:
         return False
@@ -211,8 +211,8 @@ def is_working(member: DriverNode) -> bool:
 
 def waits_for_driver(member: DriverNode) -> bool:
     """Return whether the node waits for a driver named in `after`, and we have not changed it."""
-    word = member.current_report
-    return word is not None and word.reason == WAITS_FOR_DRIVER and not member.worked_with
+    report = member.current_report
+    return report is not None and report.reason == WAITS_FOR_DRIVER and not member.worked_with
 
 
 def worked_before(member: DriverNode, place: Place) -> bool:

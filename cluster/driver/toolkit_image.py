@@ -1,12 +1,12 @@
-"""Resolution of a pool's toolkit image through a chain of sources.
+"""Finds a pool's toolkit image through a chain of links.
 
 Pure. The order is that of `nodeside.spec.fleet.Toolkit`: the image set for this exact kernel; then
 the image stream tag of the OS version, or else a tag whose image labels name the kernel; then the
-template. If none of them serves: the image that the pool has now. An image from an image stream
-stays while image streams cannot be read.
+template; then the image that the pool has now. An image from an image stream stays while image
+streams cannot be read.
 
-An image that is for another kernel according to its labels is skipped (`Evidence`). An image in use
-stays even then if nothing else serves, since modules that are built already need no toolkit.
+An image that is for another kernel according to its labels is skipped (`Evidence`). But if nothing
+else serves, the image in use stays, since modules that are built already need no toolkit.
 
 Nodes do not vote on images: one that reports that its image is not for its kernel has failed
 (`DriverNode.refused_toolkit`), and its status says what to add to toolkit.images.
@@ -51,17 +51,17 @@ class Evidence:
     labels: Mapping[str, ToolkitLabels] = field(default_factory=lambda: EMPTY)
     pending: frozenset[str] = frozenset()
 
-    def against(self, image: str, pool: Pool) -> str:
+    def objection_to(self, image: str, pool: Pool) -> str:
         """Return why an image is not for the kernel of a pool, "" if nothing says so."""
         labels = self._labels_of(image, pool)
-        if labels is None or fits(labels, pool) is not False:
+        if labels is None or labels_fit_pool(labels, pool) is not False:
             return ""
         return f"its image is for kernel {_kernel_label(labels, kernel_variant(pool.kernel))}"
 
-    def speaks_for(self, image: str, pool: Pool) -> bool:
+    def names_kernel_of(self, image: str, pool: Pool) -> bool:
         """Return whether the labels of an image name the kernel of a pool."""
         labels = self._labels_of(image, pool)
-        return labels is not None and bool(fits(labels, pool))
+        return labels is not None and bool(labels_fit_pool(labels, pool))
 
     def _labels_of(self, image: str, pool: Pool) -> ToolkitLabels | None:
         labels = self.labels.get(image)
@@ -82,7 +82,7 @@ class Link(Enum):
     NONE = "none"
 
     @property
-    def of_a_stream(self) -> bool:
+    def is_from_stream(self) -> bool:
         return self in (Link.STREAM, Link.LABELS)
 
 
@@ -94,12 +94,12 @@ class CurrentImage:
     link: str = ""
 
 
-NOTHING_KEPT = CurrentImage()
+NO_CURRENT_IMAGE = CurrentImage()
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The result of a resolution.
+    """The toolkit image of a pool, and how it was found.
 
     `image` is empty exactly if `link` is NONE; then `remedy` says what to do. `why` says which link
     served and why the configured links before it did not. `tags_seen` are the tags of the image
@@ -113,15 +113,15 @@ class Resolution:
     remedy: str = ""
 
 
-NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not reported the kernel yet")
+KERNEL_UNKNOWN = Resolution("", Link.NONE, "the kubelet has not reported the kernel yet")
 
 
-def resolve(
+def resolve_toolkit_image(
     pool: Pool,
     toolkit: Toolkit,
     streams: ImageStreams,
     evidence: Evidence = NO_EVIDENCE,
-    current: CurrentImage = NOTHING_KEPT,
+    current: CurrentImage = NO_CURRENT_IMAGE,
 ) -> Resolution:
     """Return the toolkit image of a pool.
 
@@ -132,7 +132,7 @@ def resolve(
     stream = stream_of(toolkit, streams)
     tags = tuple(sorted(stream.tags, key=tag_order)) if stream else ()
     for link, image, why in _try_links(pool, toolkit, streams, evidence, current):
-        doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
+        doubt = evidence.objection_to(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
             words = "; ".join([why, *skipped])
             return Resolution(image, link, words, tags)
@@ -155,7 +155,8 @@ def tags_to_read(
 ) -> Iterator[Tag]:
     """Yield the tags whose labels are needed.
 
-    This is the tag of the OS version. If there is none, or it does not fit, all recent tags are.
+    That is the tag of the OS version. If there is none, or it does not fit, those are all recent
+    tags.
     """
     stream = stream_of(toolkit, streams)
     if stream is None or not pool.kernel or pool.kernel in toolkit.images:
@@ -163,7 +164,7 @@ def tags_to_read(
     exact = stream.tags.get(pool.os_version, "")
     if exact:
         yield Tag(stream.name, pool.os_version, exact)
-    if not exact or evidence.against(exact, pool):
+    if not exact or evidence.objection_to(exact, pool):
         for name in _newest_tags(stream, rhel_major_of(pool.kernel)):
             yield Tag(stream.name, name, stream.tags[name])
 
@@ -190,16 +191,19 @@ def _try_links(
     evidence: Evidence,
     current: CurrentImage,
 ) -> Iterator[tuple[Link, str, str]]:
-    """Yield each link in order, its image or "", and why; a link not configured has no reason."""
+    """Yield each link in order, its image or "", and why; "" for a link that is not configured."""
     mapped = toolkit.images.get(pool.kernel, "")
     verb = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
     if isinstance(streams, NotListed):
         yield _keep_stream_image(streams, current)
     else:
-        yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, current)
-    yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, current)
-    filled = fill(toolkit.image_template, pool)
+        yield (
+            Link.STREAM,
+            *_image_of_os_version(pool, toolkit.image_stream, streams, evidence, current),
+        )
+    yield Link.LABELS, *_image_by_labels(pool, stream_of(toolkit, streams), evidence, current)
+    filled = fill_template(toolkit.image_template, pool)
     yield Link.TEMPLATE, filled, "toolkit.imageTemplate, filled in"
     yield Link.KEPT, current.image, "the image used before"
 
@@ -220,12 +224,12 @@ def _remedy_message(
 
 def _keep_stream_image(streams: NotListed, current: CurrentImage) -> tuple[Link, str, str]:
     """Keep an image that an image stream gave while image streams cannot be read."""
-    link = next((each for each in Link if each.of_a_stream and each.value == current.link), None)
+    link = next((each for each in Link if each.is_from_stream and each.value == current.link), None)
     why = f"the image streams are not known: {streams.why}"
     return link or Link.STREAM, current.image if link else "", why
 
 
-def _of_os_version(
+def _image_of_os_version(
     pool: Pool,
     name: str,
     streams: Mapping[str, ImageStream] | None,
@@ -234,7 +238,7 @@ def _of_os_version(
 ) -> tuple[str, str]:
     """Return the image tagged with the OS version, and why.
 
-    If an image chosen by labels is used instead, it stays until the tag's labels have been read.
+    If the pool has an image chosen by labels, that stays until the labels of this tag are read.
     """
     if streams is None:
         return "", "this cluster has no image streams"
@@ -251,23 +255,27 @@ def _of_os_version(
     return image, f"image stream {name} {verb} tag {pool.os_version}"
 
 
-def _by_labels(
+def _image_by_labels(
     pool: Pool, stream: ImageStream | None, evidence: Evidence, current: CurrentImage
 ) -> tuple[str, str]:
-    """Return the image of the newest tag for the kernel; the image in use wins while tagged."""
+    """Return the image of the newest tag for the kernel, and why.
+
+    The image in use stays as long as a tag names it.
+    """
     used = current.image if current.link == Link.LABELS.value else ""
     tags = stream.tags.items() if stream else ()
     fitting = (
         (image == used, tag_order(name), name, image)
         for name, image in tags
-        if evidence.speaks_for(image, pool) or (image == used and not evidence.against(image, pool))
+        if evidence.names_kernel_of(image, pool)
+        or (image == used and not evidence.objection_to(image, pool))
     )
     _, _, name, image = max(fitting, default=(False, (), "", ""))
     why = f"tag {name} of image stream {stream.name} is for {pool.kernel}" if stream else ""
     return image, why if image else ""
 
 
-def fill(template: str, pool: Pool) -> str:
+def fill_template(template: str, pool: Pool) -> str:
     """Fill in a pull spec for a pool; `_` replaces the `+` of releases, which a tag forbids."""
     values = {
         "{kernel}": pool.kernel.replace("+", "_"),
@@ -279,7 +287,7 @@ def fill(template: str, pool: Pool) -> str:
     return template
 
 
-def fits(labels: ToolkitLabels, pool: Pool) -> bool | None:
+def labels_fit_pool(labels: ToolkitLabels, pool: Pool) -> bool | None:
     """Return whether the labels name the kernel of a pool; None if they do not tell.
 
     No label covers debug kernels, whose headers are in a separate package. An image of another

@@ -1,4 +1,4 @@
-"""What a Driver leaves on a node: labels, a report, pods; also one whose spec is invalid. Pure."""
+"""What a Driver, valid or not, leaves on a node: labels, a report, pods. Pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def nodes_with_trace(snapshot: Snapshot, driver: str, members: Collection[str]) 
 
 
 def has_left_traces(snapshot: Snapshot, driver: str, members: Collection[str]) -> bool:
-    """Return whether anything is left on nodes that are no members, or of nodes that are gone."""
+    """Return whether nodes that are no members, or nodes that are gone, have left a trace."""
     left = bool(snapshot.unload_pods_of(driver) or snapshot.reports_without_node_of(driver))
     return left or any(True for _ in nodes_with_trace(snapshot, driver, members))
 
 
-def nodes_assigned(snapshot: Snapshot, driver: str) -> Iterator[Node]:
-    """Yield the nodes that have a Driver, whatever its spec selects."""
+def assigned_nodes(snapshot: Snapshot, driver: str) -> Iterator[Node]:
+    """Yield the nodes that are assigned to a Driver, whatever its spec selects."""
     key = assigned_label(driver)
     return (node for node in snapshot.nodes.values() if key in node.labels)
 

@@ -96,7 +96,7 @@ def decide_updates(
     not built, and why.
     """
     upgrade, memory = driver.spec.upgrade, NodeCache() if memory is None else memory
-    cached = memory.on((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
+    cached = memory.results_for((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
     decisions = []
     for member in all_members:
         decision = cached.get(member.node.name)
@@ -105,7 +105,7 @@ def decide_updates(
                 member, upgrade, rollout, supplies
             )
         decisions.append(decision)
-    memory.forget({member.node.name for member in all_members})
+    memory.forget_others({member.node.name for member in all_members})
     changing = [decision for decision in decisions if _takes_turn(decision)]
     granted, held_for = _choose_nodes(changing, rollout, dependents, unbuilt)
     return tuple(

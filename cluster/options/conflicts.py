@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from cluster.driver.hardware import former_devices, has_hardware
+from cluster.driver.hardware import former_devices, match_hardware
 from cluster.driver.revisions import read_revision
 from cluster.driver.status.messages import few_of
 from cluster.driver.status.part import StatusPart
@@ -125,7 +125,7 @@ def _node_selector(snapshot: Snapshot, driver: Driver) -> Callable[[Node], bool]
     found = snapshot.drivers.get(driver.name)
     former = former_devices(hardware, found.status) if found is not None else ()
     return lambda node: (
-        has_hardware(node, hardware, assigned=label in node.labels, former=former).is_selected
+        match_hardware(node, hardware, assigned=label in node.labels, former=former).is_selected
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cluster.driver.toolkit_image import fill
+from cluster.driver.toolkit_image import fill_template
 from cluster.model.snapshot import Pool
 from nodeside.spec import Driver
 
@@ -27,4 +27,4 @@ def image_for(driver: Driver, pool: Pool) -> str:
     """Return the driver image for the kernel of a pool, "" if the spec has none."""
     template = driver.spec.prebuilt.image
     version = driver.spec.version.replace("+", "_")
-    return fill(template.replace("{version}", version), pool)
+    return fill_template(template.replace("{version}", version), pool)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.driver.toolkit_image import Evidence, resolve, tags_to_read
+from cluster.driver.toolkit_image import Evidence, resolve_toolkit_image, tags_to_read
 from cluster.model.snapshot import Pool, Snapshot, Tag
 from cluster.model.states import BuildProgress
 from cluster.options.build_once.builds import BuildState, build_of, build_state
@@ -98,7 +98,9 @@ def build_for(
     if entry.toolkit:
         return SharedBuild(driver, revision, entry.toolkit, architecture), ""
     chain, evidence = _chain_for(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
-    resolution = resolve(_pool_of(entry, architecture), chain, snapshot.image_streams, evidence)
+    resolution = resolve_toolkit_image(
+        _pool_of(entry, architecture), chain, snapshot.image_streams, evidence
+    )
     if resolution.image:
         return build_of(driver, revision, _pool_of(entry, architecture), resolution, ""), ""
     words = "; ".join(filter(None, (resolution.why, resolution.remedy)))

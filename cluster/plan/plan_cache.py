@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from cluster.driver.hardware import has_hardware
+from cluster.driver.hardware import match_hardware
 from cluster.model.actions import Plan
 from cluster.model.names import CORDONED, driver_of_label
 from cluster.model.snapshot import (
@@ -228,7 +228,7 @@ def _drivers_with_stages(snapshot: Snapshot) -> set[str]:
 def _is_selected(found: DriverObject, sides: Collection[Node]) -> bool:
     hardware = found.driver.spec.hardware if found.driver else None
     return hardware is not None and any(
-        has_hardware(node, hardware, assigned=False).is_selected for node in sides
+        match_hardware(node, hardware, assigned=False).is_selected for node in sides
     )
 
 

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from cluster.driver.daemonset import daemonset, is_same, object_to_overwrite
-from cluster.driver.events import rollout_started, set_status
+from cluster.driver.daemonset import daemonset_document, has_same_content, object_to_overwrite
+from cluster.driver.events import announce_rollout, set_status
 from cluster.driver.pod import DaemonSetInput
 from cluster.driver.pod_policy import pods_of
-from cluster.driver.revisions import config_map, policy_map, policy_text
+from cluster.driver.revisions import config_map, policy_config_map, policy_text
 from cluster.driver.status import conditions
 from cluster.driver.status.inputs import node_counts
-from cluster.driver.status.part import merge
+from cluster.driver.status.part import merge_parts
 from cluster.driver.traces import has_left_traces
 from cluster.kube.managed_fields import ExistingObject
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
@@ -85,7 +85,9 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     members = {member.node.name for member in context.members}
     leaving = _unload_of(context, members)
     inputs = status_inputs(context)
-    status = conditions.status(inputs, merge(status_parts(context, leaving)), now=now)
+    status = conditions.status_of_valid(
+        inputs, merge_parts(status_parts(context, leaving)), now=now
+    )
     steps: list[Iterable[Action]] = [
         _set_finalizer(resource),
         _create_revision(context),
@@ -112,7 +114,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         steps.append(delete_unneeded_jobs(builds, resource.name, snapshot))
     if context.fallbacks.by_assignment:
         steps.append(fallback_events(context))
-    steps += set_status(snapshot, resource, status), rollout_started(inputs)
+    steps += set_status(snapshot, resource, status), announce_rollout(inputs)
     if len(snapshot.drivers) > 1:
         steps.append(rival_events(context))
     steps.append(_delete_revisions(context, leaving, builds or {}))
@@ -264,7 +266,7 @@ def _apply_policy(context: DriverContext) -> Iterator[Action]:
     existing = context.snapshot.revisions.get(policy_name(driver.name))
     if existing is None or existing.document != policy_text(context.resource, driver):
         over = ExistingObject(existing.stamp) if existing else None
-        yield Apply(driver.name, policy_map(context.resource, driver, settings), over)
+        yield Apply(driver.name, policy_config_map(context.resource, driver, settings), over)
 
 
 def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
@@ -277,9 +279,9 @@ def _apply_daemonsets(context: DriverContext) -> Iterator[Action]:
         if spec is None or (existing is not None and existing.deleting):
             continue
         before = unchanged.get(key)
-        if existing and before and before[0] == spec and is_same(before[1], existing):
+        if existing and before and before[0] == spec and has_same_content(before[1], existing):
             continue
-        document = daemonset(spec)
+        document = daemonset_document(spec)
         edited = object_to_overwrite(document, existing) if existing else None
         if existing is None or edited:
             yield Apply(context.driver.name, document, edited)

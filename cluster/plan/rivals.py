@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from cluster.driver.hardware import has_hardware
+from cluster.driver.hardware import match_hardware
 from cluster.model.snapshot import Node, Snapshot
 from cluster.options.conflicts import WAY_OUT, shared_modules
 from nodeside.spec.model import Driver
@@ -59,7 +59,7 @@ def others_for_devices(snapshot: Snapshot, driver: Driver, nodes: Iterable[Node]
 
 
 def is_selected(node: Node, driver: Driver) -> bool:
-    return has_hardware(node, driver.spec.hardware, assigned=False).is_selected
+    return match_hardware(node, driver.spec.hardware, assigned=False).is_selected
 
 
 def _compare_drivers(

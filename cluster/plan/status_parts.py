@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cluster.driver.hardware import near_device, near_label
+from cluster.driver.hardware import near_device, similar_label
 from cluster.driver.status.inputs import StatusInputs
 from cluster.driver.status.messages import few_of
 from cluster.driver.status.part import PoolBuild, StatusPart
@@ -78,5 +78,5 @@ def _similar_label(context: DriverContext) -> str:
     hardware = context.driver.spec.hardware
     wanted = hardware.node_selector.items()
     lacking = (each for each in wanted if not any(n.labels.get(each[0]) == each[1] for n in nodes))
-    near = next(filter(None, (near_label(nodes, *each) for each in lacking)), "")
+    near = next(filter(None, (similar_label(nodes, *each) for each in lacking)), "")
     return near or near_device(nodes, hardware.pci)

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from cluster.driver.pools import os_version
-from cluster.model.coreos import coreos, tag_order
+from cluster.model.coreos import parse_coreos_version, tag_order
 from tests.lab.system import os_release, ostree_version
 
 # From old to new.
@@ -35,7 +35,7 @@ def test_each_kernel_has_a_system_of_its_own() -> None:
 def test_a_newer_kernel_has_a_newer_system() -> None:
     versions = [ostree_version(release) for release in RELEASES]
     assert versions == sorted(versions, key=tag_order)
-    assert all(coreos(version) for version in versions)
+    assert all(parse_coreos_version(version) for version in versions)
 
 
 def test_what_is_no_release_of_debian_is_named() -> None:

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from cluster.driver.failed_nodes import limit_rows
-from cluster.driver.hardware import devices
+from cluster.driver.casualties import limit_casualty_rows
+from cluster.driver.hardware import selected_devices
 from cluster.driver.nodes import DriverNode, failure_message
-from cluster.driver.status.inputs import StatusInputs, counts
+from cluster.driver.status.inputs import StatusInputs, count_nodes
 from cluster.driver.status.messages import (
     and_more,
-    cut,
-    failures,
+    cut_message,
+    failures_message,
     few_of,
-    kernel_unknown,
-    nodes,
+    kernel_unknown_message,
+    nodes_in_words,
     refused_builds_message,
     toolkit_message,
-    toolkit_refused,
+    toolkit_refused_message,
 )
 from cluster.driver.status.part import NOTHING, StatusPart
 from cluster.driver.status.pools import pool_order, pool_rows
 from cluster.driver.status.progress import RolloutProgress, current_progress, stopped_message
-from cluster.driver.traces import nodes_assigned, runs_revision
+from cluster.driver.traces import assigned_nodes, runs_revision
 from cluster.model.snapshot import DriverObject, Snapshot
 from cluster.model.states import Health, Phase
 from nodeside.protocol.node_status import WAITS_FOR_DRIVER
@@ -56,7 +56,9 @@ _WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
 }
 
 
-def status(inputs: StatusInputs, options: StatusPart = NOTHING, *, now: float) -> dict[str, Any]:
+def status_of_valid(
+    inputs: StatusInputs, options: StatusPart = NOTHING, *, now: float
+) -> dict[str, Any]:
     """Return the whole status. `options` is what the options of the Driver add to it."""
     progress = current_progress(inputs, options)
     ready = _ready_condition(inputs, options, progress)
@@ -71,10 +73,10 @@ def status(inputs: StatusInputs, options: StatusPart = NOTHING, *, now: float) -
         "revision": inputs.rollout.newest,
         "lastGoodRevision": inputs.rollout.good,
         "nodes": dict(inputs.counts),
-        "devices": devices(inputs.driver.spec.hardware, inputs.found.status),
+        "devices": selected_devices(inputs.driver.spec.hardware, inputs.found.status),
         "pools": pool_rows(inputs),
         "casualties": _casualty_rows(inputs) if inputs.casualties else [],
-        "conditions": conditions(inputs.found, conditions_without_time, now=now),
+        "conditions": timed_conditions(inputs.found, conditions_without_time, now=now),
         **_WITHOUT_OPTIONS,
         **options.fields,
     }
@@ -84,7 +86,7 @@ def _casualty_rows(inputs: StatusInputs) -> list[dict[str, Any]]:
     if inputs.rollout.phase is Phase.SETTLED:
         return []
     members = {decision.member.node.name: decision.member for decision in inputs.decisions}
-    return limit_rows(inputs.casualties, members)
+    return limit_casualty_rows(inputs.casualties, members)
 
 
 def status_of_invalid(snapshot: Snapshot, found: DriverObject, mistakes: str) -> dict[str, Any]:
@@ -94,17 +96,17 @@ def status_of_invalid(snapshot: Snapshot, found: DriverObject, mistakes: str) ->
     Only a condition that was unknown, since some kind of objects could not be read, is made anew.
     """
     now = snapshot.now
-    message = cut(f"{mistakes}; what runs on the nodes stays as it is")
+    message = cut_message(f"{mistakes}; what runs on the nodes stays as it is")
     conditions_without_time = (
         Condition("Ready", False, "InvalidSpec", message),
         Condition("Progressing", False, "InvalidSpec", message),
         Condition("Degraded", True, "InvalidSpec", message),
     )
     old = {condition.get("type"): condition for condition in found.status.get("conditions") or ()}
-    ready, *rest = conditions(found, conditions_without_time, now=now)
+    ready, *rest = timed_conditions(found, conditions_without_time, now=now)
     available = old.get("Available")
     if available is not None and available.get("status") == "Unknown":
-        [available] = conditions(found, [_available_without_spec(snapshot, found)], now=now)
+        [available] = timed_conditions(found, [_available_without_spec(snapshot, found)], now=now)
     timed = [ready, available, *rest, old.get("StagesReady")]
     kept = _previous_fields(found) | {"draining": []}  # the drains are called off
     return kept | {"conditions": [each for each in timed if each is not None]}
@@ -127,22 +129,28 @@ def status_of_deleting(
         Condition("Ready", False, reason, message),
         Condition("Progressing", True, reason, message),
     )
-    timed = conditions(found, (*conditions_without_time, degraded), now=now)
+    timed = timed_conditions(found, (*conditions_without_time, degraded), now=now)
     # `leaving` and the message tell what is left on nodes. Stages end in their order and stay here.
-    gone = {"nodes": counts(()), "pools": [], "preflight": [], "casualties": [], "resources": []}
+    gone = {
+        "nodes": count_nodes(()),
+        "pools": [],
+        "preflight": [],
+        "casualties": [],
+        "resources": [],
+    }
     return _previous_fields(found) | gone | {"leaving": leaving, "conditions": timed}
 
 
 def _previous_fields(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", **_WITHOUT_OPTIONS}
-    empty |= {"nodes": counts(()), "pools": [], "casualties": [], "devices": []}
+    empty |= {"nodes": count_nodes(()), "pools": [], "casualties": [], "devices": []}
     fields = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:
         fields["stages"] = found.status["stages"]
     return {"observedGeneration": found.generation, **fields}
 
 
-def conditions(
+def timed_conditions(
     found: DriverObject, conditions_without_time: Iterable[Condition], *, now: float
 ) -> list[dict[str, Any]]:
     """Return conditions as in metav1.Condition; the time is that of the last status change."""
@@ -156,7 +164,7 @@ def conditions(
             "lastTransitionTime": transition_time(old.get(condition.type), str(condition.true))
             or time,
             "reason": condition.reason,
-            "message": cut(condition.message),
+            "message": cut_message(condition.message),
         }
         for condition in conditions_without_time
     ]
@@ -196,7 +204,7 @@ def _ready_condition(
     ready = inputs.counts["ready"]
     rest = [_down_message(inputs), _stuck_pods_message(inputs), *options.notes]
     rest += [f"fell back: {why}" for why in list(inputs.fell_back.values())[:1]]
-    words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
+    words = "; ".join((f"works on {nodes_in_words(ready)}", *filter(None, rest)))
     return Condition("Ready", True, "Ready", words)
 
 
@@ -205,17 +213,17 @@ def _available_condition(inputs: StatusInputs, options: StatusPart) -> Condition
 
     This is the condition to wait for if you need the driver.
     """
-    without = [m.node.name for m in inputs.lacking if m.health is not Health.DOWN]
+    without = [m.node.name for m in inputs.not_working if m.health is not Health.DOWN]
     all_taken = not inputs.decisions and options.complaints.get("ModuleConflict")
     why = "another driver has all nodes that it selects" if all_taken else _NONE_UP
-    return _available(inputs.counts["ready"], without, none_up=why)
+    return _availability(inputs.counts["ready"], without, none_up=why)
 
 
-def _available(works: int, without: Sequence[str], *, none_up: str) -> Condition:
+def _availability(works: int, without: Sequence[str], *, none_up: str) -> Condition:
     """Return the condition; `without` are the nodes that are up and where it does not work."""
     if not works and not without:
         return Condition("Available", False, "NoNodes", none_up)
-    words = f"works on {works} of {nodes(works + len(without))}"
+    words = f"works on {works} of {nodes_in_words(works + len(without))}"
     if without:
         return Condition("Available", False, "NodesLacking", f"{words}; not on {few_of(without)}")
     return Condition("Available", True, "Available", words)
@@ -226,9 +234,9 @@ _NONE_UP = "no node that it selects is up"
 
 def _available_without_spec(snapshot: Snapshot, found: DriverObject) -> Condition:
     """Return the condition for the nodes that have the driver, whatever its spec selects now."""
-    up = [node for node in nodes_assigned(snapshot, found.name) if node.ready]
+    up = [node for node in assigned_nodes(snapshot, found.name) if node.ready]
     without = [node.name for node in up if not runs_revision(snapshot, found.name, node)]
-    return _available(len(up) - len(without), without, none_up="no node that has it is up")
+    return _availability(len(up) - len(without), without, none_up="no node that has it is up")
 
 
 def _stuck_pods_message(inputs: StatusInputs) -> str:
@@ -245,8 +253,8 @@ def _list_obstacles(
     yield WAITS_FOR_DRIVER, _waiting_message(inputs)
     if progress is not None:
         yield progress.reason, progress.message
-    up = [m for m in inputs.lacking if m.health is not Health.DOWN]
-    yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
+    up = [m for m in inputs.not_working if m.health is not Health.DOWN]
+    yield "KernelUnknown", kernel_unknown_message(m for m in up if not m.pool.kernel)
     yield "NodesNotReady", "" if up or inputs.counts["ready"] else _down_message(inputs)
 
 
@@ -254,7 +262,7 @@ def _waiting_message(inputs: StatusInputs) -> str:
     """Name nodes where a driver named in `after` is not ready."""
     waiting = [
         member
-        for member in inputs.lacking
+        for member in inputs.not_working
         if member.current_report is not None and member.current_report.reason == WAITS_FOR_DRIVER
     ]
     return (
@@ -264,10 +272,10 @@ def _waiting_message(inputs: StatusInputs) -> str:
 
 def _down_message(inputs: StatusInputs) -> str:
     """Name nodes that are down and nodes whose kernel is still unknown."""
-    with_kernel = (m for m in inputs.lacking if m.pool.kernel)
+    with_kernel = (m for m in inputs.not_working if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
     words = f"nodes not ready: {few_of(down)}" if down else ""
-    rest = kernel_unknown(m for m in inputs.lacking if not m.pool.kernel)
+    rest = kernel_unknown_message(m for m in inputs.not_working if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
 
@@ -288,16 +296,16 @@ def _progressing_condition(
 
 def _toolkit_refused_message(inputs: StatusInputs) -> str:
     broken = _broken_members(inputs)
-    return toolkit_refused(broken, inputs.resolutions) if broken else ""
+    return toolkit_refused_message(broken, inputs.resolutions) if broken else ""
 
 
 def _failed_message(inputs: StatusInputs) -> str:
     broken = _broken_members(inputs)
-    return failures(broken) if broken else ""
+    return failures_message(broken) if broken else ""
 
 
 def _broken_members(inputs: StatusInputs) -> list[DriverNode]:
-    return [member for member in inputs.lacking if member.health is Health.BROKEN]
+    return [member for member in inputs.not_working if member.health is Health.BROKEN]
 
 
 def _unserved_message(inputs: StatusInputs) -> str:

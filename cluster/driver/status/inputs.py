@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cluster.driver.failed_nodes import FailedNode
+from cluster.driver.casualties import Casualty
 from cluster.driver.nodes import DriverNode
 from cluster.driver.rollout_state import RolloutState
 from cluster.driver.status.messages import revision_name
@@ -18,6 +18,7 @@ from cluster.model.actions import NodeCounts, PoolCount
 from cluster.model.names import NAMESPACE, SILENT
 from cluster.model.snapshot import DriverObject, Pool
 from cluster.model.states import Boot, Health, Place
+from cluster.model.status_schema import POOL_LIMIT
 from nodeside.spec import Driver
 
 
@@ -41,16 +42,16 @@ class StatusInputs:
     fell_back: Mapping[Pool, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     builds: Mapping[Pool, PoolBuild] = field(default_factory=dict)
-    casualties: Sequence[FailedNode] = ()
+    casualties: Sequence[Casualty] = ()
     similar_label: str = ""
     namespace: str = NAMESPACE
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        return counts(self.decisions)
+        return count_nodes(self.decisions)
 
     @cached_property
-    def lacking(self) -> Sequence[DriverNode]:
+    def not_working(self) -> Sequence[DriverNode]:
         """Returns the members where the driver does not work, for any reason."""
         members = (decision.member for decision in self.decisions)
         return [member for member in members if member.health is not Health.WORKING]
@@ -63,7 +64,7 @@ class StatusInputs:
         return revision_name(revision, self.versions.get(revision, ""))
 
 
-def counts(decisions: Iterable[NodeDecision]) -> dict[str, int]:
+def count_nodes(decisions: Iterable[NodeDecision]) -> dict[str, int]:
     wanted = assigned = updated = ready = failed = 0
     for decision in decisions:  # local variables: this runs for 5,000 nodes, several times per plan
         member = decision.member
@@ -81,13 +82,10 @@ def counts(decisions: Iterable[NodeDecision]) -> dict[str, int]:
     }
 
 
-_POOLS = 256  # maximum rows, as in the status of a Driver
-
-
 def node_counts(inputs: StatusInputs) -> NodeCounts:
-    """Return the counts of a plan for metrics."""
+    """Return the node counts of a Driver for metrics."""
     decisions, rollout = inputs.decisions, inputs.rollout
-    pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
+    pools = Counter(decision.member.pool for decision in decisions).most_common(POOL_LIMIT)
     return NodeCounts(
         phase=rollout.phase,
         places=Counter(decision.place for decision in decisions),

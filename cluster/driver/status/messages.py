@@ -33,14 +33,18 @@ def toolkit_message(resolution: Resolution) -> str:
     return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
 
 
-def failures(broken: Sequence[DriverNode]) -> str:
+def failures_message(broken: Sequence[DriverNode]) -> str:
     """Return failed nodes, and why the first of them failed; "" if there are none."""
     return f"{few_of(m.node.name for m in broken)}: {failure_message(broken[0])}" if broken else ""
 
 
-def toolkit_refused(broken: Sequence[DriverNode], resolutions: Mapping[Pool, Resolution]) -> str:
-    """Return failed nodes whose toolkit image is not for their kernel, what to add to the Driver,
-    and the other failed nodes; "" if none of them refuses the image of its pool."""
+def toolkit_refused_message(
+    broken: Sequence[DriverNode], resolutions: Mapping[Pool, Resolution]
+) -> str:
+    """Return which failed nodes refuse the toolkit image of their pool, and what to add.
+
+    The other failed nodes follow. Returns "" if no node refuses its image.
+    """
     refusing = [
         member
         for member in broken
@@ -52,9 +56,11 @@ def toolkit_refused(broken: Sequence[DriverNode], resolutions: Mapping[Pool, Res
     first = refusing[0]
     these = {member.node.name: None for member in refusing if member.pool == first.pool}
     words = f"{few_of(these)}: {wrong_toolkit_message(first)}"
-    said = first.current_report.message.partition("\n")[0] if first.current_report else ""
+    report = first.current_report.message.partition("\n")[0] if first.current_report else ""
     rest = [member for member in broken if member.node.name not in these]
-    return "; ".join(filter(None, (words, f"{first.node.name} reports: {said}", failures(rest))))
+    return "; ".join(
+        filter(None, (words, f"{first.node.name} reports: {report}", failures_message(rest)))
+    )
 
 
 def wrong_toolkit_message(member: DriverNode) -> str:
@@ -66,11 +72,11 @@ def wrong_toolkit_message(member: DriverNode) -> str:
     )
 
 
-def kernel_unknown(members: Iterable[DriverNode]) -> str:
+def kernel_unknown_message(members: Iterable[DriverNode]) -> str:
     """Return nodes whose kernel is unknown, as right after they joined; "" if there are none."""
     names = [member.node.name for member in members]
     have = "has not reported its" if len(names) == 1 else "have not reported their"
-    return f"{nodes(len(names))} {have} kernel yet: {few_of(names)}" if names else ""
+    return f"{nodes_in_words(len(names))} {have} kernel yet: {few_of(names)}" if names else ""
 
 
 def few_of(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
@@ -104,16 +110,17 @@ def node_activities(members: Iterable[DriverNode]) -> str:
     return "; ".join(f"{activity}: {few_of(names)}" for activity, names in sorted(by_state.items()))
 
 
-def cut(message: str) -> str:
+def cut_message(message: str) -> str:
     return truncate(message, _MESSAGE_LIMIT)
 
 
-def nodes(count: int) -> str:
+def nodes_in_words(count: int) -> str:
+    """Return `1 node`, `2 nodes`."""
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
-def pool_reason(build: PoolBuild, decisions: Sequence[NodeDecision]) -> tuple[str, str] | None:
-    """Return why nodes of a pool wait for a build, as (reason, message); None if they do not."""
+def build_reason(build: PoolBuild, decisions: Sequence[NodeDecision]) -> tuple[str, str] | None:
+    """Return why a build keeps nodes of a pool waiting, as (reason, message); None if not."""
     if all(decision.place is Place.NEWEST for decision in decisions):
         return None
     if build.progress is BuildProgress.REFUSED:
@@ -130,7 +137,7 @@ def refused_builds_message(
 ) -> str:
     """Return a message about the first build that was refused, "" if none was."""
     pairs = sorted(
-        _builds_awaited(BuildProgress.REFUSED, builds, decisions), key=lambda each: each[0].kernel
+        _awaited_builds(BuildProgress.REFUSED, builds, decisions), key=lambda each: each[0].kernel
     )
     if not pairs:
         return ""
@@ -145,7 +152,7 @@ def unscheduled_builds_message(
     builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
 ) -> str:
     """Return a message about awaited builds whose pods have no node, "" if each has one."""
-    awaited = _builds_awaited(BuildProgress.RUNNING, builds, decisions)
+    awaited = _awaited_builds(BuildProgress.RUNNING, builds, decisions)
     words = [build.words for _, build in awaited if build.is_unscheduled]
     return f"{words[0]}{and_more(words[1:], 'builds')}; {WHERE_BUILDS_RUN}" if words else ""
 
@@ -154,12 +161,12 @@ def running_builds_message(
     builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
 ) -> str:
     """Return a message about the builds that nodes wait for, "" if there are none."""
-    words = [build.words for _, build in _builds_awaited(BuildProgress.RUNNING, builds, decisions)]
+    words = [build.words for _, build in _awaited_builds(BuildProgress.RUNNING, builds, decisions)]
     rest = f" and {len(words) - 1} more" if words[1:] else ""
     return f"{words[0]}{rest}" if words else ""
 
 
-def _builds_awaited(
+def _awaited_builds(
     progress: BuildProgress, builds: Mapping[Pool, PoolBuild], decisions: Sequence[NodeDecision]
 ) -> Iterator[tuple[Pool, PoolBuild]]:
     matching = [(pool, build) for pool, build in builds.items() if build.progress is progress]

@@ -1,6 +1,6 @@
 """What an option adds to the status of a Driver. Pure.
 
-The status itself knows no option: it knows every reason, and which of two reasons is worse
+The status itself knows no option. But it knows every reason, and which of two is worse
 (`COMPLAINTS` in conditions.py, `PROGRESS` in progress.py).
 """
 
@@ -39,7 +39,7 @@ class PoolBuild:
     is_unscheduled: bool = False
 
 
-def merge(parts: Iterable[StatusPart]) -> StatusPart:
+def merge_parts(parts: Iterable[StatusPart]) -> StatusPart:
     """Return the parts as one; two options never have a field or a reason in common."""
     fields: dict[str, Any] = {}
     complaints: dict[str, str] = {}

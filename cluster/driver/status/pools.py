@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cluster.driver.nodes import DriverNode
-from cluster.driver.status.inputs import StatusInputs, counts
+from cluster.driver.status.inputs import StatusInputs, count_nodes
 from cluster.driver.status.messages import (
-    cut,
-    failures,
+    build_reason,
+    cut_message,
+    failures_message,
     few_of,
-    kernel_unknown,
+    kernel_unknown_message,
     node_activities,
-    pool_reason,
     toolkit_message,
-    toolkit_refused,
+    toolkit_refused_message,
 )
 from cluster.driver.toolkit_image import Link
 from cluster.driver.update import NodeDecision
@@ -38,33 +38,33 @@ def _pool_row(
     inputs: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> dict[str, Any]:
     resolution = inputs.resolutions[pool]
-    reason, message = next(_reasons(inputs, pool, decisions))  # the first that applies
+    reason, message = next(_list_reasons(inputs, pool, decisions))  # the first that applies
     return {
         "architecture": pool.architecture,
         "osVersion": pool.os_version,
         "kernel": pool.kernel,
-        "nodes": counts(decisions),
+        "nodes": count_nodes(decisions),
         "toolkit": resolution.image,
         "link": resolution.link.value,
         "reason": reason,
-        "message": cut(message),
+        "message": cut_message(message),
     }
 
 
-def _reasons(
+def _list_reasons(
     inputs: StatusInputs, pool: Pool, decisions: Sequence[NodeDecision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:
-        yield "KernelUnknown", kernel_unknown(decision.member for decision in decisions)
+        yield "KernelUnknown", kernel_unknown_message(decision.member for decision in decisions)
     build = inputs.builds.get(pool)
-    if build is not None and (waiting := pool_reason(build, decisions)):
+    if build is not None and (waiting := build_reason(build, decisions)):
         yield waiting
     if pool not in inputs.served:
         yield "ToolkitMissing", toolkit_message(inputs.resolutions[pool])
     members = (decision.member for decision in decisions)
     lacking = [member for member in members if member.health is not Health.WORKING]
     if broken := [member for member in lacking if member.health is Health.BROKEN]:
-        yield _failure(inputs, broken)
+        yield _failure_reason(inputs, broken)
     if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
         yield "NodesNotReady", f"{few_of(down)}: the node is not ready"
     fell_back = inputs.fell_back.get(pool, "")
@@ -80,7 +80,7 @@ def _reasons(
     yield "Ready", ""
 
 
-def _failure(inputs: StatusInputs, broken: Sequence[DriverNode]) -> tuple[str, str]:
-    if refused := toolkit_refused(broken, inputs.resolutions):
+def _failure_reason(inputs: StatusInputs, broken: Sequence[DriverNode]) -> tuple[str, str]:
+    if refused := toolkit_refused_message(broken, inputs.resolutions):
         return "ToolkitRefused", refused
-    return "NodesFailed", failures(broken)
+    return "NodesFailed", failures_message(broken)

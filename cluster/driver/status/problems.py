@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from cluster.driver.status.conditions import transition_time
-from cluster.driver.status.messages import cut
+from cluster.driver.status.messages import cut_message
 from cluster.model.problems import Problem, ProblemKind
 from cluster.model.snapshot import DriverObject
 from nodeside.protocol.timestamps import rfc3339
@@ -27,7 +27,7 @@ def with_problems(
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     old = {c["type"]: c for c in found.status.get("conditions", ())}
     for problem in sorted(problems, key=lambda problem: problem.kind):
-        for kind, value in _statuses(problem, conditions).items():
+        for kind, value in _affected_conditions(problem, conditions).items():
             if found.deleting and kind == "Progressing":
                 continue  # it says what is left on nodes, and deletion.py reads its reason
             conditions[kind] = conditions.get(kind, {}) | {
@@ -35,12 +35,12 @@ def with_problems(
                 "status": value,
                 "lastTransitionTime": transition_time(old.get(kind), value) or rfc3339(now),
                 "reason": problem.reason,
-                "message": cut(problem.message),
+                "message": cut_message(problem.message),
             }
     return {**status, "conditions": list(conditions.values())}
 
 
-def _statuses(problem: Problem, conditions: Conditions) -> dict[str, str]:
+def _affected_conditions(problem: Problem, conditions: Conditions) -> dict[str, str]:
     """Return the conditions that report a problem, with their statuses."""
     degraded = conditions.get("Degraded", {})
     reports = {

@@ -17,7 +17,7 @@ from cluster.driver.status.inputs import StatusInputs
 from cluster.driver.status.messages import (
     few_of,
     node_activities,
-    nodes,
+    nodes_in_words,
     our_command,
     running_builds_message,
     unscheduled_builds_message,
@@ -51,7 +51,8 @@ class ProgressMessages:
         if self.inputs.rollout.phase not in (Phase.HELD, Phase.PAUSED):
             return ""
         resume = f"to go on: {self._command('resume')}"
-        return f"paused by spec.rollout.paused; {self._progress}; {self._works}; {resume}"
+        state = f"{self._updated_in_words}; {self._working_in_words}"
+        return f"paused by spec.rollout.paused; {state}; {resume}"
 
     def stopped_message(self) -> str:
         rollout = self.inputs.rollout
@@ -70,43 +71,47 @@ class ProgressMessages:
         if not self.inputs.builds:
             return ""
         stuck = unscheduled_builds_message(self.inputs.builds, self.inputs.decisions)
-        return f"{self._progress}; {stuck}" if stuck else ""
+        return f"{self._updated_in_words}; {stuck}" if stuck else ""
 
     def building_message(self) -> str:
         if not self.inputs.builds:
             return ""
         goes_on = running_builds_message(self.inputs.builds, self.inputs.decisions)
-        return f"{self._progress}; {goes_on}" if goes_on else ""
+        return f"{self._updated_in_words}; {goes_on}" if goes_on else ""
 
     def blocked_message(self) -> str:
         rollout = self.inputs.rollout
         if rollout.budget or not self.inputs.node_names(_waits_for_turn):
             return ""
         if not rollout.allowed:
-            return f"{self._progress}; maxUnavailable is 0, so no node where it works is changed"
+            why = "maxUnavailable is 0, so no node where it works is changed"
+            return f"{self._updated_in_words}; {why}"
         if not self._only_failures:
             return ""
-        return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {rollout.allowed}"
+        why = f"{self._failed_or_down}, and maxUnavailable is {rollout.allowed}"
+        return f"{self._updated_in_words}; {why}"
 
     def reboots_message(self) -> str:
         under_way = self.inputs.rollout.phase in (Phase.CANARY, Phase.OPEN)
         if not under_way or self.inputs.driver.spec.upgrade is not Upgrade.ON_REBOOT:
             return ""
-        return f"{self._progress}; the others change at their next reboot"
+        return f"{self._updated_in_words}; the others change at their next reboot"
 
     def canary_message(self) -> str:
         rollout = self.inputs.rollout
         if rollout.phase is not Phase.CANARY:
             return ""
-        return f"{self._progress}; tried first on {nodes(rollout.canaries)}{self.options.delays}"
+        where = f"tried first on {nodes_in_words(rollout.canaries)}{self.options.delays}"
+        return f"{self._updated_in_words}; {where}"
 
     def rollout_message(self) -> str:
         rollout = self.inputs.rollout
         if rollout.phase is not Phase.OPEN:
             return ""
-        rest = len(rollout.unavailable) - len(self._down)
-        down = f"; {_are_down(self._down)}" if self._down else ""
-        return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self.options.delays}"
+        rest = len(rollout.unavailable) - len(self._down_names)
+        down = f"; {_are_down(self._down_names)}" if self._down_names else ""
+        under_way = f"{rest} of {rollout.allowed} under way{down}{self.options.delays}"
+        return f"{self._updated_in_words}; {under_way}"
 
     def rollback_message(self) -> str:
         stale = self.inputs.node_names(_is_stale)
@@ -116,10 +121,10 @@ class ProgressMessages:
     def busy_message(self) -> str:
         busy = [
             member
-            for member in self.inputs.lacking
+            for member in self.inputs.not_working
             if member.health is Health.BUSY and member.pool in self.inputs.served
         ]
-        return f"{self._works}; {node_activities(busy)}" if busy else ""
+        return f"{self._working_in_words}; {node_activities(busy)}" if busy else ""
 
     # --- shared by several of them ---------------------------------------------------------------
 
@@ -127,31 +132,31 @@ class ProgressMessages:
         return our_command(f"{verb} {self.inputs.driver.name}", self.inputs.namespace)
 
     @cached_property
-    def _progress(self) -> str:
+    def _updated_in_words(self) -> str:
         rollout, updated = self.inputs.rollout, self.inputs.counts["updated"]
         newest = self.inputs.revision_name(rollout.newest)
-        return f"{updated} of {nodes(rollout.nodes)} have {newest}"
+        return f"{updated} of {nodes_in_words(rollout.nodes)} have {newest}"
 
     def message_of_option(self, reason: str) -> str:
         message = self.options.progress.get(reason, "")
-        return f"{self._progress}; {message}" if message else ""
+        return f"{self._updated_in_words}; {message}" if message else ""
 
     @cached_property
-    def _failing(self) -> Mapping[str, DriverNode]:
-        """Returns nodes that show their failure themselves, without the recorded casualties."""
+    def _failing_members(self) -> Mapping[str, DriverNode]:
+        """Returns the members that show their failure themselves; recorded casualties may not."""
         members = (decision.member for decision in self.inputs.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.is_given_up}
 
     def _failure_message_of(self, failed: str) -> str:
         """Return the node's own message, or the recorded one if it is gone or has changed."""
-        if failed in self._failing:
-            return failure_message(self._failing[failed])
+        if failed in self._failing_members:
+            return failure_message(self._failing_members[failed])
         return next(each.message for each in self.inputs.casualties if each.node == failed)
 
     @cached_property
-    def _works(self) -> str:
+    def _working_in_words(self) -> str:
         ready = self.inputs.counts["ready"]
-        return f"works on {ready} of {nodes(self.inputs.rollout.nodes)}"
+        return f"works on {ready} of {nodes_in_words(self.inputs.rollout.nodes)}"
 
     @cached_property
     def _unavailable_members(self) -> Sequence[DriverNode]:
@@ -161,7 +166,7 @@ class ProgressMessages:
         return [member for member in members if member.node.name in held]
 
     @cached_property
-    def _down(self) -> Sequence[str]:
+    def _down_names(self) -> Sequence[str]:
         return [
             member.node.name for member in self._unavailable_members if member.health is Health.DOWN
         ]
@@ -180,12 +185,12 @@ class ProgressMessages:
     def _failed_or_down(self) -> str:
         broken = [m.node.name for m in self._unavailable_members if m.health is Health.BROKEN]
         failed = f"{few_of(broken)} failed" if broken else ""
-        down = _are_down(self._down) if self._down else ""
+        down = _are_down(self._down_names) if self._down_names else ""
         return ", ".join(filter(None, (failed, down)))
 
 
 # Reason, whether it continues by itself, message. From user decisions to transient states.
-TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
+PROGRESS: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
     ("RolloutPaused", False, ProgressMessages.paused_message),
     ("RolloutStopped", False, ProgressMessages.stopped_message),
     ("Unschedulable", False, ProgressMessages.unschedulable_message),
@@ -204,7 +209,7 @@ TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
 def current_progress(inputs: StatusInputs, options: StatusPart = NOTHING) -> RolloutProgress | None:
     """Return the first row that applies; None if there is nothing in progress."""
     messages = ProgressMessages(inputs, options)
-    for reason, by_itself, describe in TABLE:
+    for reason, by_itself, describe in PROGRESS:
         if message := describe(messages):
             return RolloutProgress(reason, by_itself, message)
     return None

@@ -150,7 +150,7 @@ def builds_for_new_tags(
     targets = {
         (tag_order(tag), pool.architecture, kernel_variant(pool.kernel))
         for pool, resolution in resolutions.items()
-        if resolution.link.of_a_stream
+        if resolution.link.is_from_stream
         for tag in _coming_tags(pool, resolution.image, stream)
     }
     for (_, tag), architecture, variant in sorted(targets):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from cluster.driver.daemonset import digest
+from cluster.driver.daemonset import document_digest
 from cluster.driver.pod import (
     CA_DIRECTORY,
     DRIVER_FILE,
@@ -30,8 +30,8 @@ from cluster.driver.pod import (
     signing_secret,
     unprivileged_context,
 )
-from cluster.driver.pod_policy import pods_of, resources, with_pull_policy
-from cluster.driver.revisions import owner
+from cluster.driver.pod_policy import container_resources, pods_of, with_pull_policy
+from cluster.driver.revisions import owner_references
 from cluster.model.names import (
     APPLIED_NOTE,
     BUILDER,
@@ -170,11 +170,11 @@ def job(
             "name": build.name,
             "namespace": settings.namespace,
             "labels": {**pods.labels, **own},
-            "ownerReferences": owner(found),
+            "ownerReferences": owner_references(found),
         },
         "spec": spec,
     }
-    document["metadata"]["annotations"] = {APPLIED_NOTE: digest(document)}
+    document["metadata"]["annotations"] = {APPLIED_NOTE: document_digest(document)}
     return document
 
 
@@ -319,7 +319,7 @@ def _driver_step(
         "command": ["nodeside", "driver", *args],
         "env": _step_environment(step, build, settings),
         "securityContext": _security_context(_BUILD_USER, settings),
-        "resources": resources(pods.resources.driver, DRIVER_REQUESTS),
+        "resources": container_resources(pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": [
             _mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
             _mount_volume("work", WORK),
@@ -363,7 +363,7 @@ def _toolkit_step(step: str, build: SharedBuild, settings: Settings, pods: Pods)
         "image": build.toolkit,
         "command": command,
         "securityContext": _security_context(TOOLKIT_USER, settings),
-        "resources": resources(
+        "resources": container_resources(
             pods.resources.build,
             {"cpu": "100m", "memory": "256Mi"},
             {"memory": memory_limit(build.driver)},

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.driver.pod import TOKEN_DIRECTORY, token_volume, unprivileged_context
-from cluster.driver.pod_policy import resources, with_pull_policy
+from cluster.driver.pod_policy import container_resources, with_pull_policy
 from cluster.driver.revisions import revision_text
 from cluster.model.names import (
     DEVICE_AGENT,
@@ -235,7 +235,7 @@ def _agent_container(driver: Driver, text: str, settings: Settings, pods: Pods) 
             "seLinuxOptions": {"type": "spc_t"},
         },
         # Requests to the API server take a TLS library, and certificates.
-        "resources": resources(
+        "resources": container_resources(
             pods.resources.device_agent,
             {"cpu": "5m", "memory": "56Mi" if has_token else "40Mi"},
             {"memory": "192Mi" if has_token else "128Mi"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cluster.driver.status.messages import cut, few_of
+from cluster.driver.status.messages import cut_message, few_of
 from cluster.driver.status.part import StatusPart
 from cluster.model.snapshot import Node
 from nodeside.spec.devices import Device, Expose
@@ -32,7 +32,12 @@ def _resource_row(resource: str, nodes: Iterable[Node]) -> dict[str, Any]:
         if works < present:
             sick.append(node.name)
     message = f"{few_of(sick)}: not all devices work" if sick else ""
-    return {"name": resource, "devices": devices, "healthy": healthy, "message": cut(message)}
+    return {
+        "name": resource,
+        "devices": devices,
+        "healthy": healthy,
+        "message": cut_message(message),
+    }
 
 
 def count_devices(resource: str, node: Node) -> tuple[int, int]:

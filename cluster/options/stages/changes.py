@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cluster.driver.daemonset import digest
+from cluster.driver.daemonset import document_digest
 from cluster.kube.comparison import has_drifted
 from cluster.kube.managed_fields import ExistingObject, has_additions, over
 from cluster.model.names import APPLIED_NOTE
@@ -59,4 +59,4 @@ def content(staging: StagePlan) -> str:
     """Return a hash of all documents: once they change, an earlier error no longer applies."""
     steps = staging.steps
     jobs = [[job.document for job in step.jobs] for step in steps]
-    return digest({"documents": [list(step.documents) for step in steps], "jobs": jobs})
+    return document_digest({"documents": [list(step.documents) for step in steps], "jobs": jobs})

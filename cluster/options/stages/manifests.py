@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from cluster.driver.daemonset import digest
+from cluster.driver.daemonset import document_digest
 from cluster.driver.pod import unprivileged_context
-from cluster.driver.pod_policy import pods_of, resources
-from cluster.driver.revisions import owner
+from cluster.driver.pod_policy import container_resources, pods_of
+from cluster.driver.revisions import owner_references
 from cluster.model.names import (
     ADMITTED_NOTE,
     APPLIED_NOTE,
@@ -215,12 +215,12 @@ def _frame_document(document: Mapping[str, Any], frame: Frame) -> Document:
     metadata = framed["metadata"]
     metadata["namespace"] = frame.settings.namespace
     metadata["labels"] = {**metadata.get("labels", {}), **_frame_labels(frame)}
-    metadata["ownerReferences"] = owner(frame.owner)
+    metadata["ownerReferences"] = owner_references(frame.owner)
     if framed["kind"] in _WORKLOADS:
         _frame_pod(framed, frame)
     # Computed last, so that the digest covers our additions. A Job runs again if it changes, so
     # there it covers only what its author wrote.
-    content = digest(document if framed["kind"] == "Job" else framed)
+    content = document_digest(document if framed["kind"] == "Job" else framed)
     notes = {**metadata.get("annotations", {}), APPLIED_NOTE: content}
     metadata["annotations"] = notes
     return framed
@@ -302,6 +302,6 @@ def _wait_container(driver: Driver, asked: Pods) -> Document:
             # With SELinux enforcing, the default container type cannot read host files.
             "seLinuxOptions": {"type": "spc_t"},
         },
-        "resources": resources(asked.resources.driver, {"cpu": "5m", "memory": "32Mi"}),
+        "resources": container_resources(asked.resources.driver, {"cpu": "5m", "memory": "32Mi"}),
         "volumeMounts": [{"name": _RUN, "mountPath": "/run/nodeside", "readOnly": True}],
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.driver.status.conditions import Condition, conditions
+from cluster.driver.status.conditions import Condition, timed_conditions
 from cluster.driver.status.messages import few_of
 from cluster.kube.conditions import condition
 from cluster.model.limits import truncate
@@ -63,7 +63,7 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     found = staging.inputs.resource
     changed = {condition.type: condition for condition in _changed_conditions(rows, status)}
     unchanged = [c for c in status["conditions"] if c["type"] not in changed]
-    timed = conditions(found, changed.values(), now=now)
+    timed = timed_conditions(found, changed.values(), now=now)
     order = ["Ready", "Available", "Progressing", "Degraded", "StagesReady"]
     merged = sorted([*unchanged, *timed], key=lambda c: order.index(c["type"]))
     return {**status, "conditions": merged, "stages": [row.document() for row in rows]}
@@ -81,7 +81,7 @@ def with_former_stages(snapshot: Snapshot, found: DriverObject, status: Status) 
         return status
     stages_ready = next(_changed_conditions(rows, status))
     others = [each for each in status["conditions"] if each["type"] != "StagesReady"]
-    timed = conditions(found, [stages_ready], now=snapshot.now)
+    timed = timed_conditions(found, [stages_ready], now=snapshot.now)
     return {**status, "conditions": [*others, *timed]}
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from cluster.driver.pod import DaemonSetInput, Document, pod
+from cluster.driver.pod import DaemonSetInput, Document, pod_spec
 from cluster.driver.pod_policy import pods_of
 from cluster.model.names import (
     DRIVER_CONTAINER,
@@ -84,7 +84,7 @@ def _pod_spec(
     privileged = driver.spec.privileged and has_hooks
     plain = replace(driver, spec=replace(driver.spec, privileged=privileged))
     pool = Pool(node.architecture, "", node.kernel)
-    full = pod(
+    full = pod_spec(
         DaemonSetInput(
             found, plain, revision, pool, toolkit="", link="", settings=settings,
             pods=pods_of(found),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cluster.driver.drain_state import DrainState
-from cluster.driver.nodes import DriverNode, NodeCache, OtherNode, members
+from cluster.driver.nodes import DriverNode, NodeCache, OtherNode, select_members
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.model.snapshot import EMPTY, Assignment, DriverObject, Node, Snapshot
 from cluster.model.states import Health
@@ -49,7 +49,7 @@ class Nodes:
         without = frozenset().union(*self.contested_nodes.values())
         snapshot, driver = self.snapshot, self.driver
         return tuple(
-            members(
+            select_members(
                 snapshot,
                 driver,
                 self.assignments,
@@ -129,6 +129,6 @@ def _excuse_node(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -
     deadline = toolkits.correction(member)
     if deadline is None:
         return member
-    if deadline.words:
-        return replace(member, trouble=deadline.words)
+    if deadline.message:
+        return replace(member, trouble=deadline.message)
     return replace(member, health=Health.BUSY, trouble="", deadline=deadline.until)

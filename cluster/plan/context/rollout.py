@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cluster.driver.failed_nodes import FailedNode, casualties, recorded_failures
+from cluster.driver.casualties import Casualty, recorded_casualties, update_casualties
 from cluster.driver.nodes import DriverNode, NodeCache
 from cluster.driver.revisions import Revisions
 from cluster.driver.rollout_state import RolloutState, rollout_state
@@ -43,14 +43,14 @@ class RolloutPlan:
     after: Others = field(default=lambda: (), repr=False)
 
     @cached_property
-    def casualties(self) -> Sequence[FailedNode]:
+    def casualties(self) -> Sequence[Casualty]:
         """The casualties of the newest revision, to be recorded."""
         newest, good, now = self.revisions.newest, self.revisions.good, self.revisions.snapshot.now
         if newest == good:  # the rollout is complete
             return ()
-        before = recorded_failures(self.revisions.resource, newest)
+        before = recorded_casualties(self.revisions.resource, newest)
         retries = self.revisions.resource.retries
-        return casualties(before, self.members, newest, good, now, retries=retries)
+        return update_casualties(before, self.members, newest, good, now, retries=retries)
 
     @cached_property
     def state(self) -> RolloutState:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from cluster.driver.nodes import DriverNode, found_nothing
+from cluster.driver.nodes import DriverNode, has_found_no_modules
 from cluster.driver.revisions import Revisions, served_assignment
 from cluster.kube.timestamps import distrust_far_future
 from cluster.model.names import assignment_of
@@ -339,7 +339,9 @@ class Fallbacks:
         at = member.at
         if at is None or at.pool != member.pool or at not in self._fetching:
             return False
-        return found_nothing(member) and bool(self.supply.toolkits.resolutions[at.pool].image)
+        return has_found_no_modules(member) and bool(
+            self.supply.toolkits.resolutions[at.pool].image
+        )
 
     def asks_until(self, member: DriverNode) -> float:
         """Return until when a node that lacks its bundle asks the store again; 0.0: it need not.

@@ -8,14 +8,14 @@ from functools import cached_property
 from itertools import chain
 
 from cluster.driver.deadlines import NodeDeadline, NodeDeadlines
-from cluster.driver.nodes import DriverNode, found_nothing
+from cluster.driver.nodes import DriverNode, has_found_no_modules
 from cluster.driver.toolkit_image import (
-    NOT_TOLD,
-    NOTHING_KEPT,
+    KERNEL_UNKNOWN,
+    NO_CURRENT_IMAGE,
     CurrentImage,
     Evidence,
     Resolution,
-    resolve,
+    resolve_toolkit_image,
     tags_to_read,
 )
 from cluster.model.snapshot import DaemonSetObject, NotListed, Pool, Snapshot, Tag
@@ -40,16 +40,18 @@ class Toolkits:
     @cached_property
     def resolutions(self) -> Mapping[Pool, Resolution]:
         """The toolkit image of each pool."""
-        return {p: self._resolve_pool(p) if p.kernel else NOT_TOLD for p in self._pools}
+        return {p: self._resolve_pool(p) if p.kernel else KERNEL_UNKNOWN for p in self._pools}
 
     @cached_property
     def _pools(self) -> frozenset[Pool]:
         return frozenset(member.pool for member in self.members)
 
     def _resolve_pool(self, pool: Pool) -> Resolution:
-        current = self._current.get(pool, NOTHING_KEPT)
+        current = self._current.get(pool, NO_CURRENT_IMAGE)
         streams = self.snapshot.image_streams
-        return resolve(pool, self.driver.spec.toolkit, streams, self._evidence_for, current)
+        return resolve_toolkit_image(
+            pool, self.driver.spec.toolkit, streams, self._evidence_for, current
+        )
 
     @cached_property
     def _current(self) -> Mapping[Pool, CurrentImage]:
@@ -79,7 +81,7 @@ class Toolkits:
         word, image = member.current_report, self.resolutions[member.pool].image
         if word is None or member.stuck_pod is not None or not image:
             return None
-        builds = member.at is not None and member.at.builds and found_nothing(member)
+        builds = member.at is not None and member.at.builds and has_found_no_modules(member)
         if member.refused_toolkit in ("", image) and not builds:
             return None
         deadlines = NodeDeadlines(self.snapshot, self.driver)

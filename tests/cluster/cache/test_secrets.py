@@ -45,7 +45,7 @@ def test_a_refusal_has_the_commands_of_the_administrator(tmp_path: Path) -> None
         server.always = lambda _: refusal(403)
         found = read_secret(server.api(tmp_path), "nodeside", "token")
     assert found.data is None
-    assert found.words == (
+    assert found.error == (
         "the controller may not read Secret token; to let it: kubectl -n nodeside create role "
         "nodeside-controller-reads-token --verb=get --resource=secrets --resource-name=token && "
         "kubectl -n nodeside create rolebinding nodeside-controller-reads-token "
@@ -57,7 +57,7 @@ def test_one_that_is_not_there_is_said_and_an_outage_is_no_answer(tmp_path: Path
     with ScriptedServer() as server:
         server.always = lambda _: refusal(404)
         found = read_secret(server.api(tmp_path), "nodeside", "token")
-        assert found.words == "there is no Secret token in nodeside"
+        assert found.error == "there is no Secret token in nodeside"
         server.always = lambda _: refusal(500)
         with pytest.raises(ApiError):
             read_secret(server.api(tmp_path, deadline=0.2), "nodeside", "token")

@@ -37,7 +37,7 @@ from cluster.cli.remedies import (
 from cluster.driver.hardware import Match
 from cluster.driver.nodes import CANNOT_PULL
 from cluster.driver.status.conditions import COMPLAINTS
-from cluster.driver.status.progress import TABLE
+from cluster.driver.status.progress import PROGRESS
 from cluster.kube.conditions import condition
 from cluster.model.states import Health, Phase
 from cluster.model.waiting import CRASH_LOOP
@@ -138,7 +138,7 @@ def test_every_health_phase_unload_and_match_has_a_row() -> None:
 
 
 def test_every_reason_of_a_condition_has_a_row_and_nothing_else_has() -> None:
-    shown = {*COMPLAINTS, *(reason for reason, *_ in TABLE), *STAGE_REASONS.values(), CONTESTED}
+    shown = {*COMPLAINTS, *(reason for reason, *_ in PROGRESS), *STAGE_REASONS.values(), CONTESTED}
     for file in ("conditions", "messages", "problems", "progress"):
         shown |= camel_words(CLUSTER / f"driver/status/{file}.py")
     shown |= camel_words(CLUSTER / "model/problems.py")

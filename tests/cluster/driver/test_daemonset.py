@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 
-from cluster.driver.daemonset import daemonset, object_to_overwrite
+from cluster.driver.daemonset import daemonset_document, object_to_overwrite
 from cluster.driver.pod import (
     DRIVER_FILE,
     SHARED,
@@ -24,12 +24,12 @@ from cluster.driver.pod import (
     TOKEN_DIRECTORY,
     TOOLKIT_USER,
     DaemonSetInput,
-    pod,
+    pod_spec,
     signing_secret,
 )
 from cluster.driver.revisions import (
     config_map,
-    policy_map,
+    policy_config_map,
     read_revision,
     revision_of,
     revision_text,
@@ -56,7 +56,7 @@ GOLDEN = TOP / "tests" / "cluster" / "golden"
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_daemonset_is_the_golden_one(case: str) -> None:
-    text = yaml.safe_dump(daemonset(CASES[case]), sort_keys=False, width=100)
+    text = yaml.safe_dump(daemonset_document(CASES[case]), sort_keys=False, width=100)
     path = GOLDEN / f"{case}.yaml"
     if os.environ.get("NODESIDE_GOLDEN") == "write":
         path.write_text(text)
@@ -205,7 +205,7 @@ def test_a_node_reads_the_revision_as_the_driver_that_was_applied(tmp_path: Path
     spec = {**EDU, "signing": {"key": "/signing/k", "certificate": "c.pem"}, "upgrade": "onReboot"}
     want = wanted(**spec)
     made = config_map(want.owner, want.revision, revision_text(want.driver), want.settings)
-    told = policy_map(want.owner, want.driver, want.settings)
+    told = policy_config_map(want.owner, want.driver, want.settings)
     (tmp_path / "driver.yaml").write_text(made["data"]["driver.yaml"])
     (tmp_path / "policy.json").write_text(told["data"]["policy.json"])
     config = Config(
@@ -301,7 +301,7 @@ def with_programs(**more: Any) -> Driver:
 
 def test_programs_get_a_place_to_write_and_time_to_end() -> None:
     want = CASES["kubernetes"]
-    spec = pod(replace(want, driver=with_programs()))
+    spec = pod_spec(replace(want, driver=with_programs()))
     [container] = [each for each in spec["containers"] if each["name"] == "driver"]
     assert {"name": "run", "mountPath": "/run/edu"} in container["volumeMounts"]
     assert {"name": "run", "emptyDir": {"sizeLimit": "64Mi"}} in spec["volumes"]
@@ -328,7 +328,7 @@ def test_what_unloads_can_run_hooks_and_remove_files() -> None:
 def test_a_pod_goes_only_where_the_controller_assigned_it() -> None:
     want = CASES["kubernetes"]
 
-    assert pod(want)["nodeSelector"] == {assigned_label("edu"): want.assignment}
+    assert pod_spec(want)["nodeSelector"] == {assigned_label("edu"): want.assignment}
     assert want.name == f"edu-{want.assignment}"
 
 
@@ -337,7 +337,10 @@ def test_the_longest_names_fit() -> None:
     long = replace(want, driver=replace(want.driver, name="a" * 40))
 
     assert len(long.name) == 53
-    assert len(daemonset(long)["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]) < 253
+    assert (
+        len(daemonset_document(long)["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"])
+        < 253
+    )
 
 
 def test_without_a_toolkit_there_is_no_sidecar_and_nothing_is_shared() -> None:
@@ -369,7 +372,7 @@ def test_a_signing_secret_is_mounted_where_a_path_points_into_it(
 
 def observed(want: DaemonSetInput) -> dict[str, Any]:
     """As the API server gives it back, with some of its defaults."""
-    found: dict[str, Any] = yaml.safe_load(yaml.safe_dump(daemonset(want)))
+    found: dict[str, Any] = yaml.safe_load(yaml.safe_dump(daemonset_document(want)))
     spec = found["spec"]["template"]["spec"]
     spec |= {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always"}
     for container in spec["containers"]:
@@ -382,7 +385,7 @@ def observed(want: DaemonSetInput) -> dict[str, Any]:
 def test_what_was_applied_does_not_differ_whatever_the_api_server_adds() -> None:
     want = CASES["signing"]
 
-    assert not object_to_overwrite(daemonset(want), daemonset_from(observed(want)))
+    assert not object_to_overwrite(daemonset_document(want), daemonset_from(observed(want)))
 
 
 def edits() -> Iterator[tuple[str, Any]]:
@@ -407,14 +410,14 @@ def test_a_hand_edit_is_seen(name: str, edit: Any) -> None:
     found = observed(want)
     edit(found["spec"]["template"]["spec"])
 
-    assert object_to_overwrite(daemonset(want), daemonset_from(found))
+    assert object_to_overwrite(daemonset_document(want), daemonset_from(found))
 
 
 def test_another_toolkit_image_differs() -> None:
     want = CASES["kubernetes"]
     other = replace(want, toolkit="registry.example.com/toolkits:other")
 
-    assert object_to_overwrite(daemonset(other), daemonset_from(observed(want)))
+    assert object_to_overwrite(daemonset_document(other), daemonset_from(observed(want)))
     assert other.name == want.name
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.daemonset import daemonset, object_to_overwrite
+from cluster.driver.daemonset import daemonset_document, object_to_overwrite
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.parse import daemonset_from
 from tests.cluster.fakes.daemonsets import CASES
@@ -30,7 +30,7 @@ def applied(control_plane: ControlPlane, document: dict[str, Any]) -> dict[str, 
 def test_what_the_api_server_gives_back_does_not_differ(
     control_plane: ControlPlane, case: str
 ) -> None:
-    document = daemonset(CASES[case])
+    document = daemonset_document(CASES[case])
     document["metadata"]["namespace"] = "default"
     del document["metadata"]["ownerReferences"]  # there is no such Driver to own it
 

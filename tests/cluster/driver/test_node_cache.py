@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.driver.daemonset import is_same
+from cluster.driver.daemonset import has_same_content
 from cluster.driver.nodes import NodeCache
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.plan.context.context import DriverContext, Memory
@@ -67,7 +67,7 @@ def test_nodes_that_are_gone_are_forgotten() -> None:
     del model.nodes["n1"]
 
     assert len(look(model, memory).rollout.decisions) == 2
-    assert memory.members.conclusions.keys() == memory.decisions.conclusions.keys() == {"n0", "n2"}
+    assert memory.members.results.keys() == memory.decisions.results.keys() == {"n0", "n2"}
 
 
 def test_daemonsets_that_are_as_wanted_are_not_drawn_up_again_and_hand_edits_are_seen() -> None:
@@ -95,15 +95,15 @@ def test_a_field_that_somebody_took_over_is_seen_where_nothing_else_of_a_daemons
     )
     taken = replace(there, kept=ObjectMeta(managed=(entry, {**entry, "manager": "somebody"})))
 
-    assert is_same(one, later)
-    assert not is_same(one, taken)
-    assert not is_same(one, replace(one, spec={}))
+    assert has_same_content(one, later)
+    assert not has_same_content(one, taken)
+    assert not has_same_content(one, replace(one, spec={}))
 
 
 def test_on_another_ground_nothing_is_known() -> None:
     memory: NodeCache[int] = NodeCache()
-    memory.on("one")["n0"] = 1
+    memory.results_for("one")["n0"] = 1
 
-    assert memory.on("one") == {"n0": 1}
-    assert memory.on("two") == {}
-    assert memory.on("one") == {}
+    assert memory.results_for("one") == {"n0": 1}
+    assert memory.results_for("two") == {}
+    assert memory.results_for("one") == {}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.daemonset import daemonset
-from cluster.driver.pod_policy import resources
+from cluster.driver.daemonset import daemonset_document
+from cluster.driver.pod_policy import container_resources
 from cluster.driver.revisions import revision_text
 from cluster.kube.quantity import canonical
 from cluster.model.actions import Apply
@@ -44,7 +44,7 @@ def every_pod() -> dict[str, dict[str, Any]]:
     node = Node("n1", kernel=POOL.kernel, boot_id="c0ffee")
     build = SharedBuild(want.driver, want.revision, TOOLKIT, "x86_64")
     return {
-        "driver": daemonset(want)["spec"]["template"],
+        "driver": daemonset_document(want)["spec"]["template"],
         "unload": unload_pod(want.owner, want.driver, want.revision, node, SETTINGS),
         "build": job(build, want.owner, SETTINGS)["spec"]["template"],
         "agent": device_agent(want.driver, SETTINGS)[1]["spec"]["template"],
@@ -71,7 +71,7 @@ def test_what_makes_pods_has_the_labels_too() -> None:
     want = wanted(pods=POLICY, devices=DEVICES)
     build = SharedBuild(want.driver, want.revision, TOOLKIT, "x86_64")
     agent = device_agent(want.driver, SETTINGS)[1]
-    for made in (daemonset(want), job(build, want.owner, SETTINGS), agent):
+    for made in (daemonset_document(want), job(build, want.owner, SETTINGS), agent):
         assert LABEL in made["metadata"]["labels"].items()
 
 
@@ -313,8 +313,10 @@ def test_a_quantity_is_written_as_the_api_server_writes_it(quantity: str, writte
 
 def test_a_usual_request_is_not_above_a_limit_that_is_asked_for() -> None:
     asked = Resources(limits={"cpu": "5m"})
-    assert resources(asked, {"cpu": "10m", "memory": "64Mi"}) == {
+    assert container_resources(asked, {"cpu": "10m", "memory": "64Mi"}) == {
         "requests": {"cpu": "5m", "memory": "64Mi"},
         "limits": {"cpu": "5m"},
     }
-    assert resources(Pods().resources.driver, {"cpu": "10m"}) == {"requests": {"cpu": "10m"}}
+    assert container_resources(Pods().resources.driver, {"cpu": "10m"}) == {
+        "requests": {"cpu": "10m"}
+    }

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cluster.driver.hardware import (
     Match,
-    devices,
     former_devices,
-    has_hardware,
+    match_hardware,
+    selected_devices,
     stale_nfd_label,
 )
 from cluster.driver.pools import pool_of
@@ -165,12 +165,12 @@ def test_a_label_of_another_version_than_the_kubelet_says_is_told(os_image: str)
     ["1234", "1234_11e8", "00ff_1234", "00ff_1234_11e8", "1234_11e8_1af4_1100"],
 )
 def test_a_device_is_found_in_every_form_of_the_label(fields: str) -> None:
-    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Match.HAS
+    assert match_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Match.HAS
 
 
 @pytest.mark.parametrize("fields", ["8086", "1234_11e9", "00ff_1234_11e9", "0300_8086_1234"])
 def test_another_device_is_not_this_one(fields: str) -> None:
-    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Match.LACKS
+    assert match_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Match.LACKS
 
 
 def test_a_node_with_thousands_of_device_labels_is_read_once_and_not_per_driver(
@@ -185,21 +185,21 @@ def test_a_node_with_thousands_of_device_labels_is_read_once_and_not_per_driver(
         monkeypatch.setattr(Labels, name, never)
     for vendor, fit in [("0001", Match.HAS), ("00ff", Match.HAS), ("fffe", Match.HAS)]:
         hardware = Hardware(pci=(PciId(vendor),))
-        assert has_hardware(node(labels=labels), hardware, assigned=False) is fit
+        assert match_hardware(node(labels=labels), hardware, assigned=False) is fit
     absent = Hardware(pci=tuple(PciId("ffff", f"{number:04x}") for number in range(8)))
-    assert has_hardware(node(labels=labels), absent, assigned=False) is Match.LACKS
+    assert match_hardware(node(labels=labels), absent, assigned=False) is Match.LACKS
     assert sum(map(len, labels.devices.values())) <= 1024, "memory is limited"
 
 
 def test_a_vendor_id_alone_means_every_device_of_the_vendor() -> None:
     vendor = Hardware(pci=(PciId("1234"),))
 
-    assert has_hardware(node(labels=nfd("0300_1234_0001")), vendor, assigned=False) is Match.HAS
+    assert match_hardware(node(labels=nfd("0300_1234_0001")), vendor, assigned=False) is Match.HAS
 
 
 def test_a_device_label_that_vanished_takes_no_driver_away() -> None:
-    assert has_hardware(node(), EDU, assigned=False) is Match.LACKS
-    assert has_hardware(node(), EDU, assigned=True) is Match.KEPT
+    assert match_hardware(node(), EDU, assigned=False) is Match.LACKS
+    assert match_hardware(node(), EDU, assigned=True) is Match.KEPT
     assert Match.KEPT.is_selected
 
 
@@ -209,9 +209,9 @@ def test_a_node_that_does_not_run_linux_is_never_a_drivers(assigned: bool) -> No
     linux = node(labels=nfd("1234") | {"kubernetes.io/os": "linux"})
 
     for hardware in (EDU, Hardware()):
-        fit = has_hardware(windows, hardware, assigned=assigned)
+        fit = match_hardware(windows, hardware, assigned=assigned)
         assert (fit, fit.is_selected) == (Match.FOREIGN, False)
-        assert has_hardware(linux, hardware, assigned=assigned) is Match.HAS
+        assert match_hardware(linux, hardware, assigned=assigned) is Match.HAS
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,10 @@ def test_a_node_with_a_device_that_the_driver_is_not_for_any_more_leaves(
     former = former_devices(hardware, status)
     has_other, silent = node(labels=nfd("00ff_1234_9999")), node()
 
-    assert has_hardware(has_other, hardware, assigned=True, former=former) is Match.CONTRADICTED
-    assert has_hardware(silent, hardware, assigned=True, former=former) is Match.KEPT
-    assert devices(hardware, status)[: len(now)] == now
-    assert set(devices(hardware, status)) == {*before, *now}
+    assert match_hardware(has_other, hardware, assigned=True, former=former) is Match.CONTRADICTED
+    assert match_hardware(silent, hardware, assigned=True, former=former) is Match.KEPT
+    assert selected_devices(hardware, status)[: len(now)] == now
+    assert set(selected_devices(hardware, status)) == {*before, *now}
 
 
 def test_a_node_with_both_devices_stays_and_one_that_was_never_for_it_says_nothing() -> None:
@@ -243,46 +243,50 @@ def test_a_node_with_both_devices_stays_and_one_that_was_never_for_it_says_nothi
     both = node(labels=nfd("1234_9999") | nfd("1234_11e8"))
     odd = node(labels=nfd("1234_7777"))
 
-    assert has_hardware(both, EDU, assigned=True, former=former) is Match.HAS
-    assert has_hardware(odd, EDU, assigned=True, former=former) is Match.KEPT
+    assert match_hardware(both, EDU, assigned=True, former=former) is Match.HAS
+    assert match_hardware(odd, EDU, assigned=True, former=former) is Match.KEPT
 
 
 def test_a_device_label_that_says_no_does() -> None:
     labels = {"feature.node.kubernetes.io/pci-1234.present": "false"}
 
-    assert has_hardware(node(labels=labels), EDU, assigned=True) is Match.CONTRADICTED
+    assert match_hardware(node(labels=labels), EDU, assigned=True) is Match.CONTRADICTED
     assert not Match.CONTRADICTED.is_selected
 
 
 def test_a_label_of_the_selector_is_the_administrators_word() -> None:
     zone = Hardware(node_selector={"example.com/edu": "yes"})
 
-    assert has_hardware(node(labels={"example.com/edu": "yes"}), zone, assigned=False) is Match.HAS
-    assert has_hardware(node(), zone, assigned=False) is Match.LACKS
-    assert has_hardware(node(), zone, assigned=True) is Match.CONTRADICTED
+    assert (
+        match_hardware(node(labels={"example.com/edu": "yes"}), zone, assigned=False) is Match.HAS
+    )
+    assert match_hardware(node(), zone, assigned=False) is Match.LACKS
+    assert match_hardware(node(), zone, assigned=True) is Match.CONTRADICTED
     said_no = node(labels={"example.com/edu": "no"})
-    assert has_hardware(said_no, zone, assigned=True) is Match.CONTRADICTED
+    assert match_hardware(said_no, zone, assigned=True) is Match.CONTRADICTED
 
 
 def test_a_label_of_the_selector_that_is_node_feature_discoverys_may_vanish() -> None:
     key = "feature.node.kubernetes.io/system-os_release.ID"
     rhcos = Hardware(node_selector={key: "rhcos"})
 
-    assert has_hardware(node(), rhcos, assigned=True) is Match.KEPT
-    assert has_hardware(node(labels={key: "fedora"}), rhcos, assigned=True) is Match.CONTRADICTED
+    assert match_hardware(node(), rhcos, assigned=True) is Match.KEPT
+    assert match_hardware(node(labels={key: "fedora"}), rhcos, assigned=True) is Match.CONTRADICTED
 
 
 def test_a_node_must_fit_both_the_devices_and_the_selector() -> None:
     both = Hardware(pci=EDU.pci, node_selector={"example.com/edu": "yes"})
     labels = nfd("1234") | {"example.com/edu": "yes"}
 
-    assert has_hardware(node(labels=labels), both, assigned=False) is Match.HAS
-    assert has_hardware(node(labels=nfd("1234")), both, assigned=False) is Match.LACKS
-    assert has_hardware(node(labels={"example.com/edu": "yes"}), both, assigned=True) is Match.KEPT
+    assert match_hardware(node(labels=labels), both, assigned=False) is Match.HAS
+    assert match_hardware(node(labels=nfd("1234")), both, assigned=False) is Match.LACKS
+    assert (
+        match_hardware(node(labels={"example.com/edu": "yes"}), both, assigned=True) is Match.KEPT
+    )
 
 
 def test_no_hardware_at_all_means_every_node() -> None:
-    assert has_hardware(node(), Hardware(), assigned=False) is Match.HAS
+    assert match_hardware(node(), Hardware(), assigned=False) is Match.HAS
 
 
 @given(kernel=st.text(max_size=80), version=st.text(max_size=80))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.driver.toolkit_image import Evidence, fits
+from cluster.driver.toolkit_image import Evidence, labels_fit_pool
 from cluster.model.parse import toolkit_labels_from
 from cluster.model.snapshot import Pool, ToolkitLabels
 
@@ -50,9 +50,9 @@ IMAGE = "quay.io/dtk@sha256:94"
 def test_labels_tell_the_kernel_as_far_as_they_can_be_read(
     labels: ToolkitLabels, pool: Pool, says: bool | None
 ) -> None:
-    assert fits(labels, pool) is says
-    assert Evidence({IMAGE: labels}).speaks_for(IMAGE, pool) is bool(says)
-    assert bool(Evidence({IMAGE: labels}).against(IMAGE, pool)) is (says is False)
+    assert labels_fit_pool(labels, pool) is says
+    assert Evidence({IMAGE: labels}).names_kernel_of(IMAGE, pool) is bool(says)
+    assert bool(Evidence({IMAGE: labels}).objection_to(IMAGE, pool)) is (says is False)
 
 
 def test_of_several_architectures_a_pool_has_the_labels_of_its_own() -> None:
@@ -61,11 +61,11 @@ def test_of_several_architectures_a_pool_has_the_labels_of_its_own() -> None:
     evidence = Evidence({IMAGE: both})
     arm = Pool("aarch64", "418.94.202501221327-0", ARM)
 
-    assert evidence.speaks_for(IMAGE, POOL)
-    assert evidence.against(IMAGE, POOL) == ""
-    assert not evidence.speaks_for(IMAGE, arm)
-    assert evidence.against(IMAGE, arm) == f"its image is for kernel {older.kernel}"
-    assert evidence.against(IMAGE, Pool("s390x", "", KERNEL)) == ""
+    assert evidence.names_kernel_of(IMAGE, POOL)
+    assert evidence.objection_to(IMAGE, POOL) == ""
+    assert not evidence.names_kernel_of(IMAGE, arm)
+    assert evidence.objection_to(IMAGE, arm) == f"its image is for kernel {older.kernel}"
+    assert evidence.objection_to(IMAGE, Pool("s390x", "", KERNEL)) == ""
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from cluster.driver.toolkit_image import (
     Evidence,
     Link,
     Resolution,
-    fill,
-    resolve,
+    fill_template,
+    resolve_toolkit_image,
     tags_to_read,
 )
 from cluster.model.snapshot import ImageStream, NotListed, Pool, Tag, ToolkitLabels
@@ -25,14 +25,14 @@ STREAMS = {
 
 
 def test_the_tag_of_the_nodes_os_version_is_the_toolkit() -> None:
-    found = resolve(POOL, Toolkit(), STREAMS)
+    found = resolve_toolkit_image(POOL, Toolkit(), STREAMS)
 
     assert (found.image, found.link) == ("quay.io/dtk@sha256:94", Link.STREAM)
     assert "has tag 418.94.202501221327-0" in found.why
 
 
 def test_what_somebody_wrote_for_this_kernel_comes_first() -> None:
-    found = resolve(POOL, Toolkit(images={KERNEL: "example.com/toolkit:1"}), STREAMS)
+    found = resolve_toolkit_image(POOL, Toolkit(images={KERNEL: "example.com/toolkit:1"}), STREAMS)
 
     assert (found.image, found.link) == ("example.com/toolkit:1", Link.MAP)
 
@@ -41,7 +41,7 @@ def test_without_a_tag_the_template_is_filled_in() -> None:
     other = Pool("x86_64", "debian12", "6.12.107+deb12-amd64")
     toolkit = Toolkit(image_template="example.com/{osVersion}/{arch}:{kernel}")
 
-    found = resolve(other, toolkit, STREAMS)
+    found = resolve_toolkit_image(other, toolkit, STREAMS)
 
     assert found.image == "example.com/debian12/x86_64:6.12.107_deb12-amd64"
     assert found.link is Link.TEMPLATE
@@ -51,7 +51,7 @@ def test_without_a_tag_the_template_is_filled_in() -> None:
 def test_a_tag_that_vanishes_changes_nothing_where_it_is_used() -> None:
     gone = {NAME: ImageStream(NAME, {"latest": "quay.io/dtk@sha256:00"})}
 
-    found = resolve(
+    found = resolve_toolkit_image(
         POOL, Toolkit(), gone, current=CurrentImage("quay.io/dtk@sha256:94", "image-stream")
     )
 
@@ -61,7 +61,7 @@ def test_a_tag_that_vanishes_changes_nothing_where_it_is_used() -> None:
 def test_with_nothing_it_says_what_was_looked_at_and_which_tags_there_are() -> None:
     other = Pool("aarch64", "418.94.202502020000-0", KERNEL)
 
-    found = resolve(other, Toolkit(), STREAMS)
+    found = resolve_toolkit_image(other, Toolkit(), STREAMS)
 
     assert found == Resolution(
         "",
@@ -74,7 +74,7 @@ def test_with_nothing_it_says_what_was_looked_at_and_which_tags_there_are() -> N
 
 def test_who_asks_for_a_kernel_alone_is_not_told_to_wait_for_a_tag_that_is_there() -> None:
     """Which tag is the kernel's, only labels can tell; the OS version would tell as well."""
-    found = resolve(Pool("x86_64", "", KERNEL), Toolkit(), STREAMS)
+    found = resolve_toolkit_image(Pool("x86_64", "", KERNEL), Toolkit(), STREAMS)
 
     assert found.why == f"no tag of image stream {NAME} is known to be for {KERNEL}"
     assert found.remedy == (
@@ -86,7 +86,7 @@ def test_who_asks_for_a_kernel_alone_is_not_told_to_wait_for_a_tag_that_is_there
 def test_of_what_nobody_set_up_it_says_nothing() -> None:
     other = Pool("aarch64", "418.94.202502020000-0", KERNEL)
 
-    found = resolve(other, Toolkit(images={"6.1.0": "example.com/toolkit:1"}), None)
+    found = resolve_toolkit_image(other, Toolkit(images={"6.1.0": "example.com/toolkit:1"}), None)
 
     assert found.why == (
         f"toolkit.images does not name kernel {KERNEL}; this cluster has no image streams"
@@ -97,8 +97,11 @@ def test_of_what_nobody_set_up_it_says_nothing() -> None:
 
 
 def test_a_cluster_without_image_streams_says_so() -> None:
-    assert "this cluster has no image streams" in resolve(POOL, Toolkit(), None).why
-    assert "there is no image stream openshift/driver-toolkit" in resolve(POOL, Toolkit(), {}).why
+    assert "this cluster has no image streams" in resolve_toolkit_image(POOL, Toolkit(), None).why
+    assert (
+        "there is no image stream openshift/driver-toolkit"
+        in resolve_toolkit_image(POOL, Toolkit(), {}).why
+    )
 
 
 OTHER = "5.14.0-427.49.1.el9_4.x86_64"
@@ -111,7 +114,7 @@ DRIFTED = Evidence(
 
 
 def test_a_tag_whose_image_is_for_another_kernel_gives_way_to_one_for_this() -> None:
-    found = resolve(POOL, Toolkit(), SEVERAL, DRIFTED)
+    found = resolve_toolkit_image(POOL, Toolkit(), SEVERAL, DRIFTED)
 
     assert (found.image, found.link) == (THIRD, Link.LABELS)
     assert found.why == (
@@ -123,23 +126,23 @@ def test_a_tag_whose_image_is_for_another_kernel_gives_way_to_one_for_this() -> 
 def test_without_the_tag_one_for_this_kernel_serves_and_goes_on_serving() -> None:
     without = {NAME: ImageStream(NAME, {OLDER: SECOND, NEWER: THIRD})}
 
-    assert resolve(POOL, Toolkit(), without, DRIFTED).image == THIRD
+    assert resolve_toolkit_image(POOL, Toolkit(), without, DRIFTED).image == THIRD
     used = CurrentImage(SECOND, Link.LABELS.value)
-    found = resolve(POOL, Toolkit(), without, DRIFTED, used)
+    found = resolve_toolkit_image(POOL, Toolkit(), without, DRIFTED, used)
     assert (found.image, found.link) == (SECOND, Link.LABELS)
     # Whoever leads next has not read the labels yet.
-    found = resolve(POOL, Toolkit(), without, current=used)
+    found = resolve_toolkit_image(POOL, Toolkit(), without, current=used)
     assert (found.image, found.link) == (SECOND, Link.LABELS)
 
 
 def test_what_labels_chose_stays_until_those_of_a_tag_that_comes_are_read() -> None:
     used = CurrentImage(THIRD, Link.LABELS.value)
 
-    found = resolve(POOL, Toolkit(), SEVERAL, current=used)
+    found = resolve_toolkit_image(POOL, Toolkit(), SEVERAL, current=used)
     assert (found.image, found.link) == (THIRD, Link.LABELS)
 
     read = Evidence({EXACT: ToolkitLabels(KERNEL)})
-    assert resolve(POOL, Toolkit(), SEVERAL, read, used).link is Link.STREAM
+    assert resolve_toolkit_image(POOL, Toolkit(), SEVERAL, read, used).link is Link.STREAM
 
 
 def test_what_took_the_place_of_a_wrong_image_stays_while_its_labels_may_still_be_read() -> None:
@@ -149,13 +152,17 @@ def test_what_took_the_place_of_a_wrong_image_stays_while_its_labels_may_still_b
     )
     pending = Evidence(pending=frozenset({EXACT}))
 
-    assert resolve(POOL, toolkit, STREAMS, pending, filled).link is Link.TEMPLATE
-    assert resolve(POOL, toolkit, STREAMS, pending).link is Link.STREAM, "nothing is in use"
-    assert resolve(POOL, toolkit, STREAMS, current=filled).link is Link.STREAM, "nobody reads them"
+    assert resolve_toolkit_image(POOL, toolkit, STREAMS, pending, filled).link is Link.TEMPLATE
+    assert resolve_toolkit_image(POOL, toolkit, STREAMS, pending).link is Link.STREAM, (
+        "nothing is in use"
+    )
+    assert resolve_toolkit_image(POOL, toolkit, STREAMS, current=filled).link is Link.STREAM, (
+        "nobody reads them"
+    )
 
 
 def test_while_the_image_streams_are_not_known_what_labels_chose_stays_theirs() -> None:
-    found = resolve(
+    found = resolve_toolkit_image(
         POOL, Toolkit(), NotListed("503"), current=CurrentImage(THIRD, Link.LABELS.value)
     )
 
@@ -166,11 +173,14 @@ def test_latest_is_no_version() -> None:
     tags = {"latest": EXACT, "latest-rhel-10": EXACT, OLDER: SECOND}
     labels = Evidence({EXACT: ToolkitLabels(KERNEL), SECOND: ToolkitLabels(KERNEL)})
 
-    assert resolve(POOL, Toolkit(), {NAME: ImageStream(NAME, tags)}, labels).image == SECOND
+    assert (
+        resolve_toolkit_image(POOL, Toolkit(), {NAME: ImageStream(NAME, tags)}, labels).image
+        == SECOND
+    )
 
 
 def test_where_every_image_is_for_another_kernel_it_says_so_and_what_to_do() -> None:
-    found = resolve(POOL, Toolkit(), STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
+    found = resolve_toolkit_image(POOL, Toolkit(), STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
 
     assert (found.image, found.link) == ("", Link.NONE)
     assert found.why == f"image stream {NAME} has tag {TAG}, but its image is for kernel {OTHER}"
@@ -180,7 +190,7 @@ def test_where_every_image_is_for_another_kernel_it_says_so_and_what_to_do() -> 
 def test_one_for_another_kernel_is_passed_over_for_the_template() -> None:
     toolkit = Toolkit(image_template="example.com/toolkit:{kernel}")
 
-    found = resolve(POOL, toolkit, STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
+    found = resolve_toolkit_image(POOL, toolkit, STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
 
     assert found.link is Link.TEMPLATE
     assert found.why.endswith(f"has tag {TAG}, but its image is for kernel {OTHER}")
@@ -189,7 +199,9 @@ def test_one_for_another_kernel_is_passed_over_for_the_template() -> None:
 def test_one_that_is_in_use_stays_if_nothing_else_serves() -> None:
     wrong = Evidence({EXACT: ToolkitLabels(OTHER)})
 
-    found = resolve(POOL, Toolkit(), STREAMS, wrong, CurrentImage(EXACT, Link.STREAM.value))
+    found = resolve_toolkit_image(
+        POOL, Toolkit(), STREAMS, wrong, CurrentImage(EXACT, Link.STREAM.value)
+    )
 
     assert (found.image, found.link) == (EXACT, Link.KEPT)
     assert found.why == (
@@ -201,7 +213,7 @@ def test_one_that_is_in_use_stays_if_nothing_else_serves() -> None:
 def test_what_somebody_wrote_for_this_kernel_is_not_questioned() -> None:
     toolkit = Toolkit(images={KERNEL: EXACT})
 
-    found = resolve(POOL, toolkit, STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
+    found = resolve_toolkit_image(POOL, toolkit, STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
 
     assert (found.image, found.link) == (EXACT, Link.MAP)
 
@@ -232,7 +244,7 @@ def test_of_a_stream_with_many_tags_the_newest_are_asked_for() -> None:
 
 
 def test_a_template_that_is_not_there_fills_to_nothing() -> None:
-    assert fill("", POOL) == ""
+    assert fill_template("", POOL) == ""
 
 
 def test_of_two_streams_the_labels_of_the_other_rhel_are_not_asked_for() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.cache.cache import ClusterCache, read_once
-from cluster.driver.toolkit_image import CurrentImage, Link, resolve
+from cluster.driver.toolkit_image import CurrentImage, Link, resolve_toolkit_image
 from cluster.manager.probes import ready
 from cluster.model.snapshot import ImageStream, NotListed, Pool, Settings
 from nodeside.spec.fleet import Toolkit
@@ -141,6 +141,8 @@ def test_with_a_store_a_new_revision_waits_until_it_can_be_built() -> None:
 def test_a_template_serves_a_new_kernel_meanwhile() -> None:
     pool, chain = Pool("x86_64", OS, KERNEL), Toolkit(image_template="example.com/toolkit:{kernel}")
 
-    assert resolve(pool, chain, DOWN).link is Link.TEMPLATE
-    kept = resolve(pool, chain, DOWN, current=CurrentImage("quay.io/dtk:1", "image-stream"))
+    assert resolve_toolkit_image(pool, chain, DOWN).link is Link.TEMPLATE
+    kept = resolve_toolkit_image(
+        pool, chain, DOWN, current=CurrentImage("quay.io/dtk:1", "image-stream")
+    )
     assert (kept.image, kept.link) == ("quay.io/dtk:1", Link.STREAM)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.daemonset import daemonset
+from cluster.driver.daemonset import daemonset_document
 from cluster.install.directory import write_directory
 from cluster.install.helm import chart
 from cluster.install.install import InstalledElsewhere, install
@@ -139,7 +139,7 @@ def test_network_policies_name_the_pods_that_there_are(
     selectors = {each["metadata"]["name"]: each["spec"]["podSelector"] for each in found}
     want = wanted_daemonset(devices=[{"resource": "x.io/y", "discover": {"count": 1}}])
     build = SharedBuild(want.driver, want.revision, "toolkit", "x86_64")
-    assert _selects(selectors["nodeside-driver"], _labels(daemonset(want)))
+    assert _selects(selectors["nodeside-driver"], _labels(daemonset_document(want)))
     assert _selects(selectors["nodeside-build"], _labels(job(build, want.owner, Settings())))
     agent = _labels(device_agent(want.driver, Settings())[1])
     assert _selects(selectors["nodeside-device-agent"], agent)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.daemonset import daemonset, object_to_overwrite
+from cluster.driver.daemonset import daemonset_document, object_to_overwrite
 from cluster.kube.client import connect
 from cluster.kube.errors import ApiError
 from cluster.kube.managed_fields import ExistingObject, replacement
@@ -32,7 +32,7 @@ DRIVER = "spec.template.spec.containers[driver]"
 @pytest.fixture
 def document(control_plane: ControlPlane) -> Iterator[dict[str, Any]]:
     """A DaemonSet that we applied."""
-    document = daemonset(CASES["kubernetes"])
+    document = daemonset_document(CASES["kubernetes"])
     document["metadata"]["namespace"] = "default"
     del document["metadata"]["ownerReferences"]  # there is no such Driver to own it
     apply(control_plane, document)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cluster.driver.daemonset import daemonset
+from cluster.driver.daemonset import daemonset_document
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject, Node, Settings
@@ -72,7 +72,7 @@ def of_a_driver(**spec: Any) -> Iterator[tuple[str, Document]]:
     """What follows from one Driver besides its stages, by what it is."""
     inputs = wanted(SETTINGS, COREOS, TOOLKIT, **spec)
     node = Node("n1", kernel=COREOS.kernel, boot_id="c0ffee")
-    yield "driver", _template(daemonset(inputs))
+    yield "driver", _template(daemonset_document(inputs))
     yield "unload", unload_pod(inputs.owner, inputs.driver, inputs.revision, node, SETTINGS)
     build = SharedBuild(
         inputs.driver, inputs.revision, TOOLKIT, "x86_64", publish="oci:r.example.com/x"

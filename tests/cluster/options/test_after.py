@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.nodes import members
+from cluster.driver.nodes import select_members
 from cluster.driver.update import why_queued
 from cluster.model.actions import EvictPod
 from cluster.model.names import closed_label
@@ -242,9 +242,9 @@ def test_each_driver_is_looked_at_once_in_a_plan(
 
     def counted(snapshot: Any, driver: Any, *rest: Any, **more: Any) -> Any:
         looks.append(driver.name)
-        return members(snapshot, driver, *rest, **more)
+        return select_members(snapshot, driver, *rest, **more)
 
-    monkeypatch.setattr("cluster.plan.context.nodes.members", counted)
+    monkeypatch.setattr("cluster.plan.context.nodes.select_members", counted)
     plan(model.snapshot, 0.0)
     assert sorted(looks) == ["edu", "peer", "third"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.driver.nodes import cannot_pull
+from cluster.driver.nodes import pull_failure_of
 from cluster.model.actions import LabelNode
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod, Pool
@@ -91,7 +91,7 @@ def test_fallback_is_in_pool_row_event_and_ready() -> None:
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])
 def test_what_a_kubelet_says_of_an_image_that_it_cannot_have(reason: str) -> None:
     why = Waiting(reason, "no")
-    assert cannot_pull(DriverPod("p", waiting={"driver": why})) == why
+    assert pull_failure_of(DriverPod("p", waiting={"driver": why})) == why
     assert (str(why), str(Waiting(reason))) == (f"{reason}: no", reason)
 
 
@@ -105,7 +105,7 @@ def test_what_a_kubelet_says_of_an_image_that_it_cannot_have(reason: str) -> Non
     ],
 )
 def test_what_is_no_matter_of_the_image_is_no_reason_to_build(waiting: dict[str, Waiting]) -> None:
-    assert cannot_pull(DriverPod("p", waiting=waiting)) is None
+    assert pull_failure_of(DriverPod("p", waiting=waiting)) is None
 
 
 def test_one_node_that_cannot_have_it_sends_no_other_node_to_build() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cluster.driver.daemonset import daemonset
+from cluster.driver.daemonset import daemonset_document
 from cluster.kube.managed_fields import ExistingObject
 from cluster.model.actions import Apply, EmitEvent, Plan
 from cluster.model.names import policy_name
@@ -28,7 +28,7 @@ class Played:
     applies: int = 0
 
     def __post_init__(self) -> None:
-        self.document = daemonset(CASES["kubernetes"])
+        self.document = daemonset_document(CASES["kubernetes"])
         model = Model()
         model.apply_driver()
         model.plan()
@@ -138,7 +138,9 @@ def test_something_else_that_is_wanted_waits_for_nothing() -> None:
         played.look()
     applied = played.applies
 
-    played.document = daemonset(CASES["openshift"]) | {"metadata": played.document["metadata"]}
+    played.document = daemonset_document(CASES["openshift"]) | {
+        "metadata": played.document["metadata"]
+    }
     played.document["metadata"]["annotations"]["nodeside.io/applied"] = "other"
     played.look(edit="")
 

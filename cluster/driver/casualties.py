@@ -36,23 +36,25 @@ from nodeside.protocol.timestamps import parse_rfc3339, rfc3339
 _MESSAGE_LIMIT: Final = 512  # maximum length of a recorded failure message in bytes
 
 
-class NodeFailureKind(Enum):
+class CasualtyKind(Enum):
+    """What happened to a casualty, as the status says it."""
+
     FAILED = "Failed"
     DOWN = "Down"
     LOST = "Lost"
 
 
 @dataclass(frozen=True, slots=True)
-class FailedNode:
+class Casualty:
     """A node that a change has broken or taken down. `boot` is the boot in which it went down."""
 
     node: str
-    kind: NodeFailureKind
+    kind: CasualtyKind
     since: str
     boot: str = ""
     message: str = ""
 
-    def row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """Return the entry as it appears in the Driver's status."""
         return {
             "node": self.node,
@@ -63,7 +65,7 @@ class FailedNode:
         }
 
 
-def recorded_failures(found: DriverObject, newest: str) -> tuple[FailedNode, ...]:
+def recorded_casualties(found: DriverObject, newest: str) -> tuple[Casualty, ...]:
     """Return the casualties of the newest revision that the status records."""
     status, driver = found.status, found.driver
     paused = driver is not None and driver.spec.rollout.paused
@@ -74,15 +76,15 @@ def recorded_failures(found: DriverObject, newest: str) -> tuple[FailedNode, ...
     return tuple(each for each in every if not _is_retried(each, found.retries))
 
 
-def casualties(
-    before: Iterable[FailedNode],
+def update_casualties(
+    before: Iterable[Casualty],
     members: Sequence[DriverNode],
     newest: str,
     good: str,
     now: float,
     *,
     retries: Retries = (),
-) -> tuple[FailedNode, ...]:
+) -> tuple[Casualty, ...]:
     """Return the casualties to record from now on; empty once the rollout is complete."""
     if newest == good:
         return ()
@@ -104,37 +106,37 @@ def casualties(
     return tuple(sorted(by_node.values(), key=lambda each: each.node))
 
 
-def limit_rows(
-    every: Sequence[FailedNode], members: Mapping[str, DriverNode]
+def limit_casualty_rows(
+    every: Sequence[Casualty], members: Mapping[str, DriverNode]
 ) -> list[dict[str, Any]]:
-    """Return rows for the status; if there are too many, without some that nodes still show."""
+    """Return rows for the status. If there are too many, those that nodes still report go first."""
     broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
     pairs = zip(broken, every, strict=True)
-    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].kind is NodeFailureKind.DOWN))
-    rows = [each.row() for _, each in order[:CASUALTY_LIMIT]]
+    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].kind is CasualtyKind.DOWN))
+    rows = [each.to_row() for _, each in order[:CASUALTY_LIMIT]]
     return sorted(rows, key=lambda row: str(row["node"]))
 
 
-def _parse_row(row: Mapping[str, Any]) -> FailedNode:
+def _parse_row(row: Mapping[str, Any]) -> Casualty:
     kind = next(
-        (each for each in NodeFailureKind if each.value == row.get("state")), NodeFailureKind.FAILED
+        (each for each in CasualtyKind if each.value == row.get("state")), CasualtyKind.FAILED
     )
     words = (str(row.get(key) or "") for key in ("since", "bootId", "message"))
-    return FailedNode(str(row["node"]), kind, *words)
+    return Casualty(str(row["node"]), kind, *words)
 
 
-def _update_casualty(old: FailedNode, member: DriverNode | None, place: Place) -> FailedNode | None:
-    """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
+def _update_casualty(old: Casualty, member: DriverNode | None, place: Place) -> Casualty | None:
+    """Return an earlier casualty as it is now; None if it is no longer one."""
     if member is not None and place is Place.NEWEST:
         return None if member.health is Health.WORKING else old
-    if old.kind is not NodeFailureKind.DOWN:
+    if old.kind is not CasualtyKind.DOWN:
         return old
     if place is Place.UNASSIGNED:  # gone, or another machine of that name
-        return replace(old, kind=NodeFailureKind.LOST)
+        return replace(old, kind=CasualtyKind.LOST)
     return old if member is not None and member.health is Health.DOWN else None
 
 
-def _is_retried(failed: FailedNode, retries: Retries) -> bool:
+def _is_retried(failed: Casualty, retries: Retries) -> bool:
     if not (retried := retried_at(retries, failed.node)):
         return False
     try:
@@ -146,7 +148,7 @@ def _is_retried(failed: FailedNode, retries: Retries) -> bool:
 def is_failure_forgotten(member: DriverNode, retries: Retries) -> bool:
     """Return whether the failure that a node reports is older than an order to retry.
 
-    A failure that the node does not report, such as a pod that cannot start, is one of now.
+    A failure that the node does not report, such as a pod that cannot start, is happening now.
     """
     report = member.current_report
     if not retries or member.trouble or report is None:
@@ -155,10 +157,10 @@ def is_failure_forgotten(member: DriverNode, retries: Retries) -> bool:
 
 
 def _new_casualty(
-    member: DriverNode, old: FailedNode | None, now: float, retries: Retries
-) -> FailedNode | None:
+    member: DriverNode, old: Casualty | None, now: float, retries: Retries
+) -> Casualty | None:
     """Return the new casualty of a node during its change; None if there is none."""
-    if old is not None and old.kind is NodeFailureKind.FAILED:
+    if old is not None and old.kind is CasualtyKind.FAILED:
         return None
     since = old.since if old else rfc3339(now)
     name = member.node.name
@@ -166,15 +168,15 @@ def _new_casualty(
         if is_failure_forgotten(member, retries):
             return None
         message = truncate(failure_message(member), _MESSAGE_LIMIT)
-        return FailedNode(name, NodeFailureKind.FAILED, since, message=message)
+        return Casualty(name, CasualtyKind.FAILED, since, message=message)
     boot = _ended_boot(member)
     if not boot or (old is not None and old.boot == boot):
         return None
     if old is None:
         words = "it went down in the middle of its change"
-        return FailedNode(name, NodeFailureKind.DOWN, since, boot, words)
+        return Casualty(name, CasualtyKind.DOWN, since, boot, words)
     words = f"it went down again and again in the middle of its change, first at {since}"
-    return FailedNode(name, NodeFailureKind.FAILED, since, boot, words)
+    return Casualty(name, CasualtyKind.FAILED, since, boot, words)
 
 
 def _ended_boot(member: DriverNode) -> str:
@@ -193,20 +195,20 @@ def _ended_boot(member: DriverNode) -> str:
     return report.boot_id if reported and not member.was_ready else ""
 
 
-def counted_failures(
-    changed: Sequence[DriverNode], every: Sequence[FailedNode], retries: Retries = ()
+def nodes_that_count_as_failed(
+    changed: Sequence[DriverNode], every: Sequence[Casualty], retries: Retries = ()
 ) -> tuple[str, ...]:
     """Return the nodes that count against maxFailed.
 
-    A single machine lost during its change may be a coincidence and does not count. If there are
-    two or more, all of them count.
+    A single machine that was lost during its change may be a coincidence and does not count. If
+    there are two or more, all of them count.
     """
     broken = [
         member.node.name
         for member in changed
         if member.health is Health.BROKEN and not is_failure_forgotten(member, retries)
     ]
-    broken += [each.node for each in every if each.kind is NodeFailureKind.FAILED]
+    broken += [each.node for each in every if each.kind is CasualtyKind.FAILED]
     lost = [member.node.name for member in changed if member.is_given_up]
-    lost += [each.node for each in every if each.kind is NodeFailureKind.LOST]
+    lost += [each.node for each in every if each.kind is CasualtyKind.LOST]
     return tuple(dict.fromkeys(broken + lost if len(set(lost)) > 1 else broken))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cluster.cli.explain import explain_driver
+from cluster.driver.casualties import Casualty, CasualtyKind, limit_casualty_rows
 from cluster.driver.deadlines import NODE_DOWN
-from cluster.driver.failed_nodes import FailedNode, NodeFailureKind, limit_rows
 from cluster.model.retries import parse_retries
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.context.context import DriverContext
@@ -316,7 +316,7 @@ def test_a_node_where_it_had_worked_for_a_while_did_not_go_down_of_it(
 
 def test_failed_nodes_without_report_are_kept_first() -> None:
     count = CASUALTY_LIMIT + 50
-    every = [FailedNode(f"n{number:03}", NodeFailureKind.FAILED, "") for number in range(count)]
+    every = [Casualty(f"n{number:03}", CasualtyKind.FAILED, "") for number in range(count)]
     model = Model()
     model.add(each.node for each in every[:100])
     model.apply_driver()
@@ -326,7 +326,7 @@ def test_failed_nodes_without_report_are_kept_first() -> None:
     assert found.driver is not None
     members = {m.node.name: m for m in DriverContext(model.snapshot, found, found.driver).members}
 
-    rows = limit_rows(every, members)
+    rows = limit_casualty_rows(every, members)
 
     assert len(rows) == CASUALTY_LIMIT
     assert {each.node for each in every[100:]} <= {row["node"] for row in rows}
