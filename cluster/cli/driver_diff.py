@@ -40,7 +40,7 @@ from cluster.model.parse_stages import stage_item_from
 from cluster.model.snapshot import DriverObject, Settings, Snapshot
 from cluster.options.build_once.job_manifest import SharedBuild
 from cluster.options.drain.pods import demand_of
-from cluster.options.stages.changes import to_apply, to_prune
+from cluster.options.stages.changes import objects_to_apply, objects_to_delete
 from cluster.plan.context.context import Contexts, DriverContext
 from cluster.plan.plan_driver import desired_builds
 from cluster.plan.planner import plan
@@ -577,7 +577,7 @@ def _stage_changes(before: DriverContext | None, done: DriverContext) -> Iterato
 
 
 def _stage_differences(context: DriverContext) -> Iterator[ObjectChange]:
-    if not context.uses_stages or not context.staging.active:
+    if not context.uses_stages or not context.staging.is_active:
         return
     staging = context.staging
     there = staging.owned_objects
@@ -587,11 +587,11 @@ def _stage_differences(context: DriverContext) -> Iterator[ObjectChange]:
             is_there = bool(step.past) if kind == "Job" else (kind, name) in there
             if not is_there:
                 yield ObjectChange("create", kind, name, step.name)
-    for document, _ in to_apply(staging):
+    for document, _ in objects_to_apply(staging):
         kind, name = document["kind"], document["metadata"]["name"]
         if (kind, name) in there:
             yield ObjectChange("change", kind, name, there[kind, name].stage)
-    for each in to_prune(staging):
+    for each in objects_to_delete(staging):
         yield ObjectChange("delete", each.kind, each.name, each.stage)
 
 
@@ -603,7 +603,7 @@ def _notes(
         yield f"its document in the cluster has mistakes, which end: {found.mistakes}"
     if after.driver.spec.rollout.paused:
         yield f"it is paused: no node changes before nodeside-cluster resume {name}"
-    if after.uses_stages and after.staging.active:
+    if after.uses_stages and after.staging.is_active:
         for step in after.staging.steps:
             if step.error:
                 yield f"stage {step.name}: {step.error}"

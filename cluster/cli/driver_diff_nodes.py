@@ -21,7 +21,7 @@ from cluster.model.names import LEAVE_MODULES
 from cluster.model.snapshot import Pool, Snapshot
 from cluster.model.states import BuildProgress, Health, Phase, Place, Supply
 from cluster.options.conflicts import WAY_OUT
-from cluster.options.drain.pods import by_node, evicts
+from cluster.options.drain.pods import consumers_by_node, eviction_policy
 from cluster.plan.context.context import DriverContext
 from cluster.plan.context.rollout import RolloutPlan
 from nodeside.spec import Driver
@@ -227,7 +227,7 @@ def holders(drivers: Iterable[Driver]) -> Sequence[Evict]:
     for driver in drivers:
         rollout = replace(driver.spec.rollout, evict=driver.spec.rollout.evict or Evict())
         spec = replace(driver.spec, rollout=rollout, upgrade=Upgrade.LIVE)
-        policy = evicts(replace(driver, spec=spec))
+        policy = eviction_policy(replace(driver, spec=spec))
         if policy is not None and (policy.resources or policy.selector):
             found.append(policy)
     return found
@@ -238,7 +238,7 @@ def pods_on_nodes(
 ) -> Mapping[str, tuple[str, ...]] | None:
     """Return the pods that hold a device of these Drivers, by node; None if they are unknown."""
     policies = holders(drivers)
-    found = by_node(snapshot, policies) if policies else None
+    found = consumers_by_node(snapshot, policies) if policies else None
     if found is None:
         return None
     return {node: tuple(sorted(pod.name for pod in pods)) for node, pods in found.items()}

@@ -18,7 +18,7 @@ from cluster.cli.driver_diff import (
     RevisionKind,
 )
 from cluster.cli.driver_diff_nodes import CHANGING, NodeGroup, Turn
-from cluster.driver.status.messages import few_of, revision_name
+from cluster.driver.status.messages import few_of, nodes_in_words, revision_name
 from cluster.model.states import Phase
 from nodeside.log import escape_controls
 from nodeside.spec import DriverSpec

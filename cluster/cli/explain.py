@@ -59,13 +59,13 @@ from cluster.model.states import Health, Phase, Place
 from cluster.model.waiting import waiting_message
 from cluster.options.conflicts import WAY_OUT
 from cluster.options.devices import status as resources
-from cluster.options.drain.status import held_up
+from cluster.options.drain.status import list_delays
 from cluster.options.drain.table import ENDS_STAGES
 from cluster.options.stages.status import (
     STAGE_REASONS,
-    blocking,
-    blocking_everywhere,
-    on_node,
+    first_unready_stage,
+    stage_lines,
+    unready_stages,
     unready_states,
 )
 from cluster.options.unload.nodes import DriverUnload, UnloadPhase
@@ -173,7 +173,7 @@ def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
     if ready["status"] != "True" and not worst and progressing["status"] != "True":
         worst = [ready]
     blocks = [f"{each['reason']}: {each['message']}" for each in worst]
-    blocks += blocking_everywhere(observed.status)
+    blocks += unready_stages(observed.status)
     reasons = [each["reason"] for each in worst]
     reasons += (STAGE_REASONS.get(state, "") for state in unready_states(observed.status))
     return Explanation(
@@ -318,15 +318,15 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
         notes.blocks.append(words)
         notes.remedies.append(remedy)
     drains = context.rollout.drains
-    if drains is not None and (held := [*held_up(drains, observed, decision, state.newest)]):
-        ends_stages = drains.step(decision) in ENDS_STAGES
+    if drains is not None and (held := [*list_delays(drains, observed, decision, state.newest)]):
+        ends_stages = drains.step_of(decision) in ENDS_STAGES
         notes.blocks += held
         notes.remedies.append(by_condition("StagesStuck") if ends_stages else remedies.HELD_BY_PODS)
     staging = context.staging
-    notes.wanted += on_node(staging, node)
+    notes.wanted += stage_lines(staging, node)
     names = [device.resource for device in context.driver.spec.devices]
-    notes.wanted += resources.on_node(names, node)
-    if why := blocking(staging, node):
+    notes.wanted += resources.resource_lines(names, node)
+    if why := first_unready_stage(staging, node):
         notes.blocks.append(why)
         notes.remedies.append(remedies.STAGE_NOT_READY)
     queued = why_queued(decision, state)

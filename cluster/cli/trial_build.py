@@ -35,7 +35,7 @@ from cluster.options.build_once.job_manifest import (
     job_spec,
     tolerations_for,
 )
-from cluster.options.preflight import build_for, tags
+from cluster.options.preflight import build_for, tags_for
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.spec import Driver
@@ -111,7 +111,9 @@ def trial_of(api: Api, name: str, entry: Preflight, architecture: str) -> Shared
     driver, snapshot = observed.driver, Snapshot(image_streams=image_streams(api))
     revision = revision_of(revision_text(driver))
     labels = TagLabels(api).read(
-        lambda known: tags(driver, [entry], replace(snapshot, toolkit_labels=known), [architecture])
+        lambda known: tags_for(
+            driver, [entry], replace(snapshot, toolkit_labels=known), [architecture]
+        )
     )
     snapshot = replace(snapshot, toolkit_labels=labels)
     build, why = build_for(entry, driver, revision, snapshot, architecture)
@@ -173,7 +175,7 @@ class TrialBuild:
             owner = {**_JOB_OWNER, "name": name, "uid": made["metadata"]["uid"]}
             self.api.create(self._config_map(name, owner))
             self.api.merge_patch(JOBS, name, {"spec": {"suspend": False}}, namespace=namespace)
-            self.say(f"Job {name}: {self.build.what}")
+            self.say(f"Job {name}: {self.build.description}")
             yield name
         finally:
             with suppress(NotFound):

@@ -11,5 +11,6 @@ stages/               what follows a driver: `spec.stages`
 unload/               nodes that a Driver leaves, and Drivers that are deleted
 
 No option knows another: what they say to one another are values of a plan (plan/plan_driver.py).
-What an option watches or sends is in cache/ and reconcile/, in files with its name.
+There are two exceptions: a preflight is a build of build_once/, and devices/ makes the objects of a
+stage. What an option watches or sends is in cache/ and reconcile/, in files with its name.
 """

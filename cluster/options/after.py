@@ -1,8 +1,8 @@
 """Drivers that come before and after a Driver: `spec.after`.
 
-Pure. On a node the drivers themselves keep the order (nodeside/driver/bringup/neighbours.py). Plans
-need to know the others for three reasons: a change of a Driver interrupts those after it too, the
-consumers of those have to leave, and a build needs what the builds before it export.
+Pure. On a node the drivers themselves keep the order (nodeside/driver/bringup/neighbours.py). A
+plan needs to know the other Drivers for three reasons: a change of a Driver interrupts those after
+it too; their consumers have to leave; and a build needs what the builds before it export.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cluster.model.snapshot import Snapshot
 from nodeside.spec import Driver
 
 
-def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
+def dependencies_of(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
     """Return the valid Drivers named in `after`; none if this one comes after itself."""
     if dependency_cycle(snapshot, driver):
         return ()
@@ -21,8 +21,8 @@ def dependencies(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def dependents(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
-    """Return the Drivers that come after this one, directly or not; none that is in a cycle."""
+def dependents_of(snapshot: Snapshot, driver: Driver) -> tuple[Driver, ...]:
+    """Return the Drivers that come after this one, directly or not, without those in a cycle."""
     return tuple(_find_followers(snapshot, driver.name))
 
 

@@ -1,10 +1,10 @@
-"""Drivers with a module in common: the nodes that another Driver has, or has first claim to.
+"""Drivers with a module in common: which of them has, or may get, each node.
 
 Pure. A kernel holds only one module of a name, so two such Drivers would keep unloading each
 other's module. If both select a node, the older Driver gets it, but a Driver that is already there
 stays. So no node gets a revision whose module another Driver has there, whichever is older: the
-administrator has to decide, and both Drivers report the conflict. Drivers that share no node have
-none.
+administrator has to decide, and both Drivers report the conflict. Drivers that share no node do not
+conflict.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def nodes_left_to_older_driver(snapshot: Snapshot, driver: Driver, rival: Driver
 
 
 def _node_selector(snapshot: Snapshot, driver: Driver) -> Callable[[Node], bool]:
-    """Return whether a Driver selects a node, by the same rule as its members."""
+    """Return a function that says whether a Driver selects a node, by the rule for its members."""
     hardware, label = driver.spec.hardware, assigned_label(driver.name)
     found = snapshot.drivers.get(driver.name)
     former = former_devices(hardware, found.status) if found is not None else ()

@@ -18,8 +18,8 @@ from cluster.driver.toolkit_image import fill_template
 from cluster.model.snapshot import Pool
 from nodeside.spec import Driver
 
-# if the reason is not recorded
-LOST: Final = "its image or bundle could not be used; building instead"
+# The reason if the annotation does not have it.
+REASON_UNKNOWN: Final = "its image or bundle could not be used; building instead"
 LINK: Final = "prebuilt-image"  # used in place of a link of toolkit_image.py
 
 

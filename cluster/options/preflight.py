@@ -32,7 +32,10 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class PreflightAnswer:
-    """A preflight entry for one architecture. If `state` is None, `why` says why none is built."""
+    """The answer to a preflight entry for one architecture.
+
+    If `state` is None, `why` says why nothing is built.
+    """
 
     entry: Preflight
     architecture: str
@@ -43,7 +46,7 @@ class PreflightAnswer:
     def verdict(self) -> str:
         return _VERDICTS[self.state.progress] if self.state else "Unknown"
 
-    def row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """Return the row for the Driver's status."""
         outcome = self.state.outcome if self.state else None
         return {
@@ -56,18 +59,18 @@ class PreflightAnswer:
         }
 
 
-def preflight_results(
+def preflight_answers(
     driver: Driver,
     revision: str,
     snapshot: Snapshot,
-    regular: Collection[str],
+    desired: Collection[str],
     used: Collection[Pool],
     *,
     in_order: AddDependencies = lambda build: build,
 ) -> Iterator[PreflightAnswer]:
     """Yield the answer to every preflight entry, for each architecture in use.
 
-    `regular` are the names of Jobs that are desired anyway. `in_order` adds what a build needs of
+    `desired` are the names of Jobs that nodes need anyway. `in_order` adds what a build needs of
     the builds before it.
     """
     publish = publish_target(driver)
@@ -84,7 +87,7 @@ def preflight_results(
                 yield PreflightAnswer(entry, architecture, found, "" if found else words)
                 continue
             published = replace(found, publish=publish)
-            build = published if published.name in regular else found
+            build = published if published.name in desired else found
             yield PreflightAnswer(entry, architecture, build_state(build, snapshot))
 
 
@@ -107,7 +110,7 @@ def build_for(
     return None, f"no toolkit image: {words}"
 
 
-def tags(
+def tags_for(
     driver: Driver,
     entries: Iterable[Preflight],
     snapshot: Snapshot,
@@ -129,7 +132,7 @@ def _pool_of(entry: Preflight, architecture: str) -> Pool:
 def _chain_for(entry: Preflight, chain: Toolkit) -> Toolkit:
     """Return the toolkit spec for an entry.
 
-    With only an OS version, a template that contains the kernel cannot be used.
+    A template that contains the kernel cannot be filled in if the entry has only an OS version.
     """
     if entry.os_version and "{kernel}" in chain.image_template:
         return replace(chain, image_template="")

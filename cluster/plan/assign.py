@@ -21,7 +21,7 @@ def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:
     """Return one request for each node whose labels change; cordons are last."""
     actions: list[LabelNode | Cordon] = [*_nodes_labelled(context)]
     if context.rollout.drains is not None:
-        actions += drain.cordons(context.rollout.drains, context.snapshot.now)
+        actions += drain.cordon_nodes(context.rollout.drains, context.snapshot.now)
     changes: dict[str, LabelNode | Cordon] = {}
     for action in actions:
         earlier = changes.get(action.node)
@@ -35,7 +35,7 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
     newest, now = rollout.state.newest, context.snapshot.now
     for decision in rollout.decisions:
         member = decision.member
-        step = drains.step(decision) if drains is not None else DrainStep.GO
+        step = drains.step_of(decision) if drains is not None else DrainStep.GO
         moves = decision.revision is not None
         fallback = "" if moves else context.fallbacks.reason(member)
         if step is DrainStep.GO and member.is_untouched and not moves and not fallback:
@@ -43,7 +43,10 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
         labels: dict[str, str | None] = {}
         why = ""
         if drains is not None:
-            labels, why = drain.hold_labels(drains, decision, newest, now), drains.why(decision)
+            labels, why = (
+                drain.hold_labels(drains, decision, newest, now),
+                drains.reason_of(decision),
+            )
         if (moves or fallback) and (moved := _changed_labels(context, decision)):
             labels, why = {**labels, **moved}, fallback or decision.row.why
         if labels:

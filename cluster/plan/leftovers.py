@@ -10,9 +10,9 @@ from cluster.kube.resources import DAEMON_SETS, NODE_DRIVERS, PODS
 from cluster.model.actions import Action, Cordon, Delete, LabelNode, Uncordon
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import DriverObject, DriverPod, Node, NodeReport, Snapshot, UnloadPod
-from cluster.options.after import dependents
-from cluster.options.drain.labels import holders
-from cluster.options.drain.pods import all_evicted
+from cluster.options.after import dependents_of
+from cluster.options.drain.labels import holds_on
+from cluster.options.drain.pods import eviction_policies
 from nodeside.protocol.labels import assigned_label, driver_of_feature
 
 _MAX_ORPHANS = 200  # orphaned NodeDrivers handled in one plan
@@ -96,7 +96,7 @@ def end_cordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Unc
     for node in snapshot.nodes.values():
         if CORDONED not in node.labels or node.name in begun:
             continue
-        held = dict(holders(node.labels))
+        held = dict(holds_on(node.labels))
         if not any(_keeps_cordoned(snapshot, name) for name in held.values()):
             gone = [key for key, name in held.items() if name not in snapshot.drivers]
             yield Uncordon(
@@ -114,7 +114,7 @@ def _keeps_cordoned(snapshot: Snapshot, name: str) -> bool:
     found = snapshot.drivers.get(name)
     if found is None or found.driver is None:
         return found is not None
-    return bool(all_evicted((found.driver, *dependents(snapshot, found.driver))))
+    return bool(eviction_policies((found.driver, *dependents_of(snapshot, found.driver))))
 
 
 def _driver_that_reports(snapshot: Snapshot, node: Node) -> str:

@@ -29,7 +29,7 @@ from cluster.model.snapshot import (
 )
 from cluster.model.stages import Stages
 from cluster.options.conflicts import modules_of, modules_of_revision
-from cluster.options.drain.labels import holders
+from cluster.options.drain.labels import holds_on
 from nodeside.protocol.labels import node_driver_name
 
 T = TypeVar("T")
@@ -185,7 +185,7 @@ def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 def _holds_on(node: Node) -> tuple[bool, frozenset[str]]:
     """Return whether we cordoned a node, and the Drivers that hold it, which every plan reads."""
-    return CORDONED in node.labels, frozenset(name for _, name in holders(node.labels))
+    return CORDONED in node.labels, frozenset(name for _, name in holds_on(node.labels))
 
 
 def _changed_labels(old: Node, new: Node) -> set[str] | None:

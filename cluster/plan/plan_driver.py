@@ -56,7 +56,7 @@ from cluster.options.stages.actions import (
 )
 from cluster.options.stages.stage_plan import StagePlan
 from cluster.options.stages.status import with_former_stages, with_stages
-from cluster.options.unload.deletion import delete, remove_from_nodes, requeue_after
+from cluster.options.unload.deletion import plan_deletion, remove_from_nodes, requeue_after
 from cluster.options.unload.nodes import DriverUnload
 from cluster.plan.announce import fallback_events, rival_events
 from cluster.plan.assign import node_changes, outdated_reports
@@ -101,7 +101,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     else:
         steps.append(changes)
     if drains is not None:
-        steps.append(drain.evictions(drains, snapshot.occupancy.answers))
+        steps.append(drain.evict_pods(drains, snapshot.occupancy.answers))
     if context.nodes.marked_nodes:
         steps.append(remove_drain_labels(snapshot, resource.name, members))
     if leaving is not None:
@@ -124,7 +124,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         tuple(chain.from_iterable(steps)),
         requeue_after=_requeue_after(context, leaving),
         censuses={resource.name: node_counts(inputs)},
-        demand=drain.demand(drains) if drains is not None else None,
+        demand=drain.pods_to_watch(drains) if drains is not None else None,
         tags=context.toolkits.tags,
         templates=staging.templates if staging else frozenset(),
         reads_all=_reads_all(context) or (staging is not None and _selects_by_others(staging)),
@@ -146,7 +146,7 @@ def _plan_of_deleted(snapshot: Snapshot, resource: DriverObject, now: float) -> 
     jobs: Iterable[Action] = ()
     removal = delete_stages(snapshot, resource)
     if removal is None:
-        removal = delete(snapshot, resource, now)
+        removal = plan_deletion(snapshot, resource, now)
         if FINALIZER in resource.finalizers:
             jobs = delete_all_jobs(snapshot, resource.name)
     labels = remove_drain_labels(snapshot, resource.name)
@@ -222,7 +222,7 @@ def _reads_all(context: DriverContext) -> bool:
 
 def _selects_by_others(staging: StagePlan) -> bool:
     """Return whether a manifest of a stage selects nodes by a label of another Driver."""
-    steps = staging.steps if staging.active else ()
+    steps = staging.steps if staging.is_active else ()
     selectors = [each for step in steps for _, each in step.daemonsets]
     selectors += [job.selector for step in steps for job in step.jobs]
     return any(

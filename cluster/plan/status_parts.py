@@ -31,7 +31,7 @@ def status_parts(context: DriverContext, unload: DriverUnload | None) -> Iterato
         each = [decision.member.node for decision in rollout.announced_decisions]
         yield devices.status_part(spec.devices, each)
     if spec.preflight:
-        yield StatusPart({"preflight": [answer.row() for answer in context.supply.preflight]})
+        yield StatusPart({"preflight": [answer.to_row() for answer in context.supply.preflight]})
     if rollout.drains is not None:
         drained = replace(rollout.drains, decisions=rollout.announced_decisions)
         yield drains.status_part(drained, context.snapshot.occupancy, rollout.state.newest)

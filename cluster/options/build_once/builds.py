@@ -75,7 +75,9 @@ def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> Bui
         if why := unscheduled_pod(snapshot, build.name):
             words = f"no node for the pod of Job {build.name}: {why.message or why.reason}"
             return BuildState(build, BuildProgress.RUNNING, words, is_unscheduled=True)
-        return BuildState(build, BuildProgress.RUNNING, f"Job {build.name} builds for {build.what}")
+        return BuildState(
+            build, BuildProgress.RUNNING, f"Job {build.name} builds for {build.description}"
+        )
     return BuildState(build, *_progress_of(outcome, kernel), outcome)
 
 

@@ -89,8 +89,8 @@ _SCRATCH_LIMIT = "4Gi"
 class SharedBuild:
     """One build: `driver` as of `revision`; `publish` in the syntax of `--to`, "" for nowhere.
 
-    `kernel` is a release, "" for the one in the toolkit image, which may be known before any node
-    has that kernel. If the image has several kernels, `variant` selects one; None: it has only one.
+    `kernel` is a release, or "" for the one in the toolkit image, which may exist before any node
+    has its kernel. If the image has several kernels, `variant` selects one; None: it has only one.
     `symbols_of` are bundles of the drivers that this one comes after, in the syntax of
     `--symbols-of`. `rebuild` is the time of an order to build even what the store has.
     """
@@ -124,7 +124,7 @@ class SharedBuild:
         return f"{self.driver.name}-build-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """Returns a readable description of the build."""
         variant = f"its {self.variant} kernel" if self.variant else "its kernel"
         return f"{self.kernel or variant} with {self.toolkit}"
@@ -137,7 +137,7 @@ def publish_target(driver: Driver) -> str:
     )
 
 
-def stores(driver: Driver) -> tuple[str, ...]:
+def stores_of(driver: Driver) -> tuple[str, ...]:
     """Return the registries that a Driver's nodes fetch from, in the syntax of `--to`."""
     return tuple(_target_argument(each) for each in driver.spec.prebuilt.sources if each.oci)
 
@@ -146,7 +146,7 @@ def _target_argument(source: PrebuiltSource) -> str:
     return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
 
 
-def job(
+def build_job(
     build: SharedBuild,
     found: DriverObject,
     settings: Settings,
@@ -185,9 +185,10 @@ def job_spec(
     tolerated: Collection[Toleration] = (),
     config_map: str = "",
 ) -> Document:
-    """Return the Job spec of a build or of a preflight, which has no labels and priority of others.
+    """Return the Job spec of a build or of a preflight.
 
-    `config_map` holds driver.yaml; it defaults to that of the revision.
+    `build_job` adds what `spec.pods` asks of labels, annotations and priority; a preflight has none
+    of these. `config_map` holds driver.yaml; it defaults to that of the revision.
     """
     notes = {"openshift.io/required-scc": "restricted-v2"} if settings.scc else {}
     revision = config_map or config_map_name(build.driver.name, build.revision)
@@ -255,8 +256,8 @@ _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kub
 def tolerations_for(nodes: Iterable[Node]) -> list[Toleration]:
     """Return tolerations for the taints of these nodes.
 
-    Those of control planes only if all of them are: a compiler of vendor code has no business there
-    otherwise.
+    The taints of control planes are tolerated only if all these nodes are control planes: otherwise
+    a compiler of vendor code has no business there.
     """
     of_each = [frozenset(node.taints) for node in nodes]
     planes = all(any(taint.key in _CONTROL_PLANE for taint in each) for each in of_each)

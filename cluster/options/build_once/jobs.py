@@ -15,7 +15,7 @@ from cluster.model.actions import Action, Annotate, Apply, Delete, EmitEvent
 from cluster.model.names import APPLIED_NOTE, OUTCOME_NOTE
 from cluster.model.snapshot import BuildJob, DriverObject, JobObject, Node, Snapshot
 from cluster.options.build_once.builds import outcome_of, unscheduled_pod
-from cluster.options.build_once.job_manifest import SharedBuild, job, tolerations_for
+from cluster.options.build_once.job_manifest import SharedBuild, build_job, tolerations_for
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, termination_message
 
 
@@ -27,15 +27,16 @@ def create_jobs(
 ) -> Iterator[Action]:
     """Yield actions that create missing Jobs and record the outcome of those that ended.
 
+    A Job whose pod no node takes is deleted if it would be created with another document now.
     `nodes` are those that the Driver selects: Jobs tolerate their taints.
     """
     settings = snapshot.settings
     for name, build in sorted(desired.items()):
         existing = snapshot.build_jobs.get(name)
         if existing is None:
-            yield Apply(resource.name, job(build, resource, settings, tolerations_for(nodes)))
+            yield Apply(resource.name, build_job(build, resource, settings, tolerations_for(nodes)))
         elif unscheduled_pod(snapshot, name) and not existing.deleting:
-            document = job(build, resource, settings, tolerations_for(nodes))
+            document = build_job(build, resource, settings, tolerations_for(nodes))
             if _is_outdated(existing, document):
                 yield _delete_job(snapshot, existing)
         elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
@@ -74,13 +75,19 @@ def revisions_in_jobs(
     A Job may mount an older revision that builds the same as the newest.
     """
     jobs = build_jobs_of(snapshot, driver)
-    return {job.revision for job in jobs if job.name in desired and not job.finished}
+    return {
+        build_job.revision
+        for build_job in jobs
+        if build_job.name in desired and not build_job.finished
+    }
 
 
 def build_jobs_of(snapshot: Snapshot, driver: str) -> Iterator[BuildJob]:
     """Yield the build Jobs of a Driver that are not being deleted yet."""
     jobs = snapshot.build_jobs.values()
-    return (job for job in jobs if job.driver == driver and not job.deleting)
+    return (
+        build_job for build_job in jobs if build_job.driver == driver and not build_job.deleting
+    )
 
 
 def delete_all_jobs(snapshot: Snapshot, driver: str) -> Iterator[Action]:
@@ -98,5 +105,5 @@ def _outcome_event(resource: DriverObject, build: SharedBuild, outcome: BuildOut
     failed = outcome.verdict in (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
     reason = "BuildFailed" if failed else "Built"
     words = outcome.words if failed else outcome.message
-    note = f"Job {build.name}, {outcome.kernel or build.what}: {words}"
+    note = f"Job {build.name}, {outcome.kernel or build.description}: {words}"
     return EmitEvent(resource.name, resource.uid, failed, reason, note)

@@ -20,8 +20,8 @@ def with_symbols(
     """Return the build with the bundles of the drivers before it.
 
     Returns a state while a bundle is still to come, and None if there will be none: then the nodes
-    build, where the other driver is loaded. `before` are names of drivers, and where their builds
-    are found; none of them is a driver without modules.
+    build, where the other driver is loaded. `before` has the name of each driver before it that has
+    modules, and the function that finds its build.
     """
     bundles = []
     for driver, find in before:

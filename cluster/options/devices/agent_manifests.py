@@ -1,10 +1,10 @@
 """The objects of the stage `devices`: the device agent on each node, and its driver.yaml.
 
-Pure; plan/stages marks and gates them like any other stage's. Mounts and environment match what
-`nodeside device-agent` reads. The agent reads sysfs and /dev, and registers with the kubelet
-through the directory of its device plugins. Further directories, and a token, it has only where
-driver.yaml asks for what takes them: dynamic resource allocation, or labels of the node.
-Where the cluster has the Prometheus operator, a PodMonitor has its metrics scraped.
+Pure; options/stages marks and gates them like those of any other stage. Mounts and environment
+match what `nodeside device-agent` reads. The agent reads sysfs and /dev, and registers with the
+kubelet through the directory of its device plugins. It has further directories, and a token, only
+if driver.yaml asks for dynamic resource allocation or for node labels. Where the cluster has the
+Prometheus operator, a PodMonitor makes it scrape the agent.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ _ALWAYS: Final = (
 
 
 def _host_paths(driver: Driver, settings: Settings) -> Iterator[_HostPath]:
-    """Yield the directories of the host; the kubelet's are under the paths that it has them at."""
+    """Yield the directories of the host; those of the kubelet are mounted at their own paths."""
     root = settings.kubelet_root
     yield from _ALWAYS
     yield _HostPath("pod-resources", f"{root}/{_POD_RESOURCES}", read_only=True)
     yield _HostPath("state", STATE)
     if dra_devices(driver.spec.devices):
-        # Of the kubelet's plugins it has its own only.
+        # Of the directories of plugins, the agent has only its own.
         yield _HostPath("plugin", f"{root}/{_PLUGINS}/{dra_driver(driver.name)}")
         yield _HostPath("plugins-registry", f"{root}/{_PLUGINS_REGISTRY}")
         yield _HostPath("cdi", CDI)
@@ -124,7 +124,7 @@ def _config_map(name: str, text: str) -> Document:
 
 
 def _pod_monitor(driver: str) -> Document:
-    # Labels of a sample that name the pod which has a device stay: honorLabels.
+    # A sample has labels that name the pod which uses the device; honorLabels keeps them.
     found = {"node": "node_name", "driver": "label_nodeside_io_driver"}
     relabelings = [
         {"sourceLabels": [f"__meta_kubernetes_pod_{source}"], "targetLabel": target}
@@ -149,9 +149,9 @@ def _pod_labels(driver: str) -> dict[str, str]:
 
 
 def _agent_daemonset(driver: Driver, text: str, settings: Settings, pods: Pods) -> Document:
-    # OpenShift: the installation has a narrower one for the agent beside that of driver pods.
+    # On OpenShift, the installation has an SCC for the agent, narrower than that of driver pods.
     scc = DEVICE_AGENT if settings.scc == DRIVER else settings.scc
-    selector = _pod_labels(driver.name)  # it cannot change
+    selector = _pod_labels(driver.name)  # a DaemonSet's selector cannot be changed
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -197,7 +197,7 @@ def _agent_pod(driver: Driver, text: str, settings: Settings, pods: Pods) -> Doc
 
 
 def _kubelet_paths(root: str) -> dict[str, str]:
-    """Return what tells the agent where the kubelet is, if it is not at the usual place."""
+    """Return the variables that tell the agent where the kubelet is, unless it is where usual."""
     if root == KUBELET_ROOT:
         return {}
     return {
@@ -209,7 +209,8 @@ def _kubelet_paths(root: str) -> dict[str, str]:
 
 def _agent_container(driver: Driver, text: str, settings: Settings, pods: Pods) -> Document:
     has_token = _has_token(driver)
-    # A newer controller than the agent may know more fields. A change replaces the pods.
+    # The hash of the document, since a change of it must replace the pods. It is made here, since
+    # this controller may know more fields than the agent.
     revision = hashlib.sha256(text.encode()).hexdigest()[:16]
     values = {
         "NODESIDE_REVISION": revision,
@@ -234,7 +235,7 @@ def _agent_container(driver: Driver, text: str, settings: Settings, pods: Pods) 
             # With SELinux enforcing, the default container type cannot read host files.
             "seLinuxOptions": {"type": "spc_t"},
         },
-        # Requests to the API server take a TLS library, and certificates.
+        # Requests to the API server need a TLS library and certificates, so more memory.
         "resources": container_resources(
             pods.resources.device_agent,
             {"cpu": "5m", "memory": "56Mi" if has_token else "40Mi"},

@@ -1,8 +1,8 @@
 """A row of the status for each resource of `spec.devices`: how many devices there are and work.
 
 Pure. The kubelet of a node knows both: `capacity` counts all devices, `allocatable` those that
-work. Why one does not, the device agent's log says. What is exposed by dynamic resource allocation
-the kubelet does not count, so it has no row.
+work. The device agent's log says why one does not. The kubelet does not count what is exposed by
+dynamic resource allocation, so that has no row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def count_devices(resource: str, node: Node) -> tuple[int, int]:
     return node.capacity.get(resource, 0), node.allocatable.get(resource, 0)
 
 
-def on_node(resources: Iterable[str], node: Node) -> Iterator[str]:
+def resource_lines(resources: Iterable[str], node: Node) -> Iterator[str]:
     """Yield a line for each resource that a node's kubelet knows."""
     for resource in resources:
         present, works = count_devices(resource, node)

@@ -1,8 +1,8 @@
 """Decides whether a node is drained before its driver is replaced.
 
 plan/context/rollout.py calls it after update.py, which selects the nodes that change. Here each of
-these decisions passes, or waits for a cordon, then for the consumers to leave, then for the pods of
-stages to end. `DRAIN_TABLE` has exactly one row for each `DrainSituation` (a test counts them). A
+these decisions passes, or waits for a cordon, then for the consumers to leave, then for the stage
+pods to end. `DRAIN_TABLE` has exactly one row for each `DrainSituation` (a test counts them). A
 drain is the only step that takes more than one plan: a node is cordoned, and the next plan looks
 again at what runs there, because the scheduler may have bound one more pod in the meantime.
 
@@ -29,7 +29,7 @@ from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import EvictionAnswer, NamespacedName, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
 from cluster.options.drain.labels import hold_of, seconds_since, timestamp_value
-from cluster.options.drain.pods import by_node, demand_of
+from cluster.options.drain.pods import consumers_by_node, demand_of
 from cluster.options.drain.table import (
     ENDS_STAGES,
     Change,
@@ -59,21 +59,21 @@ def drain_states(
     policies: Policies,
     stage_pods: Mapping[str, Sequence[NamespacedName]] | None,
 ) -> Callable[[Node], DrainState]:
-    """Return what says how far a node is drained.
+    """Return a function that says how far a node is drained.
 
     `policies` are that of the Driver and those of Drivers that come after it. `stage_pods` are
     terminating, by node; None if they are unknown.
     """
-    pods = by_node(snapshot, policies)
+    pods = consumers_by_node(snapshot, policies)
 
-    def state(node: Node) -> DrainState:
+    def state_of(node: Node) -> DrainState:
         return replace(
             hold_of(node.labels, driver.name),
             pods=None if pods is None else pods.get(node.name, ()),
             stage_pods=None if stage_pods is None else stage_pods.get(node.name, ()),
         )
 
-    return state
+    return state_of
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ class Drains:
     policies: Policies = ()
     rows: Mapping[str, DrainRow] = field(default_factory=dict)
 
-    def step(self, decision: NodeDecision) -> DrainStep:
+    def step_of(self, decision: NodeDecision) -> DrainStep:
         row = self.rows.get(decision.member.node.name)
         return row.step if row else DrainStep.GO
 
-    def why(self, decision: NodeDecision) -> str:
+    def reason_of(self, decision: NodeDecision) -> str:
         row = self.rows.get(decision.member.node.name)
         return row.why if row else ""
 
@@ -103,15 +103,17 @@ class Drains:
         return [name for name, row in self.rows.items() if row.step in ENDS_STAGES]
 
 
-def drain(
+def decide_drains(
     decisions: Sequence[NodeDecision],
     driver: Driver,
     policies: Policies,
     staged: Collection[str],
     now: float,
 ) -> Drains:
-    """Return the decisions after draining. `staged` are nodes where pods of stages exist or may
-    appear."""
+    """Return the decisions after draining.
+
+    `staged` are nodes where pods of stages exist or may appear.
+    """
     rows: dict[str, DrainRow] = {}
     waits: set[str] = set()
     for decision in decisions:
@@ -127,7 +129,7 @@ def drain(
     return Drains(driver, after, policies, rows)
 
 
-def demand(drains: Drains) -> PodDemand | None:
+def pods_to_watch(drains: Drains) -> PodDemand | None:
     """Return the demand for pods to be watched; None while nothing changes."""
     if not drains.policies or not any(
         _has_pods_that_matter(decision) for decision in drains.decisions
@@ -136,25 +138,25 @@ def demand(drains: Drains) -> PodDemand | None:
     return demand_of(*drains.policies)
 
 
-def cordons(drains: Drains, now: float) -> Iterator[Cordon]:
+def cordon_nodes(drains: Drains, now: float) -> Iterator[Cordon]:
     """Yield the cordons. Each holds its node, unless it is held already, and clears a give-up."""
     driver = drains.driver.name
     for decision in drains.decisions if drains.rows else ():
-        if drains.step(decision) is DrainStep.CORDON:
+        if drains.step_of(decision) is DrainStep.CORDON:
             hold, node = decision.member.drain, decision.member.node
             labels: dict[str, str | None] = {
                 draining_label(driver): hold.since or timestamp_value(now)
             }
             if hold.given_up:
                 labels[undrained_label(driver)] = None
-            yield Cordon(driver, node.name, labels, drains.why(decision))
+            yield Cordon(driver, node.name, labels, drains.reason_of(decision))
 
 
-def evictions(drains: Drains, answers: Mapping[str, EvictionAnswer]) -> Iterator[EvictPod]:
+def evict_pods(drains: Drains, answers: Mapping[str, EvictionAnswer]) -> Iterator[EvictPod]:
     """Yield an eviction for every consumer that is neither terminating nor in backoff."""
     driver = drains.driver.name
     for decision in drains.decisions if drains.rows else ():
-        if drains.step(decision) is DrainStep.EVICT:
+        if drains.step_of(decision) is DrainStep.EVICT:
             for each in decision.member.drain.pods or ():
                 answer = answers.get(each.uid)
                 if not each.deleting and not (answer and answer.resting):
@@ -166,10 +168,10 @@ def hold_labels(
 ) -> dict[str, str | None]:
     """Return the changes to the labels that hold a node, except those a cordon makes.
 
-    A node that was given up on and has its turn again starts afresh, as with a cordon. Otherwise
-    the pods of its stages, which take a while to end, would take the turn away.
+    A node that was given up on and has its turn again starts afresh, as with a cordon. Otherwise it
+    would lose its turn again while its stage pods end.
     """
-    hold, step, driver = decision.member.drain, drains.step(decision), drains.driver.name
+    hold, step, driver = decision.member.drain, drains.step_of(decision), drains.driver.name
     changed: dict[str, str | None] = {}
     if step in _ENDS and hold.since:
         changed[draining_label(driver)] = None
@@ -246,15 +248,17 @@ def _time_left(decision: NodeDecision, driver: Driver, policies: Policies, now: 
 
 
 def _timeout_of(driver: Driver) -> float:
-    """Return the timeout in seconds; infinity if there is none. It applies to stages without
-    eviction too."""
+    """Return the timeout in seconds; infinity if there is none.
+
+    It applies to stages without eviction too.
+    """
     policy = driver.spec.rollout.evict or Policy()
     return policy.timeout_seconds or math.inf
 
 
 def _is_timed(drains: Drains, decision: NodeDecision, newest: str) -> bool:
     """Return whether the node will be given up on at its timeout."""
-    hold, step = decision.member.drain, drains.step(decision)
+    hold, step = decision.member.drain, drains.step_of(decision)
     if step is DrainStep.WAIT:
         return bool(hold.since)
     return step in _TIMED and hold.given_up != newest

@@ -1,4 +1,4 @@
-"""The labels of a node that is drained: three labels, from which any later controller continues.
+"""The three labels of a node that is drained, from which any later controller continues.
 
 `nodeside.io/<driver>.draining=<since>`: this node is being drained. If the Driver evicts, consumers
 are evicted, and the node stays cordoned until the driver works again; else only stages end.
@@ -30,7 +30,7 @@ def hold_of(labels: Mapping[str, str], driver: str) -> DrainState:
         labels.get(draining_label(driver), ""),
         labels.get(undrained_label(driver), ""),
     )
-    ending = CORDONED in labels and not any(holders(labels))
+    ending = CORDONED in labels and not any(holds_on(labels))
     return DrainState(since, given_up, ending) if since or given_up or ending else IDLE
 
 
@@ -55,7 +55,7 @@ def timestamp_to_rfc3339(since: str) -> str:
         return since
 
 
-def holders(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def holds_on(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the label and the Driver of each hold on a node."""
     for key in labels:
         if driver := driver_of_draining(key):

@@ -21,11 +21,12 @@ from nodeside.spec.fleet import Evict
 from nodeside.spec.model import Upgrade
 
 
-def evicts(driver: Driver) -> Evict | None:
-    """Return which pods a Driver evicts, None for none: a reboot empties a node by itself.
+def eviction_policy(driver: Driver) -> Evict | None:
+    """Return which pods a Driver evicts, None for none.
 
-    Without `resources` and `selector`, they are those that request a declared device. Those that
-    request one by a claim are found by the name of the driver that gives it, see `PodDemand`.
+    With `upgrade: onReboot` it evicts none: a reboot empties a node by itself. Without `resources`
+    and `selector`, the pods that request a declared device are evicted. One that requests it by a
+    claim is found by the name of the driver that gives the device, see `PodDemand`.
     """
     evict, devices = driver.spec.rollout.evict, driver.spec.devices
     if evict is None or driver.spec.upgrade is not Upgrade.LIVE:
@@ -38,18 +39,18 @@ def evicts(driver: Driver) -> Evict | None:
     return replace(evict, resources=(*resources, *claims))
 
 
-def all_evicted(drivers: Iterable[Driver]) -> tuple[Evict, ...]:
-    """Return which pods leave before several Drivers do: one, and those that come after it."""
-    found = (evicts(driver) for driver in drivers)
+def eviction_policies(drivers: Iterable[Driver]) -> tuple[Evict, ...]:
+    """Return the policies of those Drivers that evict pods."""
+    found = (eviction_policy(driver) for driver in drivers)
     return tuple(each for each in found if each is not None)
 
 
 def demand_of(*policies: Evict) -> PodDemand:
     """Return the demand for the pods that one of the policies matches."""
-    return reduce(PodDemand.__or__, (_demand_of(each) for each in policies))
+    return reduce(PodDemand.__or__, (_demand_of_policy(each) for each in policies))
 
 
-def _demand_of(evict: Evict) -> PodDemand:
+def _demand_of_policy(evict: Evict) -> PodDemand:
     selector = frozenset(evict.selector.items())
     return PodDemand(
         frozenset(evict.resources),
@@ -58,7 +59,7 @@ def _demand_of(evict: Evict) -> PodDemand:
     )
 
 
-def consumes(consumer: Consumer, evict: Evict) -> bool:
+def policy_matches(consumer: Consumer, evict: Evict) -> bool:
     """Return whether a Driver's `evict` matches this pod."""
     if evict.namespaces and consumer.pod.namespace not in evict.namespaces:
         return False
@@ -67,7 +68,7 @@ def consumes(consumer: Consumer, evict: Evict) -> bool:
     return bool(evict.selector) and evict.selector.items() <= consumer.labels.items()
 
 
-def by_node(
+def consumers_by_node(
     snapshot: Snapshot, policies: Sequence[Evict]
 ) -> Mapping[str, Sequence[Consumer]] | None:
     """Return the pods that one of the policies matches, by node; None if they are unknown."""
@@ -77,6 +78,6 @@ def by_node(
         return None
     pods: dict[str, list[Consumer]] = defaultdict(list)
     for consumer in snapshot.occupancy.consumers.values():
-        if any(consumes(consumer, each) for each in policies):
+        if any(policy_matches(consumer, each) for each in policies):
             pods[consumer.node].append(consumer)
     return pods

@@ -1,7 +1,4 @@
-"""Status rows and messages about nodes that are drained.
-
-Pure.
-"""
+"""Status rows and messages about nodes that are drained. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ def _drain_rows(drains: Drains, occupancy: Occupancy) -> list[dict[str, str]]:
         {
             "node": decision.member.node.name,
             "since": timestamp_to_rfc3339(decision.member.drain.since),
-            "message": in_words(drains, decision, occupancy),
+            "message": wait_in_words(drains, decision, occupancy),
         }
         for decision in held
     ]
@@ -61,25 +58,26 @@ def _open_drains(drains: Drains, occupancy: Occupancy) -> list[str]:
     held = [
         decision
         for decision in drains.decisions
-        if drains.step(decision) in _OPEN and not _only_ends_stages(drains, decision)
+        if drains.step_of(decision) in _OPEN and not _only_ends_stages(drains, decision)
     ]
     held.sort(key=lambda decision: not _is_refused(drains, decision, occupancy))
     return [
-        f"{decision.member.node.name}: {in_words(drains, decision, occupancy)}" for decision in held
+        f"{decision.member.node.name}: {wait_in_words(drains, decision, occupancy)}"
+        for decision in held
     ]
 
 
 def _is_refused(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> bool:
     """Return whether the eviction of a pod of the node is refused."""
     pods = decision.member.drain.pods or ()
-    is_evicted = drains.step(decision) is DrainStep.EVICT
+    is_evicted = drains.step_of(decision) is DrainStep.EVICT
     return is_evicted and any(_refusal_message(p, occupancy.answers) is not None for p in pods)
 
 
 def _nodes_ending_stages(drains: Drains, occupancy: Occupancy) -> list[str]:
     """Return nodes that are not cordoned and wait for the end of their stages."""
     return [
-        f"{decision.member.node.name}: {in_words(drains, decision, occupancy)}"
+        f"{decision.member.node.name}: {wait_in_words(drains, decision, occupancy)}"
         for decision in drains.decisions
         if _only_ends_stages(drains, decision)
     ]
@@ -124,7 +122,7 @@ def _only_late_left(decisions: Sequence[NodeDecision], newest: str) -> bool:
     )
 
 
-def held_up(
+def list_delays(
     drains: Drains, found: DriverObject, decision: NodeDecision, newest: str
 ) -> Iterator[str]:
     """Yield what blocks a change of a node, for `explain`.
@@ -133,21 +131,21 @@ def held_up(
     """
     name, since = decision.member.node.name, decision.member.drain.since
     rows = (row for row in found.status.get("draining", ()) if row["node"] == name)
-    words = in_words(drains, decision, Occupancy())
+    words = wait_in_words(drains, decision, Occupancy())
     message = next((row["message"] for row in rows), words)
     if _only_ends_stages(drains, decision):
         yield words
-    elif since and drains.step(decision) is not DrainStep.RELEASE:
+    elif since and drains.step_of(decision) is not DrainStep.RELEASE:
         yield f"held since {timestamp_to_rfc3339(since)}: {message}"
     if _is_occupied(decision, newest):
         pods = _leftover_pods(decision)
         yield f"not drained in time: it changes when its pods are gone, such as {pods}"
 
 
-def in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> str:
-    """Return what a node waits for that is held or should be."""
-    drain, why = decision.member.drain, drains.why(decision)
-    match drains.step(decision):
+def wait_in_words(drains: Drains, decision: NodeDecision, occupancy: Occupancy) -> str:
+    """Return what a node waits for; the node is held, or should be."""
+    drain, why = decision.member.drain, drains.reason_of(decision)
+    match drains.step_of(decision):
         case DrainStep.EVICT:
             return "waiting for " + _describe_pods(drain.pods or (), occupancy.answers)
         case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if drain.stage_pods:
@@ -174,7 +172,7 @@ def _only_ends_stages(drains: Drains, decision: NodeDecision) -> bool:
 
     That takes seconds on every node of a rollout and is not reported as a drain.
     """
-    step = drains.step(decision)
+    step = drains.step_of(decision)
     if step is DrainStep.HOLD_FOR_STAGES:
         return True
     waits = step is DrainStep.END_STAGES or _cannot_see_stages(drains, decision)
@@ -184,12 +182,12 @@ def _only_ends_stages(drains: Drains, decision: NodeDecision) -> bool:
 def _is_drained(drains: Drains, decision: NodeDecision) -> bool:
     """Return whether a node is held and cordoned, or is to be cordoned again."""
     held, cordoned = decision.member.drain.since, decision.member.node.unschedulable
-    return bool(held) and (cordoned or drains.step(decision) is DrainStep.CORDON)
+    return bool(held) and (cordoned or drains.step_of(decision) is DrainStep.CORDON)
 
 
 def _cannot_see_stages(drains: Drains, decision: NodeDecision) -> bool:
     drain = decision.member.drain
-    waits = drains.step(decision) is DrainStep.WAIT
+    waits = drains.step_of(decision) is DrainStep.WAIT
     return waits and drain.pods is not None and drain.stage_pods is None
 
 

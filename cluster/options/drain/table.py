@@ -43,12 +43,16 @@ class Change(FastEnum):
 
 
 class Hold(FastEnum):
+    """Whether the Driver holds the node."""
+
     FREE = "not held"
     HELD = "held and cordoned, by us or by somebody else"
     SLIPPED = "held and not cordoned: somebody uncordoned it, or the Driver does not evict pods"
 
 
 class Occupants(FastEnum):
+    """Which pods are on the node that may have to leave."""
+
     NOBODY = "no consumer is there"
     SOMEBODY = "consumers are there"
     STAGES = "no consumer is there, but pods of stages are there or may appear"
@@ -116,7 +120,7 @@ ANY_CHANGE, ANY_OCCUPANTS = tuple(Change), tuple(Occupants)
 ANY_STATE, ANY_TIME = tuple(DriverState), tuple(Time)
 
 
-CLOSED = ON_HOLD + SLIPPED
+ANY_HOLD = ON_HOLD + SLIPPED
 
 
 DRAIN_TABLE: Final = (
@@ -132,28 +136,28 @@ DRAIN_TABLE: Final = (
         DrainStep.END_STAGES, "its stages end first"),
     DrainRow(ANY_EVICTION, REPLACE, FREE, STAGES, NOT_WORKING + COMING, TIME_UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
-    DrainRow(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, LEFT,
+    DrainRow(NO, REPLACE, ANY_HOLD, UNKNOWN, ANY_STATE, LEFT,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
-    DrainRow(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, TIME_UP,
+    DrainRow(NO, REPLACE, ANY_HOLD, UNKNOWN, ANY_STATE, TIME_UP,
         DrainStep.GIVE_UP, "the pods of its stages were not known in time"),
-    DrainRow(NO, REPLACE, CLOSED, STAGES, ANY_STATE, LEFT,
+    DrainRow(NO, REPLACE, ANY_HOLD, STAGES, ANY_STATE, LEFT,
         DrainStep.HOLD_FOR_STAGES, "its stages end first"),
-    DrainRow(NO, REPLACE, CLOSED, STAGES, ANY_STATE, TIME_UP,
+    DrainRow(NO, REPLACE, ANY_HOLD, STAGES, ANY_STATE, TIME_UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
-    DrainRow(NO, REPLACE, CLOSED, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
+    DrainRow(NO, REPLACE, ANY_HOLD, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "nothing of its stages is left"),
-    DrainRow(NO, NOTHING + GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+    DrainRow(NO, NOTHING + GIVE, ANY_HOLD, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "nothing is replaced now"),
     # Nothing changes now, or no pod can be in the way of the change.
     DrainRow(YES, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.GO, "there is nothing to drain"),
-    DrainRow(YES, GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+    DrainRow(YES, GIVE, ANY_HOLD, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
-    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, COMING, ANY_TIME,
+    DrainRow(YES, NOTHING, ANY_HOLD, ANY_OCCUPANTS, COMING, ANY_TIME,
         DrainStep.KEEP_CLOSED, "stays cordoned until the driver works"),
-    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, WORKS, ANY_TIME,
+    DrainRow(YES, NOTHING, ANY_HOLD, ANY_OCCUPANTS, WORKS, ANY_TIME,
         DrainStep.RELEASE, "the driver works, and nothing changes now"),
-    DrainRow(YES, NOTHING, CLOSED, ANY_OCCUPANTS, NOT_WORKING, ANY_TIME,
+    DrainRow(YES, NOTHING, ANY_HOLD, ANY_OCCUPANTS, NOT_WORKING, ANY_TIME,
         DrainStep.RELEASE, "its change is called off"),
     # Its turn.
     DrainRow(YES, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,

@@ -29,9 +29,14 @@ from cluster.model.names import ADMITTED_NOTE, closed_label
 from cluster.model.snapshot import DriverObject, Snapshot, StageJob, has_stages
 from cluster.model.stage_order import stages_of
 from cluster.model.stages import ALLOWED, StageObject
-from cluster.options.stages.changes import content, end_order, to_apply, to_prune
+from cluster.options.stages.changes import (
+    content_hash,
+    deletion_order,
+    objects_to_apply,
+    objects_to_delete,
+)
 from cluster.options.stages.job_changes import jobs_to_create, jobs_to_delete
-from cluster.options.stages.labels import changed_labels
+from cluster.options.stages.labels import list_label_changes
 from cluster.options.stages.pods import has_leftovers, label_keys
 from cluster.options.stages.stage_plan import StagePlan
 
@@ -52,18 +57,18 @@ def with_stage_labels(
 
 
 def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
-    """Yield label changes; without stages, removes labels left on nodes that were down."""
-    if staging.active:
-        for node, labels, why in changed_labels(staging):
+    """Yield label changes; without stages, remove the labels left on nodes that were down."""
+    if staging.is_active:
+        for node, labels, why in list_label_changes(staging):
             yield LabelNode(staging.driver, node.name, labels, why)
     elif (stages := staging.inputs.snapshot.stages) is not None and not stages.unknown:
         yield from _remove_labels(staging.inputs.snapshot, staging.driver)
 
 
 def admit_pods(staging: StagePlan) -> Iterator[Annotate]:
-    """Yield what tells waiting pods that the stage before is ready in this boot."""
+    """Yield annotations that tell waiting pods: the stage before is ready in this boot."""
     namespace = staging.inputs.snapshot.settings.namespace
-    for pod, node in staging.pods_to_admit() if staging.active else ():
+    for pod, node in staging.pods_to_admit() if staging.is_active else ():
         yield Annotate(
             staging.driver,
             PODS,
@@ -78,13 +83,13 @@ def admit_pods(staging: StagePlan) -> Iterator[Annotate]:
 
 def stage_objects(staging: StagePlan) -> Iterator[Action]:
     """Yield the stage objects to apply and delete."""
-    if not staging.active:
+    if not staging.is_active:
         return
-    unwanted, changed = list(to_prune(staging)), list(to_apply(staging))
+    unwanted, changed = list(objects_to_delete(staging)), list(objects_to_apply(staging))
     ended_jobs, due_jobs = list(jobs_to_delete(staging)), list(jobs_to_create(staging))
     if not (unwanted or changed or ended_jobs or due_jobs):
         return  # the usual case; hashing all documents is slow
-    part = stages_part(content(staging))
+    part = stages_part(content_hash(staging))
     namespace = staging.inputs.snapshot.settings.namespace
     yield from (_delete_job(job, namespace, part) for job in ended_jobs)
     for found in unwanted:
@@ -115,7 +120,7 @@ def delete_stages(snapshot: Snapshot, found: DriverObject) -> Plan | None:
         labels = tuple(_remove_labels(snapshot, found.name))
         return Plan(labels) if labels else None
     last = max(stages, key=lambda stage: _stage_order(found, stage))
-    gone = sorted((each for each in left if each.stage == last), key=end_order)
+    gone = sorted((each for each in left if each.stage == last), key=deletion_order)
     namespace = snapshot.settings.namespace
     where = few_of(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
@@ -146,7 +151,7 @@ def _delays_deletion(snapshot: Snapshot, node: str) -> bool:
 
 
 def _stage_order(found: DriverObject, stage: str) -> tuple[int, str]:
-    """Return the sort key of a stage; one that is no longer listed ends first."""
+    """Return the sort key of a stage; one that is no longer listed comes last, and ends first."""
     if found.driver is not None:
         order = [each.name for each in stages_of(found.driver.spec)]
     else:

@@ -1,4 +1,4 @@
-"""What changes of a stage's objects: those to apply, and those that no stage has any more. Pure."""
+"""The stage objects to apply, and those to delete since no stage has them any more. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cluster.options.stages.stage_plan import StagePlan
 from cluster.options.stages.stage_state import Document, StageState
 
 
-def to_apply(staging: StagePlan) -> Iterator[tuple[Document, ExistingObject | None]]:
+def objects_to_apply(staging: StagePlan) -> Iterator[tuple[Document, ExistingObject | None]]:
     """Yield documents that differ from the cluster, in stage order, and what they overwrite."""
     for step in staging.steps:
         for document in step.documents if step.opened else ():
@@ -36,10 +36,10 @@ def _find_difference(
     return over(current.kept, document, edited=marked)
 
 
-def to_prune(staging: StagePlan) -> Iterator[StageObject]:
+def objects_to_delete(staging: StagePlan) -> Iterator[StageObject]:
     """Yield objects that no stage has any more, workloads first.
 
-    Objects of a stage that cannot be read are kept.
+    Objects of a stage whose documents are unknown are kept.
     """
     desired = {key for step in staging.steps for key in step.keys}
     unreadable = {step.name for step in staging.steps if step.error}
@@ -48,14 +48,14 @@ def to_prune(staging: StagePlan) -> Iterator[StageObject]:
         for key, each in staging.owned_objects.items()
         if key not in desired and each.stage not in unreadable and not each.deleting
     ]
-    return iter(sorted(gone, key=end_order))
+    return iter(sorted(gone, key=deletion_order))
 
 
-def end_order(found: StageObject) -> tuple[bool, str, str]:
+def deletion_order(found: StageObject) -> tuple[bool, str, str]:
     return found.kind not in ("DaemonSet", "Deployment"), found.kind, found.name
 
 
-def content(staging: StagePlan) -> str:
+def content_hash(staging: StagePlan) -> str:
     """Return a hash of all documents: once they change, an earlier error no longer applies."""
     steps = staging.steps
     jobs = [[job.document for job in step.jobs] for step in steps]

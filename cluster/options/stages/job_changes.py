@@ -22,26 +22,29 @@ _IN_A_PLAN = 200  # Jobs deleted in one plan; the next plan follows when they ar
 
 def jobs_to_create(staging: StagePlan) -> Iterator[tuple[Document, str]]:
     """Yield Jobs to create, each with the only node it is for, "" for any."""
-    runs, room = staging.runs, max(0, AT_ONCE - staging.runs.active)
+    runs, room = staging.runs, max(0, AT_ONCE - staging.runs.active_count)
     for step in staging.steps:
         for manifest in step.jobs if step.opened and not step.error else ():
-            nodes = [m.node for m in staging.working if _gate_admits(staging, step, m.node)]
+            nodes = [m.node for m in staging.working_members if _gate_admits(staging, step, m.node)]
             if manifest.per_node:
                 due = (node for node in nodes if _is_due(staging, step, manifest, node))
                 for node in islice(due, room):
                     room -= 1
-                    mark = runs.mark(node)
-                    yield manifest.run(runs.name(manifest, mark), mark, node.name), node.name
+                    mark = runs.mark_of(node)
+                    yield (
+                        manifest.job_of_run(runs.job_name(manifest, mark), mark, node.name),
+                        node.name,
+                    )
             elif nodes and _is_due(staging, step, manifest, None):
-                mark = runs.mark(None)
-                yield manifest.run(runs.name(manifest, mark), mark), ""
+                mark = runs.mark_of(None)
+                yield manifest.job_of_run(runs.job_name(manifest, mark), mark), ""
 
 
 def _is_due(staging: StagePlan, step: StageState, manifest: JobManifest, node: Node | None) -> bool:
     runs = staging.runs
-    if node is not None and not staging.is_for(step, manifest.selector, node):
+    if node is not None and not staging.selects_node(step, manifest.selector, node):
         return False
-    missing = bool(runs.mark(node)) and runs.current(manifest, node) is None
+    missing = bool(runs.mark_of(node)) and runs.current_job(manifest, node) is None
     return missing and runs.is_free(manifest, node)
 
 
@@ -75,14 +78,14 @@ def _must_end(
         return True
     if job.run.node:
         return _ends_on_node(staging, step, manifest, job)
-    return job is not staging.runs.current(manifest)
+    return job is not staging.runs.current_job(manifest)
 
 
 def _is_gate_closed(
     staging: StagePlan, step: StageState, job: StageJob, held: Collection[str]
 ) -> bool:
     """Return whether a Job has a pod, or is about to have one, where its stage may not run."""
-    found = (staging.inputs.snapshot.nodes.get(name) for name in staging.runs.nodes(job))
+    found = (staging.inputs.snapshot.nodes.get(name) for name in staging.runs.nodes_of(job))
     return any(
         node.ready and (node.name in held or not _gate_admits(staging, step, node))
         for node in found
@@ -93,17 +96,17 @@ def _is_gate_closed(
 def _ends_on_node(
     staging: StagePlan, step: StageState, manifest: JobManifest, job: StageJob
 ) -> bool:
-    """Return whether a Job of a node has to go: it is no record, or none that still counts."""
+    """Return whether a Job for one node has to go: it is neither due nor a record that counts."""
     node = staging.inputs.snapshot.nodes.get(job.run.node)
     health = staging.healths.get(job.run.node)
-    if node is None or health is None or not staging.is_for(step, manifest.selector, node):
+    if node is None or health is None or not staging.selects_node(step, manifest.selector, node):
         return True
     if health is Health.DOWN:
         return False
-    mark = staging.runs.mark(node)
+    mark = staging.runs.mark_of(node)
     if job.run.mark != mark:  # of another boot or revision; a node without either keeps its Jobs
         return bool(mark)
     # A completed run of another manifest counts until the new one has completed.
-    current = staging.runs.current(manifest, node)
+    current = staging.runs.current_job(manifest, node)
     counts = job.has_completed and not (current and current.has_completed)
     return job is not current and not counts

@@ -49,7 +49,7 @@ def job_problems(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def complete_job(document: Document) -> None:
-    """Add a deadline, and that the last line of a container's log says why it failed."""
+    """Add a deadline; make the end of a failed container's log its termination message."""
     spec = document["spec"]
     if spec.get("activeDeadlineSeconds") is None:
         spec["activeDeadlineSeconds"] = _DEADLINE

@@ -24,7 +24,7 @@ Document = Mapping[str, Any]
 
 AT_ONCE: Final = 100  # Jobs per node of a Driver that run at once
 # The pods of Jobs per node tolerate a cordon, as those of DaemonSets do.
-_CORDON: Final = {
+_CORDON_TOLERATION: Final = {
     "key": "node.kubernetes.io/unschedulable",
     "operator": "Exists",
     "effect": "NoSchedule",
@@ -53,10 +53,10 @@ class JobManifest:
         return selector
 
     @property
-    def content(self) -> str:
+    def content_hash(self) -> str:
         return str(self.document["metadata"]["annotations"][APPLIED_NOTE])
 
-    def run(self, name: str, mark: str, node: str = "") -> dict[str, Any]:
+    def job_of_run(self, name: str, mark: str, node: str = "") -> dict[str, Any]:
         """Return the Job of one run; with `node`, its pod can only run there."""
         document: dict[str, Any] = copy.deepcopy(dict(self.document))
         metadata, pod = document["metadata"], document["spec"]["template"]["spec"]
@@ -74,7 +74,7 @@ class JobManifest:
             [term] = pod["affinity"]["nodeAffinity"][AFFINITY]["nodeSelectorTerms"]
             here = {"key": "metadata.name", "operator": "In", "values": [node]}
             term["matchFields"] = [here]
-            pod["tolerations"] = [*pod.get("tolerations", ()), _CORDON]
+            pod["tolerations"] = [*pod.get("tolerations", ()), _CORDON_TOLERATION]
         return document
 
 
@@ -107,11 +107,11 @@ class JobRuns:
         return jobs
 
     @cached_property
-    def active(self) -> int:
-        """Returns how many Jobs per node run; on a node that is down, they may never end."""
+    def active_count(self) -> int:
+        """Returns how many Jobs per node run, without those on nodes that are down."""
         return sum(job.run.node in self.up and not job.finished for job in self.every)
 
-    def mark(self, node: Node | None) -> str:
+    def mark_of(self, node: Node | None) -> str:
         """Return the mark of the runs on a node, "" if its boot or revision is unknown.
 
         Without a node, return the mark of the runs of Jobs that run once for all nodes.
@@ -122,65 +122,65 @@ class JobRuns:
         known = node.boot_id and revision
         return run_mark(node.uid, node.boot_id, revision) if known else ""
 
-    def name(self, manifest: JobManifest, mark: str) -> str:
-        return run_name(self.driver, manifest.stage, manifest.name, mark, manifest.content)
+    def job_name(self, manifest: JobManifest, mark: str) -> str:
+        return run_name(self.driver, manifest.stage, manifest.name, mark, manifest.content_hash)
 
-    def current(self, manifest: JobManifest, node: Node | None = None) -> StageJob | None:
+    def current_job(self, manifest: JobManifest, node: Node | None = None) -> StageJob | None:
         """Return the Job of the run that is due, None if it does not exist."""
-        mark = self.mark(node)
-        return self._by_name.get(self.name(manifest, mark)) if mark else None
+        mark = self.mark_of(node)
+        return self._by_name.get(self.job_name(manifest, mark)) if mark else None
 
     def has_completed(self, manifest: JobManifest, node: Node) -> bool:
         """Return whether a run of this revision and boot has completed, with any manifest.
 
         So the later stages do not end when only the manifest changes.
         """
-        run = StageRun(manifest.stage, manifest.name, node.name, self.mark(node))
+        run = StageRun(manifest.stage, manifest.name, node.name, self.mark_of(node))
         return any(job.has_completed for job in self._by_run.get(run, ()))
 
-    def lacks(self, manifest: JobManifest, node: Node | None = None) -> str:
+    def missing_message(self, manifest: JobManifest, node: Node | None = None) -> str:
         """Return why a run that is due has not completed, "" if it has."""
-        job, there = self.current(manifest, node), " there" if node else ""
+        job, there = self.current_job(manifest, node), " there" if node else ""
         if job is None:
-            why = f": {AT_ONCE} run already" if node and self.active >= AT_ONCE else ""
-            if left := self._left.get(_place_of(manifest, node)):
+            why = f": {AT_ONCE} run already" if node and self.active_count >= AT_ONCE else ""
+            if left := self._orphaned_pods.get(_place_of(manifest, node)):
                 why = (
                     f": pod {left.name} of an earlier run does not end on {left.node}: "
                     f"kubectl -n {self.namespace} describe pod {left.name}"
                 )
             return f"Job {manifest.name} has not begun{there} yet{why}"
         if job.why:
-            return self._failure_of(manifest, job, there)
+            return self._failure_in_words(manifest, job, there)
         if job.finished:
             return ""
-        last = self._last_words(job)
+        last = self._pod_failure(job)
         on = min((f" on {pod.node}" for pod in self._live_pods(job) if pod.node), default="")
         return f"Job {manifest.name} runs{there or on}" + (f", again after {last}" if last else "")
 
     def failure_message(self, manifest: JobManifest, node: Node | None = None) -> str:
         """Return how the run that is due failed, "" if it did not."""
-        job = self.current(manifest, node)
-        return self.lacks(manifest, node) if job and job.why else ""
+        job = self.current_job(manifest, node)
+        return self.missing_message(manifest, node) if job and job.why else ""
 
-    def _failure_of(self, manifest: JobManifest, job: StageJob, there: str) -> str:
-        words = "; ".join(filter(None, (job.why, self._last_words(job))))
+    def _failure_in_words(self, manifest: JobManifest, job: StageJob, there: str) -> str:
+        words = "; ".join(filter(None, (job.why, self._pod_failure(job))))
         return (
             f"Job {manifest.name} failed{there}: {words}: kubectl -n {self.namespace} logs "
             f"job/{job.name}; to run it again, delete that Job"
         )
 
-    def _last_words(self, job: StageJob) -> str:
+    def _pod_failure(self, job: StageJob) -> str:
         return next((pod.failure for pod in self.pods.get(job.uid, ()) if pod.failure), "")
 
     def _live_pods(self, job: StageJob) -> Iterator[StagePod]:
         return (pod for pod in self.pods.get(job.uid, ()) if not pod.over)
 
-    def nodes(self, job: StageJob) -> set[str]:
+    def nodes_of(self, job: StageJob) -> set[str]:
         """Return the nodes that a Job has pods on, or is about to."""
         return {job.run.node} if job.run.node else {p.node for p in self._live_pods(job) if p.node}
 
     @cached_property
-    def _at_work(self) -> set[tuple[str, str, str]]:
+    def _running(self) -> set[tuple[str, str, str]]:
         """Returns stage, Job and node of the runs that have not ended, with all their pods."""
         return {
             (job.run.stage, job.run.job, job.run.node)
@@ -189,7 +189,7 @@ class JobRuns:
         }
 
     @cached_property
-    def _left(self) -> Mapping[tuple[str, str, str], StagePod]:
+    def _orphaned_pods(self) -> Mapping[tuple[str, str, str], StagePod]:
         """Returns the pods whose Job is gone, by stage, Job and node of their run."""
         uids = {job.uid for job in self.every}
         orphans = [pod for uid, pods in self.pods.items() if uid not in uids for pod in pods]
@@ -201,7 +201,7 @@ class JobRuns:
         Two runs must never work on a device at the same time.
         """
         where = _place_of(manifest, node)
-        return where not in self._at_work and where not in self._left
+        return where not in self._running and where not in self._orphaned_pods
 
 
 def _place_of(manifest: JobManifest, node: Node | None) -> tuple[str, str, str]:

@@ -1,7 +1,6 @@
-"""The node labels of stages, including the label that closes all stages on a node.
+"""The node labels of stages: which are ready on a node, and the one that closes all of them there.
 
-Pure. All labels of a node change in one request: those of the stages that are ready there, and the
-one that closes all of them.
+Pure. All these labels of a node change in one request.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.options.stages.stage_plan import StagePlan
 
 
-def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
+def list_label_changes(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
     """Yield the label changes of each node and the reason."""
     held = {member.node.name for member in staging.inputs.ending}
     members = {member.node.name for member in staging.members}
@@ -35,12 +34,12 @@ def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | N
         if node.name in members:
             continue
         if node.name in staging.inputs.occupied and is_open(staging.driver, node):
-            yield from _label_changes(staging.driver, node, _SHUT, _ENDING)
+            yield from _label_changes(staging.driver, node, _ALL_CLOSED, _ENDING)
         elif state_label(staging.driver) not in node.labels:
             yield from _label_changes(staging.driver, node, {}, "the driver is gone from it")
 
 
-_SHUT: Final[Mapping[str, str]] = {"": STAGES_CLOSED}
+_ALL_CLOSED: Final[Mapping[str, str]] = {"": STAGES_CLOSED}
 _ENDING = "its stages end before the driver there changes"
 
 
@@ -49,9 +48,9 @@ def _desired_stages(
 ) -> tuple[Mapping[str, str], str]:
     """Return the stages whose label the node should have; "" stands for the closing label."""
     if held:
-        return _SHUT, _ENDING
+        return _ALL_CLOSED, _ENDING
     if member.health is not Health.WORKING:
-        labels = _SHUT if closed_label(staging.driver) in member.node.labels else {}
+        labels = _ALL_CLOSED if closed_label(staging.driver) in member.node.labels else {}
         return labels, "the driver does not work there"
     ready: dict[str, str] = {}
     node = member.node

@@ -1,10 +1,10 @@
 """The objects of a stage: its documents, checked, marked as ours, and gated.
 
-Pure. The kinds that a stage may have are a closed list: what only RBAC could undo is not applied
-for anybody. A DaemonSet or Job gets a node selector, which limits its pods to nodes where the
-driver and the previous stage are ready. After a reboot the labels still describe the previous boot,
-so it also gets an init container that waits for the ready file of this boot, and for an annotation
-by which the controller says in which boot the previous stage became ready.
+Pure. A stage may have only the kinds that RBAC grants the controller. A DaemonSet or Job gets a
+node selector, which limits its pods to nodes where the driver and the previous stage are ready.
+After a reboot the labels still describe the previous boot, so it also gets an init container that
+waits for the ready file of this boot, and for an annotation by which the controller says in which
+boot the previous stage became ready.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ORDER = {each.kind: position for position, each in enumerate(ALLOWED)}
 _OPTIONAL = frozenset(each.kind for each in OPTIONAL)
 _WORKLOADS = ("DaemonSet", "Deployment", "Job")
 _GATED = ("DaemonSet", "Job")
-# Of a pod.
+# The lists of a pod spec that we read or extend.
 _LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets", "tolerations")
 AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -76,7 +76,7 @@ class Frame:
     settings: Settings
 
 
-def objects(
+def frame_documents(
     frame: Frame,
     config_map: str,
     documents: Sequence[tuple[str, Mapping[str, Any]]],
@@ -101,12 +101,12 @@ def objects(
     return tuple(sorted(framed.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
 
 
-def built_in(
+def frame_built_in(
     frame: Frame, documents: Sequence[Mapping[str, Any]], absent: frozenset[str]
 ) -> GatedDocuments:
     """Return the objects to apply of a stage whose documents our own code makes.
 
-    Those of kinds that the cluster does not have are left out without a word.
+    Objects of kinds that the cluster does not have are left out without a message.
     """
     there = (each for each in documents if each["kind"] not in _OPTIONAL & absent)
     return tuple(_frame_document(each, frame) for each in there), ()
@@ -274,9 +274,10 @@ def _gate_pod(pod: Document, frame: Frame) -> None:
 
 
 def _wait_for_stage(wait: Document) -> Document:
-    """Make the container wait for the stage before as well; returns the volume it reads.
+    """Make the container wait for the stage before as well; return the volume that it reads.
 
-    By an environment variable: an image with an older nodeside waits for the driver only.
+    An environment variable tells it so. An image with an older nodeside ignores that, and waits for
+    the driver only.
     """
     wait["env"] = [{"name": ADMITTED_VARIABLE, "value": f"{_ADMITTED_AT}/boot"}]
     wait["volumeMounts"].append({"name": _ADMITTED, "mountPath": _ADMITTED_AT, "readOnly": True})

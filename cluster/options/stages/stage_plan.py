@@ -43,7 +43,7 @@ from cluster.model.waiting import waiting_message
 from cluster.options.devices.agent_manifests import device_agent
 from cluster.options.stages.inputs import StageInputs
 from cluster.options.stages.job_runs import JobManifest, JobRuns
-from cluster.options.stages.manifests import Frame, built_in, gate_labels, objects
+from cluster.options.stages.manifests import Frame, frame_built_in, frame_documents, gate_labels
 from cluster.options.stages.pods import has_leftovers
 from cluster.options.stages.stage_state import Document, StageState
 from cluster.render.templates import StageInvalid
@@ -53,7 +53,7 @@ from nodeside.spec.fleet import DEVICES_STAGE, Stage
 
 
 class _BeingRead(StageInvalid):
-    """What a stage reads is not known yet, but will be in a moment."""
+    """What a stage reads is not read yet, but will be in a moment."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class StagePlan:
         return self.inputs.snapshot.stages or Stages(unknown="the stages have not been read yet")
 
     @cached_property
-    def active(self) -> bool:
-        """Returns whether the Driver uses stages, or some are left, and their objects are known."""
+    def is_active(self) -> bool:
+        """Returns whether the Driver has stages, or some left over, and their objects are known."""
         if self.observed_stages.unknown:
             return False
         return has_stages(self.inputs.resource) or has_leftovers(self.inputs.snapshot, self.driver)
@@ -95,7 +95,7 @@ class StagePlan:
         return pods
 
     @cached_property
-    def working(self) -> Sequence[DriverNode]:
+    def working_members(self) -> Sequence[DriverNode]:
         """Returns members where stages may run: the driver works and is not about to change."""
         ending = {member.node.name for member in self.inputs.ending}
         return tuple(
@@ -141,7 +141,7 @@ class StagePlan:
     @property
     def templates(self) -> frozenset[Template]:
         """Returns the templates that have to be rendered."""
-        steps = self.steps if self.active else ()
+        steps = self.steps if self.is_active else ()
         return frozenset(step.template for step in steps if step.template)
 
     def _render_stage(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
@@ -153,7 +153,7 @@ class StagePlan:
         try:
             _check_log_pattern(step)
             if stage.name == DEVICES_STAGE:
-                documents, skipped = self._device_agent(stage, after)
+                documents, skipped = self._frame_device_agent(stage, after)
             else:
                 template = self._template_of(stage)
                 step = replace(step, template=template)
@@ -166,7 +166,7 @@ class StagePlan:
             self._check_owned(documents, stage, earlier)
         except StageInvalid as error:
             return replace(step, error=str(error), awaited=isinstance(error, _BeingRead))
-        awaited = awaited_resources(stage, self._declaring.spec)
+        awaited = awaited_resources(stage, self._declaring_driver.spec)
         return replace(step, documents=documents, jobs=jobs, skipped=skipped, resources=awaited)
 
     def _template_of(self, stage: Stage) -> Template:
@@ -175,25 +175,25 @@ class StagePlan:
             where = self.inputs.snapshot.settings.namespace
             raise StageInvalid(f"there is no ConfigMap {stage.manifests} in namespace {where}")
         files = tuple(sorted(source.files.items()))
-        return Template(source.name, files, json.dumps(self.values(stage), sort_keys=True))
+        return Template(source.name, files, json.dumps(self.template_values(stage), sort_keys=True))
 
     @property
     def _revision(self) -> str:
         return self.inputs.revision
 
     @property
-    def _good(self) -> Driver:
+    def _good_driver(self) -> Driver:
         return self.inputs.drivers.get(self._revision, self.inputs.driver)
 
     @property
-    def _declaring(self) -> Driver:
+    def _declaring_driver(self) -> Driver:
         """Returns the Driver as of the revision whose devices are offered.
 
         It is the newest revision if the one that new nodes get declares no devices yet.
         """
-        return self._good if self._good.spec.devices else self.inputs.driver
+        return self._good_driver if self._good_driver.spec.devices else self.inputs.driver
 
-    def _device_agent(self, stage: Stage, after: str) -> GatedDocuments:
+    def _frame_device_agent(self, stage: Stage, after: str) -> GatedDocuments:
         """Return the objects of the stage `devices`."""
         if not self.inputs.snapshot.settings.agent_image:
             raise StageInvalid(
@@ -201,13 +201,13 @@ class StagePlan:
                 "(nodeside-cluster install --agent-image IMAGE)"
             )
         frame, cache = self._frame_of(stage, after), self.inputs.framed
-        driver = self._declaring
+        driver = self._declaring_driver
         cached = cache.get(stage.name)
         absent = self.observed_stages.absent
         if cached and cached[1] == (frame, driver, absent):
             return cached[2]
         documents = device_agent(driver, frame.settings, self.inputs.driver.spec.pods)
-        framed = built_in(frame, documents, absent)
+        framed = frame_built_in(frame, documents, absent)
         cache[stage.name] = None, (frame, driver, absent), framed
         return framed
 
@@ -219,17 +219,19 @@ class StagePlan:
         cached = cache.get(stage.name)
         if cached and cached[0] is rendered and cached[1] == (frame, self.observed_stages.absent):
             return cached[2]
-        framed = objects(frame, stage.manifests, rendered.documents, self.observed_stages.absent)
+        framed = frame_documents(
+            frame, stage.manifests, rendered.documents, self.observed_stages.absent
+        )
         cache[stage.name] = rendered, (frame, self.observed_stages.absent), framed
         return framed
 
     def _frame_of(self, stage: Stage, after: str) -> Frame:
         inputs = self.inputs
-        return Frame(inputs.owner, self._good, stage.name, after, inputs.snapshot.settings)
+        return Frame(inputs.owner, self._good_driver, stage.name, after, inputs.snapshot.settings)
 
-    def values(self, stage: Stage) -> dict[str, Any]:
+    def template_values(self, stage: Stage) -> dict[str, Any]:
         """Return the values for the templates."""
-        inputs, driver = self.inputs, self._good
+        inputs, driver = self.inputs, self._good_driver
         return {
             "driver": {
                 "name": driver.name,
@@ -244,7 +246,7 @@ class StagePlan:
             "revision": self._revision,
             "namespace": inputs.snapshot.settings.namespace,
             "stage": {"name": stage.name},
-            "pools": self._pools,
+            "pools": self._pools_values,
             "reads": self._read_values(stage),
         }
 
@@ -278,7 +280,7 @@ class StagePlan:
         return {"configMaps": config_maps, "secrets": secrets, "services": services}
 
     @cached_property
-    def _pools(self) -> list[dict[str, Any]]:
+    def _pools_values(self) -> list[dict[str, Any]]:
         return [self._pool_values(name) for name in sorted(self.inputs.desired)]
 
     def _pool_values(self, daemonset: str) -> dict[str, Any]:
@@ -324,27 +326,32 @@ class StagePlan:
         if step.existing or step.past or step.error:
             return bool(step.existing or step.past)
         if not earlier:
-            return bool(self.working)
+            return bool(self.working_members)
         last = earlier[-1]
-        if last.error or not last.opened or any(self.behind(last)) or any(self.silent(last)):
+        if (
+            last.error
+            or not last.opened
+            or any(self.unfinished_messages(last))
+            or any(self.pods_without_line(last))
+        ):
             return False
-        passed = self._passed_by(last) if last.on_nodes else self.working
+        passed = self._passed_by(last) if last.on_nodes else self.working_members
         return bool(passed)
 
     def _passed_by(self, step: StageState) -> list[DriverNode]:
-        return [member for member in self.working if self.has_passed(step, member.node)]
+        return [member for member in self.working_members if self.has_passed(step, member.node)]
 
     def pods_to_admit(self) -> Iterator[tuple[StagePod, Node]]:
         """Yield pods that may start: the stage before is ready on their node.
 
         A pod waits until it is told so in this boot: the labels that let it run on the node may be
-        of an earlier boot. Pods that have been told are left out.
+        of an earlier boot. Pods that are told already are left out.
         """
         steps = {step.name: step for step in self.steps}
         after = {s.name: steps[s.after] for s in self.steps if s.after and not s.error}
         if not after:
             return
-        nodes = {member.node.name: member.node for member in self.working}
+        nodes = {member.node.name: member.node for member in self.working_members}
         for pod in self.observed_stages.pods.values():
             node = nodes.get(pod.node)
             if pod.driver != self.driver or pod.stage not in after or pod.deleting or pod.over:
@@ -366,14 +373,16 @@ class StagePlan:
             return all(self.runs.has_completed(job, node) for job in self._jobs_for(step, node))
         applied = not step.error and step.opened and all(k in step.existing for k in step.keys)
         return (
-            applied and closed_label(self.driver) not in node.labels and not self.lacks(step, node)
+            applied
+            and closed_label(self.driver) not in node.labels
+            and not self.missing_message(step, node)
         )
 
-    def lacks(self, step: StageState, node: Node) -> str:
+    def missing_message(self, step: StageState, node: Node) -> str:
         """Return what is not ready of a stage on a node, "" if everything is."""
         is_for, is_new = False, stage_label(self.driver, step.name) not in node.labels
         for daemonset, selector in step.daemonsets:
-            if not self.is_for(step, selector, node):
+            if not self.selects_node(step, selector, node):
                 continue
             is_for = True
             pods = self.pods.get((daemonset, node.name), ())
@@ -381,32 +390,34 @@ class StagePlan:
                 return f"DaemonSet {daemonset} has no pod there yet"
             for pod in pods:
                 if not pod.ready:
-                    return _not_ready(pod)
-                if is_new and (words := self.missing_line(step, pod)):
+                    return _not_ready_message(pod)
+                if is_new and (words := self.missing_line_message(step, pod)):
                     return words
         for job in self._jobs_for(step, node):
             is_for = True
-            if words := self.runs.lacks(job, node):
+            if words := self.runs.missing_message(job, node):
                 return words
-        return missing_resource(step, node) if is_for and is_new else ""
+        return missing_resource_message(step, node) if is_for and is_new else ""
 
-    def is_for(self, step: StageState, selector: Mapping[str, str], node: Node) -> bool:
+    def selects_node(self, step: StageState, selector: Mapping[str, str], node: Node) -> bool:
         """Return whether a nodeSelector admits a node, leaving the gate aside."""
         gate = gate_labels(self.driver, step.after)
         return all(node.labels.get(k) == value for k, value in selector.items() if k not in gate)
 
     def _jobs_for(self, step: StageState, node: Node) -> Iterator[JobManifest]:
         """Yield the Jobs that run on each node and are meant for this one."""
-        return (job for job in step.jobs if job.per_node and self.is_for(step, job.selector, node))
+        return (
+            job for job in step.jobs if job.per_node and self.selects_node(step, job.selector, node)
+        )
 
-    def behind(self, step: StageState) -> Iterator[str]:
+    def unfinished_messages(self, step: StageState) -> Iterator[str]:
         """Yield what a stage lacks apart from its pods on each node."""
-        yield from step.behind
+        yield from step.unfinished_messages
         for job in step.jobs:
-            if not job.per_node and (words := self.runs.lacks(job)):
+            if not job.per_node and (words := self.runs.missing_message(job)):
                 yield words
 
-    def missing_line(self, step: StageState, pod: StagePod) -> str:
+    def missing_line_message(self, step: StageState, pod: StagePod) -> str:
         """Return which log line of a ready pod is missing, "" if none is awaited."""
         wait = step.log
         match = self.observed_stages.logs.get(pod.uid, LogMatch())
@@ -416,12 +427,12 @@ class StagePlan:
         words = f"no line in the log of pod {pod.name} matches {wait.log!r}{late}"
         return f"{words}: {match.error}" if match.error else words
 
-    def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
+    def pods_without_line(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
         """Yield a stage's Deployment pods whose awaited log line is missing."""
         for pod in self.observed_stages.pods.values() if step.log else ():
             owned = (pod.driver, pod.stage) == (self.driver, step.name)
             up = pod.ready and not pod.deleting and not (pod.daemonset or pod.job)
-            if owned and up and (words := self.missing_line(step, pod)):
+            if owned and up and (words := self.missing_line_message(step, pod)):
                 yield pod, words
 
 
@@ -434,7 +445,7 @@ def _check_log_pattern(step: StageState) -> None:
         raise StageInvalid(str(error), where="waitFor.log") from error
 
 
-def missing_resource(step: StageState, node: Node) -> str:
+def missing_resource_message(step: StageState, node: Node) -> str:
     """Return which awaited resource the kubelet does not offer, "" if none."""
     for name, least in step.resources.items():
         count = node.allocatable.get(name)
@@ -445,6 +456,6 @@ def missing_resource(step: StageState, node: Node) -> str:
     return ""
 
 
-def _not_ready(pod: StagePod) -> str:
+def _not_ready_message(pod: StagePod) -> str:
     waiting = waiting_message(pod.waiting)
     return f"pod {pod.name} is not ready" + (f": {waiting}" if waiting else "")

@@ -19,10 +19,10 @@ Document = Mapping[str, Any]
 class StageState:
     """The desired and actual state of a stage. `after` is the previous stage with pods on nodes.
 
-    `error` says why there are no documents; `awaited` means that they are being rendered. `opened`
-    means that the stage may be applied, or was applied already. `resources` are awaited on each of
-    its nodes, so many of each. `jobs` are not applied themselves, see job_runs.py; `past` are the
-    runs that exist.
+    `error` says why there are no documents; `awaited` means that they will be there soon: they are
+    being rendered, or what they need is being read. `opened` means that the stage may be applied,
+    or was applied already. `resources` are how many of each resource are awaited on each of its
+    nodes. `jobs` are not applied themselves, see job_runs.py; `past` are the runs that exist.
     """
 
     stage: Stage
@@ -70,11 +70,11 @@ class StageState:
         return bool(self.daemonsets) or any(job.per_node for job in self.jobs)
 
     @property
-    def behind(self) -> tuple[str, ...]:
+    def unfinished_messages(self) -> tuple[str, ...]:
         """Returns messages about objects that are not applied or not rolled out yet."""
-        return tuple(filter(None, (self._behind_message(each) for each in self.documents)))
+        return tuple(filter(None, (self._unfinished_message(each) for each in self.documents)))
 
-    def _behind_message(self, document: Document) -> str:
+    def _unfinished_message(self, document: Document) -> str:
         name = f"{document['kind']} {document['metadata']['name']}"
         existing = self.existing.get(key_of(document))
         if existing is None:

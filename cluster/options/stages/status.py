@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.driver.status.conditions import Condition, timed_conditions
-from cluster.driver.status.messages import few_of
+from cluster.driver.status.messages import cut_message, few_of
 from cluster.kube.conditions import condition
-from cluster.model.limits import truncate
 from cluster.model.names import closed_label
 from cluster.model.snapshot import DriverObject, Node, Snapshot
 from cluster.model.stages import StagePod
@@ -25,7 +24,6 @@ from cluster.options.stages.stage_state import StageState
 
 Status = dict[str, Any]
 
-_MESSAGE_LIMIT = 2000  # bytes
 _BAD = ("Invalid", "Failed")
 STAGE_REASONS = {
     "Invalid": "StageInvalid",
@@ -46,12 +44,12 @@ class StageRow:
     ready: int = 0
     message: str = ""
 
-    def document(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "state": self.state,
             "nodes": {"wanted": self.wanted, "ready": self.ready},
-            "message": truncate(self.message, _MESSAGE_LIMIT),
+            "message": cut_message(self.message),
         }
 
 
@@ -66,14 +64,13 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     timed = timed_conditions(found, changed.values(), now=now)
     order = ["Ready", "Available", "Progressing", "Degraded", "StagesReady"]
     merged = sorted([*unchanged, *timed], key=lambda c: order.index(c["type"]))
-    return {**status, "conditions": merged, "stages": [row.document() for row in rows]}
+    return {**status, "conditions": merged, "stages": [row.to_row() for row in rows]}
 
 
 def with_former_stages(snapshot: Snapshot, found: DriverObject, status: Status) -> Status:
-    """Return the status of an invalid Driver with StagesReady as its last rows say.
+    """Return the status of an invalid Driver; StagesReady, if unknown, is what its last rows say.
 
-    That is after a kind could not be read: the condition is unknown then, and nothing else would
-    make it anew.
+    The condition became unknown when some kind could not be read, and nothing else would change it.
     """
     old = condition(status, "StagesReady")
     rows = tuple(_row_from(row) for row in status.get("stages") or ())
@@ -124,7 +121,7 @@ def _stage_rows(staging: StagePlan) -> Iterator[StageRow]:
 
 
 def _stage_row(staging: StagePlan, step: StageState) -> StageRow:
-    working = staging.working
+    working = staging.working_members
     if staging.observed_stages.unknown:
         return StageRow(step.name, "Unknown", message=staging.observed_stages.unknown)
     ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
@@ -140,7 +137,7 @@ def _stage_row(staging: StagePlan, step: StageState) -> StageRow:
 
 
 def _is_ready(staging: StagePlan, step: StageState, node: Node) -> bool:
-    return staging.has_passed(step, node) and not staging.lacks(step, node)
+    return staging.has_passed(step, node) and not staging.missing_message(step, node)
 
 
 def _list_obstacles(
@@ -150,15 +147,18 @@ def _list_obstacles(
     yield "Failed", _failing_message(staging, step)
     if not step.opened:
         yield "Waiting", _waits_for_message(staging, step)
-    behind = staging.behind(step)
-    yield "Progressing", "; ".join((*behind, *(words for _, words in staging.silent(step))))
-    late = [m.node for m in staging.working if m.node.name not in ready]
+    behind = staging.unfinished_messages(step)
+    yield (
+        "Progressing",
+        "; ".join((*behind, *(words for _, words in staging.pods_without_line(step)))),
+    )
+    late = [m.node for m in staging.working_members if m.node.name not in ready]
     if late:
         yield (
             "Progressing",
             f"{few_of(node.name for node in late)}: {_node_message(staging, step, late[0])}",
         )
-    if not staging.working:
+    if not staging.working_members:
         yield "Waiting", "the driver works on no node yet"
 
 
@@ -171,18 +171,18 @@ def _failing_message(staging: StagePlan, step: StageState) -> str:
         if not (pod.deleting or pod.over)
     ]
     if not stuck:
-        return _failed_job(staging, step) or _late_message(staging, step)
+        return _failed_job_message(staging, step) or _late_message(staging, step)
     stuck.sort(key=lambda pod: pod.name)
     return f"{few_of(_pod_place(pod) for pod in stuck)}: {waiting_message(stuck[0].waiting)}"
 
 
-def _failed_job(staging: StagePlan, step: StageState) -> str:
+def _failed_job_message(staging: StagePlan, step: StageState) -> str:
     for job in step.jobs:
         if not job.per_node and (words := staging.runs.failure_message(job)):
             return words
         failed = {
             member.node.name: words
-            for member in (staging.working if job.per_node else ())
+            for member in (staging.working_members if job.per_node else ())
             if (words := staging.runs.failure_message(job, member.node))
         }
         if failed:
@@ -199,7 +199,9 @@ def _late_message(staging: StagePlan, step: StageState) -> str:
     ]
     if not late:
         return ""
-    return f"{few_of(_pod_place(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
+    return (
+        f"{few_of(_pod_place(pod) for pod in late)}: {staging.missing_line_message(step, late[0])}"
+    )
 
 
 def _pod_place(pod: StagePod) -> str:
@@ -216,7 +218,7 @@ def _waits_for_message(staging: StagePlan, step: StageState) -> str:
 def _node_message(staging: StagePlan, step: StageState, node: Node) -> str:
     if closed_label(staging.driver) in node.labels:
         return "closed because the driver there changed"
-    lacking = staging.lacks(step, node)
+    lacking = staging.missing_message(step, node)
     if step.after and not staging.has_passed(_find_stage(staging, step.after), node):
         return f"stage {step.after} is not ready there"
     return lacking or "its label is not set yet"
@@ -229,13 +231,13 @@ def _find_stage(staging: StagePlan, name: str) -> StageState:
 # --- explain -------------------------------------------------------------------------------------
 
 
-def on_node(staging: StagePlan, node: Node) -> Iterator[str]:
+def stage_lines(staging: StagePlan, node: Node) -> Iterator[str]:
     """Yield a line for each stage on a node."""
     for step in staging.steps:
-        yield f"stage {step.name}: {_on_node(staging, step, node) or 'ready'}"
+        yield f"stage {step.name}: {_unready_message(staging, step, node) or 'ready'}"
 
 
-def blocking(staging: StagePlan, node: Node) -> str:
+def first_unready_stage(staging: StagePlan, node: Node) -> str:
     """Return the first stage that is not ready on a node where the driver works, and why.
 
     Returns "" if there is none.
@@ -246,22 +248,22 @@ def blocking(staging: StagePlan, node: Node) -> str:
     if member in staging.inputs.ending:
         return ""  # reported with the decision: see options/drain/status.py
     for step in staging.steps:
-        if why := _on_node(staging, step, node):
+        if why := _unready_message(staging, step, node):
             return f"stage {step.name}: {why}"
     return ""
 
 
-def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
+def _unready_message(staging: StagePlan, step: StageState, node: Node) -> str:
     if staging.observed_stages.unknown or step.error:
         return staging.observed_stages.unknown or step.error
     if not step.opened:
         return _waits_for_message(staging, step)
     if _is_ready(staging, step, node):
         return ""
-    return "; ".join(staging.behind(step)) or _node_message(staging, step, node)
+    return "; ".join(staging.unfinished_messages(step)) or _node_message(staging, step, node)
 
 
-def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:
+def unready_stages(status: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each stage that is not ready according to a status."""
     for row in status.get("stages", ()):
         if row["state"] != "Ready":

@@ -2,8 +2,8 @@
 
 Pure. On each node the driver pod is removed first. Then an unload pod unloads the modules
 (nodes.py reports its progress). Then the state label, the NodeDriver and the unload pod are
-removed. A node that is down does not block deletion. Neither does a node that needs a reboot: the
-final Event of a deleted Driver names it.
+removed. A node that is down does not block deletion. Neither does a node that needs a reboot. The
+final Event of a deleted Driver names both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cluster.model.actions import (
 from cluster.model.names import FINALIZER
 from cluster.model.snapshot import DriverObject, Snapshot, UnloadPod
 from cluster.options.unload.nodes import (
-    REST,
-    SLOW,
+    RECREATE_AFTER,
+    SILENT_AFTER,
     DriverUnload,
     LeavingNode,
     UnloadPhase,
@@ -42,12 +42,12 @@ LIMIT = 100  # active unload pods per Driver; a pod that waits for holders does 
 _LEFT = "ModulesStay"  # reason of the final condition if modules stay loaded
 
 
-def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
+def plan_deletion(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
     """Remove the pods, then the modules, then labels and reports, and finally the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
     leaving = DriverUnload(snapshot, found, (), now)
-    if leaving.has_daemonsets or (leaving.waits and not _is_reported(found)):
+    if leaving.has_daemonsets or (leaving.is_unfinished and not _is_reported(found)):
         return Plan(tuple(_delete_workloads(leaving)), requeue_after(leaving))
     if leaving.leavers or _has_objects(snapshot, found.name):
         return Plan((*_report_left_behind(leaving), *_delete_leftovers(leaving)))
@@ -71,9 +71,9 @@ def requeue_after(leaving: DriverUnload) -> float | None:
     None if there is no such pod.
     """
     waits = []
-    for each in leaving.at(UnloadPhase.FAILED, UnloadPhase.STARTING, UnloadPhase.UNLOADING):
+    for each in leaving.in_phases(UnloadPhase.FAILED, UnloadPhase.STARTING, UnloadPhase.UNLOADING):
         if each.pod is not None:
-            patience = REST if each.phase is UnloadPhase.FAILED else SLOW
+            patience = RECREATE_AFTER if each.phase is UnloadPhase.FAILED else SILENT_AFTER
             waits.append(each.pod.created + patience - leaving.now)
     return min((wait for wait in waits if wait > 0), default=None)
 
@@ -82,7 +82,7 @@ def requeue_after(leaving: DriverUnload) -> float | None:
 
 
 def _delete_workloads(leaving: DriverUnload) -> Iterator[Action]:
-    """Delete DaemonSets, then unloads and cleans nodes.
+    """Delete DaemonSets, then unload and clean nodes.
 
     While a DaemonSet exists, its controller would recreate pods on a cleaned node.
     """
@@ -102,11 +102,11 @@ def _delete_workloads(leaving: DriverUnload) -> Iterator[Action]:
 
 def _report_progress(leaving: DriverUnload) -> Iterator[Action]:
     """Set a status with the progress; obstacles and their remedies come first."""
-    found, obstacle = leaving.found, leaving.obstacle
-    rest = leaving.summary(*(phase for phase in UnloadPhase if not phase.is_obstacle))
+    found, obstacle = leaving.found, leaving.obstacle_message
+    rest = leaving.summarize_phases(*(phase for phase in UnloadPhase if not phase.is_obstacle))
     words = "; ".join(part for part in (obstacle, rest) if part) or "pods are terminating"
     status = conditions.status_of_deleting(
-        found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
+        found, words, leaving=leaving.node_count, obstacle=obstacle, now=leaving.now
     )
     yield from set_status(leaving.snapshot, found, status)
 
@@ -116,12 +116,12 @@ def _report_left_behind(leaving: DriverUnload) -> Iterator[Action]:
 
     The Event comes first: a controller killed between the two repeats it instead of losing it.
     """
-    left = leaving.summary(UnloadPhase.STAYS, UnloadPhase.DOWN)
+    left = leaving.summarize_phases(UnloadPhase.STAYS, UnloadPhase.DOWN)
     if not left or _is_reported(leaving.found):
         return
     found = leaving.found
     status = conditions.status_of_deleting(
-        found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now
+        found, left, reason=_LEFT, leaving=leaving.node_count, now=leaving.now
     )
     yield EmitEvent(
         found.name, found.uid, warning=True, reason=_LEFT, note=f"driver {found.name}: {left}"
@@ -163,14 +163,14 @@ def _delete_leftovers(leaving: DriverUnload) -> Iterator[Action]:
 
 
 def _unload_pods(leaving: DriverUnload) -> Iterator[Action]:
-    """Delete stray and failed unload pods, and creates new ones up to LIMIT."""
+    """Delete stray and failed unload pods, and create new ones up to LIMIT."""
     snapshot, found = leaving.snapshot, leaving.found
     yield from (_delete_pod(pod) for pod in leaving.stray_pods())
-    for each in leaving.at(UnloadPhase.FAILED):
-        if each.pod is not None and leaving.now - each.pod.created >= REST:
+    for each in leaving.in_phases(UnloadPhase.FAILED):
+        if each.pod is not None and leaving.now - each.pod.created >= RECREATE_AFTER:
             yield _delete_pod(each.pod)
     slots = max(0, LIMIT - sum(each.phase.is_under_way for each in leaving.leavers))
-    for each in leaving.at(UnloadPhase.NEXT)[:slots]:
+    for each in leaving.in_phases(UnloadPhase.NEXT)[:slots]:
         driver = leaving.revisions[each.revision]
         document = unload_pod(found, driver, each.revision, each.node, snapshot.settings)
         yield Create(found.name, document, each.node.name)
@@ -178,7 +178,7 @@ def _unload_pods(leaving: DriverUnload) -> Iterator[Action]:
 
 def _clean_nodes(leaving: DriverUnload) -> Iterator[Action]:
     """Clean the nodes where unloading is finished."""
-    gone = leaving.at(UnloadPhase.GONE)
+    gone = leaving.in_phases(UnloadPhase.GONE)
     yield from _forget_nodes(leaving, gone)
     yield from (_delete_pod(each.pod) for each in gone if each.pod and not each.pod.deleting)
 

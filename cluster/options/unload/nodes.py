@@ -1,8 +1,8 @@
-"""Nodes that a Driver leaves: the unload phase of each, by a table, and how it is reported.
+"""Nodes that a Driver leaves: the unload phase of each, by a table, and messages about it.
 
-Pure; deletion.py turns it into actions, conditions.py and explain.py repeat its messages. A driver
-may be loaded on a node if the node reported anything about it in its current boot, except that it
-was unloaded; a reboot ends that. A pod unloads the modules after the driver pod is gone.
+Pure; deletion.py turns the phases into actions, status.py and explain.py repeat the messages. A
+driver may be loaded on a node if the node reported anything about it in its current boot, except
+that it was unloaded; a reboot ends that. A pod unloads the modules after the driver pod is gone.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from nodeside.protocol.node_status import UNLOADED, State
 from nodeside.spec import Driver
 from nodeside.spec.model import UnloadPolicy
 
-REST = 60.0  # seconds until a failed pod is replaced by another one
-SLOW = 120.0  # seconds after which a pod that has done nothing is reported
+RECREATE_AFTER = 60.0  # seconds until a failed pod is replaced by another one
+SILENT_AFTER = 120.0  # seconds after which a pod that has done nothing is reported
 _NAMED = 20  # maximum number of nodes that a message names
 
 
@@ -77,7 +77,7 @@ class UnloadPodState(Enum):
     DONE = "done"
 
 
-_AT: Mapping[UnloadPodState, UnloadPhase] = {
+_PHASE_BY_POD_STATE: Mapping[UnloadPodState, UnloadPhase] = {
     UnloadPodState.NONE: UnloadPhase.NEXT,
     UnloadPodState.STARTING: UnloadPhase.STARTING,
     UnloadPodState.RUNNING: UnloadPhase.UNLOADING,
@@ -92,8 +92,11 @@ _AT: Mapping[UnloadPodState, UnloadPhase] = {
 def phase_of(
     *, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState
 ) -> UnloadPhase:
-    """Return the phase: the table. `ending`: a pod that may act on the node exists or may appear;
-    `loaded`: modules may be in the kernel; `kept`: they must not be touched."""
+    """Return the phase of a node; this is the table.
+
+    `ending`: a pod that may act on the node exists or may appear. `loaded`: modules may be in the
+    kernel. `kept`: they must not be touched.
+    """
     match up, ending, loaded, kept, run:
         case True, True, _, _, _:
             return UnloadPhase.ENDING
@@ -104,13 +107,15 @@ def phase_of(
         case _, _, _, True, _:
             return UnloadPhase.STAYS
         case _:
-            return _AT[run]
+            return _PHASE_BY_POD_STATE[run]
 
 
 @dataclass(frozen=True, slots=True)
 class LeavingNode:
-    """A node that a Driver leaves. `why` is the message of the node, or ours; `pod` is its unload
-    pod of this boot; `revision` is the one to unload with ("": none is known)."""
+    """A node that a Driver leaves. `why` is the node's own message, or ours.
+
+    `pod` is its unload pod of this boot. `revision` is the one to unload with, "" if none is known.
+    """
 
     node: Node
     phase: UnloadPhase
@@ -161,16 +166,18 @@ class DriverUnload:
         return self.newest in self.needed_revisions and name not in self.snapshot.revisions
 
     @property
-    def waits(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether any node is in a phase that is not final."""
         return any(not each.phase.is_last for each in self.leavers)
 
-    def at(self, *phases: UnloadPhase) -> list[LeavingNode]:
+    def in_phases(self, *phases: UnloadPhase) -> list[LeavingNode]:
         return [each for each in self.leavers if each.phase in phases]
 
     def stray_pods(self) -> Iterator[UnloadPod]:
-        """Yield unload pods without work: the node is gone, rebooted, or a member again, or its
-        modules must stay."""
+        """Yield unload pods without work.
+
+        The node is gone, rebooted, or a member again, or its modules must stay.
+        """
         needed = {
             each.pod.name
             for each in self.leavers
@@ -184,23 +191,23 @@ class DriverUnload:
     # --- messages -----------------------------------------------------------------------------
 
     @property
-    def count(self) -> int:
+    def node_count(self) -> int:
         return sum(each.phase is not UnloadPhase.GONE for each in self.leavers)
 
-    def summary(self, *phases: UnloadPhase) -> str:
+    def summarize_phases(self, *phases: UnloadPhase) -> str:
         """Return a message that names the nodes in these phases; "" if there are none."""
-        at = ((each, self.at(each)) for each in phases if each is not UnloadPhase.GONE)
-        return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
+        at = ((each, self.in_phases(each)) for each in phases if each is not UnloadPhase.GONE)
+        return "; ".join(f"{each.value}: {list_with_reasons(nodes)}" for each, nodes in at if nodes)
 
     @property
-    def obstacle(self) -> str:
+    def obstacle_message(self) -> str:
         """What keeps modules loaded that should be unloaded, with the command to leave them."""
-        words = self.summary(*(each for each in UnloadPhase if each.is_obstacle))
+        words = self.summarize_phases(*(each for each in UnloadPhase if each.is_obstacle))
         return f"{words}; to leave the modules loaded: {self.way_out}" if words else ""
 
     @property
     def way_out(self) -> str:
-        """A command for users who cannot wait."""
+        """The command that leaves the modules loaded, for users who cannot wait."""
         return f"kubectl annotate driver {self.found.name} {LEAVE_MODULES}=true"
 
     # --- one node -----------------------------------------------------------------------------
@@ -236,7 +243,7 @@ class DriverUnload:
         NodeDriver may be from any boot.
         """
         name = self.found.name
-        if any(assigned_label(rival) in node.labels for rival in self._rivals):
+        if any(assigned_label(rival) in node.labels for rival in self._drivers_with_same_module):
             return False
         if report is not None:
             return (report.state, report.reason) != (State.WAITING.value, UNLOADED)
@@ -244,8 +251,11 @@ class DriverUnload:
         return state_label(name) in node.labels and not reported
 
     def _may_have_pod(self, node: Node, pod: UnloadPod | None, run: UnloadPodState) -> bool:
-        """Return whether a pod may act on the node. A DaemonSet may create one while the label is
-        there, unless the Driver is being deleted and its DaemonSets are gone."""
+        """Return whether a pod may act on the node.
+
+        A DaemonSet may create one while the label is there, unless the Driver is being deleted and
+        its DaemonSets are gone.
+        """
         assigned = assigned_label(self.found.name) in node.labels
         assigned = assigned and (self.has_daemonsets or not self.found.deleting)
         unloading = pod is not None and pod.deleting and run is not UnloadPodState.DONE
@@ -261,7 +271,8 @@ class DriverUnload:
     def _kept_message(self, revision: str) -> str | None:
         """Return why modules must not be touched, None if they may be.
 
-        The newest document decides if valid.
+        The Driver's spec decides; if it is invalid, the revision with the policy last sent to
+        nodes.
         """
         if self.found.leave_modules:
             return f"annotation {LEAVE_MODULES}"
@@ -289,7 +300,7 @@ class DriverUnload:
         return frozenset(pod.node for pod in self.snapshot.driver_pods_of(self.found.name))
 
     @cached_property
-    def _rivals(self) -> Sequence[str]:
+    def _drivers_with_same_module(self) -> Sequence[str]:
         """Other Drivers that share a module and are not being deleted."""
         modules = _module_names(self.revisions.values())
         return [
@@ -302,8 +313,8 @@ class DriverUnload:
         ]
 
 
-def nodes_named(leavers: Iterable[LeavingNode]) -> str:
-    """Return e.g. `n1, n2 (unload.policy: never), n3 (edu is held by …) and 7 more nodes`."""
+def list_with_reasons(leavers: Iterable[LeavingNode]) -> str:
+    """Return `n1, n2 (unload.policy: never), n3 (edu is held by …) and 7 more nodes`."""
     every = list(leavers)
     by_why: dict[str, list[str]] = {}
     for each in every[:_NAMED]:
@@ -326,7 +337,7 @@ def _unload_pod_state(pod: UnloadPod, report: NodeReport | None, now: float) -> 
             return UnloadPodState.DONE
         case _ if reason is not None:
             return UnloadPodState.HELD if reason else UnloadPodState.RUNNING
-        case _ if now - pod.created >= SLOW:
+        case _ if now - pod.created >= SILENT_AFTER:
             return UnloadPodState.STUCK
         case phase:
             return UnloadPodState.RUNNING if phase == "Running" else UnloadPodState.STARTING

@@ -4,8 +4,8 @@ Pure. It is pinned to its node, tolerates all taints, and terminates: with 0 whe
 gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is privileged only if the
 driver is, and has hooks that may need it. It mounts neither the signing key nor the credentials.
 From the host it mounts only what shows modules and their holders, the driver's locks, its files,
-and the modules of the kernel's tree, which come back when the driver is gone. Its services have
-ended with the driver's pod.
+and the tree of the kernel's modules, some of which are loaded again when the driver is gone. The
+driver's services have ended with the driver pod.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _VOLUMES = (
 )
 _FILES = "host-var-lib-nodeside"  # firmware, and files for pods
 _RUN = "run"  # for hooks
-_TREE = "host-lib-modules"  # for what the driver had removed
+_TREE = "host-lib-modules"  # for modules that the driver had replaced
 
 
 def unload_pod(

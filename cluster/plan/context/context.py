@@ -16,7 +16,7 @@ from cluster.driver.revisions import Revisions
 from cluster.driver.update import NodeDecision
 from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot, has_stages
 from cluster.model.stages import GatedDocuments, Rendered
-from cluster.options.after import dependencies, dependents
+from cluster.options.after import dependencies_of, dependents_of
 from cluster.options.stages.inputs import StageInputs
 from cluster.options.stages.stage_plan import StagePlan
 from cluster.plan.context.nodes import Nodes, has_order, with_alternatives
@@ -135,14 +135,14 @@ class DriverContext:
         """The Drivers in `spec.after`, in the same snapshot."""
         if not self.driver.spec.after:
             return ()
-        return [self._context_of(each) for each in dependencies(self.snapshot, self.driver)]
+        return [self._context_of(each) for each in dependencies_of(self.snapshot, self.driver)]
 
     @cached_property
     def after(self) -> Sequence[DriverContext]:
         """The Drivers that come after this one, in the same snapshot."""
         if not has_order(self.snapshot):
             return ()
-        return [self._context_of(each) for each in dependents(self.snapshot, self.driver)]
+        return [self._context_of(each) for each in dependents_of(self.snapshot, self.driver)]
 
     def _context_of(self, driver: Driver) -> DriverContext:
         contexts = self.contexts or Contexts(self.snapshot)

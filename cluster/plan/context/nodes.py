@@ -12,9 +12,9 @@ from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.model.snapshot import EMPTY, Assignment, DriverObject, Node, Snapshot
 from cluster.model.states import Health
 from cluster.options import conflicts
-from cluster.options.after import dependents
+from cluster.options.after import dependents_of
 from cluster.options.drain.drain import drain_states
-from cluster.options.drain.pods import all_evicted
+from cluster.options.drain.pods import eviction_policies
 from cluster.options.stages.pods import ending_pods
 from cluster.plan.context.supply import Fallbacks
 from cluster.plan.context.toolkits import Toolkits
@@ -63,13 +63,13 @@ class Nodes:
     def _drains(self) -> Callable[[Node], DrainState] | None:
         """What says how far a node is drained; None where no Driver evicts or has stages."""
         snapshot, driver = self.snapshot, self.driver
-        leaving = (driver, *(dependents(snapshot, driver) if has_order(snapshot) else ()))
+        leaving = (driver, *(dependents_of(snapshot, driver) if has_order(snapshot) else ()))
         evict = any(each.spec.rollout.evict for each in leaving)
         names = [each.name for each in leaving]
         stage_pods = EMPTY if snapshot.stages is None else ending_pods(snapshot, names)
         if not (evict or self.marked_nodes or stage_pods is None or stage_pods):
             return None
-        return drain_states(snapshot, driver, all_evicted(leaving), stage_pods)
+        return drain_states(snapshot, driver, eviction_policies(leaving), stage_pods)
 
     @cached_property
     def marked_nodes(self) -> Sequence[Node]:

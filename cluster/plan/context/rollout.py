@@ -14,8 +14,8 @@ from cluster.driver.update import DependentBudget, NodeDecision, decide_updates
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import Assignment, Pool
 from cluster.model.states import Health, Place, Supply
-from cluster.options.drain.drain import Drains, drain
-from cluster.options.drain.pods import all_evicted
+from cluster.options.drain.drain import Drains, decide_drains
+from cluster.options.drain.pods import eviction_policies
 from cluster.options.drain.table import ENDS_STAGES
 from cluster.options.stages.pods import occupied_nodes
 from cluster.plan.context.supply import Fallbacks
@@ -101,7 +101,9 @@ class RolloutPlan:
     def policies(self) -> Sequence[Evict]:
         """Which pods leave before a node changes, by this Driver and the Drivers after it."""
         drivers = [self.revisions.driver, *(other.revisions.driver for other in self.after())]
-        return all_evicted(drivers) if any(each.spec.rollout.evict for each in drivers) else ()
+        return (
+            eviction_policies(drivers) if any(each.spec.rollout.evict for each in drivers) else ()
+        )
 
     @cached_property
     def occupied_by_own(self) -> frozenset[str]:
@@ -133,7 +135,7 @@ class RolloutPlan:
         """The drains, with the decisions that wait for them; None if no node is drained."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
         if self.policies or self.occupied_nodes or any(m.drain.since for m in self.members):
-            return drain(
+            return decide_drains(
                 self.decisions_before_drain, driver, self.policies, self.occupied_nodes, now
             )
         if any(member.drain.has_labels for member in self.members):
@@ -162,7 +164,7 @@ class RolloutPlan:
         """Return whether the driver is being replaced on a node, or begins to be."""
         if decision.revision is not None or _is_changing(decision.member):
             return True
-        return self.drains is not None and self.drains.step(decision) in ENDS_STAGES
+        return self.drains is not None and self.drains.step_of(decision) in ENDS_STAGES
 
     def _is_interrupted(self, decision: NodeDecision) -> bool:
         member = decision.member

@@ -15,10 +15,10 @@ from cluster.model.names import assignment_of
 from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
 from cluster.model.states import BuildProgress, Health, Supply
 from cluster.options.build_once.builds import BuildState, build_of, build_state, builds_for_new_tags
-from cluster.options.build_once.job_manifest import SharedBuild, publish_target, stores
+from cluster.options.build_once.job_manifest import SharedBuild, publish_target, stores_of
 from cluster.options.build_once.symbols import Find, with_symbols
-from cluster.options.kernel_images import LOST, image_for
-from cluster.options.preflight import PreflightAnswer, preflight_results
+from cluster.options.kernel_images import REASON_UNKNOWN, image_for
+from cluster.options.preflight import PreflightAnswer, preflight_answers
 from cluster.plan.context.toolkits import Toolkits
 from nodeside.spec import Driver
 
@@ -185,7 +185,7 @@ class ModuleSupply:
 
     def _is_fetched(self, revision: str) -> bool:
         driver = self.revisions.drivers.get(revision)
-        return driver is not None and publish_target(self.driver) in stores(driver)
+        return driver is not None and publish_target(self.driver) in stores_of(driver)
 
     @cached_property
     def builds_for_new_tags(self) -> Sequence[SharedBuild]:
@@ -223,7 +223,7 @@ class ModuleSupply:
         newest, pools = self.revisions.newest, self.toolkits.resolutions
         order = self._in_order
         return tuple(
-            preflight_results(self.driver, newest, self.snapshot, regular, pools, in_order=order)
+            preflight_answers(self.driver, newest, self.snapshot, regular, pools, in_order=order)
         )
 
     @cached_property
@@ -370,7 +370,7 @@ class Fallbacks:
     @cached_property
     def by_assignment(self) -> Mapping[Assignment, str]:
         """Assignments whose pods build although their pool need not, with the reason."""
-        found = {m.at: LOST for m in self.members if m.at and m.at.builds}
+        found = {m.at: REASON_UNKNOWN for m in self.members if m.at and m.at.builds}
         for member in reversed(self.members):
             if member.at and (reason := self.reason(member)):
                 found[replace(member.at, builds=True)] = f"{reason}; building instead"

@@ -19,7 +19,7 @@ from cluster.driver.toolkit_image import (
     tags_to_read,
 )
 from cluster.model.snapshot import DaemonSetObject, NotListed, Pool, Snapshot, Tag
-from cluster.options.preflight import tags
+from cluster.options.preflight import tags_for
 from nodeside.spec import Driver
 
 
@@ -73,7 +73,7 @@ class Toolkits:
         if not spec.preflight:
             return found
         architectures = {pool.architecture for pool in self._pools}
-        return found.union(tags(self.driver, spec.preflight, self.snapshot, architectures))
+        return found.union(tags_for(self.driver, spec.preflight, self.snapshot, architectures))
 
     def correction(self, member: DriverNode) -> NodeDeadline | None:
         """Return the deadline of a node that failed and whose next pod has a toolkit image that its

@@ -14,9 +14,14 @@ from cluster.kube.quantity import canonical
 from cluster.model.actions import Apply
 from cluster.model.parse import driver_from, node_from
 from cluster.model.snapshot import Node, Settings, Taint
-from cluster.options.build_once.job_manifest import SharedBuild, job, job_spec, tolerations_for
+from cluster.options.build_once.job_manifest import (
+    SharedBuild,
+    build_job,
+    job_spec,
+    tolerations_for,
+)
 from cluster.options.devices.agent_manifests import device_agent
-from cluster.options.stages.manifests import Frame, objects
+from cluster.options.stages.manifests import Frame, frame_documents
 from cluster.options.unload.pod import unload_pod
 from cluster.plan.planner import plan
 from nodeside.device_agent.cli import device_agent as device_agent_command
@@ -46,7 +51,7 @@ def every_pod() -> dict[str, dict[str, Any]]:
     return {
         "driver": daemonset_document(want)["spec"]["template"],
         "unload": unload_pod(want.owner, want.driver, want.revision, node, SETTINGS),
-        "build": job(build, want.owner, SETTINGS)["spec"]["template"],
+        "build": build_job(build, want.owner, SETTINGS)["spec"]["template"],
         "agent": device_agent(want.driver, SETTINGS)[1]["spec"]["template"],
     }
 
@@ -71,7 +76,7 @@ def test_what_makes_pods_has_the_labels_too() -> None:
     want = wanted(pods=POLICY, devices=DEVICES)
     build = SharedBuild(want.driver, want.revision, TOOLKIT, "x86_64")
     agent = device_agent(want.driver, SETTINGS)[1]
-    for made in (daemonset_document(want), job(build, want.owner, SETTINGS), agent):
+    for made in (daemonset_document(want), build_job(build, want.owner, SETTINGS), agent):
         assert LABEL in made["metadata"]["labels"].items()
 
 
@@ -119,7 +124,7 @@ def test_the_container_that_waits_in_a_stage_has_those_of_the_driver_image() -> 
         "spec": {"template": {"spec": {"containers": [{"name": "x", "image": "x"}]}}},
     }
     frame = Frame(owner, plain, "x", "", Settings())
-    [made], _ = objects(frame, "x", [("x.yaml", workload)], frozenset())
+    [made], _ = frame_documents(frame, "x", [("x.yaml", workload)], frozenset())
     [gate] = made["spec"]["template"]["spec"]["initContainers"]
 
     assert gate["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
@@ -194,7 +199,9 @@ def test_what_the_driver_asks_to_tolerate_replaces_that_also_if_it_is_nothing() 
         owner = driver_from(document(pods={"buildJobs": {"tolerations": asked}}))
         assert owner.driver is not None
         build = SharedBuild(owner.driver, "0123456789ab", TOOLKIT, "x86_64")
-        spec = job(build, owner, SETTINGS, tolerations_for(tainted))["spec"]["template"]["spec"]
+        spec = build_job(build, owner, SETTINGS, tolerations_for(tainted))["spec"]["template"][
+            "spec"
+        ]
         assert spec.get("tolerations") == made
 
 

@@ -19,7 +19,7 @@ from cluster.install.device_classes import class_name, device_classes
 from cluster.install.manifests import InstallSettings
 from cluster.kube.client import connect
 from cluster.model.names import DEVICE_AGENT
-from cluster.options.drain.pods import demand_of, evicts
+from cluster.options.drain.pods import demand_of, eviction_policy
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse
 from tests import yaml_in_c as yaml
@@ -153,7 +153,7 @@ def test_pods_get_the_devices_by_claim_and_by_limits_and_both_are_found_as_consu
 
     control_plane.wait_for(lambda: placed() == {"claims", "limits", "neither"}, "pods to be placed")
 
-    evict = evicts(driver(rollout={"evict": {}}))
+    evict = eviction_policy(driver(rollout={"evict": {}}))
     assert evict is not None
     api = connect(control_plane.kubeconfig)
     found = list_consumers(api, demand_of(evict))

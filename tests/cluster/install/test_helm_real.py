@@ -18,7 +18,7 @@ from cluster.kube.client import Api, connect
 from cluster.kube.resources import DRIVERS, resource_of
 from cluster.model.names import CONTROLLER
 from cluster.model.snapshot import Settings
-from cluster.options.build_once.job_manifest import SharedBuild, job
+from cluster.options.build_once.job_manifest import SharedBuild, build_job
 from cluster.options.devices.agent_manifests import device_agent
 from tests import yaml_in_c as yaml
 from tests.cluster.fakes.daemonsets import wanted as wanted_daemonset
@@ -140,7 +140,7 @@ def test_network_policies_name_the_pods_that_there_are(
     want = wanted_daemonset(devices=[{"resource": "x.io/y", "discover": {"count": 1}}])
     build = SharedBuild(want.driver, want.revision, "toolkit", "x86_64")
     assert _selects(selectors["nodeside-driver"], _labels(daemonset_document(want)))
-    assert _selects(selectors["nodeside-build"], _labels(job(build, want.owner, Settings())))
+    assert _selects(selectors["nodeside-build"], _labels(build_job(build, want.owner, Settings())))
     agent = _labels(device_agent(want.driver, Settings())[1])
     assert _selects(selectors["nodeside-device-agent"], agent)
     assert not _selects(selectors["nodeside-driver"], agent)

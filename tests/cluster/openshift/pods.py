@@ -14,9 +14,9 @@ from cluster.driver.daemonset import daemonset_document
 from cluster.install.manifests import InstallSettings, manifests
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject, Node, Settings
-from cluster.options.build_once.job_manifest import SharedBuild, job, job_spec
+from cluster.options.build_once.job_manifest import SharedBuild, build_job, job_spec
 from cluster.options.devices.agent_manifests import device_agent
-from cluster.options.stages.manifests import Frame, built_in, objects
+from cluster.options.stages.manifests import Frame, frame_built_in, frame_documents
 from cluster.options.unload.pod import unload_pod
 from cluster.render.templates import documents
 from nodeside.spec import Driver
@@ -77,7 +77,7 @@ def of_a_driver(**spec: Any) -> Iterator[tuple[str, Document]]:
     build = SharedBuild(
         inputs.driver, inputs.revision, TOOLKIT, "x86_64", publish="oci:r.example.com/x"
     )
-    yield "build", _template(job(build, inputs.owner, SETTINGS))
+    yield "build", _template(build_job(build, inputs.owner, SETTINGS))
     symbols = replace(build, publish="", symbols_of=("oci:r.example.com/other",))
     preflight = job_spec(symbols, SETTINGS, Pods(), config_map="preflight-x")
     yield "preflight", _template({"spec": preflight})
@@ -87,7 +87,7 @@ def agent(devices: Sequence[Mapping[str, Any]], after: str = "") -> Document:
     """The device agent, behind a stage or none."""
     owner = driver_from(document(devices=list(devices)))
     frame = _frame(owner, "devices", after)
-    made, _ = built_in(frame, device_agent(frame.driver, SETTINGS), frozenset())
+    made, _ = frame_built_in(frame, device_agent(frame.driver, SETTINGS), frozenset())
     [found] = [each for each in made if each["kind"] == "DaemonSet"]
     return _template(found)
 
@@ -98,9 +98,11 @@ def stack() -> Iterator[tuple[str, Document]]:
     for stage in _driver(owner).spec.stages:
         frame = _frame(owner, stage.name, after)
         if stage.manifests:
-            made, _ = objects(frame, stage.manifests, _rendered(stage.name, frame), frozenset())
+            made, _ = frame_documents(
+                frame, stage.manifests, _rendered(stage.name, frame), frozenset()
+            )
         else:
-            made, _ = built_in(frame, device_agent(frame.driver, SETTINGS), frozenset())
+            made, _ = frame_built_in(frame, device_agent(frame.driver, SETTINGS), frozenset())
         for workload in (each for each in made if "template" in each.get("spec", {})):
             yield stage.name, _template(workload)
             after = stage.name

@@ -98,7 +98,10 @@ def test_all_that_come_after_are_found_once(model: Model) -> None:
     model.apply_driver("itself", after=["itself", "edu"], modules=[{"name": "itself"}])
     edu = model.snapshot.drivers["edu"].driver
     assert edu is not None
-    assert {each.name for each in neighbours.dependents(model.snapshot, edu)} == {"peer", "third"}
+    assert {each.name for each in neighbours.dependents_of(model.snapshot, edu)} == {
+        "peer",
+        "third",
+    }
 
 
 def test_a_node_that_waits_has_no_deadline_and_is_said(model: Model) -> None:

@@ -18,7 +18,7 @@ from cluster.model.names import NAMESPACE, OURS, TRUSTED_CONTAINERS
 from cluster.model.parse import driver_from, job_from
 from cluster.model.parse_pods import build_pod_from
 from cluster.model.snapshot import Settings
-from cluster.options.build_once.job_manifest import SharedBuild, job, publish_target
+from cluster.options.build_once.job_manifest import SharedBuild, build_job, publish_target
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.driver.commands.options import first_there
 from nodeside.protocol.shared_directory import SharedDir
@@ -54,7 +54,7 @@ def build(**fields: Any) -> SharedBuild:
 
 
 def made(settings: str = "build-job", **fields: Any) -> dict[str, Any]:
-    return job(build(**fields), FOUND, SETTINGS[settings])
+    return build_job(build(**fields), FOUND, SETTINGS[settings])
 
 
 def containers(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -191,7 +191,7 @@ def test_an_api_server_takes_it(
 ) -> None:
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs?dryRun=All&fieldValidation=Strict"
     with_policy = driver_from(document(pods=POLICY))
-    found = job(build(), with_policy, Settings()) if case == "policy" else made(case)
+    found = build_job(build(), with_policy, Settings()) if case == "policy" else made(case)
     found["metadata"]["ownerReferences"][0]["uid"] = "9e3f3c4a-0000-4000-8000-000000000000"
     control_plane.do("POST", path, found)
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.model.actions import Action, Create, Delete, LabelNode
 from cluster.model.snapshot import DriverPod, UnloadPod
-from cluster.options.unload.nodes import SLOW
+from cluster.options.unload.nodes import SILENT_AFTER
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, state_label
 from nodeside.protocol.node_status import UNLOADED, State
@@ -250,7 +250,7 @@ def test_an_unload_pod_is_slow_at_the_very_moment_that_was_announced() -> None:
     history.plan(None)
     history.kubelet(name="n2")
 
-    for _ in range(int(SLOW / _STEP) + 4):
+    for _ in range(int(SILENT_AFTER / _STEP) + 4):
         history.plan(None)
 
     assert "has not reported" in history.cluster.condition("Progressing")["message"]

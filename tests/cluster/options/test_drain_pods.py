@@ -18,7 +18,7 @@ from cluster.model.parse_claims import claim_from, with_claims
 from cluster.model.parse_pods import consumer_from
 from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import Occupancy, Snapshot
-from cluster.options.drain.pods import by_node, consumes, demand_of, evicts
+from cluster.options.drain.pods import consumers_by_node, demand_of, eviction_policy, policy_matches
 from cluster.reconcile.drain_requests import change, evict
 from cluster.reconcile.eviction_backoff import EvictionBackoff
 from nodeside.spec.document import parse
@@ -68,9 +68,9 @@ def test_of_a_consumer_only_what_somebody_asks_for_is_kept() -> None:
     assert (found.name, found.uid, found.node) == ("default/train-0", "uid-train-0", "n1")
     assert found.resources == {"example.com/edu"}
     assert found.labels == {"uses": "edu", "tier": "batch"}
-    assert consumes(found, GPU)
-    assert consumes(found, LABELLED)
-    assert not consumes(found, Policy(resources=("example.com/edu",), namespaces=("batch",)))
+    assert policy_matches(found, GPU)
+    assert policy_matches(found, LABELLED)
+    assert not policy_matches(found, Policy(resources=("example.com/edu",), namespaces=("batch",)))
 
 
 def test_without_more_words_the_consumers_are_those_of_the_declared_devices() -> None:
@@ -81,7 +81,7 @@ def test_without_more_words_the_consumers_are_those_of_the_declared_devices() ->
         ({"resources": ["example.com/edu"]}, ("example.com/edu",)),
     ):
         driver = parse(document(devices=[units], rollout={"evict": policy}))
-        found = evicts(driver)
+        found = eviction_policy(driver)
         assert found is not None
         assert found.resources == resources
 
@@ -95,7 +95,7 @@ def test_a_driver_whose_devices_are_claimed_is_asked_for_by_its_name() -> None:
         ({"resources": ["example.com/edu"]}, ("example.com/edu",)),
         ({"resources": ["example.com/unit"]}, ("example.com/unit", "edu.nodeside.io")),
     ):
-        found = evicts(parse(document(devices=[units, edu], rollout={"evict": policy})))
+        found = eviction_policy(parse(document(devices=[units, edu], rollout={"evict": policy})))
         assert found is not None
         assert found.resources == resources
 
@@ -126,7 +126,7 @@ def joined(pods: list[dict[str, Any]], claims: list[dict[str, Any]]) -> dict[str
     consumers = {pod.name: pod for each in pods if (pod := consumer_from(each, demand))}
     said = {claim.name: claim for each in claims if (claim := claim_from(each, demand))}
     made = with_claims(consumers, said)
-    assert all(consumes(each, CLAIMED) for each in made.values())
+    assert all(policy_matches(each, CLAIMED) for each in made.values())
     return {name: each.resources for name, each in made.items()}
 
 
@@ -229,9 +229,9 @@ def test_demands_of_several_drivers_are_one() -> None:
 
 
 def test_unknown_pods_are_not_no_pods() -> None:
-    assert by_node(Snapshot(), [GPU]) is None
-    assert by_node(Snapshot(occupancy=Occupancy(known=True)), [GPU]) == {}
-    assert by_node(Snapshot(), []) == {}
+    assert consumers_by_node(Snapshot(), [GPU]) is None
+    assert consumers_by_node(Snapshot(occupancy=Occupancy(known=True)), [GPU]) == {}
+    assert consumers_by_node(Snapshot(), []) == {}
 
 
 # --- the watch on them ---------------------------------------------------------------------------
@@ -295,8 +295,8 @@ def test_the_pods_that_one_driver_asks_for_are_not_all_that_another_needs(tmp_pa
         both = Snapshot(occupancy=roll_call.occupancy())
         roll_call.stop()
 
-    assert (by_node(first, [GPU]), by_node(first, [LABELLED])) == ({}, None)
-    assert (by_node(both, [GPU]), by_node(both, [LABELLED])) == ({}, {})
+    assert (consumers_by_node(first, [GPU]), consumers_by_node(first, [LABELLED])) == ({}, None)
+    assert (consumers_by_node(both, [GPU]), consumers_by_node(both, [LABELLED])) == ({}, {})
 
 
 def by_kind(pods: Said, claims: Said) -> Callable[[Asked], Said]:

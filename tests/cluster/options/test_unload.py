@@ -16,8 +16,8 @@ from cluster.model.snapshot import DriverPod, UnloadPod
 from cluster.model.waiting import Waiting
 from cluster.options.unload import deletion
 from cluster.options.unload.nodes import (
-    REST,
-    SLOW,
+    RECREATE_AFTER,
+    SILENT_AFTER,
     DriverUnload,
     UnloadPhase,
     UnloadPodState,
@@ -343,9 +343,9 @@ def test_a_pod_that_says_nothing_is_named_after_a_while() -> None:
     going(model)
     pod = model.unloads()["n0"]
 
-    assert model.plan(now=1.0).requeue_after == SLOW - 1.0
-    assert leaver(model, now=SLOW + 1) is UnloadPhase.STUCK
-    model.carry_out(model.plan(now=SLOW + 1).actions)
+    assert model.plan(now=1.0).requeue_after == SILENT_AFTER - 1.0
+    assert leaver(model, now=SILENT_AFTER + 1) is UnloadPhase.STUCK
+    model.carry_out(model.plan(now=SILENT_AFTER + 1).actions)
     assert message(model).startswith(
         f"unload pods do not run: n0 (pod {pod.name} has not reported: "
         f"kubectl -n nodeside describe pod {pod.name})"
@@ -361,11 +361,11 @@ def test_a_pod_that_failed_is_made_again_after_a_rest() -> None:
     assert message(model).startswith(
         "unload pods failed and are recreated: n0 (exit code 52); to leave"
     )
-    assert model.plan(now=10.0).requeue_after == REST - 10.0
+    assert model.plan(now=10.0).requeue_after == RECREATE_AFTER - 10.0
 
-    model.carry_out(model.plan(now=REST).actions)
+    model.carry_out(model.plan(now=RECREATE_AFTER).actions)
     assert not model.unloads()
-    model.carry_out(model.plan(now=REST).actions)
+    model.carry_out(model.plan(now=RECREATE_AFTER).actions)
     assert leaver(model) is UnloadPhase.STARTING
 
 
@@ -374,8 +374,8 @@ def test_a_pod_that_is_slow_and_has_spoken_keeps_nobody_busy() -> None:
     going(model)
     model.say("n0", State.UNLOADING)
 
-    assert leaver(model, now=SLOW + 1) is UnloadPhase.UNLOADING
-    assert model.plan(now=SLOW + 1).requeue_after is None
+    assert leaver(model, now=SILENT_AFTER + 1) is UnloadPhase.UNLOADING
+    assert model.plan(now=SILENT_AFTER + 1).requeue_after is None
 
 
 def test_so_many_pods_are_at_work_at_once_and_those_that_wait_do_not_count(

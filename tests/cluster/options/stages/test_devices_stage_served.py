@@ -14,7 +14,7 @@ from cluster.kube.resources import resource_of
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
 from cluster.options.devices.agent_manifests import device_agent
-from cluster.options.stages.manifests import Frame, built_in
+from cluster.options.stages.manifests import Frame, frame_built_in
 from tests.cluster.fakes.model import document
 from tests.controlplane.api_server import APPLY_PATCH
 from tests.controlplane.controlplane import ControlPlane
@@ -42,7 +42,7 @@ def made() -> list[dict[str, Any]]:
     assert found.driver is not None
     frame = Frame(found, found.driver, "devices", "", SETTINGS)
     absent = frozenset(["PodMonitor"])  # as in a cluster without the Prometheus operator
-    objects, _ = built_in(frame, device_agent(found.driver, SETTINGS), absent)
+    objects, _ = frame_built_in(frame, device_agent(found.driver, SETTINGS), absent)
     return [dict(each) for each in objects]
 
 

@@ -14,7 +14,7 @@ from cluster.model.names import CONTROLLER, DEVICE_AGENT
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
 from cluster.options.stages.job_runs import JobManifest
-from cluster.options.stages.manifests import Frame, objects
+from cluster.options.stages.manifests import Frame, frame_documents
 from cluster.render.templates import StageInvalid, documents
 from tests import TOP
 from tests.cluster.fakes.model import EDU, document
@@ -53,7 +53,9 @@ def frame(after: str = "", **settings: Any) -> Frame:
 
 def made(text: str, *, after: str = "", absent: str = "", **settings: Any) -> Any:
     found = documents("one", {"ds.yaml": text}, VALUES)
-    return objects(frame(after, **settings), "one", found, frozenset(filter(None, (absent,))))
+    return frame_documents(
+        frame(after, **settings), "one", found, frozenset(filter(None, (absent,)))
+    )
 
 
 def refused(text: str) -> str:
@@ -357,11 +359,11 @@ def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObjec
     document_ = data.draw(mutated(whole))
 
     with suppress(StageInvalid):
-        [found], _ = objects(frame(), "one", [("ds.yaml", document_)], frozenset())
+        [found], _ = frame_documents(frame(), "one", [("ds.yaml", document_)], frozenset())
         has_drifted(found, whole)
         assert found["spec"]["template"]["spec"]["initContainers"][0]["name"] == "nodeside-wait"
         if found["kind"] == "Job":
-            JobManifest("first", found).run("name", "mark", "n0")
+            JobManifest("first", found).job_of_run("name", "mark", "n0")
 
 
 @st.composite
