@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from cluster.install.crds import crds
+from cluster.install.crds import crd_documents
 from cluster.install.manifests import to_yaml
 from tests import TOP
 
@@ -32,7 +32,7 @@ PULL_SECRETS = 'expression: {{ include "nodeside.pullSecretNames" . | quote }}\n
 def texts() -> Mapping[Path, str]:
     """Each file with its text."""
     made = {}
-    for crd in crds():
+    for crd in crd_documents():
         for directory in (CHART, DEPLOY):
             made[directory / "crds" / f"{crd['metadata']['name']}.yaml"] = to_yaml([crd])
     for name in PLAIN:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli.fleet_report import as_page as fleet_page
+from cluster.cli.fleet_report import make_page as fleet_page
 from nodeside.system import process
 from nodeside.trial.report_files import as_page as trial_page
 from tests.cluster.fakes.reported import fleet, row, seen

@@ -32,7 +32,7 @@ Selections = dict[str, Selection[Any]]
 _JOIN = 2.0  # seconds for all threads to end; they are daemon threads
 
 
-def selections(namespace: str, streams: Parser = parse.image_stream_from) -> Selections:
+def select_kinds(namespace: str, streams: Parser = parse.image_stream_from) -> Selections:
     """Return the selection for each field of Snapshot that a reflector fills."""
     ours: dict[str, Any] = {"namespace": namespace, "selector": OURS}
     return {
@@ -75,7 +75,7 @@ class ClusterCache:
         self._tag_labels = TagLabels(api)
         self._streams = ImageStreamFilter()
         self._lookups = LookupCache()  # kept between snapshots
-        chosen = selections(settings.namespace, self._streams.trim)
+        chosen = select_kinds(settings.namespace, self._streams.parse_if_named)
         chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
         self._reflectors = {
             field: Reflector(api, selection, wake) for field, selection in chosen.items()
@@ -120,13 +120,13 @@ class ClusterCache:
             if not reflector.health().optional
         )
 
-    def renew(self, since: float) -> None:
+    def renew_lists(self, since: float) -> None:
         """List again every kind whose last list is older than `since` (monotonic clock)."""
         for reflector in self._reflectors.values():
-            reflector.renew(since)
-        self._stages.renew(since)
+            reflector.renew_list(since)
+        self._stages.renew_lists(since)
 
-    def refresh(self, timeout: float, *, optional: bool = True) -> bool:
+    def refresh_watches(self, timeout: float, *, optional: bool = True) -> bool:
         """Retry failed watches at once and return whether everything is up to date.
 
         Without `optional`, optional kinds are not checked. The objects of stages are always waited
@@ -135,19 +135,19 @@ class ClusterCache:
         ends = time.monotonic() + timeout
         for reflector in self._reflectors.values():
             if reflector.health().trouble:
-                reflector.poke()
+                reflector.retry_now()
         current = all(
             reflector.wait_current(max(0.0, ends - time.monotonic()))
             for reflector in self._reflectors.values()
             if optional or not reflector.health().optional
         )
-        self._stages.follow((self._reflectors["drivers"].objects() or {}).values())
+        self._stages.watch_if_used((self._reflectors["drivers"].objects() or {}).values())
         return current and self._stages.wait_current(max(0.0, ends - time.monotonic()))
 
-    def snapshot(self) -> Snapshot:
+    def make_snapshot(self) -> Snapshot:
         """Return the current snapshot."""
         drivers = self._reflectors["drivers"].objects() or {}
-        self._streams.follow(drivers.values(), self._reflectors["image_streams"])
+        self._streams.follow_drivers(drivers.values(), self._reflectors["image_streams"])
         objects: dict[str, Any] = {
             field: _objects_of(reflector) for field, reflector in self._reflectors.items()
         }
@@ -161,27 +161,27 @@ class ClusterCache:
         )
         return self._stages.add_to_snapshot(snapshot)
 
-    def want(self, demand: PodDemand | None) -> None:
+    def watch_pods(self, demand: PodDemand | None) -> None:
         """Watch these pods of the cluster; None: a plan needs none."""
-        self._consumers.want(demand)
+        self._consumers.watch_pods(demand)
 
-    def want_nothing(self) -> None:
+    def stop_watching_pods(self) -> None:
         """Stop watching pods of the cluster at once: no more plans are made."""
         self._consumers.stop()
 
-    def learn(self, tags: Collection[Tag]) -> bool:
+    def learn_labels(self, tags: Collection[Tag]) -> bool:
         """Read the labels of these tags' images within a short time limit.
 
         Return whether anything changed.
         """
-        return self._tag_labels.learn(tags)
+        return self._tag_labels.learn_labels(tags)
 
-    def render(self, templates: Collection[Template]) -> bool:
+    def render_templates(self, templates: Collection[Template]) -> bool:
         """Render these templates of stages within a short time limit.
 
         Return whether more of them are rendered now. Slower ones wake the controller later.
         """
-        return self._stages.render(templates)
+        return self._stages.render_templates(templates)
 
     def requeue_after(self) -> float | None:
         """Return the seconds until the next look at image labels or the end of the watch of pods.
@@ -219,7 +219,7 @@ def _objects_of(reflector: Reflector[Any]) -> Mapping[str, Any] | NotListed | No
 
 def read_once(api: Api, settings: Settings) -> Snapshot:
     """Make a Snapshot with one list of each kind, for a one-shot command."""
-    wanted = selections(settings.namespace)
+    wanted = select_kinds(settings.namespace)
     objects: dict[str, Any] = {field: _list_once(api, each) for field, each in wanted.items()}
     return read_stages(api, Snapshot(**objects, settings=settings))
 

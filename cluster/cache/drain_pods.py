@@ -27,11 +27,10 @@ _WATCH_AFTER_LAST_USE: Final = 300.0  # seconds from the last plan that asked fo
 
 
 class ConsumerCache:
-    """A holder of at most one reflector for pods, which is replaced when the demand grows, and of
-    one for claims.
+    """At most one reflector for pods and one for claims, which are replaced when the demand grows.
 
-    Because of a single node, one plan may ask for pods, the next one not, and so on. So the demand
-    does not shrink, and ends only when no plan has asked for some time.
+    A single node may make one plan ask for pods, the next one not, and so on. So the demand does
+    not shrink, and ends only when no plan has asked for some time.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class ConsumerCache:
         self._claims: Reflector[ClaimObject] | None = None
         self._index = LookupCache()
 
-    def want(self, demand: PodDemand | None) -> None:
+    def watch_pods(self, demand: PodDemand | None) -> None:
         """Watch these pods, and for some time those of earlier plans too."""
         now, before = self._now(), self._demand
         if demand is None:
@@ -118,6 +117,6 @@ def _select_pods(demand: PodDemand, namespace: str) -> Selection[Consumer]:
 
 
 def _select_claims(demand: PodDemand) -> Selection[ClaimObject]:
-    """Return the claims; a cluster without dynamic resource allocation has none."""
+    """Return the selection of claims; without dynamic resource allocation there are none."""
     trim = partial(claim_from, demand=demand)
     return Selection(RESOURCE_CLAIMS, trim, optional=True, left_out=pod_name)

@@ -19,12 +19,12 @@ from cluster.model.parse import architecture_digests_from, image_labels_from, to
 from cluster.model.snapshot import Tag, ToolkitLabels
 from nodeside import log
 
-READING: Final = 2.0  # seconds for all tags that one plan asks for
-# Rounds: one for the tags of OS versions, one for all tags if one of those does not fit, one for
-# the rendered templates of stages, and one to plan.
+READ_SECONDS: Final = 2.0  # seconds for all tags that one plan asks for
+# Rounds of planning and reading: one for the tags of OS versions, one for all tags if one of those
+# does not fit, one for the rendered templates of stages, and one to plan.
 MAX_ROUNDS: Final = 4
 Known = Mapping[str, ToolkitLabels]
-_LEAST: Final = 0.1  # seconds for a request, where others of its tag took what there was
+_LEAST: Final = 0.1  # seconds that a request gets if earlier ones of its tag took all the time
 _FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until a failed read is retried
 
 
@@ -50,7 +50,7 @@ class TagLabels:
         """Images whose requested labels are not read yet but may be later."""
         return self._pending
 
-    def learn(self, tags: Collection[Tag], seconds: float = READING) -> bool:
+    def learn_labels(self, tags: Collection[Tag], seconds: float = READ_SECONDS) -> bool:
         """Read the labels of `tags` and forget all others. Return whether anything changed.
 
         If so, a new plan may differ.
@@ -65,13 +65,13 @@ class TagLabels:
         self._unread = [tag for tag in tags if not self._is_read(tag)]
         if not self._unread:
             self._rest = _Backoff()
-        pending, self._pending = self._pending, frozenset(self._may_appear())
+        pending, self._pending = self._pending, frozenset(self._images_pending())
         return bool(new) or self._pending != pending
 
-    def read(self, asked: Callable[[Known], Iterable[Tag]]) -> Known:
+    def read_labels(self, asked: Callable[[Known], Iterable[Tag]]) -> Known:
         """Read labels for a one-shot command; `asked` may return more tags as labels arrive."""
         for _ in range(MAX_ROUNDS):
-            if not self.learn(list(asked(self._known))):
+            if not self.learn_labels(list(asked(self._known))):
                 break
         return self._known
 
@@ -85,7 +85,7 @@ class TagLabels:
     def _backoff_of(self, tag: Tag) -> _Backoff:
         return self._rests.get(tag) or _Backoff()
 
-    def _may_appear(self) -> Iterator[str]:
+    def _images_pending(self) -> Iterator[str]:
         if self._rest.length and not self._rest.passing:
             return
         for tag in self._unread:
@@ -121,7 +121,7 @@ class TagLabels:
                     break
             if labels is None or missing is not None:
                 passing = missing is not None and missing.retryable
-                self._rests.setdefault(tag, _Backoff()).begin(self._now(), passing=passing)
+                self._rests.setdefault(tag, _Backoff()).lengthen(self._now(), passing=passing)
             else:
                 self._rests.pop(tag, None)
             if labels is None:
@@ -141,16 +141,16 @@ class TagLabels:
     def _stop_reading(self, error: ApiError) -> None:
         if not self._rest.length:
             log.detail("cannot read the labels of toolkit images", why=error)
-        self._rest.begin(self._now(), passing=error.retryable)
+        self._rest.lengthen(self._now(), passing=error.retryable)
 
     def _read_labels_of(
         self, tag: Tag, seconds: float
     ) -> tuple[ToolkitLabels | None, ApiError | None]:
         """Read the labels of one tag; None if it has none yet. One try.
 
-        Those of an image of several architectures are read from the image of each, which the API
-        server shows as an ImageStreamImage. The error is of one that was not read; the labels are
-        None if none was.
+        The labels of an image of several architectures are those of the image of each, which the
+        API server shows as an ImageStreamImage. The error is that of an image that could not be
+        read. If none could, the labels are None.
         """
         namespace, _, name = tag.stream.partition("/")
         ends = self._now() + seconds
@@ -188,6 +188,6 @@ class _Backoff:
     until: float = 0.0
     passing: bool = False
 
-    def begin(self, now: float, *, passing: bool) -> None:
+    def lengthen(self, now: float, *, passing: bool) -> None:
         self.length = min(_LONGEST_REST, self.length * 2 or _FIRST_REST)
         self.until, self.passing = now + self.length, passing

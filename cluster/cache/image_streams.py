@@ -15,7 +15,7 @@ from cluster.model.parse import image_stream_from
 from cluster.model.snapshot import DriverObject, ImageStream
 from nodeside.spec.fleet import Toolkit
 
-_OFTEN: Final = frozenset((Toolkit().image_stream,))
+_ALWAYS_KEPT: Final = frozenset((Toolkit().image_stream,))
 _LISTED = 2.0  # seconds to wait for the list when a Driver names a new stream
 
 
@@ -23,17 +23,19 @@ class ImageStreamFilter:
     """The set of named streams. It only grows, so a Driver that reverts a change needs no list."""
 
     def __init__(self) -> None:
-        self._names = _OFTEN
+        self._names = _ALWAYS_KEPT
 
-    def trim(self, document: Mapping[str, Any]) -> ImageStream | None:
+    def parse_if_named(self, document: Mapping[str, Any]) -> ImageStream | None:
         """Return the stream if a Driver names it, else None."""
         stream = image_stream_from(document)
         return stream if stream.name in self._names else None
 
-    def follow(self, drivers: Iterable[DriverObject], reflector: Reflector[ImageStream]) -> None:
+    def follow_drivers(
+        self, drivers: Iterable[DriverObject], reflector: Reflector[ImageStream]
+    ) -> None:
         """Keep all streams that these Drivers name; wait a limited time for a new list."""
         named = {each.driver.spec.toolkit.image_stream for each in drivers if each.driver}
         if more := named - self._names:
             self._names |= more
-            reflector.anew()
+            reflector.list_anew()
             reflector.wait_synced(_LISTED)

@@ -58,7 +58,7 @@ class Renderings:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def want(self, templates: Collection[Template], seconds: float = MOMENT) -> bool:
+    def keep_templates(self, templates: Collection[Template], seconds: float = MOMENT) -> bool:
         """Keep these templates and no others, and wait up to `seconds` for new ones.
 
         Return whether more of them are rendered than before.
@@ -135,7 +135,7 @@ class Renderings:
             if (case := self._cases.get(template)) is None:
                 return
             if not self._has_room(rendered):
-                rendered, failed = Rendered(error=self._full), True
+                rendered, failed = Rendered(error=self._full_message), True
             self._cases[template] = self._next_case(case, rendered, failed=failed)
             self._changed.notify_all()
         if rendered.error != (case.rendered.error if case.rendered else None):
@@ -155,5 +155,5 @@ class Renderings:
         return used + rendered.size <= self._total
 
     @property
-    def _full(self) -> str:
+    def _full_message(self) -> str:
         return f"the rendered stages of all drivers have more than {self._total >> 10} KiB together"

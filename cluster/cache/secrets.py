@@ -1,7 +1,7 @@
 """Reads the Secrets that templates of stages name, one by one, each half minute.
 
 The controller has no right to read Secrets. An administrator gives it one for each that a stage
-names; the error of a stage says how. Nothing is listed or watched, so no more is needed.
+names; the error of a stage says how. Nothing is listed or watched, which would need more rights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Secrets:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def want(self, names: Collection[str]) -> None:
+    def read_secrets(self, names: Collection[str]) -> None:
         """Read these Secrets and no others from now on."""
         with self._changed:
             if self._wanted == frozenset(names):
@@ -77,7 +77,7 @@ class Secrets:
                     self._changed.wait(self._pause)
 
     def _read_secret(self, name: str) -> bool:
-        """Read one; return whether the result changed. In an outage the last result stays."""
+        """Read a Secret; return whether the result changed. In an outage the last result stays."""
         try:
             found = read_secret(self._api, self._namespace, name)
         except ApiError as error:

@@ -63,7 +63,7 @@ class StageLogs:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def want(self, wanted: Iterable[LogWanted]) -> None:
+    def poll_logs(self, wanted: Iterable[LogWanted]) -> None:
         """Poll these logs and no others from now on. Existing results of them are kept."""
         with self._changed:
             now, old = self._now(), self._cases

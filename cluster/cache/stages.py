@@ -53,25 +53,25 @@ class StageView:
         self._started = False
 
     @property
-    def _every(self) -> tuple[Reflector[Any], ...]:
+    def _all_reflectors(self) -> tuple[Reflector[Any], ...]:
         return (*self._reflectors.values(), self._pods, self._version)
 
-    def follow(self, drivers: Iterable[DriverObject]) -> None:
+    def watch_if_used(self, drivers: Iterable[DriverObject]) -> None:
         """Begin to watch if any of these Drivers has stages."""
         if not self._started and any_has_stages(drivers):
             self._started = True
-            for reflector in self._every:
+            for reflector in self._all_reflectors:
                 reflector.start()
 
     def add_to_snapshot(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the state of stages, if any Driver has stages."""
-        self.follow(snapshot.drivers.values())
+        self.watch_if_used(snapshot.drivers.values())
         if not self._started:
             return snapshot
         snapshot = replace(snapshot, stages=self._current_stages())
-        self._logs.want(logs_to_read(snapshot))
+        self._logs.poll_logs(logs_to_read(snapshot))
         assert snapshot.stages is not None
-        self._secrets.want(secrets_wanted(snapshot))
+        self._secrets.read_secrets(secrets_wanted(snapshot))
         stages = replace(
             snapshot.stages,
             logs=self._logs.get_matches(),
@@ -80,24 +80,24 @@ class StageView:
         )
         return replace(snapshot, stages=stages)
 
-    def render(self, templates: Collection[Template]) -> bool:
+    def render_templates(self, templates: Collection[Template]) -> bool:
         """Request these templates and no others; return whether more of them are rendered now."""
-        return self._renderings.want(templates)
+        return self._renderings.keep_templates(templates)
 
-    def renew(self, since: float) -> None:
+    def renew_lists(self, since: float) -> None:
         """Renew all reflectors, see Reflector.renew."""
-        for reflector in self._every if self._started else ():
-            reflector.renew(since)
+        for reflector in self._all_reflectors if self._started else ():
+            reflector.renew_list(since)
 
     def wait_current(self, timeout: float) -> bool:
-        """Wait until all reflectors are current, or fail: one that fails holds up no plan."""
+        """Wait until each reflector is current or has failed: one that fails holds up no plan."""
         ends = time.monotonic() + timeout
-        every = self._every if self._started else ()
+        every = self._all_reflectors if self._started else ()
         return all(each.wait_tried(max(0.0, ends - time.monotonic())) for each in every)
 
     def stop(self) -> None:
         if self._started:
-            for reflector in self._every:
+            for reflector in self._all_reflectors:
                 reflector.stop()
             self._logs.stop()
             self._renderings.stop()
@@ -106,14 +106,16 @@ class StageView:
     def join(self, timeout: float) -> None:
         """Wait for the threads to end; those still running are daemon threads."""
         if self._started:
-            for reflector in self._every:
-                reflector.join(timeout / len(self._every))
+            for reflector in self._all_reflectors:
+                reflector.join(timeout / len(self._all_reflectors))
 
     def _current_stages(self) -> Stages:
         # Where the ClusterVersion may not be read, templates that name the version have an empty
         # one. In an outage they wait: with an empty one, the stage would have another revision.
         may_read = self._version.health().refusal is None
-        healths = [each.health() for each in self._every if may_read or each is not self._version]
+        healths = [
+            each.health() for each in self._all_reflectors if may_read or each is not self._version
+        ]
         if not all(health.synced for health in healths):
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
@@ -144,7 +146,7 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
 def _select_objects(resource: Resource, namespace: str) -> Selection[StageItem]:
     """Select all objects of the namespace, so that foreign ones are seen and not overwritten."""
     return Selection(
-        resource, _trimmer(resource), namespace=namespace, optional=resource in OPTIONAL
+        resource, _item_parser(resource), namespace=namespace, optional=resource in OPTIONAL
     )
 
 
@@ -180,7 +182,7 @@ def _combine_stages(
 # --- from the API server's JSON ------------------------------------------------------------------
 
 
-def _trimmer(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
+def _item_parser(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
     def trim(data: Mapping[str, Any]) -> StageItem:
         return stage_item_from(resource.kind, data)
 

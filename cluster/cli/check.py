@@ -21,7 +21,7 @@ from typing import Any
 
 from cluster.cli import image_pulls
 from cluster.cli.leader_status import ControllerNotInstalled, namespace_ends, read_leader
-from cluster.cli.resolve import evidence, image_streams
+from cluster.cli.resolve import image_streams, read_evidence
 from cluster.driver import toolkit_image
 from cluster.driver.nodes import CANNOT_PULL
 from cluster.driver.other_installers import find_other_installers
@@ -41,7 +41,7 @@ from cluster.kube.resources import (
 )
 from cluster.model.parse import driver_from, node_from
 from cluster.model.snapshot import DriverObject, Node, Pool
-from cluster.plan.rivals import is_selected, rivalries
+from cluster.plan.rivals import find_rivalries, is_selected
 from nodeside.log import escape_controls
 from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Driver
@@ -290,7 +290,7 @@ def _check_documents(found: Sequence[DriverObject], read_error: ApiError | None)
 
 
 def _check_version(api: Api) -> Iterator[Check]:
-    version = api.version()
+    version = api.get_version()
     found = str(version.get("gitVersion", "?"))
     digits = ["".join(filter(str.isdigit, str(version.get(key, "")))) for key in ("major", "minor")]
     number = tuple(int(each or 0) for each in digits)
@@ -462,7 +462,7 @@ def _only_vendors_warning(nodes: _Nodes, driver: Driver) -> str:
 def _check_rivals(
     nodes: _Nodes, drivers: Sequence[Driver], others: Sequence[Driver]
 ) -> Iterator[Check]:
-    for each in rivalries(nodes.all(), drivers, others):
+    for each in find_rivalries(nodes.all(), drivers, others):
         state = CheckState.MISSING if each.certain else CheckState.UNKNOWN
         yield Check(each.subject, state, each.found, each.remedy)
 
@@ -510,7 +510,7 @@ def _check_toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) ->
     for pool, count in sorted(nodes.pools(driver).items(), key=str):
         if not pool.kernel:
             continue
-        known = evidence(api, pool, toolkit, streams)
+        known = read_evidence(api, pool, toolkit, streams)
         found = toolkit_image.resolve_toolkit_image(pool, toolkit, streams, known)
         where = f"{pool.kernel} ({count} node{'s' * (count != 1)})"
         if found.image:
@@ -527,7 +527,7 @@ def _check_toolkit(api: Api, nodes: _Nodes, driver: Driver | None, name: str) ->
 
 
 def _check_definitions(api: Api) -> Iterator[Check]:
-    old = crd_check.words(crd_check.lacking(api))
+    old = crd_check.missing_fields_in_words(crd_check.find_missing_fields(api))
     if old:
         yield Check("definitions", CheckState.MISSING, old, crd_check.REMEDY)
 

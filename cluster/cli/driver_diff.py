@@ -367,10 +367,10 @@ def _compare_driver(
     )
     if result.deleting:
         return made
-    after = contexts[1].of(result, result.driver)
-    before = contexts[0].of(found, found.driver) if found and found.driver else None
+    after = contexts[1].context_of(result, result.driver)
+    before = contexts[0].context_of(found, found.driver) if found and found.driver else None
     last = contexts[2].snapshot.drivers[wanted.file.name]
-    done = contexts[2].of(last, result.driver)
+    done = contexts[2].context_of(last, result.driver)
     revision = _revision_change(before, after)
     rollout = as_if_built(after)
     nodes = node_groups(before, after, rollout)

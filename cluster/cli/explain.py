@@ -50,7 +50,7 @@ from cluster.driver.status.messages import (
 from cluster.driver.update import NodeDecision, why_queued
 from cluster.driver.update_table import Act
 from cluster.kube.client import Api
-from cluster.kube.conditions import condition
+from cluster.kube.conditions import find_condition
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
 from cluster.model.names import NAMESPACE
 from cluster.model.pod_demand import PodDemand
@@ -71,7 +71,7 @@ from cluster.options.stages.status import (
 from cluster.options.unload.nodes import DriverUnload, UnloadPhase
 from cluster.plan.context.context import DriverContext
 from cluster.plan.planner import plan
-from cluster.plan.rivals import others_for_devices
+from cluster.plan.rivals import device_rivals_in_words
 from cluster.plan.status_parts import status_inputs
 from cluster.render.renderer import render_once
 from nodeside.protocol.labels import assigned_label, node_driver_name
@@ -152,7 +152,7 @@ def with_controller_data(api: Api, snapshot: Snapshot, pods: PodDemand | None = 
 
     `pods` are read even if no plan asks for them.
     """
-    known = TagLabels(api).read(
+    known = TagLabels(api).read_labels(
         lambda known: plan(replace(snapshot, toolkit_labels=known), snapshot.now).tags
     )
     snapshot = replace(snapshot, toolkit_labels=known)
@@ -167,8 +167,9 @@ def with_controller_data(api: Api, snapshot: Snapshot, pods: PodDemand | None = 
 
 def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
     observed = find_driver(snapshot.drivers, name)
-    ready, degraded = condition(observed.status, "Ready"), condition(observed.status, "Degraded")
-    progressing = condition(observed.status, "Progressing")
+    ready, degraded, progressing = (
+        find_condition(observed.status, kind) for kind in ("Ready", "Degraded", "Progressing")
+    )
     worst = [degraded] if degraded["status"] == "True" else []
     if ready["status"] != "True" and not worst and progressing["status"] != "True":
         worst = [ready]
@@ -211,7 +212,7 @@ def _rival_lines(snapshot: Snapshot, name: str, nodes: Iterable[Node]) -> Iterat
     """Yield which other Drivers are for the same devices."""
     driver = snapshot.drivers[name].driver
     if driver is not None:
-        yield from others_for_devices(snapshot, driver, nodes)
+        yield from device_rivals_in_words(snapshot, driver, nodes)
 
 
 def _status_lines(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
@@ -414,7 +415,7 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
     phase = context.rollout.state.phase
     halted = row.act is Act.KEEP and phase in _PAUSED_OR_STOPPED
     if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served_pools:
-        degraded = condition(context.resource.status, "Degraded")
+        degraded = find_condition(context.resource.status, "Degraded")
         stopped = phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
         words = f"{row.why}: {degraded['message']}" if stopped else row.why
         yield words, remedies.BY_PHASE[phase]

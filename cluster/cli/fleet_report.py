@@ -72,14 +72,14 @@ class NodeRow:
         return self.report.state if self.report.state in _STATES else "waiting"
 
 
-def report(api: Api, namespace: str, driver: str = "") -> str:
+def make_report(api: Api, namespace: str, driver: str = "") -> str:
     """Return the page.
 
     Raises ControllerNotInstalled, and NoSuchObject for a driver that does not exist.
     """
     overview = look(api, namespace, driver)
     rows = [row for row in api.list(NODE_DRIVERS, _node_row).items if row.report.driver]
-    return as_page(overview, rows, api.url, datetime.fromtimestamp(api.now(), UTC))
+    return make_page(overview, rows, api.url, datetime.fromtimestamp(api.now(), UTC))
 
 
 def _node_row(data: dict[str, Any]) -> NodeRow | None:
@@ -92,7 +92,7 @@ def _node_row(data: dict[str, Any]) -> NodeRow | None:
     return NodeRow(found, {str(name)[:40]: float(value) for name, value in islice(numbers, 20)})
 
 
-def as_page(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> str:
+def make_page(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> str:
     return page("Drivers of a cluster", _page_parts(overview, rows, url, now))
 
 
@@ -164,10 +164,10 @@ def _node_table(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
     yield heading(f"{driver} on its nodes")
     if len(rows) > _NODES:
         yield paragraph(f"{_NODES} of {len(rows)} nodes, those that are not ready first.")
-    stages = list(dict.fromkeys(name for row in rows for name in row.seconds))[:8]
+    steps = list(dict.fromkeys(name for row in rows for name in row.seconds))[:8]
     header: list[str | Cell] = ["node", "state", "version", "kernel", "source"]
-    header += [*(number(f"{name}, s") for name in stages), "why"]
-    yield html_table(header, [_node_cells(row, stages) for row in rows[:_NODES]])
+    header += [*(number(f"{name}, s") for name in steps), "why"]
+    yield html_table(header, [_node_cells(row, steps) for row in rows[:_NODES]])
 
 
 def _state_cell(state: str) -> str | Cell:
@@ -176,9 +176,10 @@ def _state_cell(state: str) -> str | Cell:
     return bad(state) if state == State.FAILED.value else state or "unknown"
 
 
-def _node_cells(row: NodeRow, stages: Sequence[str]) -> list[str | Cell]:
-    told = row.report
-    times = (number(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in stages)
-    said = "; ".join(part for part in (told.reason, told.message) if part)
-    why = long("" if told.state == State.READY.value else said)
-    return [told.node, _state_cell(told.state), told.version, told.kernel, told.source, *times, why]
+def _node_cells(row: NodeRow, steps: Sequence[str]) -> list[str | Cell]:
+    report = row.report
+    times = (number(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in steps)
+    words = "; ".join(part for part in (report.reason, report.message) if part)
+    why = long("" if report.state == State.READY.value else words)
+    state, source = _state_cell(report.state), report.source
+    return [report.node, state, report.version, report.kernel, source, *times, why]

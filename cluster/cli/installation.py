@@ -27,7 +27,7 @@ FORMATS = ("yaml", "helm", "kustomize")
 @click.command()
 def crds() -> None:
     """Print the custom resource definitions, as YAML."""
-    from cluster.install.crds import crds as definitions
+    from cluster.install.crds import crd_documents as definitions
     from cluster.install.manifests import to_yaml
 
     click.echo(to_yaml(definitions()), nl=False)
@@ -80,7 +80,7 @@ def manifests(
         _print_device_classes(context, driver_file, extended=extended)
         return
     from cluster.install.manifests import IMAGE, to_yaml
-    from cluster.install.manifests import manifests as all_of
+    from cluster.install.manifests import all_manifests as all_of
 
     if _is_given(context, "extended"):
         raise click.UsageError("--extended-resource needs --driver")
@@ -124,17 +124,17 @@ def _make_directory(format: str, output: Path, installation: InstallSettings) ->
     from cluster.install.directory import write_directory
 
     if format == "helm":
-        from cluster.install.helm import chart
+        from cluster.install.helm import chart_files
 
-        write_directory(output, chart(installation), main="Chart.yaml")
+        write_directory(output, chart_files(installation), main="Chart.yaml")
         # Helm may take a bare name for a repository.
         place = output if output.is_absolute() else f"./{output}"
         options = f"--namespace {installation.namespace} --create-namespace"
         click.echo(f"made {output}; next: helm install nodeside {place} {options}")
     else:
-        from cluster.install.kustomize import KUSTOMIZATION, NAMES, base
+        from cluster.install.kustomize import KUSTOMIZATION, NAMES, base_files
 
-        write_directory(output, base(installation), main=KUSTOMIZATION, names=NAMES)
+        write_directory(output, base_files(installation), main=KUSTOMIZATION, names=NAMES)
         click.echo(f"made {output}; next: kubectl apply --server-side -k {output}")
 
 
@@ -149,7 +149,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
     """
     from cluster.install.install import install as apply_all
     from cluster.install.manifests import NotInstallable
-    from cluster.install.manifests import manifests as all_of
+    from cluster.install.manifests import all_manifests as all_of
 
     if not chosen["image"]:
         raise NotInstallable(
@@ -209,13 +209,13 @@ def import_module(module: Path, image: str) -> None:
 
     What has no counterpart becomes a comment.
     """
-    from cluster.cli.kmm_module import convert
+    from cluster.cli.kmm_module import convert_module
 
     try:
         text = module.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {module}: {error}") from error
-    click.echo(convert(text, str(module), image), nl=False)
+    click.echo(convert_module(text, str(module), image), nl=False)
 
 
 COMMANDS = (crds, manifests, install, uninstall, import_module)
@@ -223,10 +223,10 @@ COMMANDS = (crds, manifests, install, uninstall, import_module)
 
 def _settings_from(namespace: str, chosen: Mapping[str, Any]) -> InstallSettings:
     from cluster.install.manifests import IMAGE, InstallSettings
-    from cluster.install.pull_specs import beside
+    from cluster.install.pull_specs import agent_image_beside
 
     image = chosen["image"] or IMAGE
-    images = {"image": image, "agent_image": chosen["agent_image"] or beside(image)}
+    images = {"image": image, "agent_image": chosen["agent_image"] or agent_image_beside(image)}
     return InstallSettings(namespace, **{**chosen, **images})
 
 

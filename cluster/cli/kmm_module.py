@@ -1,9 +1,8 @@
 """A `Module` of Kernel Module Management as a Driver, for `nodeside-cluster import`.
 
 What has no counterpart becomes a comment at the place where a person has to think. Every other key
-that has no effect on the result is named at the top, also one that no code here names: see
-document_keys.
-The fields are those of kmm.sigs.x-k8s.io/v1beta1,
+that has no effect on the result is named at the top, also one that no code here names (see
+document_keys). The fields are those of kmm.sigs.x-k8s.io/v1beta1,
 https://kmm.sigs.k8s.io/documentation/deploy_kmod/
 """
 
@@ -16,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from cluster.cli.document_keys import DocumentPart
-from cluster.cli.kmm_remarks import remarks
-from cluster.cli.kmm_workload import config_map, device_classes, workloads
+from cluster.cli.kmm_remarks import remarks_on_unread
+from cluster.cli.kmm_workload import device_classes, stage_config_map, workloads_of
 from nodeside.errors import SpecError
 from nodeside.protocol.module_names import kernel_name
 from nodeside.spec import patterns
@@ -95,7 +94,7 @@ class _Import:
             else order
         )
 
-    def fields(self) -> Iterator[_Field]:
+    def list_fields(self) -> Iterator[_Field]:
         yield self._version_field()
         yield self._image_field()
         yield self._hardware_field()
@@ -132,7 +131,7 @@ class _Import:
         return _Field("hardware", {"nodeSelector": selector}, comments)
 
     def _build_fields(self) -> Iterator[_Field]:
-        """How the modules are made: a Dockerfile there, a source with a Makefile here."""
+        """Yield the source: KMM builds by a Dockerfile, nodeside from a source with a Makefile."""
         if not self.container:
             return
         comments = ["the source below src/, with a Kbuild, a Makefile or a dkms.conf"]
@@ -197,7 +196,7 @@ class _Import:
 
     def _stage_fields(self) -> Iterator[_Field]:
         stages, comments = [], []
-        for each in workloads(self.spec):
+        for each in workloads_of(self.spec):
             manifests = f"{self.name}-{each.stage}"
             comments += [
                 f"its DaemonSet is in ConfigMap {manifests} below",
@@ -208,13 +207,13 @@ class _Import:
         if stages:
             yield _Field("stages", stages, comments)
 
-    def further(self) -> Iterator[dict[str, Any]]:
+    def further_documents(self) -> Iterator[dict[str, Any]]:
         """Yield the documents that follow the Driver."""
-        for each in workloads(self.spec):
-            yield config_map(each, self.spec, f"{self.name}-{each.stage}")
+        for each in workloads_of(self.spec):
+            yield stage_config_map(each, self.spec, f"{self.name}-{each.stage}")
         yield from device_classes(self.spec)
 
-    def notes(self) -> Iterator[str]:
+    def list_notes(self) -> Iterator[str]:
         """Yield notes about the whole, which have no field."""
         if secret := self.spec.part("imageRepoSecret", "name").text():
             yield (
@@ -254,20 +253,20 @@ def _build_comments(build: DocumentPart, kernels: str) -> Iterator[str]:
         yield f"Secret {each.part('name').text()} at build time: no counterpart"
 
 
-def convert(text: str, where: str, image: str) -> str:
+def convert_module(text: str, where: str, image: str) -> str:
     """Return a Module as a Driver, in YAML with comments. `image` is that of the driver.
 
-    What is missing for a valid Driver is said in comments at the top. Raises SpecError if the text
-    is not one Module.
+    Comments at the top say what is missing for a valid Driver. Raises SpecError if the text is not
+    one Module.
     """
     module = _Import(_parse_module(text, where), image)
     body = _write_document(module)
-    further = [f"---\n{write_yaml(each)}" for each in module.further()]
+    further = [f"---\n{write_yaml(each)}" for each in module.further_documents()]
     head = [
         f"# Made of the Module {_one_line(module.original_name)} of Kernel Module Management.\n"
     ]
-    head += [f"# {_one_line(note)}\n" for note in module.notes()]
-    head += [f"# {_one_line(note)}\n" for note in remarks(module.module.unread())]
+    head += [f"# {_one_line(note)}\n" for note in module.list_notes()]
+    head += [f"# {_one_line(note)}\n" for note in remarks_on_unread(module.module.unread())]
     return "".join((*_mistake_comments(body), *head, body, *further))
 
 
@@ -287,14 +286,14 @@ def _parse_module(text: str, where: str) -> DocumentPart:
 def _write_document(module: _Import) -> str:
     lines = ["apiVersion: nodeside.io/v1alpha1", "kind: Driver", "metadata:"]
     lines += [f"  name: {module.name}", "spec:"]
-    for each in module.fields():
+    for each in module.list_fields():
         lines += [f"  # {_one_line(comment)}" for comment in each.comments]
         lines += [f"  {line}" for line in write_yaml({each.name: each.value}).splitlines()]
     return "\n".join(lines) + "\n"
 
 
 def _mistake_comments(driver: str) -> list[str]:
-    """Return what a person has to mend before the result is a Driver, as comments."""
+    """Return comments on what a person has to mend before the result is a Driver."""
     try:
         read_text(driver, "Driver")
     except SpecError as error:

@@ -1,6 +1,6 @@
-"""What is said of the keys of a Module of KMM that nothing was made of. Pure.
+"""Remarks on the keys of a Module of KMM that have no effect on the Driver. Pure.
 
-The table only adds explanations. A key that is not in it is named too.
+The table only adds explanations. A key that is not in it gets a remark too.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _UNKNOWN: Final = "not known to this program; nothing of it is in the Driver bel
 _SILENT: Final = ("status", "metadata.managedFields")  # whose values are not repeated
 
 
-def remarks(unread: Iterable[DocumentPart]) -> Iterator[str]:
+def remarks_on_unread(unread: Iterable[DocumentPart]) -> Iterator[str]:
     """Yield a sentence for each part of a Module that was not read.
 
     If the table has no entry for a part, but has some for keys below it, each of these keys gets
@@ -76,7 +76,7 @@ def remarks(unread: Iterable[DocumentPart]) -> Iterator[str]:
             and not _find_remark(place)
             and any(each.startswith(f"{place}.") for each in _REMARKS)
         ):
-            yield from remarks(pieces)
+            yield from remarks_on_unread(pieces)
         else:
             value = "" if place in _SILENT else f" ({part.brief()})"
             remark = _find_remark(place) or _UNKNOWN

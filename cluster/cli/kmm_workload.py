@@ -71,12 +71,12 @@ _DRA = Workload(
 )
 
 
-def workloads(spec: DocumentPart) -> Iterator[Workload]:
+def workloads_of(spec: DocumentPart) -> Iterator[Workload]:
     """Yield what a Module's `spec` has beside the driver."""
     yield from (each for each in (_PLUGIN, _DRA) if spec.part(each.key))
 
 
-def config_map(workload: Workload, spec: DocumentPart, name: str) -> dict[str, Any]:
+def stage_config_map(workload: Workload, spec: DocumentPart, name: str) -> dict[str, Any]:
     """Return the ConfigMap `name` of a stage, with the DaemonSet as a template."""
     labels = {"app": name}
     pod = _pod_spec(workload, spec.part(workload.key))

@@ -62,7 +62,7 @@ def read_leader(api: Api, namespace: str) -> LeaderStatus:
 def leader_status(api: Api, namespace: str) -> LeaderStatus:
     """Return the presence, with a note if the definitions are outdated; for one-shot commands."""
     who = _read_unless_ending(api, namespace)
-    old = crd_check.words(crd_check.lacking(api))
+    old = crd_check.missing_fields_in_words(crd_check.find_missing_fields(api))
     messages = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
     return replace(who, words="\n".join(filter(None, messages)))
 

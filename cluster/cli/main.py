@@ -165,14 +165,14 @@ def run(
     )
     options = manager.Options(
         settings,
-        manager.identity(os.environ),
+        manager.own_identity(os.environ),
         health_port,
         metrics_port,
         metrics_certificate,
-        election=LeaseTimings.of(lease_seconds),
+        election=LeaseTimings.scaled_to(lease_seconds),
     )
     with manager.ending_signals() as stopping:
-        manager.run(connection.open(reach=False), options, Planner(), stopping)
+        manager.run_controller(connection.open(reach=False), options, Planner(), stopping)
 
 
 @root.command()
@@ -260,7 +260,7 @@ def report(*, connection: Connection, driver: str, output: Path | None) -> None:
     from cluster.cli import fleet_report
     from cluster.install.directory import write_file
 
-    page = fleet_report.report(connection.open(), connection.namespace, driver)
+    page = fleet_report.make_report(connection.open(), connection.namespace, driver)
     if output is None or str(output) == "-":
         click.echo(page)
     else:

@@ -30,7 +30,7 @@ class KernelNeeded(NodesideError):
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedImage:
     """The toolkit image for a pool given on the command line."""
 
     pool: Pool
@@ -52,7 +52,7 @@ class Resolved:
         return json.dumps(asdict(self), indent=2)
 
 
-def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
+def resolve(api: Api, pool: Pool, driver: str = "") -> ResolvedImage:
     """Run the chain of toolkit_image.py with the settings of a Driver, or with the defaults.
 
     Raises NoSuchObject, and KernelNeeded if the image depends on the kernel and none is given.
@@ -65,20 +65,20 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
             f"--driver {driver} --kernel RELEASE",
         )
     streams = image_streams(api)
-    known = evidence(api, pool, toolkit, streams)
+    known = read_evidence(api, pool, toolkit, streams)
     pool = replace(pool, kernel=pool.kernel or "(none named)")
     resolution = toolkit_image.resolve_toolkit_image(pool, toolkit, streams, known)
     why = "; ".join(part for part in (resolution.why, resolution.remedy) if part)
-    return Resolved(pool, resolution.image, resolution.link.value, why, resolution.tags_seen)
+    return ResolvedImage(pool, resolution.image, resolution.link.value, why, resolution.tags_seen)
 
 
-def evidence(api: Api, pool: Pool, toolkit: Toolkit, streams: ImageStreams) -> Evidence:
+def read_evidence(api: Api, pool: Pool, toolkit: Toolkit, streams: ImageStreams) -> Evidence:
     """Return the evidence from the labels of the image stream's images, as far as readable."""
 
     def ask_tags(known: Known) -> Iterable[Tag]:
         return toolkit_image.tags_to_read(pool, toolkit, streams, Evidence(known))
 
-    return Evidence(TagLabels(api).read(ask_tags))
+    return Evidence(TagLabels(api).read_labels(ask_tags))
 
 
 def _read_toolkit(api: Api, driver: str) -> Toolkit:

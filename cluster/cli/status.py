@@ -18,7 +18,7 @@ from enum import Enum
 from cluster.cli.leader_status import LeaderStatus, leader_status, read_leader
 from cluster.cli.near_names import did_you_mean
 from cluster.kube.client import Api
-from cluster.kube.conditions import condition
+from cluster.kube.conditions import find_condition
 from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import DRIVERS
@@ -200,7 +200,7 @@ def outdated_status_note(observed: DriverObject) -> str:
 
 
 def _is_ready(observed: DriverObject) -> bool:
-    is_ready = condition(observed.status, "Ready")["status"] == "True"
+    is_ready = find_condition(observed.status, "Ready")["status"] == "True"
     return is_ready and not outdated_status_note(observed)
 
 
@@ -210,7 +210,7 @@ def need_of(observed: DriverObject) -> Need:
     What goes on by itself needs time, such as a rollout, and so does what no controller has seen.
     """
     ready, degraded, progressing = (
-        condition(observed.status, kind) for kind in ("Ready", "Degraded", "Progressing")
+        find_condition(observed.status, kind) for kind in ("Ready", "Degraded", "Progressing")
     )
     if not observed.status or outdated_status_note(observed):
         return Need.TIME
@@ -269,7 +269,7 @@ def _is_known(why: str, known: Sequence[str]) -> bool:
 
 
 def row_of(observed: DriverObject) -> Row:
-    ready = condition(observed.status, "Ready")
+    ready = find_condition(observed.status, "Ready")
     version = observed.driver.spec.version if observed.driver else "?"
     # A true Ready with another reason is about the stages.
     well = ready["status"] == "True" and ready["reason"] == "Ready"

@@ -110,7 +110,7 @@ def trial_of(api: Api, name: str, entry: Preflight, architecture: str) -> Shared
         )
     driver, snapshot = observed.driver, Snapshot(image_streams=image_streams(api))
     revision = revision_of(revision_text(driver))
-    labels = TagLabels(api).read(
+    labels = TagLabels(api).read_labels(
         lambda known: tags_for(
             driver, [entry], replace(snapshot, toolkit_labels=known), [architecture]
         )
@@ -211,9 +211,7 @@ class TrialBuild:
     ) -> dict[str, Any]:
         """Wait until `holds` is true of the pod of a Job, and return the pod.
 
-        What the pod waits for is reported whenever it changes.
-
-        Raises DeadlinePassed.
+        What the pod waits for is reported whenever it changes. Raises DeadlinePassed.
         """
         reported = ""
         while True:

@@ -9,8 +9,8 @@ from typing import Any
 
 from cluster.driver.pod import DaemonSetInput, Document, pod_spec
 from cluster.driver.revisions import owner_references
-from cluster.kube.comparison import holds
-from cluster.kube.managed_fields import ExistingObject, has_additions, over
+from cluster.kube.comparison import contains_desired
+from cluster.kube.managed_fields import ExistingObject, existing_object, has_additions
 from cluster.model.names import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
@@ -62,11 +62,11 @@ def object_to_overwrite(
     """
     ours = daemonset_from(document)
     is_as_applied = _stored_values(ours) == _stored_values(found)
-    edited = not holds(document["spec"], found.spec) or has_additions(found.kept, document)
-    if is_as_applied and not edited:
+    has_desired = contains_desired(document["spec"], found.spec)
+    if is_as_applied and has_desired and not has_additions(found.kept, document):
         return None
     # What was applied is still what we want, so somebody else changed the object.
-    return over(found.kept, document, edited=is_as_applied)
+    return existing_object(found.kept, document, edited=is_as_applied)
 
 
 def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:

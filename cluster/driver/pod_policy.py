@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster.kube.quantity import canonical
+from cluster.kube.quantity import canonical_quantity
 from cluster.model.retries import REBUILD_NOTE
 from cluster.model.snapshot import DriverObject
 from nodeside.spec.pods import Pods, PullPolicy, Resources, amount_of
@@ -45,7 +45,7 @@ def container_resources(
     bounded = {name: _cap_request(request, merged.get(name)) for name, request in requests.items()}
     found = {"requests": {**bounded, **asked.requests}, "limits": merged}
     return {
-        kind: {name: canonical(quantity) for name, quantity in quantities.items()}
+        kind: {name: canonical_quantity(quantity) for name, quantity in quantities.items()}
         for kind, quantities in found.items()
         if quantities
     }

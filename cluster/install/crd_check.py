@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from cluster.install.crds import crds
+from cluster.install.crds import crd_documents
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from nodeside import log
@@ -22,7 +22,7 @@ REMEDY: Final = (
 )
 
 
-def lacking(api: Api) -> tuple[str, ...]:
+def find_missing_fields(api: Api) -> tuple[str, ...]:
     """Return the fields that the served definitions lack, with their kind; empty if unreadable."""
     try:
         served = api.served_schemas()
@@ -30,13 +30,13 @@ def lacking(api: Api) -> tuple[str, ...]:
         return ()
     return tuple(
         f"{kind}.{field}"
-        for kind, schema in _ours().items()
+        for kind, schema in _our_schemas().items()
         if kind in served
-        for field in _missing(schema, served[kind])
+        for field in _missing_paths(schema, served[kind])
     )
 
 
-def words(missing: tuple[str, ...]) -> str:
+def missing_fields_in_words(missing: tuple[str, ...]) -> str:
     """Return a sentence about missing fields; "" if nothing is missing."""
     if not missing:
         return ""
@@ -44,20 +44,22 @@ def words(missing: tuple[str, ...]) -> str:
     return f"the definitions in the cluster are older than this program and do not have {named}"
 
 
-def warn(api: Api) -> None:
+def warn_of_missing_fields(api: Api) -> None:
     """Warn about missing fields in the controller's log."""
-    if message := words(lacking(api)):
+    if message := missing_fields_in_words(find_missing_fields(api)):
         log.warning(message, hint=REMEDY)
 
 
-def _ours() -> dict[str, Mapping[str, Any]]:
+def _our_schemas() -> dict[str, Mapping[str, Any]]:
     return {
         crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        for crd in crds()
+        for crd in crd_documents()
     }
 
 
-def _missing(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def _missing_paths(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = ""
+) -> Iterator[str]:
     """Yield the paths of missing fields, without the fields below them."""
     served = theirs.get("properties", {})
     for name, schema in ours.get("properties", {}).items():
@@ -65,8 +67,8 @@ def _missing(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "")
         if name not in served:
             yield at
         elif at != "metadata":  # the API server's own
-            yield from _missing(schema, served[name], at)
+            yield from _missing_paths(schema, served[name], at)
     for below in ("items", "additionalProperties"):
         inner, served_inner = ours.get(below), theirs.get(below)
         if isinstance(inner, Mapping) and isinstance(served_inner, Mapping):
-            yield from _missing(inner, served_inner, f"{path}[]")
+            yield from _missing_paths(inner, served_inner, f"{path}[]")

@@ -17,7 +17,7 @@ VERSION = API_VERSION.removeprefix(f"{API_GROUP}/")
 CATEGORY = "nodeside"  # `kubectl get nodeside` shows both
 
 
-def crds() -> tuple[Schema, ...]:
+def crd_documents() -> tuple[Schema, ...]:
     """Return both definitions, as documents to apply."""
     return driver_crd(), node_driver_crd()
 

@@ -1,8 +1,8 @@
 """What pods need to ask for devices that a Driver exposes by dynamic resource allocation.
 
-A DeviceClass and a ResourceClaimTemplate for each of its resources. An administrator applies the
-classes once, whoever runs pods the templates, in the namespace of the pods. The controller may do
-neither. Pure.
+That is a DeviceClass and a ResourceClaimTemplate for each of its resources. An administrator
+applies the classes once. Whoever runs pods applies the templates, in the namespace of the pods. The
+controller may do neither. Pure.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
@@ -25,8 +25,8 @@ API_VERSION: Final = "resource.k8s.io/v1"  # since Kubernetes 1.34
 def device_classes(driver: Driver, *, extended: bool = True) -> tuple[Document, ...]:
     """Return the classes, then the templates. Raises SpecError if no device is exposed by DRA.
 
-    With `extended`, pods may ask by `limits` too, as of a device plugin: KEP-5004, from Kubernetes
-    1.36 on by default. An older cluster drops the field.
+    With `extended`, pods may also ask by `limits`, as for a device plugin's: KEP-5004, by default
+    from Kubernetes 1.36 on. An older cluster drops the field.
     """
     resources = [device.resource for device in dra_devices(driver.spec.devices)]
     if not resources:
@@ -36,8 +36,11 @@ def device_classes(driver: Driver, *, extended: bool = True) -> tuple[Document, 
         )
     labels = {DRIVER_LABEL: driver.name}
     return (
-        *(_class(dra_driver(driver.name), each, labels, extended=extended) for each in resources),
-        *(_template(each, labels) for each in resources),
+        *(
+            _device_class(dra_driver(driver.name), each, labels, extended=extended)
+            for each in resources
+        ),
+        *(_claim_template(each, labels) for each in resources),
     )
 
 
@@ -47,7 +50,9 @@ def class_name(resource: str) -> str:
     return f"{name}.{domain}"
 
 
-def _class(driver: str, resource: str, labels: dict[str, str], *, extended: bool) -> Document:
+def _device_class(
+    driver: str, resource: str, labels: dict[str, str], *, extended: bool
+) -> Document:
     expression = (
         f'device.driver == "{driver}" && device.attributes["{driver}"].resource == "{resource}"'
     )
@@ -62,7 +67,7 @@ def _class(driver: str, resource: str, labels: dict[str, str], *, extended: bool
     }
 
 
-def _template(resource: str, labels: dict[str, str]) -> Document:
+def _claim_template(resource: str, labels: dict[str, str]) -> Document:
     """Return a template for claims of one device, without a namespace."""
     request = {"name": "device", "exactly": {"deviceClassName": class_name(resource), "count": 1}}
     return {

@@ -47,14 +47,15 @@ def write_directory(
     """
     place = Path(os.path.abspath(place))  # noqa: PTH100 - `..` of a link is not meant
     with as_owner_of(place.parent) as here:
-        _check(here / place.name, place, main, {*files, *names})
+        _check_replaceable(here / place.name, place, main, {*files, *names})
         _write_all(here / place.name, place, {**files, main: _MARKED + files[main]})
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a file by rename. A link is replaced, and nothing is written to where it leads.
 
-    A pipe or a device stays what it is, and what the names in _STREAMS lead to is written to.
+    A pipe or a device stays what it is: it is written to, and so is what a name in _STREAMS leads
+    to.
 
     Raises NotOurs, SystemRefused, NoSpace, UsageError.
     """
@@ -85,7 +86,7 @@ def _write_all(here: Path, place: Path, files: Mapping[str, str]) -> None:
         with tempfile.TemporaryDirectory(prefix=prefix, dir=here.parent) as temporary:
             new, old = Path(temporary, "new"), Path(temporary, "old")
             for name, text in files.items():
-                _write(new / name, text)
+                _write_synced(new / name, text)
             if here.exists():
                 here.rename(old)
             try:
@@ -101,7 +102,7 @@ def _write_all(here: Path, place: Path, files: Mapping[str, str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_synced(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -118,7 +119,7 @@ def _is_leftover(path: Path) -> bool:
         return False  # a file, or another user's
 
 
-def _check(here: Path, place: Path, main: str, names: Collection[str]) -> None:
+def _check_replaceable(here: Path, place: Path, main: str, names: Collection[str]) -> None:
     if not os.path.lexists(here):
         return
     if not _is_plain(here):

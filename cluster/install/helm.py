@@ -10,33 +10,33 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from cluster.install.manifests import InstallSettings, check, lacks_files
-from cluster.install.pull_specs import parts
+from cluster.install.manifests import InstallSettings, check_settings, missing_files_error
+from cluster.install.pull_specs import split_pull_spec
 
 _CHART: Final = Path(__file__).parent / "charts" / "nodeside"
 _VALUES: Final = "values.yaml"
 
 
-def chart(defaults: InstallSettings) -> dict[str, str]:
+def chart_files(defaults: InstallSettings) -> dict[str, str]:
     """Return the files of the chart by their paths in its directory.
 
     Raises NotInstallable for a bad value, and if this copy of nodeside has no chart.
     """
-    check(defaults)
+    check_settings(defaults)
     paths = (path for path in sorted(_CHART.rglob("*")) if path.is_file())
     files = {str(path.relative_to(_CHART)): path.read_text(encoding="utf-8") for path in paths}
     if _VALUES not in files:
-        raise lacks_files(_CHART / _VALUES)
-    for name, value in values(defaults).items():
+        raise missing_files_error(_CHART / _VALUES)
+    for name, value in chart_values(defaults).items():
         files[_VALUES] = _replace_value(files[_VALUES], name, value)
     return files
 
 
-def values(installation: InstallSettings) -> dict[str, Any]:
+def chart_values(installation: InstallSettings) -> dict[str, Any]:
     """Return an installation as values of the chart."""
     return {
-        "image": {**parts(installation.image), "pullPolicy": ""},
-        "agentImage": parts(installation.agent_image),
+        "image": {**split_pull_spec(installation.image), "pullPolicy": ""},
+        "agentImage": split_pull_spec(installation.agent_image),
         "kubeletRoot": installation.kubelet_root,
         "imagePullSecrets": [{"name": name} for name in installation.pull_secrets],
         "openshift": installation.openshift,

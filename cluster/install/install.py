@@ -37,13 +37,13 @@ def install(
     check_place(api, documents)
     yield from _await_namespace(api, documents, pause)
     for document in documents:
-        before = _version(api, document)
+        before = _stored_version(api, document)
         after = _version_of(api.apply(document))
         done = "unchanged" if before == after else "configured" if before else "created"
-        yield f"{words_of(document)} {done}"
+        yield f"{document_in_words(document)} {done}"
         if resource_of(document) == CRDS:
             name = name_of(document)
-            _await(partial(_served, api, name), f"{name} to be served", pause)
+            _wait_until(partial(_is_served, api, name), f"{name} to be served", pause)
 
 
 def check_place(api: Api, documents: Sequence[Document]) -> None:
@@ -58,7 +58,7 @@ def check_place(api: Api, documents: Sequence[Document]) -> None:
         with suppress(NotFound):
             existing = api.get(resource_of(document), name_of(document))
             _check_helm(existing)
-            others = _namespaces(existing) - _namespaces(document)
+            others = _namespaces_of(existing) - _namespaces_of(document)
             if others:
                 namespace = min(others)
                 raise InstalledElsewhere(
@@ -83,7 +83,7 @@ def _check_helm(existing: Document) -> None:
         )
 
 
-def _namespaces(binding: Document) -> set[str]:
+def _namespaces_of(binding: Document) -> set[str]:
     return {str(subject.get("namespace", "")) for subject in binding.get("subjects") or ()}
 
 
@@ -95,13 +95,15 @@ def _await_namespace(
     After an `uninstall` this takes a while, and the namespace accepts no objects until then.
     """
     for document in documents:
-        if resource_of(document) == NAMESPACES and not _stays(api, name_of(document)):
-            yield f"{words_of(document)} is still being deleted: waiting for that"
-            stays = partial(_stays, api, name_of(document))
-            _await(stays, f"{words_of(document)} to be gone", pause)
+        if resource_of(document) == NAMESPACES and not _is_not_being_deleted(
+            api, name_of(document)
+        ):
+            yield f"{document_in_words(document)} is still being deleted: waiting for that"
+            stays = partial(_is_not_being_deleted, api, name_of(document))
+            _wait_until(stays, f"{document_in_words(document)} to be gone", pause)
 
 
-def _stays(api: Api, namespace: str) -> bool:
+def _is_not_being_deleted(api: Api, namespace: str) -> bool:
     """Return whether a namespace does not exist, or exists and is not being deleted."""
     try:
         return "deletionTimestamp" not in api.get(NAMESPACES, namespace)["metadata"]
@@ -109,12 +111,12 @@ def _stays(api: Api, namespace: str) -> bool:
         return True
 
 
-def _served(api: Api, name: str) -> bool:
+def _is_served(api: Api, name: str) -> bool:
     conditions = (api.get(CRDS, name).get("status") or {}).get("conditions") or ()
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
-def _await(holds: Callable[[], bool], what: str, pause: Callable[[float], None]) -> None:
+def _wait_until(holds: Callable[[], bool], what: str, pause: Callable[[float], None]) -> None:
     ends = time.monotonic() + _DEADLINE
     while not holds():
         if time.monotonic() > ends:
@@ -122,7 +124,7 @@ def _await(holds: Callable[[], bool], what: str, pause: Callable[[float], None])
         pause(_LOOK)
 
 
-def _version(api: Api, document: Document) -> str:
+def _stored_version(api: Api, document: Document) -> str:
     namespace = str(document["metadata"].get("namespace", ""))
     try:
         return _version_of(api.get(resource_of(document), name_of(document), namespace=namespace))
@@ -138,5 +140,5 @@ def name_of(document: Document) -> str:
     return str(document["metadata"]["name"])
 
 
-def words_of(document: Document) -> str:
+def document_in_words(document: Document) -> str:
     return f"{document['kind']} {name_of(document)}"

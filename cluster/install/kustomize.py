@@ -10,7 +10,7 @@ command line reads it from the pod, and the admission policies match the account
 
 from __future__ import annotations
 
-from cluster.install.crds import crds
+from cluster.install.crds import crd_documents
 from cluster.install.manifests import (
     FILES,
     InstallSettings,
@@ -37,9 +37,9 @@ resources:
 """
 
 
-def base(installation: InstallSettings) -> dict[str, str]:
+def base_files(installation: InstallSettings) -> dict[str, str]:
     """Return the files of the base by their paths in its directory."""
-    parts = {"crds": crds(), **manifests_by_file(installation)}
+    parts = {"crds": crd_documents(), **manifests_by_file(installation)}
     transformers = text_of(_TRANSFORMERS)
     if installation.openshift and installation.service_monitor:
         transformers += "---\n" + text_of(f"{_ELSEWHERE}/openshift-monitor.yaml")

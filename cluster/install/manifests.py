@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cluster.install.crds import crds
+from cluster.install.crds import crd_documents
 from cluster.model.names import DRIVER, METRICS, NAMESPACE
 from cluster.model.snapshot import KUBELET_ROOT
 from nodeside.errors import ExitCode, NodesideError
@@ -88,23 +88,25 @@ class InstallSettings:
     kubelet_root: str = KUBELET_ROOT
 
 
-def manifests(installation: InstallSettings) -> tuple[Document, ...]:
+def all_manifests(installation: InstallSettings) -> tuple[Document, ...]:
     """Return the definitions first, then what the controller needs, then the controller."""
     parts = manifests_by_file(installation)
-    return (*crds(), *(document for part in parts.values() for document in part))
+    return (*crd_documents(), *(document for part in parts.values() for document in part))
 
 
 def manifests_of_any(namespace: str) -> tuple[Document, ...]:
-    """Return what any installation in this namespace could have made, so that it can be removed
-    without knowing its options."""
-    return manifests(InstallSettings(namespace, openshift=True, service_monitor=True))
+    """Return what any installation in this namespace could have made.
+
+    So it can be removed without knowing its options.
+    """
+    return all_manifests(InstallSettings(namespace, openshift=True, service_monitor=True))
 
 
 def manifests_by_file(installation: InstallSettings) -> dict[str, list[Document]]:
     """Return everything except the definitions, by the names of FILES."""
-    check(installation)
+    check_settings(installation)
     names = (name for name in FILES if getattr(installation, ONLY_IF.get(name, ""), True))
-    return {name: list(_read(FILES[name], installation)) for name in names}
+    return {name: list(_read_documents(FILES[name], installation)) for name in names}
 
 
 def text_of(path: str) -> str:
@@ -112,10 +114,10 @@ def text_of(path: str) -> str:
     try:
         return (_DEPLOY / path).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError) as exc:
-        raise lacks_files(_DEPLOY / path) from exc
+        raise missing_files_error(_DEPLOY / path) from exc
 
 
-def lacks_files(path: Path) -> NotInstallable:
+def missing_files_error(path: Path) -> NotInstallable:
     """Return the error of a copy of nodeside without the files that the links here lead to."""
     hint = (
         "a .zip and a checkout on Windows lose the links in cluster/install: install from a git "
@@ -138,7 +140,7 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
 _EXPECTED = "expected lower case letters, digits, - and ."
 
 
-def check(installation: InstallSettings) -> None:
+def check_settings(installation: InstallSettings) -> None:
     """Raise NotInstallable for a bad value.
 
     This runs before anything is applied: half of an installation is worse than none.
@@ -175,7 +177,7 @@ def _check_image(image: str, what: str, name: str) -> None:
         raise NotInstallable(f"{image!r} is not a valid pull spec of {what}", hint=hint)
 
 
-def _read(path: str, installation: InstallSettings) -> Iterator[Document]:
+def _read_documents(path: str, installation: InstallSettings) -> Iterator[Document]:
     """Yield the documents of a file of deploy/, as `installation` has them."""
     import yaml
 
@@ -211,10 +213,10 @@ def _set_controller(spec: Document, installation: InstallSettings) -> None:
         pod["imagePullSecrets"] = [{"name": name} for name in installation.pull_secrets]
     container["image"] = installation.image
     container["resources"] = dict(installation.resources)
-    container["args"] += _arguments(installation)
+    container["args"] += _controller_arguments(installation)
 
 
-def _arguments(installation: InstallSettings) -> Iterator[str]:
+def _controller_arguments(installation: InstallSettings) -> Iterator[str]:
     if installation.openshift:
         yield f"--scc={DRIVER}"
     for name in installation.pull_secrets:

@@ -14,7 +14,7 @@ _PULL_SPEC: Final = re.compile(
 )
 
 
-def parts(pull_spec: str) -> dict[str, str]:
+def split_pull_spec(pull_spec: str) -> dict[str, str]:
     """Return repository, tag and digest, "" for what is missing.
 
     A colon before a slash separates a port, not a tag.
@@ -23,12 +23,12 @@ def parts(pull_spec: str) -> dict[str, str]:
     return {name: (match and match[name]) or "" for name in ("repository", "tag", "digest")}
 
 
-def beside(image: str) -> str:
+def agent_image_beside(image: str) -> str:
     """Return the pull spec of the device agent beside the controller's, with the same tag.
 
     Returns "" if it cannot be known: the controller's image has a digest or another name.
     """
-    found = parts(image)
+    found = split_pull_spec(image)
     directory, _, name = found["repository"].rpartition("/")
     if name != _CONTROLLER or found["digest"]:
         return ""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.install.install import Document, check_place, name_of, words_of
+from cluster.install.install import Document, check_place, document_in_words, name_of
 from cluster.kube.client import Api
-from cluster.kube.conditions import condition
+from cluster.kube.conditions import find_condition
 from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import DRIVERS, EVENTS, resource_of
 from cluster.model.names import LEAVE_MODULES
@@ -44,14 +44,16 @@ def delete_drivers(
     pause: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[str]:
-    """Delete all Drivers; yields a line for each step. Raises DeadlinePassed, which names what is
-    waited for."""
-    asked = _drivers(api)
+    """Delete all Drivers, and yield a line for each step.
+
+    Raises DeadlinePassed, which names what is waited for.
+    """
+    asked = _list_drivers(api)
     for name in asked:
         api.delete(DRIVERS, name)
         yield f"driver {name}: to be deleted; its modules are unloaded first"
     ends, reported = now() + deadline, dict[str, tuple[str, float]]()
-    left = _drivers(api)
+    left = _list_drivers(api)
     while left:
         for each in left.values():
             words, since = reported.get(each.name, ("", float("-inf")))
@@ -59,29 +61,29 @@ def delete_drivers(
                 reported[each.name] = each.waits, now()
                 yield f"driver {each.name}: {each.waits}"
         if now() > ends:
-            raise _too_late(left, deadline)
+            raise _deadline_error(left, deadline)
         pause(_LOOK)
-        left = _drivers(api)
+        left = _list_drivers(api)
     for each in asked.values():
-        yield _last_word(api, each) or f"driver {each.name} deleted"
+        yield _last_note(api, each) or f"driver {each.name} deleted"
 
 
-def _drivers(api: Api) -> Mapping[str, _Driver]:
+def _list_drivers(api: Api) -> Mapping[str, _Driver]:
     try:
-        return {each.name: each for each in api.list(DRIVERS, _read).items}
+        return {each.name: each for each in api.list(DRIVERS, _driver_from).items}
     except NotFound:
         return {}
 
 
-def _read(document: Mapping[str, Any]) -> _Driver:
+def _driver_from(document: Mapping[str, Any]) -> _Driver:
     metadata = document["metadata"]
-    ready = condition(document.get("status") or {}, "Ready")
+    ready = find_condition(document.get("status") or {}, "Ready")
     going = "deletionTimestamp" in metadata and ready["reason"] in ("Deleting", "ModulesStay")
     waits = escape_controls(ready["message"], keep="") if going else ""
     return _Driver(str(metadata["name"]), str(metadata["uid"]), waits)
 
 
-def _too_late(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
+def _deadline_error(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
     waiting = [f"{each.name} ({each.waits})" if each.waits else each.name for each in left.values()]
     silent = "is a controller running that cleans up? kubectl -n nodeside get pods; else take the "
     silent += "finalizer away: kubectl patch driver NAME --type=merge "
@@ -94,21 +96,21 @@ def _too_late(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
     )
 
 
-def _last_word(api: Api, gone: _Driver) -> str:
-    """Return the note of the controller's last Event on a Driver; "" if there is none or Events
-    cannot be read.
+def _last_note(api: Api, gone: _Driver) -> str:
+    """Return the note of the controller's last Event on a Driver.
 
-    A driver pod may write Events about its node, with any uid and any characters.
+    Returns "" if there is none, or if Events cannot be read. A driver pod may write Events about
+    its node, with any uid and any characters.
     """
 
-    def note(event: Mapping[str, Any]) -> tuple[str, str] | None:
+    def note_of(event: Mapping[str, Any]) -> tuple[str, str] | None:
         about = event.get("regarding") or {}
         ours = about.get("kind") == "Driver" and about.get("uid") == gone.uid
         relevant = ours and event.get("reason") in _LAST_WORDS
         return (str(event.get("eventTime")), str(event.get("note"))) if relevant else None
 
     try:
-        notes = api.list(EVENTS, note, namespace="default").items
+        notes = api.list(EVENTS, note_of, namespace="default").items
     except ApiError:
         return ""
     return escape_controls(max(notes, default=("", ""))[1], keep="")
@@ -134,6 +136,6 @@ def uninstall(
             resource = resource_of(document)
             namespace = str(document["metadata"].get("namespace", ""))
             api.delete(resource, name_of(document), namespace=namespace)
-            yield f"{words_of(document)} deleted"
+            yield f"{document_in_words(document)} deleted"
         except NotFound:
-            yield f"{words_of(document)} was not there"
+            yield f"{document_in_words(document)} was not there"

@@ -18,10 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, NotFound, RequestInfo, TooLarge, Unreachable, refusal
+from cluster.kube.errors import (
+    ApiError,
+    NotFound,
+    RequestInfo,
+    TooLarge,
+    Unreachable,
+    response_error,
+)
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
-from cluster.kube.nesting import decode
+from cluster.kube.nesting import decode_json
 from cluster.kube.resources import PODS, Resource, resource_of
 from cluster.kube.transport import ApiTransport, Call, Document, RequestCounts, translate_errors
 from nodeside.http.status import document_of
@@ -144,7 +151,7 @@ class Api:
                 hint="see `server` in the kubeconfig: kubectl config view --minify",
             )
 
-    def version(self) -> dict[str, Any]:
+    def get_version(self) -> dict[str, Any]:
         """Return the version of the API server: `major`, `minor`, `gitVersion`."""
         call = Call("GET", "/version", RequestInfo("get", "version"))
         return document_of(self._exchange.send(call))
@@ -218,7 +225,7 @@ class Api:
             if not page.next:
                 return whole
 
-    def latest_version(
+    def latest_resource_version(
         self, resource: Resource, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> str:
         """Return the resource version that a list of this kind has now. One try."""
@@ -460,7 +467,7 @@ def _read_chunk(request: RequestInfo, response: BaseHTTPResponse) -> bytes:
 
 def _parse_event(request: RequestInfo, line: bytes) -> Event:
     try:
-        document = decode(line)
+        document = decode_json(line)
         event = Event(str(document["type"]), document["object"])
     except (ValueError, KeyError, TypeError) as exc:
         raise Unreachable(
@@ -468,13 +475,13 @@ def _parse_event(request: RequestInfo, line: bytes) -> Event:
         ) from exc
     if event.kind == "ERROR":
         code = event.object.get("code")
-        raise refusal(request, code if isinstance(code, int) else 0, event.object)
+        raise response_error(request, code if isinstance(code, int) else 0, event.object)
     return event
 
 
 def _parse_object(request: RequestInfo, body: bytes) -> dict[str, Any]:
     with suppress(ValueError):
-        document = decode(body)
+        document = decode_json(body)
         if isinstance(document, dict):
             return document
     raise Unreachable(f"the answer to {request} is not a JSON object: {body[:100]!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.kube.quantity import amount
+from cluster.kube.quantity import parse_quantity
 
 _NOT_OURS = frozenset(("metadata", "status"))
 
@@ -17,23 +17,25 @@ _NOT_OURS = frozenset(("metadata", "status"))
 def has_drifted(desired: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
     """Return whether any field in `desired` differs; metadata and status are ignored."""
     ours = {key: value for key, value in desired.items() if key not in _NOT_OURS}
-    return not holds(ours, actual)
+    return not contains_desired(ours, actual)
 
 
-def holds(desired: Any, actual: Any) -> bool:
+def contains_desired(desired: Any, actual: Any) -> bool:
     """Return whether `actual` contains all of `desired`; a missing value equals an empty one."""
     if desired == actual:  # most parts of most objects are, and Python sees that at once
         return True
     if isinstance(desired, dict):
         return isinstance(actual, Mapping) and all(
-            holds(value, actual[key]) if key in actual else _is_empty(value)
+            contains_desired(value, actual[key]) if key in actual else _is_empty(value)
             for key, value in desired.items()
         )
     if isinstance(desired, list):
         return (
             isinstance(actual, list)
             and len(actual) == len(desired)
-            and all(holds(ours, theirs) for ours, theirs in zip(desired, actual, strict=True))
+            and all(
+                contains_desired(ours, theirs) for ours, theirs in zip(desired, actual, strict=True)
+            )
         )
     return _same_amount(desired, actual)
 
@@ -45,5 +47,5 @@ def _is_empty(value: Any) -> bool:
 
 
 def _same_amount(desired: Any, actual: Any) -> bool:
-    one, other = amount(desired), amount(actual)
+    one, other = parse_quantity(desired), parse_quantity(actual)
     return one is not None and one == other

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, str]:
+def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, str]:
     """Return the condition of this type, or a placeholder with status Unknown if there is none."""
     unknown = {"status": "Unknown", "reason": "Unknown", "message": "not reported yet"}
     matching = (c for c in status.get("conditions", ()) if c.get("type") == kind)

@@ -59,13 +59,13 @@ class Access:
         with self._lock:
             return str(self._loaded_configuration().host).rstrip("/")
 
-    def open(self) -> tuple[PoolManager, dict[str, str], int]:
+    def open_pool(self) -> tuple[PoolManager, dict[str, str], int]:
         """Return the pool, the authentication headers, and the generation to pass to `renew`."""
         with self._lock:
             configuration = self._loaded_configuration()
             if self._pool is None:
                 self._pool = _connection_pool(configuration)
-            with self._in_words():
+            with self._translate_errors():
                 return self._pool, _authentication_headers(configuration), self._generation
 
     def renew(self, generation: int) -> None:
@@ -84,7 +84,7 @@ class Access:
 
     def _loaded_configuration(self) -> Any:
         if self._configuration is None:
-            with self._in_words():
+            with self._translate_errors():
                 self._configuration = self._load_configuration()
         return self._configuration
 
@@ -119,7 +119,7 @@ class Access:
         return str(_KUBECONFIG.expanduser())
 
     @contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Convert every exception of the client's configuration to ApiError.
 
         The file and the exec plugin it may name are the user's. So the client raises not only its
@@ -131,7 +131,7 @@ class Access:
             raise
         except Exception as exc:
             file = self._kubeconfig_path(os.environ)
-            known = mistake(file, self._context) if file is not None else None
+            known = kubeconfig_error(file, self._context) if file is not None else None
             if known is not None:
                 raise known from exc
             reason = str(exc).strip() or type(exc).__name__
@@ -198,14 +198,14 @@ class BadKubeconfig(ApiError):
     reason = "BadKubeconfig"
 
 
-def mistake(files: str, context: str) -> BadKubeconfig | None:
+def kubeconfig_error(files: str, context: str) -> BadKubeconfig | None:
     """Return a mistake the user can correct, else None. `files` has the format of KUBECONFIG."""
     paths = [Path(name) for name in files.split(os.pathsep) if name and os.path.lexists(name)]
     if not paths:
         return BadKubeconfig(f"there is no kubeconfig {files}", hint=_NAME_ONE)
     configs = [_read_kubeconfig(path) for path in paths]
     invalid = next((each for each in configs if isinstance(each, BadKubeconfig)), None)
-    return invalid or _context_mistake(
+    return invalid or _context_error(
         files, context, [each for each in configs if isinstance(each, dict)]
     )
 
@@ -233,9 +233,7 @@ def _read_kubeconfig(path: Path) -> dict[str, Any] | BadKubeconfig:
     return BadKubeconfig(f"the kubeconfig {path} {content}", hint=_NAME_ONE)
 
 
-def _context_mistake(
-    files: str, context: str, configs: list[dict[str, Any]]
-) -> BadKubeconfig | None:
+def _context_error(files: str, context: str, configs: list[dict[str, Any]]) -> BadKubeconfig | None:
     known = [each["name"] for each in _named_entries(configs, "contexts")]
     chosen = context or next((str(c) for each in configs if (c := each.get("current-context"))), "")
     hint = f"it has: {', '.join(known[:_KEPT]) or 'none'}; choose one: --context NAME"

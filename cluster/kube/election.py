@@ -47,7 +47,7 @@ class LeaseTimings:
     retry: float = 1.0
 
     @staticmethod
-    def of(lease: float) -> LeaseTimings:
+    def scaled_to(lease: float) -> LeaseTimings:
         """Return the default timings scaled to a lease duration in seconds."""
         usual = LeaseTimings()
         return LeaseTimings(*(each * lease / usual.lease for each in astuple(usual)))
@@ -77,7 +77,7 @@ class Leadership:
         self._ended = threading.Event()
         self._ended.set()
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds for which we may still act, which also limits each request.
 
         Raises LostLead if none are left.
@@ -123,7 +123,7 @@ class _ObservedLease:
         """Return since when its holder no longer acts, if it may do so for `work` seconds."""
         return self.since + (0.0 if self.holder in ("", identity) else work)
 
-    def free(self, identity: str, now: float) -> bool:
+    def is_free(self, identity: str, now: float) -> bool:
         """Return whether the Lease has no holder, expired, or is held by our own identity."""
         return self.holder in ("", identity) or now >= self.since + self.seconds
 
@@ -195,7 +195,7 @@ class Election:
         """Read the Lease. If it is free, try to take it; otherwise wait until it may be free."""
         try:
             self._read_lease()
-            if self._seen.free(self._identity, self._now()):
+            if self._seen.is_free(self._identity, self._now()):
                 return self._take_lease()
             self._await_change()
         except Conflict:
@@ -254,7 +254,7 @@ class Election:
             for event in watch:
                 if event.kind in ("ADDED", "MODIFIED"):
                     self._note_lease(event.object)
-                if event.kind == "DELETED" or self._seen.free(self._identity, self._now()):
+                if event.kind == "DELETED" or self._seen.is_free(self._identity, self._now()):
                     return
         finally:
             over.set()
@@ -294,7 +294,7 @@ class Election:
             self.leadership.extend(sent + self._pace.work)
             return self._pace.renew
         except Conflict as error:
-            if not self._still_ours():
+            if not self._is_still_ours():
                 log.warning(f"another replica holds the lease: {error}")
                 self.leadership.end()
         except NotFound:  # no one else holds it: the next try creates it again
@@ -304,7 +304,7 @@ class Election:
             log.warning(f"cannot renew the lease: {error}", hint=error.hint)
         return self._pace.retry
 
-    def _still_ours(self) -> bool:
+    def _is_still_ours(self) -> bool:
         """Check after a conflict: our own write may have succeeded though its answer was lost."""
         with suppress(ApiError):
             self._read_lease()

@@ -130,7 +130,7 @@ class RequestInfo:
         return words + (f" -n {self.namespace}" if self.namespace else "")
 
 
-def refusal(
+def response_error(
     request: RequestInfo, status: int, document: Mapping[str, Any], retry_after: str = ""
 ) -> ApiError:
     """Return the error for an unsuccessful response, or for a `Status` object sent by a watch."""

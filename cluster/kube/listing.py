@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from cluster.kube.nesting import decode_at
+from cluster.kube.nesting import decode_json_at
 
 T = TypeVar("T")
 
@@ -38,13 +38,13 @@ def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
         raise ValueError("the list is cut off")
     at, has_items = _expect_character(text, _skip_space(text, 0), "{"), False
     while text[at] != "}":
-        key, at = decode_at(text, at)
+        key, at = decode_json_at(text, at)
         at = _expect_character(text, at, ":")
         has_items |= key == "items"
         if key == "items" and text[at] == "[":
             at = _parse_items(text, at, trim, page.items)
         else:
-            value, at = decode_at(text, at)
+            value, at = decode_json_at(text, at)
             if key == "metadata" and isinstance(value, dict):
                 page.resource_version = str(value.get("resourceVersion", ""))
                 page.next = str(value.get("continue", ""))
@@ -59,7 +59,7 @@ def _parse_items(
 ) -> int:
     at = _skip_space(text, at + 1)
     while text[at] != "]":
-        item, at = decode_at(text, at)
+        item, at = decode_json_at(text, at)
         small = trim(item)
         if small is not None:
             items.append(small)

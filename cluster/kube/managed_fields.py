@@ -61,14 +61,15 @@ class ExistingObject:
     uid: str = ""
 
 
-def kept_from(data: Document) -> ObjectMeta:
+def object_meta_from(data: Document) -> ObjectMeta:
+    """Parse the metadata of an object."""
     metadata = data.get("metadata") or {}
     last_write = str(metadata.get("generation") or metadata.get("resourceVersion") or "")
     managed = tuple(metadata.get("managedFields") or ())
     return ObjectMeta(last_write, managed, str(metadata.get("uid") or ""))
 
 
-def over(meta: ObjectMeta, document: Document, *, edited: bool) -> ExistingObject:
+def existing_object(meta: ObjectMeta, document: Document, *, edited: bool) -> ExistingObject:
     """Return the existing object, as applying `document` overwrites it.
 
     `edited`: the existing object was applied as `document` and has been changed since.
@@ -87,9 +88,11 @@ def has_additions(meta: ObjectMeta, document: Document) -> bool:
     return any(new and field != _HARMLESS for _, field, new in _foreign_fields(meta, document))
 
 
-def replacement(document: Document, uid: str = "") -> list[dict[str, Any]]:
-    """Return the JSON patch that replaces the part we own of a DaemonSet or Deployment, if it still
-    has this uid ("": any uid)."""
+def replacement_patch(document: Document, uid: str = "") -> list[dict[str, Any]]:
+    """Return the JSON patch that replaces the part we own of a DaemonSet or Deployment.
+
+    It fails if the object has another uid ("": any uid).
+    """
     owned = _OWNED[document["kind"]]
     test = {"op": "test", "path": "/metadata/uid", "value": uid}
     step = {"op": "replace", "path": "/" + "/".join(owned), "value": _part_at(document, owned)}
@@ -106,8 +109,10 @@ def _describe_edit(meta: ObjectMeta, document: Document) -> str:
 
 
 def _foreign_fields(meta: ObjectMeta, document: Document) -> Iterator[tuple[str, str, bool]]:
-    """Yield the manager and path of each field in the part we own that another manager set, and
-    whether `document` does not set it."""
+    """Yield the fields in the part we own that another manager set: manager, path, is it new.
+
+    A field is new if `document` does not set it.
+    """
     for entry, fields in _entries_of_part(meta, document):
         manager, owned = str(entry.get("manager")), _OWNED[document["kind"]]
         if manager != FIELD_MANAGER:

@@ -1,8 +1,9 @@
 """Decodes JSON however deeply it nests.
 
 The API server accepts about 10,000 levels in `managedFields`, from anyone who may patch an object:
-a node patches its own Node. json raises RecursionError at about 1,000, and no limit of Python's
-suits every stack. So where json gives up, all below `_LEVELS` is replaced by null, iteratively.
+a node patches its own Node. The json module raises RecursionError at about 1,000, and no recursion
+limit suits every stack. So where json gives up, all below `_LEVELS` is replaced by null, without
+recursion.
 Nothing that we read nests that deep. Pure.
 """
 
@@ -17,7 +18,7 @@ _DECODER = json.JSONDecoder()
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 
 
-def decode(data: bytes) -> Any:
+def decode_json(data: bytes) -> Any:
     """Decode a document. Raises ValueError if it is not JSON."""
     try:
         return json.loads(data)
@@ -27,7 +28,7 @@ def decode(data: bytes) -> Any:
         return json.loads(shallow + text[end:])
 
 
-def decode_at(text: str, at: int) -> tuple[Any, int]:
+def decode_json_at(text: str, at: int) -> tuple[Any, int]:
     """Decode the value at `at`; return it and the position after it. Raises ValueError."""
     try:
         return _DECODER.raw_decode(text, at)

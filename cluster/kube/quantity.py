@@ -20,19 +20,19 @@ _UNITS = {
 }
 
 
-def amount(value: Any) -> Decimal | None:
+def parse_quantity(value: Any) -> Decimal | None:
     """Return a quantity as a number; None if it is none, or has more than 64 characters."""
     words = str(value) if isinstance(value, str | int | float) else ""
     parsed = _QUANTITY.fullmatch(words) if len(words) <= _LONGEST else None
     return Decimal(parsed[1]) * _UNITS[parsed[2] or ""] if parsed else None
 
 
-def canonical(quantity: str) -> str:
+def canonical_quantity(quantity: str) -> str:
     """Return a quantity as the API server writes it: without a fraction, in the largest unit.
 
     Raises ValueError.
     """
-    number = amount(quantity)
+    number = parse_quantity(quantity)
     if number is None:
         raise ValueError(f"expected a quantity, got {quantity}")
     units, step = ("m", "", *"kMGTPE"), 1000

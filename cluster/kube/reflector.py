@@ -96,7 +96,7 @@ class Selection(Generic[T]):
     crowd: Callable[[T], str] | None = None
 
     @property
-    def where(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, Any]:
         return {"namespace": self.namespace, "selector": self.selector, "fields": self.fields}
 
     def list_once(self, api: Api) -> dict[str, T] | None:
@@ -105,7 +105,7 @@ class Selection(Generic[T]):
         Raises ApiError, and NotFound unless the kind is optional.
         """
         try:
-            page = api.list(self.resource, self.trim, **self.where)
+            page = api.list(self.resource, self.trim, **self.filters)
         except NotFound:
             if not self.optional:
                 raise
@@ -131,7 +131,7 @@ class _Crowds(Generic[T]):
         self._sizes[crowd] += 1
         return True
 
-    def forget(self, item: T) -> None:
+    def release(self, item: T) -> None:
         if self._of is not None:
             self._sizes[self._of(item)] -= 1
 
@@ -186,17 +186,17 @@ class Reflector(Generic[T]):
         self._stopping.set()
         self._interrupt_watch()
 
-    def poke(self) -> None:
-        """Retry now instead of waiting out the pause."""
+    def retry_now(self) -> None:
+        """Make the thread retry now instead of waiting out the pause."""
         self._poked.set()
 
-    def anew(self) -> None:
+    def list_anew(self) -> None:
         """List again because `trim` selects other objects from now on; unsynced until then."""
         with self._changed:
             self._anew, self._synced = True, False
         self._interrupt_watch()
 
-    def renew(self, since: float) -> None:
+    def renew_list(self, since: float) -> None:
         """List again unless a list started after `since`; the current objects stay until then.
 
         A watch on a dead connection is silent for minutes before that is noticed.
@@ -328,7 +328,7 @@ class Reflector(Generic[T]):
             return item if item is not None and crowds.admits(item) else None
 
         try:
-            page = self._api.list(of.resource, keep, **of.where)
+            page = self._api.list(of.resource, keep, **of.filters)
         except NotFound:
             if not of.optional:
                 raise
@@ -340,7 +340,7 @@ class Reflector(Generic[T]):
             self._objects, self._snapshot, self._synced = objects, None, not self._anew
             self._crowds, self._listed = crowds, began
             self._version, self._cut_off = page.resource_version, False
-            self._heard_from(page.resource_version)
+            self._note_answer(page.resource_version)
         if changed:
             self._wake()
 
@@ -351,7 +351,7 @@ class Reflector(Generic[T]):
             self._absent, self._synced, self._listed = True, not self._anew, began
             self._cut_off = False
             self._objects, self._snapshot = {}, None
-            self._heard_from("")
+            self._note_answer("")
         if first:
             self._wake()
 
@@ -363,13 +363,13 @@ class Reflector(Generic[T]):
         self._watch = self._open_watch()
         opened = self._now()
         with self._changed:
-            self._heard_from("")  # the next event may be a minute away
+            self._note_answer("")  # the next event may be a minute away
         try:
             # `stop`, `anew` or `renew` may have been called before the watch existed.
             if self._stopping.is_set() or self._anew or self._is_old:
                 self._watch.close()
             for event in self._watch:
-                self._take_event(event)
+                self._apply_event(event)
                 self._failures = 0
         except NotFound:
             self._version = ""
@@ -390,21 +390,21 @@ class Reflector(Generic[T]):
         then. A restore stops it, so it is enough to look after a watch could not be opened.
         """
         try:
-            watch = self._api.watch(self._of.resource, self._version, **self._of.where)
+            watch = self._api.watch(self._of.resource, self._version, **self._of.filters)
         except ApiError as error:
             self._cut_off |= error.concerns_all
             raise
         if self._cut_off:
             try:
-                self._look_back()
+                self._check_not_restored()
             except BaseException:
                 watch.close()
                 raise
         return watch
 
-    def _look_back(self) -> None:
+    def _check_not_restored(self) -> None:
         """Raise Gone if the API server is behind what we have seen."""
-        latest = self._api.latest_version(self._of.resource, **self._of.where)
+        latest = self._api.latest_resource_version(self._of.resource, **self._of.filters)
         if 0 < _version_number(latest) < _version_number(self._version):
             words = "the API server has older data than before, as after a restore: listing again"
             log.warning(words, kind=self._of.resource.kind, seen=self._version, now=latest)
@@ -413,7 +413,7 @@ class Reflector(Generic[T]):
             raise Gone(f"{self._version} is not reached yet, after {latest}")
         self._cut_off = False
 
-    def _take_event(self, event: Event) -> None:
+    def _apply_event(self, event: Event) -> None:
         version = str(event.object.get("metadata", {}).get("resourceVersion", ""))
         item = None if event.kind == "BOOKMARK" else self._trim_object(event.object)
         changed = False
@@ -423,7 +423,7 @@ class Reflector(Generic[T]):
             elif self._of.left_out is not None and event.kind != "BOOKMARK":
                 changed = self._drop_object(self._of.left_out(event.object))
             self._version = version or self._version
-            self._heard_from(version)
+            self._note_answer(version)
         if changed:
             self._wake()
 
@@ -441,7 +441,7 @@ class Reflector(Generic[T]):
     def _drop_object(self, name: str) -> bool:
         gone = self._objects.pop(name, None)
         if gone is not None:
-            self._crowds.forget(gone)
+            self._crowds.release(gone)
         self._snapshot = None
         return gone is not None
 
@@ -455,7 +455,7 @@ class Reflector(Generic[T]):
             log.warning(f"cannot read {self._of.resource.kind} {name}: {exc!r}")
             return None
 
-    def _heard_from(self, version: str) -> None:
+    def _note_answer(self, version: str) -> None:
         """Record an answer of the API server. The caller holds the lock."""
         self._seen = max(self._seen, _version_number(version))
         self._heard = self._now()

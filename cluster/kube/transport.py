@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, RequestInfo, TooLarge, Unreachable, refusal
+from cluster.kube.errors import ApiError, RequestInfo, TooLarge, Unreachable, response_error
 from cluster.kube.server_time import ServerTime
 from nodeside.http.status import document_of
 from nodeside.system.clock import backoff
@@ -131,7 +131,7 @@ class ApiTransport:
                 if not (patient and _is_repeatable(error)) or self._now() + wait >= ends:
                     raise
                 self._pause(wait)
-                self.tally.repeat(call.request)
+                self.tally.count_retry(call.request)
 
     def _try_once(self, call: Call, ends: float, limit: int) -> Answer:
         left = ends - self._now()
@@ -151,26 +151,26 @@ class ApiTransport:
         a watch. By then the request has either taken effect or failed here.
         """
         ends = self._now() + (whole or _READ)
-        response, generation = self._request(call, read, whole)
+        response, generation = self._send_request(call, read, whole)
         if response.status == 401:
             with translate_errors(call.request):
                 self._read_body(call.request, response, ends)
             self._access.renew(generation)
-            response, _ = self._request(call, read, whole and max(0.1, ends - self._now()))
+            response, _ = self._send_request(call, read, whole and max(0.1, ends - self._now()))
         if 200 <= response.status < 300:
             return response
         with translate_errors(call.request), closing(response):
             body = self._read_body(call.request, response, ends)
         after = response.headers.get("Retry-After", "")
-        raise refusal(call.request, response.status, document_of(body), after)
+        raise response_error(call.request, response.status, document_of(body), after)
 
-    def _request(
+    def _send_request(
         self, call: Call, read: float, whole: float | None
     ) -> tuple[BaseHTTPResponse, int]:
         from urllib3 import Timeout
         from urllib3.exceptions import SSLError
 
-        pool, headers, generation = self._access.open()
+        pool, headers, generation = self._access.open_pool()
         headers["Accept"] = _METADATA_ONLY if call.metadata_only else "application/json"
         headers["User-Agent"] = USER_AGENT
         if call.content_type:
@@ -195,7 +195,7 @@ class ApiTransport:
                 self._access.renew(generation)  # the cluster's CA may have changed
                 raise
             finally:
-                self.tally.count(call.request, status)
+                self.tally.count_request(call.request, status)
         return response, generation
 
     def _read_body(
@@ -290,28 +290,28 @@ class RequestCounts:
     """Request counters: `requests` by verb, resource and code; `repeats` by verb and resource."""
 
     requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
+    retries: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def count(self, request: RequestInfo, status: int) -> None:
+    def count_request(self, request: RequestInfo, status: int) -> None:
         """Count one request; `status` is the HTTP status, 0 for no answer."""
         with self._lock:
             self.requests[request.verb, request.plural, str(status or NO_ANSWER)] += 1
 
-    def repeat(self, request: RequestInfo) -> None:
+    def count_retry(self, request: RequestInfo) -> None:
         """Count one retry."""
         with self._lock:
-            self.repeats[request.verb, request.plural] += 1
+            self.retries[request.verb, request.plural] += 1
 
-    def read(self) -> tuple[dict[tuple[str, str, str], int], dict[tuple[str, str], int]]:
+    def copy_counts(self) -> tuple[dict[tuple[str, str, str], int], dict[tuple[str, str], int]]:
         """Return copies of both counters."""
         with self._lock:
-            return dict(self.requests), dict(self.repeats)
+            return dict(self.requests), dict(self.retries)
 
     @property
-    def verbs(self) -> dict[str, int]:
+    def counts_by_verb(self) -> dict[str, int]:
         """The number of requests by verb."""
         counts: Counter[str] = Counter()
-        for (verb, _, _), number in self.read()[0].items():
+        for (verb, _, _), number in self.copy_counts()[0].items():
             counts[verb] += number
         return dict(counts)

@@ -28,7 +28,7 @@ from cluster.kube.wakeup import Wakeup
 from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import TokenReviewer
 from cluster.manager.metrics_server import MetricsServer
-from cluster.manager.probes import HealthServer, alive, ready
+from cluster.manager.probes import HealthServer, check_liveness, check_readiness
 from cluster.manager.tls import ServingCertificate
 from cluster.model.names import LEASE, METRICS
 from cluster.model.snapshot import Settings
@@ -62,20 +62,20 @@ class Options:
     parallel: int = PARALLEL
 
 
-def identity(environ: Mapping[str, str]) -> str:
+def own_identity(environ: Mapping[str, str]) -> str:
     """Return the name of our pod; outside of a pod, a unique name."""
     return environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def run(api: Api, options: Options, planner: Planner, stopping: threading.Event) -> None:
+def run_controller(api: Api, options: Options, planner: Planner, stopping: threading.Event) -> None:
     """Run until `stopping` is set. Nothing is under way when it returns."""
     gc.set_threshold(_GC_THRESHOLD)
     wakes, pulse = Wakeup(), Heartbeat()
     with ExitStack() as stack:
         view = ClusterCache(api, options.settings, wakes.wake)
         checks = {
-            "/healthz": lambda: alive(pulse),
-            "/readyz": lambda: ready(view.health()),
+            "/healthz": lambda: check_liveness(pulse),
+            "/readyz": lambda: check_readiness(view.health()),
         }
         server = stack.enter_context(HealthServer(options.health_port, checks))
         election = Election(
@@ -96,7 +96,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             metrics_port=port,
             identity=options.identity,
         )
-        crd_check.warn(api)
+        crd_check.warn_of_missing_fields(api)
         election.look_first()
         stack.enter_context(_wake_on_stop(stopping, wakes.wake))
         stack.enter_context(view)
@@ -110,12 +110,12 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             planner,
             stopping=stopping,
             pulse=pulse,
-            after=metrics.after,
+            after=metrics.record_round,
             pace=options.pace,
             wall=api.now,
         )
-        election.campaign(controller.work)
-    calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.tally.verbs.items()))
+        election.campaign(controller.work_as_leader)
+    calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.tally.counts_by_verb.items()))
     log.fact("stopped", identity=options.identity, api_calls=calls)
 
 
@@ -135,8 +135,8 @@ def _serve_metrics(
     with MetricsServer(
         options.metrics_port,
         serving=ServingCertificate(options.certificate, [name]),
-        judge=TokenReviewer(api).decision,
-        exposition=metrics.exposition,
+        judge=TokenReviewer(api).judge_request,
+        exposition=metrics.encode_samples,
         answers=answers,
     ) as server:
         yield metrics, server.port
@@ -152,14 +152,14 @@ def ending_signals() -> Iterator[threading.Event]:
     stopping = threading.Event()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
-    def wait() -> None:
+    def wait_for_signal() -> None:
         number = signal.sigwait(_ENDING)
         log.fact("ending", signal=signal.Signals(number).name)
         stopping.set()
         signal.sigwait(_ENDING)  # a second signal forces the exit
         os._exit(128 + number)
 
-    threading.Thread(target=wait, name="signals", daemon=True).start()
+    threading.Thread(target=wait_for_signal, name="signals", daemon=True).start()
     try:
         yield stopping
     finally:
@@ -170,9 +170,9 @@ def ending_signals() -> Iterator[threading.Event]:
 def _wake_on_stop(stopping: threading.Event, wake: Callable[[], None]) -> Iterator[None]:
     """Wake the loop when it must stop."""
 
-    def wait() -> None:
+    def wake_when_stopping() -> None:
         stopping.wait()
         wake()
 
-    threading.Thread(target=wait, name="stop", daemon=True).start()
+    threading.Thread(target=wake_when_stopping, name="stop", daemon=True).start()
     yield

@@ -68,11 +68,11 @@ class Family:
 
 
 def _sample_requests(look: MetricInputs) -> Iterator[Sample]:
-    yield from ((labels, count) for labels, count in look.tally.read()[0].items())
+    yield from ((labels, count) for labels, count in look.tally.copy_counts()[0].items())
 
 
 def _sample_repeats(look: MetricInputs) -> Iterator[Sample]:
-    yield from ((labels, count) for labels, count in look.tally.read()[1].items())
+    yield from ((labels, count) for labels, count in look.tally.copy_counts()[1].items())
 
 
 def _sample_restarts(look: MetricInputs) -> Iterator[Sample]:
@@ -220,7 +220,7 @@ class Metrics(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def after(self, result: ReconcileResult) -> None:
+    def record_round(self, result: ReconcileResult) -> None:
         """Store the results of the last round. The cost does not grow with the number of nodes."""
         self._rounds.observe(result.planning + result.doing)
         self._plans.observe(result.planning)
@@ -230,7 +230,7 @@ class Metrics(Collector):
         if result.outcome.outage is None and result.outcome.lost is None:
             self._success = self._wall()
 
-    def look(self) -> MetricInputs:
+    def collect_inputs(self) -> MetricInputs:
         leads = self._leads()
         censuses, statuses = self._last if leads else ({}, {})
         success = self._success if leads else 0.0
@@ -239,14 +239,14 @@ class Metrics(Collector):
         )  # fmt: skip
 
     def collect(self) -> Iterator[Metric]:
-        look = self.look()
+        look = self.collect_inputs()
         for family in FAMILIES:
             metric = family.metric_class(family.name, family.help, labels=family.labels)
             for values, number in family.samples(look):
                 metric.add_metric(values, float(number))
             yield metric
 
-    def exposition(self, accept: str) -> tuple[str, bytes]:
+    def encode_samples(self, accept: str) -> tuple[str, bytes]:
         """Return content type and text in the format that the scraper accepts."""
         encode, content_type = choose_encoder(accept)
         return content_type, encode(self._registry)

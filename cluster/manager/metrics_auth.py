@@ -41,14 +41,14 @@ class AccessVerdict:
 
 
 @dataclass
-class Budget:
-    """A token bucket with a burst of `_AT_ONCE` and a refill of `_PER_SECOND`."""
+class RateLimit:
+    """A limit of `_PER_SECOND` on average, with bursts of `_AT_ONCE`."""
 
     now: Callable[[], float]
     _left: float = _AT_ONCE
     _then: float | None = None
 
-    def take(self) -> bool:
+    def allows_one_more(self) -> bool:
         now = self.now()
         if self._then is not None:
             self._left = min(_AT_ONCE, self._left + (now - self._then) * _PER_SECOND)
@@ -69,9 +69,9 @@ class TokenReviewer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._budget = Budget(self.now)
+        self._budget = RateLimit(self.now)
 
-    def decision(self, authorization: str, path: str) -> AccessVerdict:
+    def judge_request(self, authorization: str, path: str) -> AccessVerdict:
         """Return whether the sender of this Authorization header may get `path`."""
         kind, _, token = authorization.strip().partition(" ")
         token = token.strip()
@@ -82,7 +82,7 @@ class TokenReviewer:
         key = hashlib.sha256(f"{path}\n{token}".encode()).hexdigest()
         with self._lock:
             verdict = self._cached_verdict(key)
-            if verdict is None and not self._budget.take():
+            if verdict is None and not self._budget.allows_one_more():
                 return AccessVerdict(
                     HTTPStatus.TOO_MANY_REQUESTS, "too many unknown tokens; try later"
                 )

@@ -48,7 +48,7 @@ class _TlsServer(HttpServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection. The handshake happens here, in the connection's own thread."""
         request.settimeout(_STEP)
-        context = self.serving.context()
+        context = self.serving.current_context()
         with (
             context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as tls,
             self.limit_time(tls),
@@ -56,7 +56,7 @@ class _TlsServer(HttpServer):
             tls.do_handshake()
             super().finish_request(tls, client_address)
 
-    def count(self, status: HTTPStatus) -> None:
+    def count_answer(self, status: HTTPStatus) -> None:
         with self._counting:
             self.answers[status.value] += 1
 
@@ -85,7 +85,7 @@ class _MetricsHandler(BaseHTTPRequestHandler):
     def _send_answer(
         self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8"
     ) -> None:
-        self.server.count(status)
+        self.server.count_answer(status)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -132,7 +132,7 @@ class MetricsServer:
         }
         for name, value in attributes.items():
             setattr(self._server, name, value)
-        serving.context()  # logs problems with the certificate at startup
+        serving.current_context()  # logs problems with the certificate at startup
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_SWEEP,), name="metrics", daemon=True
         )

@@ -36,7 +36,7 @@ class ProbeReport:
         return "\n".join(self.lines) + "\n"
 
 
-def alive(pulse: Heartbeat) -> ProbeReport:
+def check_liveness(pulse: Heartbeat) -> ProbeReport:
     """Return whether the main loop makes progress."""
     busy = pulse.busy_for
     if busy > STUCK:
@@ -44,7 +44,7 @@ def alive(pulse: Heartbeat) -> ProbeReport:
     return ProbeReport(True, ("ok",))
 
 
-def ready(kinds: list[WatchHealth]) -> ProbeReport:
+def check_readiness(kinds: list[WatchHealth]) -> ProbeReport:
     """Return whether all non-optional kinds are listed and the API server answers.
 
     A kind that fails counts as unanswered after `STALE` seconds of silence.

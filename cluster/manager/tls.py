@@ -36,7 +36,7 @@ class ServingCertificate:
         self._stamp: _Stamp | None = None
         self._context: ssl.SSLContext | None = None
 
-    def context(self) -> ssl.SSLContext:
+    def current_context(self) -> ssl.SSLContext:
         """Return the context with the current certificate.
 
         If that certificate is bad, the last good one stays in use; nothing is raised.
@@ -44,7 +44,8 @@ class ServingCertificate:
         with self._lock:
             stamp = self._read_stamp()
             if self._context is None or stamp != self._stamp:
-                self._context = self._mounted_context(stamp) or self._context or self._own_context()
+                mounted = self._mounted_context(stamp)
+                self._context = mounted or self._context or self._self_signed_context()
                 self._stamp = stamp
             return self._context
 
@@ -68,12 +69,12 @@ class ServingCertificate:
         log.fact("serving metrics with a certificate", directory=str(self._directory))
         return context
 
-    def _own_context(self) -> ssl.SSLContext:
+    def _self_signed_context(self) -> ssl.SSLContext:
         where = f" in {self._directory}" if self._directory else ""
         log.fact(f"no certificate{where}: serving metrics with a self-signed one")
         descriptor = os.memfd_create("certificate")  # the root file system is read-only
         try:
-            os.write(descriptor, self_signed(self._names))
+            os.write(descriptor, make_self_signed(self._names))
             return _make_context(Path(f"/proc/self/fd/{descriptor}"), None)
         finally:
             os.close(descriptor)
@@ -86,7 +87,7 @@ def _make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     return context
 
 
-def self_signed(names: Sequence[str]) -> bytes:
+def make_self_signed(names: Sequence[str]) -> bytes:
     """Return a new key and a self-signed certificate for it, as PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

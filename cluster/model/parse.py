@@ -13,8 +13,8 @@ from itertools import islice
 from sys import intern
 from typing import Any
 
-from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
-from cluster.kube.quantity import amount
+from cluster.kube.managed_fields import FIELD_MANAGER, object_meta_from
+from cluster.kube.quantity import parse_quantity
 from cluster.model.json_fields import condition, part, report_text, seconds, text, uname
 from cluster.model.labelmap import labels_of
 from cluster.model.names import (
@@ -115,7 +115,7 @@ _OF_A_STATE = re.compile(
 def _extended_resources(resources: Document) -> Mapping[str, int]:
     """Return the extended resources: those whose name has a domain that is not Kubernetes' own."""
     names = [name for name in resources if "/" in name and "kubernetes.io/" not in name]
-    found = {intern(name): amount(resources[name]) for name in names[:_RESOURCES]}
+    found = {intern(name): parse_quantity(resources[name]) for name in names[:_RESOURCES]}
     counts = {
         name: max(0, min(int(count), _COUNT)) for name, count in found.items() if count is not None
     }
@@ -178,7 +178,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         touched=_last_changed(metadata),
         applied_at=_last_changed(metadata, by=FIELD_MANAGER),
         spec=part(data, "spec"),
-        kept=kept_from(data),
+        kept=object_meta_from(data),
     )
 
 
@@ -268,7 +268,7 @@ def revision_from(data: Document) -> RevisionObject:
         document=str(files.get("driver.yaml", files.get(POLICY_KEY, ""))),
         uid=text(metadata, "uid"),
         created=text(metadata, "creationTimestamp"),
-        stamp=kept_from(data).last_write,
+        stamp=object_meta_from(data).last_write,
     )
 
 

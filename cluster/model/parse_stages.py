@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.kube.managed_fields import kept_from
+from cluster.kube.managed_fields import object_meta_from
 from cluster.model.json_fields import part
 from cluster.model.names import (
     ADMITTED_NOTE,
@@ -66,7 +66,7 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
         rolled_out=rolled_out,
         progress=progress,
         document=body,
-        kept=kept_from(data),
+        kept=object_meta_from(data),
     )
     return StageItem(name, parsed)
 

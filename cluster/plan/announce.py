@@ -1,6 +1,4 @@
-"""Events about what nodes cannot use: the driver image for one kernel, or a bundle; and about other
-Drivers for the same devices. Pure.
-"""
+"""Events about what nodes cannot use, an image or a bundle, and about rivals for a device. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Iterator
 
 from cluster.model.actions import EmitEvent
 from cluster.plan.context.context import DriverContext
-from cluster.plan.rivals import others_for_devices
+from cluster.plan.rivals import device_rivals_in_words
 
 
 def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
@@ -26,10 +24,10 @@ def fallback_events(context: DriverContext) -> Iterator[EmitEvent]:
 def rival_events(context: DriverContext) -> Iterator[EmitEvent]:
     """Yield an Event for each other Driver for the same devices, once for each edit of this one.
 
-    The preceding status update tells which edit has been seen.
+    The preceding status update records that the edit has been seen.
     """
     snapshot, found = context.snapshot, context.resource
     if found.status.get("observedGeneration") == found.generation:
         return
-    for words in others_for_devices(snapshot, context.driver, snapshot.nodes.values()):
+    for words in device_rivals_in_words(snapshot, context.driver, snapshot.nodes.values()):
         yield EmitEvent(found.name, found.uid, True, "DeviceShared", words, of_status=True)

@@ -46,7 +46,7 @@ def _orphaned_pods(
     return [pod for pod in unloading if pod.driver not in drivers]
 
 
-def _reports_of_the_gone(
+def _reports_of_gone_drivers(
     reports: Mapping[str, NodeReport], drivers: Mapping[str, DriverObject]
 ) -> Sequence[NodeReport]:
     return [report for report in reports.values() if report.driver not in drivers]
@@ -58,7 +58,7 @@ def _remove_node_traces(snapshot: Snapshot) -> Iterator[Action]:
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
     label without its NodeDriver would never be found.
     """
-    gone = snapshot.index.once(_reports_of_the_gone, snapshot.node_drivers, snapshot.drivers)
+    gone = snapshot.index.once(_reports_of_gone_drivers, snapshot.node_drivers, snapshot.drivers)
     if not gone:
         return
     with_pods = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
@@ -109,8 +109,10 @@ def end_cordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Unc
 
 
 def _keeps_cordoned(snapshot: Snapshot, name: str) -> bool:
-    """Return whether a hold of this Driver keeps a node cordoned: that of one that evicts, or whose
-    spec is invalid."""
+    """Return whether a hold of this Driver keeps a node cordoned.
+
+    It does if the Driver evicts pods, or if its spec is invalid.
+    """
     found = snapshot.drivers.get(name)
     if found is None or found.driver is None:
         return found is not None

@@ -50,7 +50,7 @@ class PlanCache:
         self._kept: dict[str, Plan] = {}
         self._due_at: dict[str, float] = {}  # wall clock; for every plan, kept or not
 
-    def update(self, snapshot: Snapshot, now: float) -> None:
+    def drop_outdated(self, snapshot: Snapshot, now: float) -> None:
         """Drop the plans that a change or the time since the last snapshot may affect."""
         before, self._snapshot = self._snapshot, snapshot
         earlier, self._now = self._now, now
@@ -121,7 +121,7 @@ def _make_groups(
 
 def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Yield the Drivers that the changes concern, or ALL, in any order."""
-    if _read_by_all(before) != _read_by_all(after):
+    if _parts_that_all_read(before) != _parts_that_all_read(after):
         yield ALL
     for name, old, new in _compare_mappings(before.drivers, after.drivers):
         if old != new:
@@ -135,12 +135,12 @@ def affected_drivers(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for kind in ("daemonsets", "revisions", "node_drivers", "pods", "jobs", "build_pods"):
         for _, old, new in _compare_mappings(getattr(before, kind), getattr(after, kind)):
             yield from {each.driver for each in (old, new) if each}
-    yield from _by_nodes(before, after)
-    yield from _by_occupancy(before, after)
-    yield from _by_stages(before, after)
+    yield from _affected_by_nodes(before, after)
+    yield from _affected_by_occupancy(before, after)
+    yield from _affected_by_stages(before, after)
 
 
-def _read_by_all(snapshot: Snapshot) -> tuple[object, ...]:
+def _parts_that_all_read(snapshot: Snapshot) -> tuple[object, ...]:
     return (
         snapshot.image_streams,
         snapshot.settings,
@@ -167,14 +167,14 @@ def _compare_mappings(
             yield name, before[name], None
 
 
-def _by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def _affected_by_nodes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Yield the Drivers that changes of nodes concern."""
     with_stages: set[str] | None = None
     for name, old, new in _compare_mappings(before.nodes, after.nodes):
         sides = [each for each in (old, new) if each is not None]
         if len({_holds_on(each) for each in sides}) > 1 or len(sides) == 1:
             yield from [ALL] if any(CORDONED in each.labels for each in sides) else ()
-        changed = _changed_labels(old, new) if old and new else None
+        changed = _drivers_of_changed_labels(old, new) if old and new else None
         if changed is not None and all(changed):
             yield from changed
         else:
@@ -188,7 +188,7 @@ def _holds_on(node: Node) -> tuple[bool, frozenset[str]]:
     return CORDONED in node.labels, frozenset(name for _, name in holds_on(node.labels))
 
 
-def _changed_labels(old: Node, new: Node) -> set[str] | None:
+def _drivers_of_changed_labels(old: Node, new: Node) -> set[str] | None:
     """Return the Drivers whose labels changed, "" for other labels; None if more changed."""
     if replace(new, labels=old.labels, labelled=old.labelled) != old:
         return None
@@ -232,7 +232,7 @@ def _is_selected(found: DriverObject, sides: Collection[Node]) -> bool:
     )
 
 
-def _by_occupancy(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def _affected_by_occupancy(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Yield the Drivers that evict, if anything about pods to evict changed."""
     if before.occupancy != after.occupancy:
         for name, found in after.drivers.items():
@@ -240,7 +240,7 @@ def _by_occupancy(before: Snapshot, after: Snapshot) -> Iterator[str]:
                 yield name
 
 
-def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def _affected_by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Yield the Drivers that changes of stages concern."""
     old, new = before.stages or Stages(), after.stages or Stages()
     if old is new:
@@ -257,11 +257,11 @@ def _by_stages(before: Snapshot, after: Snapshot) -> Iterator[str]:
     by_uid = {pod.uid: pod.driver for pod in new.pods.values()} if new.logs else {}
     for uid, _, _ in _compare_mappings(old.logs, new.logs):
         yield by_uid.get(uid, ALL)
-    if _read_by_stages(old) != _read_by_stages(new):
+    if _parts_that_stages_read(old) != _parts_that_stages_read(new):
         yield from with_stages
 
 
-def _read_by_stages(stages: Stages) -> tuple[object, ...]:
+def _parts_that_stages_read(stages: Stages) -> tuple[object, ...]:
     return (
         stages.sources,
         stages.services,

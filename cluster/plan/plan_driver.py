@@ -59,9 +59,9 @@ from cluster.options.stages.status import with_former_stages, with_stages
 from cluster.options.unload.deletion import plan_deletion, remove_from_nodes, requeue_after
 from cluster.options.unload.nodes import DriverUnload
 from cluster.plan.announce import fallback_events, rival_events
-from cluster.plan.assign import node_changes, outdated_reports
+from cluster.plan.assign import delete_outdated_reports, node_changes
 from cluster.plan.context.context import Contexts, DriverContext
-from cluster.plan.context.supply import publishes
+from cluster.plan.context.supply import publishes_builds
 from cluster.plan.status_parts import status_inputs, status_parts
 
 KEPT_REVISIONS = 3  # that nothing needs, for `undo`
@@ -74,7 +74,7 @@ def plan_driver(snapshot: Snapshot, resource: DriverObject, now: float, contexts
         return _plan_of_deleted(snapshot, resource, now)
     if resource.driver is None or not resource.driver.spec.image:
         return _plan_of_invalid(snapshot, resource)
-    return _plan_of_valid(contexts.of(resource, resource.driver))
+    return _plan_of_valid(contexts.context_of(resource, resource.driver))
 
 
 def _plan_of_valid(context: DriverContext) -> Plan:
@@ -93,7 +93,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         _create_revision(context),
         _apply_policy(context),
         _apply_daemonsets(context),
-        outdated_reports(context, changes),
+        delete_outdated_reports(context, changes),
     ]
     if staging:
         steps += with_stage_labels(changes, staging), admit_pods(staging)
@@ -127,7 +127,8 @@ def _plan_of_valid(context: DriverContext) -> Plan:
         demand=drain.pods_to_watch(drains) if drains is not None else None,
         tags=context.toolkits.tags,
         templates=staging.templates if staging else frozenset(),
-        reads_all=_reads_all(context) or (staging is not None and _selects_by_others(staging)),
+        reads_all=_reads_all(context)
+        or (staging is not None and _selects_by_other_drivers(staging)),
     )
 
 
@@ -169,8 +170,8 @@ def _plan_of_invalid(snapshot: Snapshot, resource: DriverObject) -> Plan:
 
 
 def _has_build_jobs(context: DriverContext) -> bool:
-    """Return whether the Driver may have Jobs that build, or has Jobs, be they of stages."""
-    if context.driver.spec.preflight or publishes(context.driver):
+    """Return whether the Driver may have Jobs that build, or has any Jobs, also those of stages."""
+    if context.driver.spec.preflight or publishes_builds(context.driver):
         return True
     return any(job.driver == context.driver.name for job in context.snapshot.jobs.values())
 
@@ -197,7 +198,7 @@ def _builds_are_known(context: DriverContext) -> bool:
     They are not while the image streams are unknown, or a Driver that this one comes after is not
     there.
     """
-    return not context.toolkits.unseen and not any(
+    return not context.toolkits.are_streams_unread and not any(
         dependency_problem(context.snapshot, context.driver)
     )
 
@@ -220,7 +221,7 @@ def _reads_all(context: DriverContext) -> bool:
     return bool(context.driver.spec.hardware.node_selector) and not context.members
 
 
-def _selects_by_others(staging: StagePlan) -> bool:
+def _selects_by_other_drivers(staging: StagePlan) -> bool:
     """Return whether a manifest of a stage selects nodes by a label of another Driver."""
     steps = staging.steps if staging.is_active else ()
     selectors = [each for step in steps for _, each in step.daemonsets]
@@ -302,10 +303,10 @@ def _daemonset_input(
         return None
     resolution = context.toolkits.resolutions.get(at.pool)
     toolkit, link = (existing.toolkit, existing.link) if existing else ("", "")
-    image, fell_back = context.fallbacks.image(at), context.fallbacks.by_assignment.get(at, "")
+    image, fell_back = context.fallbacks.image_of(at), context.fallbacks.by_assignment.get(at, "")
     if image:
         toolkit, link = "", LINK
-    elif resolution is not None and (resolution.image or not context.toolkits.unseen):
+    elif resolution is not None and (resolution.image or not context.toolkits.are_streams_unread):
         on_nodes = context.supply.builds_on_nodes(at, existing)
         if resolution.image or not (at.builds and toolkit):  # what a node has, it keeps
             toolkit, link = resolution.image if on_nodes else "", resolution.link.value
@@ -327,9 +328,10 @@ def _delete_revisions(
 ) -> Iterator[Action]:
     """Delete revisions that no node runs, is to run or unloads with, and no Job works on.
 
-    The youngest of them stay, so that `nodeside-cluster undo` can go back to them. Another may be
-    the last good one as far as the status says. Without it, the next rollout would have no
-    canaries, so the status comes first.
+    The youngest of them stay, so that `nodeside-cluster undo` can go back to them.
+
+    The status update comes before them, since until then the status may name one of them as the
+    last good revision. Without that revision, the next rollout would have no canaries.
     """
     needed = {at.revision for at in context.rollout.desired_daemonsets.values()}
     needed |= leaving.needed_revisions if leaving is not None else set()

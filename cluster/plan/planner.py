@@ -1,9 +1,9 @@
 """The top-level planner: turns everything observed into a list of actions. Pure.
 
 Planning is idempotent: once the actions of a plan are carried out, the next plan at most updates
-the status, and the one after it is empty. Nothing is remembered here, and an action that is no
-longer needed is not planned again. Only draining a node takes several plans, see drain.py. What
-a Driver's plan reads of other Drivers stands in plan_cache.py.
+the status, and the one after it is empty. No decision is remembered here, and an action that is no
+longer needed is not planned again. Only draining a node takes several plans, see drain.py.
+plan_cache.py knows what a Driver's plan reads of other Drivers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Planner:
         earlier, errors = self._memories, dict[str, Exception]()
         self._memories = {key: earlier.get(key) or Memory() for key in snapshot.drivers}
         try:
-            self._cache.update(snapshot, now)
+            self._cache.drop_outdated(snapshot, now)
         except Exception as error:
             self._cache, errors[""] = PlanCache(), error
         return plan(snapshot, now, self._memories, self._cache, errors)
@@ -86,7 +86,7 @@ def plan(
 
 @contextmanager
 def _keep_error_in(errors: dict[str, Exception] | None) -> Iterator[None]:
-    """Put an exception of what is for no Driver into `errors`."""
+    """Put an exception from a part of the plan that is for no Driver into `errors`."""
     try:
         yield
     except Exception as error:
@@ -103,7 +103,7 @@ def report_problems(snapshot: Snapshot, now: float) -> Plan:
 
 
 def _with_problems(snapshot: Snapshot, found: DriverObject, plan: Plan) -> Plan:
-    """Return the plan, which reports the problems of the Driver also if it sets no status."""
+    """Return the plan with a status that reports the Driver's problems, also if it sets none."""
     is_set = any(isinstance(action, SetStatus) for action in plan.actions)
     if is_set or not snapshot.problems.get(found.name):
         return plan

@@ -18,7 +18,7 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Rivalry:
-    """Two Drivers for one thing. `certain`: they cannot both be on these nodes."""
+    """Two Drivers for the same modules or devices. `certain`: a node can have only one of them."""
 
     subject: str
     found: str
@@ -26,21 +26,21 @@ class Rivalry:
     certain: bool
 
 
-def rivalries(
+def find_rivalries(
     nodes: Sequence[Node], drivers: Sequence[Driver], others: Sequence[Driver]
 ) -> Iterator[Rivalry]:
     """Yield what the Drivers share with others on their common nodes, each pair once."""
-    told: set[frozenset[str]] = set()
+    compared: set[frozenset[str]] = set()
     for driver in drivers:
         own: list[Node] | None = None  # of this driver, once somebody shares something with it
         for other in others:
             pair = frozenset((driver.name, other.name))
-            if driver.name == other.name or pair in told:
+            if driver.name == other.name or pair in compared:
                 continue
             modules, ids = shared_modules(driver, other), _shared_ids(driver, other)
             if not modules and not ids:
                 continue
-            told.add(pair)
+            compared.add(pair)
             if own is None:
                 own = [node for node in nodes if is_selected(node, driver)]
             both = (node.name for node in own if is_selected(node, other))
@@ -50,10 +50,15 @@ def rivalries(
                 yield from _compare_drivers(driver, other, modules, ids, where)
 
 
-def others_for_devices(snapshot: Snapshot, driver: Driver, nodes: Iterable[Node]) -> Iterator[str]:
-    """Yield which other Drivers are for the same devices. Of the same modules, the status tells."""
+def device_rivals_in_words(
+    snapshot: Snapshot, driver: Driver, nodes: Iterable[Node]
+) -> Iterator[str]:
+    """Yield which other Drivers are for the same devices.
+
+    Those for the same modules are in the status.
+    """
     others = [each.driver for each in snapshot.drivers.values() if each.driver is not None]
-    for each in rivalries(tuple(nodes), [driver], others):
+    for each in find_rivalries(tuple(nodes), [driver], others):
         if not each.certain:
             yield f"{each.found}: {each.remedy}"
 
@@ -67,7 +72,7 @@ def _compare_drivers(
 ) -> Iterator[Rivalry]:
     """Yield one line about a module, or else about a device.
 
-    Drivers for one device may belong together, as one that loads a second module for a card.
+    Drivers for one device may belong together: one may load a second module for a card.
     """
     if modules:
         words = f"driver {other.name} has {shortlist(modules, _SHOWN)} too, on {where}"

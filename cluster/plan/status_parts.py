@@ -28,8 +28,8 @@ def status_parts(context: DriverContext, unload: DriverUnload | None) -> Iterato
     if nodes.contested_nodes or nodes.taken_nodes:
         yield conflicts.status_part(nodes.contested_nodes, nodes.taken_nodes)
     if spec.devices:
-        each = [decision.member.node for decision in rollout.announced_decisions]
-        yield devices.status_part(spec.devices, each)
+        announced = [decision.member.node for decision in rollout.announced_decisions]
+        yield devices.status_part(spec.devices, announced)
     if spec.preflight:
         yield StatusPart({"preflight": [answer.to_row() for answer in context.supply.preflight]})
     if rollout.drains is not None:
@@ -63,17 +63,17 @@ def status_inputs(context: DriverContext) -> StatusInputs:
 
 
 def _nodes_that_fell_back(context: DriverContext) -> dict[Pool, str]:
-    """Return by pool which nodes build although it need not, and why."""
+    """Return by pool which nodes build although those of the pool need not, and why."""
     reasons, nodes = context.fallbacks.by_assignment, dict[Assignment, list[str]]()
     for decision in context.rollout.decisions if reasons else ():
-        at = context.rollout.target(decision)
+        at = context.rollout.target_of(decision)
         if at is not None and at.builds:
             nodes.setdefault(at, []).append(decision.member.node.name)
     return {at.pool: f"{few_of(names)}: {reasons[at]}" for at, names in nodes.items()}
 
 
 def _similar_label(context: DriverContext) -> str:
-    """Return a label of some node that is like one that the Driver selects in vain."""
+    """Return a node's label that is similar to one that the Driver selects by and no node has."""
     nodes = context.snapshot.nodes.values()
     hardware = context.driver.spec.hardware
     wanted = hardware.node_selector.items()

@@ -19,7 +19,7 @@ from cluster.reconcile.eviction_backoff import EvictionBackoff
 from cluster.reconcile.executor import ExecutionResult
 from cluster.reconcile.failures import (
     Failure,
-    drop_failing,
+    drop_blocked_actions,
     generation_of,
     problems_of,
     with_next_retry,
@@ -43,9 +43,9 @@ class Amendments:
     _failures: dict[Lane, Failure] = field(default_factory=dict)
     _events: list[EmitEvent] = field(default_factory=list)
 
-    def clear(self) -> None:
-        self.evictions.clear()
-        self._standoffs.clear()
+    def forget_all(self) -> None:
+        self.evictions.forget_all()
+        self._standoffs.forget_all()
         self._failures.clear()
 
     def complete_snapshot(self, snapshot: Snapshot, blind: Problem | None, now: float) -> Snapshot:
@@ -54,7 +54,8 @@ class Amendments:
         `blind` is a problem that all Drivers have, since a kind cannot be read.
         """
         problems: dict[str, list[Problem]] = defaultdict(list)
-        for name, each in (*self._standoffs.problems(snapshot, now), *problems_of(self._failures)):
+        contested = self._standoffs.list_problems(snapshot, now)
+        for name, each in (*contested, *problems_of(self._failures)):
             problems[name].append(each)
         if blind is not None:
             for name in snapshot.drivers:
@@ -69,12 +70,12 @@ class Amendments:
         counts what it passes as written. Evictions only bring the next plan forward.
         """
         plan = self._standoffs(plan, snapshot, now)
-        plan = drop_failing(plan, snapshot, self._failures, now)
+        plan = drop_blocked_actions(plan, snapshot, self._failures, now)
         plan, self._events = replace(plan, actions=(*plan.actions, *self._events)), []
         plan = self.throttle(plan, snapshot, now)
         return self.evictions.with_retry_time(plan, now)
 
-    def take(
+    def record_outcome(
         self, outcome: ExecutionResult, snapshot: Snapshot, *, began: float, now: float
     ) -> bool:
         """Record the outcome of a round; return whether the next plan has more to report.
@@ -82,23 +83,23 @@ class Amendments:
         Clears the failure of each lane that was due when the round began and succeeded. A lane in
         backoff at planning time was not tried, however long the round took.
         """
-        self.evictions.take(outcome.asked, now)
-        news = self._standoffs.take(outcome.applied, now) or bool(outcome.asked)
-        for lane, failure in outcome.troubles.items():
-            self.fail(lane, failure, snapshot, now)
+        self.evictions.record_answers(outcome.asked, now)
+        news = self._standoffs.record_applied(outcome.applied, now) or bool(outcome.asked)
+        for lane, failure in outcome.failures.items():
+            self.record_failure(lane, failure, snapshot, now)
             news = news or not failure.mute or bool(self._events)
         if outcome.lost or outcome.outage:
             return news
         succeeded = [
             lane
             for lane, failure in self._failures.items()
-            if lane not in outcome.troubles and failure.again_at <= began
+            if lane not in outcome.failures and failure.again_at <= began
         ]
         for lane in succeeded:
             del self._failures[lane]
         return news or bool(succeeded)
 
-    def fail(self, lane: Lane, failure: Failure, snapshot: Snapshot, now: float) -> None:
+    def record_failure(self, lane: Lane, failure: Failure, snapshot: Snapshot, now: float) -> None:
         """Record a failure of a lane, with the time of its next retry."""
         before, driver = self._failures.get(lane), snapshot.drivers.get(lane.driver)
         if before is None or before.message != failure.message:

@@ -24,14 +24,17 @@ Document = Mapping[str, Any]
 _DESIRED_DRAIN = "machineconfiguration.openshift.io/desiredDrain"
 
 
-def change(
+def change_cordon(
     api: Api,
     action: Cordon | Uncordon,
     limit: Limit,
     seen: Mapping[str, str] | None = None,
 ) -> Document:
-    """Cordon or uncordon a node. Raises NotFound if the node is gone, and Conflict if the labels to
-    change are not what the plan has `seen`."""
+    """Cordon or uncordon a node.
+
+    Raises NotFound if the node is gone, and Conflict if the labels to change are not what the plan
+    has `seen`.
+    """
     node = api.get(NODES, action.node, **limit())
     there = node["metadata"].get("labels") or {}
     if seen is not None and any(there.get(key) != seen.get(key) for key in action.labels):
@@ -73,7 +76,7 @@ def _end_hold(api: Api, action: Uncordon, node: Document, limit: Limit) -> Docum
     return api.merge_patch(NODES, action.node, patch, **limit())
 
 
-def evict(api: Api, action: EvictPod, limit: Limit) -> str | None:
+def evict_pod(api: Api, action: EvictPod, limit: Limit) -> str | None:
     """Return the API server's reason why the pod cannot be evicted now; None if it is evicted.
 
     A refusal concerns this pod only. Raises ApiError if the failure is about us: no answer, too

@@ -32,7 +32,7 @@ class EvictionBackoff:
     jitter: Callable[[], float] = random.random
     _asked: dict[str, _EvictionAttempt] = field(default_factory=dict)
 
-    def clear(self) -> None:
+    def forget_all(self) -> None:
         self._asked.clear()
 
     def add_answers(self, snapshot: Snapshot, now: float) -> Snapshot:
@@ -48,7 +48,7 @@ class EvictionBackoff:
             else snapshot
         )
 
-    def take(self, answers: Mapping[str, str | None], now: float) -> None:
+    def record_answers(self, answers: Mapping[str, str | None], now: float) -> None:
         """Record the API server's refusal for each pod; None means that it is evicted."""
         for uid, refusal in answers.items():
             before = self._asked.get(uid)

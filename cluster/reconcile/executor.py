@@ -26,7 +26,7 @@ from typing import Any, assert_never
 from cluster.kube.client import Api
 from cluster.kube.election import Leadership, LostLead
 from cluster.kube.errors import ApiError, Conflict, NotFound
-from cluster.kube.managed_fields import kept_from, replacement
+from cluster.kube.managed_fields import object_meta_from, replacement_patch
 from cluster.kube.merge_patch import make_merge_patch
 from cluster.kube.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.model.actions import (
@@ -69,7 +69,7 @@ class ExecutionResult:
     """The outcome of a plan.
 
     `written` is the newest version of each kind that we wrote, `deleted` the deletions.
-    `troubles` concern one lane of a Driver; `outage` concerns all: the API server is gone or
+    `failures` concern one lane of a Driver; `outage` concerns all: the API server is gone or
     overloaded. `applied` are the applied objects with their resulting stamps (see
     managed_fields.py). `asked` are the pods of eviction requests by uid, with the refusal or None.
     `unfinished` are lanes that ran out of time. `overtaken`: a write conflicted with another one.
@@ -80,7 +80,7 @@ class ExecutionResult:
     asked: dict[str, str | None] = field(default_factory=dict)
     written: dict[Resource, str] = field(default_factory=dict)
     deleted: list[Delete] = field(default_factory=list)
-    troubles: dict[Lane, Failure] = field(default_factory=dict)
+    failures: dict[Lane, Failure] = field(default_factory=dict)
     unfinished: set[Lane] = field(default_factory=set)
     overtaken: bool = False
     outage: ApiError | None = None
@@ -121,7 +121,7 @@ class Executor:
         """Do everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
         lanes = _Lanes(self, snapshot, leadership, ExecutionResult(), lambda: self._now() >= ends)
-        list(self._lanes.map(lambda lane: lanes.run(*lane), plan.actions_by_lane().items()))
+        list(self._lanes.map(lambda lane: lanes.run_lane(*lane), plan.actions_by_lane().items()))
         return lanes.outcome
 
     def in_parallel(
@@ -130,8 +130,10 @@ class Executor:
         return self._requests.map(do, actions)
 
     def is_name_taken(self, action: Action) -> bool:
-        """Return whether a create conflicts again after a new snapshot. Then the existing object of
-        that name is not in our cache, so it is not ours."""
+        """Return whether a create conflicts again after a new snapshot.
+
+        Then the existing object of that name is not in our cache, so it is not ours.
+        """
         if not isinstance(action, Create):
             return False
         with self._lock:
@@ -139,15 +141,17 @@ class Executor:
             self._collided.add(action.target)
         return again
 
-    def do(
+    def carry_out_action(
         self,
         action: Action,
         snapshot: Snapshot,
         left: Callable[[], float],
         outcome: ExecutionResult,
     ) -> None:
-        """Carry out one action. Each of its requests takes at most the seconds that are `left` just
-        before it. Raises ApiError."""
+        """Carry out one action. Raises ApiError.
+
+        Each of its requests takes at most the seconds that are `left` just before it.
+        """
 
         def limit() -> Mapping[str, Any]:
             return {"deadline": min(left(), _REQUEST)}
@@ -178,7 +182,7 @@ class Executor:
         if isinstance(action, Apply):
             answer = self._apply_document(action, limit)
             with self._lock:
-                outcome.applied.append((action, kept_from(answer).last_write))
+                outcome.applied.append((action, object_meta_from(answer).last_write))
         else:
             answer = self._api.create(action.document, **limit())
             with self._lock:
@@ -193,12 +197,12 @@ class Executor:
         if action.over is not None and action.over.co_owned:
             # A patch ignores unknown fields: an invalid document must not change anything.
             self._api.apply(document, dry_run=True, **limit())
-            self._replace_daemonset(document, action.over.uid, limit)
+            self._replace_our_part(document, action.over.uid, limit)
         return self._api.apply(document, **limit())
 
-    def _replace_daemonset(self, document: Mapping[str, Any], uid: str, limit: Limit) -> None:
+    def _replace_our_part(self, document: Mapping[str, Any], uid: str, limit: Limit) -> None:
         """Replace the part that is ours. Raises Conflict if the object is gone or made anew."""
-        metadata, patch = document["metadata"], replacement(document, uid)
+        metadata, patch = document["metadata"], replacement_patch(document, uid)
         where = {"namespace": metadata["namespace"], **limit()}
         try:
             self._api.json_patch(resource_of(document), metadata["name"], patch, **where)
@@ -240,12 +244,12 @@ class Executor:
             if isinstance(action, LabelNode):
                 answer = node_labels.patch_labels(self._api, action, seen, limit)
             else:
-                answer = drain_requests.change(self._api, action, limit, seen)
+                answer = drain_requests.change_cordon(self._api, action, limit, seen)
             self._record_version(outcome, NODES, answer)
 
     def _evict_pod(self, action: EvictPod, outcome: ExecutionResult, limit: Limit) -> None:
         """Evict a pod. A refusal is a normal answer: the next plan decides when to retry."""
-        refusal = drain_requests.evict(self._api, action, limit)
+        refusal = drain_requests.evict_pod(self._api, action, limit)
         if refusal is not None:
             log.detail(f"cannot {action.words} yet: {refusal}", driver=action.driver)
         with self._lock:
@@ -273,7 +277,9 @@ class Executor:
     def _emit_event(self, action: EmitEvent, limit: Limit) -> None:
         """Emit an Event; a failure is only logged and not retried."""
         try:
-            self._api.create(event(action, now=self._wall(), instance=self._instance), **limit())
+            self._api.create(
+                event_document(action, now=self._wall(), instance=self._instance), **limit()
+            )
         except LostLead:
             raise
         except ApiError as error:
@@ -300,7 +306,7 @@ class _Lanes:
     late: Callable[[], bool]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, lane: Lane, actions: Sequence[Action]) -> None:
+    def run_lane(self, lane: Lane, actions: Sequence[Action]) -> None:
         for _, neighbours in groupby(actions, key=_grouping_key):
             self._do_all(lane, list(neighbours))
             if self._has_ended(lane):
@@ -313,30 +319,33 @@ class _Lanes:
             list(self.executor.in_parallel(lambda action: self._do_one(lane, action), actions))
 
     def _do_one(self, lane: Lane, action: Action) -> None:
-        troubles = self.outcome.troubles
-        stopped = any(each in troubles for each in depends_on(action))
-        stopped = stopped or waits_for_all_nodes(action, troubles)
-        if self._has_ended(lane) or stopped or self._left_over(lane, action):
+        failures = self.outcome.failures
+        stopped = any(each in failures for each in depends_on(action))
+        stopped = stopped or waits_for_all_nodes(action, failures)
+        if self._has_ended(lane) or stopped or self._is_left_over(lane, action):
             return
         try:
-            self.executor.do(action, self.snapshot, self.leadership.left, self.outcome)
+            self.executor.carry_out_action(
+                action, self.snapshot, self.leadership.seconds_left, self.outcome
+            )
         except LostLead as lost:
             self.outcome.lost = lost
         except ApiError as error:
-            self._note_failure(lane, action, error)
+            self._record_api_error(lane, action, error)
         except Exception as exc:  # a bug of ours: report it and continue with the others
             traceback.print_exc()
-            self._note_trouble(lane, action, exc)
+            self._record_failure(lane, action, exc)
         else:
             log.detail(action.words, driver=lane)
             with self._lock:
                 self.outcome.done += 1
 
-    def _note_failure(self, lane: Lane, action: Action, error: ApiError) -> None:
-        """Record a failure. A silent or overloaded API server concerns all Drivers; a refusal
-        concerns this Driver or one node of it.
+    def _record_api_error(self, lane: Lane, action: Action, error: ApiError) -> None:
+        """Record a refused request, or one without an answer.
 
-        A conflict is neither: somebody else wrote first, and the next snapshot shows the result.
+        A silent or overloaded API server concerns all Drivers; a refusal concerns this Driver or
+        one node of it. A conflict is neither: somebody else wrote first, and the next snapshot
+        shows the result.
         """
         if isinstance(error, Conflict) and not self.executor.is_name_taken(action):
             log.detail(f"cannot {action.words}: {error}")
@@ -344,21 +353,23 @@ class _Lanes:
         elif error.concerns_all:
             self.outcome.outage = error
         else:
-            self._note_trouble(lane, action, error)
+            self._record_failure(lane, action, error)
 
-    def _note_trouble(self, lane: Lane, action: Action, error: Exception) -> None:
+    def _record_failure(self, lane: Lane, action: Action, error: Exception) -> None:
         mute, node = isinstance(action, SetStatus), node_of(action)
         if mute:
             lane = Lane(action.driver, STATUS)
         elif node and isinstance(error, ApiError) and error.concerns_one:
             lane = lane.on(node)
-        trouble = replace(failure_of(error, action.words), mute=mute)
+        failure = replace(failure_of(error, action.words), mute=mute)
         with self._lock:
-            self.outcome.troubles.setdefault(lane, trouble)
+            self.outcome.failures.setdefault(lane, failure)
 
-    def _left_over(self, lane: Lane, action: Action) -> bool:
-        """Return whether time has run out for an action. A status is always written: it reports
-        what was observed, so it stays true."""
+    def _is_left_over(self, lane: Lane, action: Action) -> bool:
+        """Return whether time has run out for an action.
+
+        A status is always written: it reports what was observed, so it stays true.
+        """
         if isinstance(action, SetStatus):
             return False
         if isinstance(action, _OF_NODES) and self.late():
@@ -367,7 +378,7 @@ class _Lanes:
 
     def _has_ended(self, lane: Lane) -> bool:
         outcome = self.outcome
-        return bool(outcome.lost or outcome.outage) or lane in outcome.troubles
+        return bool(outcome.lost or outcome.outage) or lane in outcome.failures
 
 
 def _grouping_key(action: Action) -> tuple[object, ...]:
@@ -383,9 +394,8 @@ EVENT_NAMESPACE = "default"  # required by the API server for Events about clust
 _NOTE_LIMIT = 1024  # bytes of an Event's note; a longer one is refused
 
 
-def event(say: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
-    """Return the Event document of an `EmitEvent`. `now` is wall clock time, `instance` the name
-    of our pod."""
+def event_document(say: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
+    """Return the document of an Event. `now` is wall clock time, `instance` the name of our pod."""
     mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "events.k8s.io/v1",

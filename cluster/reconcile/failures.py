@@ -44,13 +44,13 @@ def failure_of(error: Exception, doing: str) -> Failure:
 
 
 def with_next_retry(
-    before: Failure | None, trouble: Failure, *, generation: int, now: float, jitter: float
+    before: Failure | None, failure: Failure, *, generation: int, now: float, jitter: float
 ) -> Failure:
     """Return the failure with the time of its next retry, by exponential backoff with jitter."""
     same = before is not None and before.generation == generation
-    failures = before.failures + 1 if before is not None and same else 1
-    wait = backoff(failures, _FIRST, _LONGEST) * (0.5 + jitter / 2)
-    return replace(trouble, generation=generation, failures=failures, again_at=now + wait)
+    count = before.failures + 1 if before is not None and same else 1
+    wait = backoff(count, _FIRST, _LONGEST) * (0.5 + jitter / 2)
+    return replace(failure, generation=generation, failures=count, again_at=now + wait)
 
 
 def generation_of(lane: Lane, snapshot: Snapshot) -> int:
@@ -59,51 +59,52 @@ def generation_of(lane: Lane, snapshot: Snapshot) -> int:
     return driver.generation if driver else 0
 
 
-def backing_off(trouble: Failure, *, generation: int, now: float) -> bool:
+def is_backing_off(failure: Failure, *, generation: int, now: float) -> bool:
     """Return whether it is too early to retry."""
-    return trouble.generation == generation and now < trouble.again_at
+    return failure.generation == generation and now < failure.again_at
 
 
-def drop_failing(
-    plan: Plan, snapshot: Snapshot, troubles: Mapping[Lane, Failure], now: float
+def drop_blocked_actions(
+    plan: Plan, snapshot: Snapshot, failures: Mapping[Lane, Failure], now: float
 ) -> Plan:
-    """Return the plan without what is in backoff, and made again when that ends."""
-    actions = (a for a in plan.actions if not _is_blocked_by_failure(a, snapshot, troubles, now))
-    waits = [max(0.0, trouble.again_at - now) for trouble in troubles.values()]
+    """Return the plan without what is in backoff; the next plan is due when the backoff ends."""
+    actions = (a for a in plan.actions if not _is_blocked_by_failure(a, snapshot, failures, now))
+    waits = [max(0.0, failure.again_at - now) for failure in failures.values()]
     return replace(plan, actions=tuple(actions)).requeued_within(waits)
 
 
-def problems_of(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[str, Problem]]:
+def problems_of(failures: Mapping[Lane, Failure]) -> Iterator[tuple[str, Problem]]:
     """Yield the problems that the statuses of Drivers report, by Driver.
 
     Failures on nodes are merged into one per lane and come first, so that worse ones replace them.
     """
     nodes: dict[Lane, dict[str, Failure]] = {}
-    for lane in sorted(lane for lane in troubles if lane.node):
-        nodes.setdefault(lane.on(""), {})[lane.node] = troubles[lane]
+    for lane in sorted(lane for lane in failures if lane.node):
+        nodes.setdefault(lane.on(""), {})[lane.node] = failures[lane]
     for whole, each in nodes.items():
         first, *others = each
         words = f"; the same for {shortlist(others, _NAMED)}" if others else ""
-        yield whole.driver, replace(_problem(whole, each[first], words), kind=ProblemKind.ON_NODES)
-    for lane, trouble in troubles.items():
-        if not lane.node and not trouble.mute:
-            yield lane.driver, _problem(lane, trouble)
+        problem = _problem_from(whole, each[first], words)
+        yield whole.driver, replace(problem, kind=ProblemKind.ON_NODES)
+    for lane, failure in failures.items():
+        if not lane.node and not failure.mute:
+            yield lane.driver, _problem_from(lane, failure)
 
 
-def _problem(lane: Lane, trouble: Failure, more: str = "") -> Problem:
-    message = trouble.message + more
-    return Problem(ProblemKind.FAILED, trouble.reason, message, of_stages=lane.is_of_stages)
+def _problem_from(lane: Lane, failure: Failure, more: str = "") -> Problem:
+    message = failure.message + more
+    return Problem(ProblemKind.FAILED, failure.reason, message, of_stages=lane.is_of_stages)
 
 
 def _is_blocked_by_failure(
-    action: Action, snapshot: Snapshot, troubles: Mapping[Lane, Failure], now: float
+    action: Action, snapshot: Snapshot, failures: Mapping[Lane, Failure], now: float
 ) -> bool:
-    if not troubles:
+    if not failures:
         return False
     generation = generation_of(lane_of(action), snapshot)
-    found = (troubles[lane] for lane in depends_on(action) if lane in troubles)
-    rests = any(backing_off(trouble, generation=generation, now=now) for trouble in found)
-    return rests or waits_for_all_nodes(action, troubles)
+    found = (failures[lane] for lane in depends_on(action) if lane in failures)
+    rests = any(is_backing_off(failure, generation=generation, now=now) for failure in found)
+    return rests or waits_for_all_nodes(action, failures)
 
 
 def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Problem | None:

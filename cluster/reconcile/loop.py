@@ -1,8 +1,8 @@
 """The reconcile loop: take a snapshot, plan, carry the plan out, wait for a change.
 
 Level-triggered: a plan is made from the whole state, never from a change; a watch only wakes the
-loop. So a missed event, a crash in the middle and a manual edit are all handled the same way. Only
-retry times of failures are kept from one round to the next.
+loop. So a missed event, a crash in the middle and a manual edit are all handled the same way. What
+is kept from one round to the next says only what has to wait (amendments.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _RETRY_AFTER_CONFLICT = 1.0  # seconds until the next round after a conflict wit
 
 
 class Controller:
-    """The controller; `work` is what a leader runs."""
+    """The controller; a leader runs `work_as_leader`."""
 
     def __init__(
         self,
@@ -80,25 +80,25 @@ class Controller:
         self._worked = worked
         self._jitter = jitter
         self._outages = 0
-        self._late = math.inf  # from then on, kinds that get no answer hold up no round
+        self._late = math.inf  # after that time, kinds that get no answer hold up no round
         self._cpu_budget = CpuBudget(self._pace, now())
         self._amendments = Amendments(StatusThrottle(self._pace.counts), jitter)
 
-    def work(self, leadership: Leadership) -> None:
+    def work_as_leader(self, leadership: Leadership) -> None:
         """Lead until the lease is lost or we must stop. Nothing is under way when it returns."""
-        self._amendments.clear()
+        self._amendments.forget_all()
         try:
             self._wait_for_caches(leadership)
             while self._may_go_on(leadership):
                 if not self._caches_are_current():
                     continue
                 began = self._now()
-                self._pulse.begin()
+                self._pulse.begin_round()
                 wait = self._reconcile_once(leadership)
-                self._pulse.end()
+                self._pulse.end_round()
                 self._wait_for_next_round(began, wait)
         finally:
-            self._view.want_nothing()
+            self._view.stop_watching_pods()
 
     def _wait_for_caches(self, leadership: Leadership) -> None:
         """Wait until every kind is listed: before that, an absence proves nothing.
@@ -108,10 +108,10 @@ class Controller:
         others once it has been listed, or if it is optional.
         """
         began = self._now()
-        self._view.renew(leadership.alone_since)
+        self._view.renew_lists(leadership.alone_since)
         while self._may_go_on(leadership):
             early = self._now() < began + self._pace.optional
-            fresh = self._view.refresh(self._pace.sync, optional=early)
+            fresh = self._view.refresh_watches(self._pace.sync, optional=early)
             late = self._now() >= began + self._pace.refresh
             if fresh or (late and self._view.wait_synced(0)):
                 log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))
@@ -133,12 +133,12 @@ class Controller:
             self._late = min(self._late, self._now() + self._pace.refresh)
         if behind == 0 or self._now() >= self._late:
             return True
-        self._view.refresh(self._pace.sync, optional=False)
+        self._view.refresh_watches(self._pace.sync, optional=False)
         return False
 
     def _report_blind(self, leadership: Leadership) -> None:
         """Report on the Drivers why nothing can be planned yet, unless that passes by itself."""
-        snapshot = self._snapshot(self._now())
+        snapshot = self._complete_snapshot(self._now())
         plan = report_problems(snapshot, self._wall())
         if plan.actions:
             self._wait_for_own_writes(self._executor.carry_out(plan, snapshot, leadership))
@@ -150,11 +150,11 @@ class Controller:
         """
         began, worked = self._now(), self._worked()
         snapshot, plan = self._snapshot_and_plan(began)
-        self._view.want(plan.demand)
+        self._view.watch_pods(plan.demand)
         planned = self._now()
-        self._cpu_budget.spend(self._worked() - worked, planned)
+        self._cpu_budget.charge_plan(self._worked() - worked, planned)
         outcome = self._executor.carry_out(plan, snapshot, leadership)
-        if self._amendments.take(outcome, snapshot, began=began, now=self._now()):
+        if self._amendments.record_outcome(outcome, snapshot, began=began, now=self._now()):
             self._wakes.wake()
         result = ReconcileResult(snapshot, plan, outcome, planned - began, self._now() - planned)
         self._after(result)
@@ -165,22 +165,22 @@ class Controller:
     def _snapshot_and_plan(self, began: float) -> tuple[Snapshot, Plan]:
         """Return the snapshot and its plan, after reading what an earlier plan asked for."""
         for looks_left in reversed(range(MAX_ROUNDS)):
-            snapshot = self._snapshot(began)
+            snapshot = self._complete_snapshot(began)
             plan = self._planner(snapshot, self._wall())
-            news = self._view.render(plan.templates)
-            if not looks_left or not (self._view.learn(plan.tags) or news):
+            news = self._view.render_templates(plan.templates)
+            if not looks_left or not (self._view.learn_labels(plan.tags) or news):
                 break
         now = self._now()
         for driver, error in plan.errors.items():  # the plan only reports these
             traceback.print_exception(error)
             failure = failure_of(error, f"plan driver {driver}" if driver else "plan")
-            self._amendments.fail(Lane(driver), failure, snapshot, now)
+            self._amendments.record_failure(Lane(driver), failure, snapshot, now)
         return snapshot, self._amendments.drop_waiting(plan, snapshot, now)
 
-    def _snapshot(self, now: float) -> Snapshot:
+    def _complete_snapshot(self, now: float) -> Snapshot:
         """Return what is known: of the cluster, and of what was done and tried before."""
         blind = unreadable_kinds(self._view.health())
-        return self._amendments.complete_snapshot(self._view.snapshot(), blind, now)
+        return self._amendments.complete_snapshot(self._view.make_snapshot(), blind, now)
 
     def _wait_for_own_writes(self, outcome: ExecutionResult) -> None:
         """Wait for our own writes; a plan made before they are seen would repeat them."""
@@ -206,7 +206,7 @@ class Controller:
         """Wait until something changes, then a moment longer: changes tend to come in bursts."""
         self._wakes.wait(wait)
         now = self._now()
-        left = max(began + self._pace.between - now, self._cpu_budget.wait(now))
+        left = max(began + self._pace.between - now, self._cpu_budget.seconds_to_wait(now))
         self._stopping.wait(max(self._pace.settle, left))
 
     def _may_go_on(self, leadership: Leadership) -> bool:

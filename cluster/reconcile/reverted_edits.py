@@ -57,11 +57,11 @@ class RevertedEdits:
     _past: dict[_Key, _AppliedObject] = field(default_factory=dict)
     _news: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def clear(self) -> None:
+    def forget_all(self) -> None:
         self._past.clear()
         self._news.clear()
 
-    def problems(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, Problem]]:
+    def list_problems(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, Problem]]:
         """Yield the problem of each object that somebody keeps editing, by Driver."""
         self._forget_gone(snapshot)
         for (kind, name), past in self._contested_objects(snapshot, now):
@@ -88,7 +88,7 @@ class RevertedEdits:
         actions += self._contention_events(snapshot)
         return replace(plan, actions=tuple(actions)).requeued_within(waits)
 
-    def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
+    def record_applied(self, applied: list[tuple[Apply, str]], now: float) -> bool:
         """Record what was applied, with the resulting stamps; return whether there are reports."""
         for action, stamp in applied:
             key, digest = _object_key(action), _document_digest(action)

@@ -16,10 +16,10 @@ class Heartbeat:
     now: Callable[[], float] = time.monotonic
     _since: float | None = field(default=None, init=False)
 
-    def begin(self) -> None:
+    def begin_round(self) -> None:
         self._since = self.now()
 
-    def end(self) -> None:
+    def end_round(self) -> None:
         self._since = None
 
     @property
@@ -30,10 +30,11 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class LoopTimings:
-    """The intervals of the loop, in seconds. `settle`: wait after a change, since changes tend to
-    come in bursts. `between`: minimum time from one plan to the next. It grows, up to `longest`,
-    if planning takes more than the fraction `share` of a CPU for long. `burst`: CPU time that may
-    be used beyond that after an idle period.
+    """The intervals of the loop, in seconds.
+
+    `settle`: wait after a change, since changes tend to come in bursts. `between`: minimum time
+    from one plan to the next. It grows, up to `longest`, if planning takes more than the fraction
+    `share` of a CPU for long. `burst`: CPU time that may be used beyond that after an idle period.
 
     `echo`: how long to wait for our own writes to come back before planning again. `counts`:
     minimum interval between status updates in which only counts changed. `refresh`: how long a new
@@ -68,15 +69,17 @@ class CpuBudget:
         self._at = now
         self._last = 0.0
 
-    def spend(self, took: float, now: float) -> None:
-        """Charge a plan that took `took` seconds. If it took longer than the plan before, as with a
-        new Driver, it is charged the time of the plan before."""
+    def charge_plan(self, took: float, now: float) -> None:
+        """Charge a plan that took `took` seconds, at most the time of the plan before.
+
+        So a single slow plan, as for a new Driver, delays nothing.
+        """
         self._grow_budget(now)
         least = -self._pace.longest * self._pace.share
         self._left = max(least, self._left - min(self._last, took))
         self._last = took
 
-    def wait(self, now: float) -> float:
+    def seconds_to_wait(self, now: float) -> float:
         """Return the seconds until the next plan."""
         self._grow_budget(now)
         return max(0.0, -self._left / self._pace.share)

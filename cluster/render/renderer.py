@@ -146,10 +146,10 @@ def _pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
 def render_once(templates: Iterable[Template]) -> dict[Template, Rendered]:
     """Render templates for a one-shot command."""
     with Renderer() as renderer:
-        return {template: or_error(renderer, template) for template in templates}
+        return {template: render_or_error(renderer, template) for template in templates}
 
 
-def or_error(renderer: Renderer, template: Template) -> Rendered:
+def render_or_error(renderer: Renderer, template: Template) -> Rendered:
     try:
         return renderer.render(template)
     except NodesideError as error:

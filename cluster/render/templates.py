@@ -46,7 +46,7 @@ class _Deep(Exception):
     """Containers nested deeper than any real document."""
 
 
-def documents(
+def render_to_documents(
     config_map: str, files: Mapping[str, str], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Document], ...]:
     """Return each document with its file name.

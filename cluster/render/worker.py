@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, Final
 
-from cluster.render.templates import StageInvalid, documents
+from cluster.render.templates import StageInvalid, render_to_documents
 
 MEMORY: Final = 128 << 20  # bytes of address space; what rendering imports takes 26 MiB
 SECONDS: Final = 5  # seconds of processor time for one template
@@ -48,7 +48,7 @@ def _set_limit(kind: int, limit: int) -> None:
 def _answer_request(request: Any) -> bytes:
     try:
         values = json.loads(request["values"])
-        pairs = documents(request["config_map"], dict(request["files"]), values)
+        pairs = render_to_documents(request["config_map"], dict(request["files"]), values)
     except StageInvalid as error:
         message = str(error)[:_MESSAGE].encode(errors="replace").decode()
         return json.dumps({"error": message}).encode()

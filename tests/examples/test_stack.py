@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.render.templates import documents
+from cluster.render.templates import render_to_documents
 from nodeside.spec.document import load
 from nodeside.spec.fleet import DEVICES_STAGE
 from tests import yaml_in_c as yaml
@@ -26,7 +26,7 @@ VALUES = {
 
 def rendered(config_map: str) -> list[dict[str, Any]]:
     files = {Path(file).name: (STACK / file).read_text() for file in GENERATED[config_map]}
-    return [document for _, document in documents(config_map, files, VALUES)]
+    return [document for _, document in render_to_documents(config_map, files, VALUES)]
 
 
 def test_its_driver_is_that_of_the_example() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import requests
 
-from cluster.install.manifests import InstallSettings, manifests
+from cluster.install.manifests import InstallSettings, all_manifests
 from cluster.model.snapshot import Settings
 from cluster.options.devices.agent_manifests import device_agent
 from nodeside.system import process
@@ -173,7 +173,7 @@ def devices_jobs(port: int) -> list[Job]:
 
 def controller_jobs(port: int, token: Path) -> list[Job]:
     """By the ServiceMonitor of `install --service-monitor`, and without the operator."""
-    objects = manifests(InstallSettings(service_monitor=True))
+    objects = all_manifests(InstallSettings(service_monitor=True))
     [monitor] = [each for each in objects if each["kind"] == "ServiceMonitor"]
     [endpoint] = monitor["spec"]["endpoints"]
     found = {

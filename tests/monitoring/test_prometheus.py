@@ -128,7 +128,7 @@ class Leader:
             0,
             serving=ServingCertificate(None, ["localhost"]),
             judge=judge,
-            exposition=self._metrics.exposition,
+            exposition=self._metrics.encode_samples,
             answers=answers,
             host="127.0.0.1",
             seconds=LONG,
@@ -137,7 +137,7 @@ class Leader:
     def plans(self) -> None:
         self.model.settle()
         snapshot = self.model.snapshot
-        self._metrics.after(
+        self._metrics.record_round(
             ReconcileResult(snapshot, plan(snapshot, 0.0), ExecutionResult(), 0.5, 0.25)
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cluster.driver.daemonset import document_digest
 from cluster.kube.comparison import has_drifted
-from cluster.kube.managed_fields import ExistingObject, has_additions, over
+from cluster.kube.managed_fields import ExistingObject, existing_object, has_additions
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.stages import StageObject, key_of
 from cluster.options.stages.stage_plan import StagePlan
@@ -33,7 +33,7 @@ def _find_difference(
     additions = has_additions(current.kept, document)
     if marked and not additions and not has_drifted(document, current.document):
         return None
-    return over(current.kept, document, edited=marked)
+    return existing_object(current.kept, document, edited=marked)
 
 
 def objects_to_delete(staging: StagePlan) -> Iterator[StageObject]:

@@ -72,7 +72,7 @@ class StagePlan:
 
     @cached_property
     def is_active(self) -> bool:
-        """Returns whether the Driver has stages, or some left over, and their objects are known."""
+        """Returns whether stages are used, or some are left, and their objects are known."""
         if self.observed_stages.unknown:
             return False
         return has_stages(self.inputs.resource) or has_leftovers(self.inputs.snapshot, self.driver)

@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster.driver.status.conditions import Condition, timed_conditions
 from cluster.driver.status.messages import cut_message, few_of
-from cluster.kube.conditions import condition
+from cluster.kube.conditions import find_condition
 from cluster.model.names import closed_label
 from cluster.model.snapshot import DriverObject, Node, Snapshot
 from cluster.model.stages import StagePod
@@ -72,7 +72,7 @@ def with_former_stages(snapshot: Snapshot, found: DriverObject, status: Status) 
 
     The condition became unknown when some kind could not be read, and nothing else would change it.
     """
-    old = condition(status, "StagesReady")
+    old = find_condition(status, "StagesReady")
     rows = tuple(_row_from(row) for row in status.get("stages") or ())
     if old["status"] != "Unknown" or not rows:
         return status

@@ -146,7 +146,7 @@ class DriverContext:
 
     def _context_of(self, driver: Driver) -> DriverContext:
         contexts = self.contexts or Contexts(self.snapshot)
-        return contexts.of(self.snapshot.drivers[driver.name], driver)
+        return contexts.context_of(self.snapshot.drivers[driver.name], driver)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Contexts:
     memories: Mapping[str, Memory] = field(default_factory=dict)
     _made: dict[str, DriverContext] = field(default_factory=dict)
 
-    def of(self, resource: DriverObject, driver: Driver) -> DriverContext:
+    def context_of(self, resource: DriverObject, driver: Driver) -> DriverContext:
         """Return the context of a valid Driver."""
         name = resource.name
         if name not in self._made:

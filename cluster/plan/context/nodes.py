@@ -32,7 +32,7 @@ class Nodes:
     memory: NodeCache[DriverNode | OtherNode]
 
     @cached_property
-    def rivals(self) -> Sequence[Driver]:
+    def older_rivals(self) -> Sequence[Driver]:
         """Older Drivers that share a module with this one."""
         return conflicts.older_drivers_with_module(self.snapshot, self.resource)
 
@@ -42,7 +42,7 @@ class Nodes:
         if len(self.snapshot.drivers) < 2:
             return {}
         contested = conflicts.nodes_left_to_older_driver
-        return {r.name: contested(self.snapshot, self.driver, r) for r in self.rivals}
+        return {r.name: contested(self.snapshot, self.driver, r) for r in self.older_rivals}
 
     @cached_property
     def observed_nodes(self) -> Sequence[DriverNode]:
@@ -55,13 +55,13 @@ class Nodes:
                 self.assignments,
                 without,
                 memory=self.memory,
-                drains=self._drains,
+                drains=self._drain_state_of,
             )
         )
 
     @property
-    def _drains(self) -> Callable[[Node], DrainState] | None:
-        """What says how far a node is drained; None where no Driver evicts or has stages."""
+    def _drain_state_of(self) -> Callable[[Node], DrainState] | None:
+        """A function that says how far a node is drained; None where no Driver drains any."""
         snapshot, driver = self.snapshot, self.driver
         leaving = (driver, *(dependents_of(snapshot, driver) if has_order(snapshot) else ()))
         evict = any(each.spec.rollout.evict for each in leaving)
@@ -73,7 +73,7 @@ class Nodes:
 
     @cached_property
     def marked_nodes(self) -> Sequence[Node]:
-        """Nodes with a label of a drain by this Driver, or that we cordoned for any."""
+        """Nodes with a drain label of this Driver, or that we cordoned for any Driver."""
         held, given_up = draining_label(self.driver.name), undrained_label(self.driver.name)
         return [
             node
@@ -83,11 +83,12 @@ class Nodes:
 
     @cached_property
     def taken_nodes(self) -> Mapping[str, frozenset[str]]:
-        """By rival, our nodes that keep their revision because the rival has one of our modules
-        there."""
+        """By rival, our nodes that keep their revision: the rival has one of our modules there."""
         if len(self.snapshot.drivers) < 2:
             return {}
-        by_rival = conflicts.nodes_with_conflicting_module(self.snapshot, self.driver, self.rivals)
+        by_rival = conflicts.nodes_with_conflicting_module(
+            self.snapshot, self.driver, self.older_rivals
+        )
         names = {m.node.name for m in self.observed_nodes} if any(by_rival.values()) else set()
         return {name: frozenset(nodes & names) for name, nodes in by_rival.items()}
 
@@ -122,11 +123,11 @@ def with_alternatives(
 def _excuse_node(member: DriverNode, toolkits: Toolkits, fallbacks: Fallbacks) -> DriverNode:
     if member.health is not Health.BROKEN:
         return member
-    if fallbacks.reason(member):
+    if fallbacks.reason_for(member):
         return replace(member, health=Health.BUSY, trouble="")
     if (until := fallbacks.asks_until(member)) > fallbacks.revisions.snapshot.now:
         return replace(member, health=Health.BUSY, trouble="", deadline=until)
-    deadline = toolkits.correction(member)
+    deadline = toolkits.correction_deadline(member)
     if deadline is None:
         return member
     if deadline.message:

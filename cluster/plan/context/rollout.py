@@ -54,7 +54,7 @@ class RolloutPlan:
 
     @cached_property
     def state(self) -> RolloutState:
-        return self._rollout_state(self._away) if self._away else self.alone
+        return self._rollout_state(self._away) if self._away else self.state_alone
 
     @cached_property
     def _away(self) -> frozenset[str]:
@@ -64,12 +64,12 @@ class RolloutPlan:
             decision.member.node.name
             for other in others
             for decision in other.decisions
-            if other.changes(decision)
+            if other.is_replacing(decision)
         )
         return frozenset(changing).union(*(other._away for other in others))
 
     @cached_property
-    def alone(self) -> RolloutState:
+    def state_alone(self) -> RolloutState:
         """The state as if no Driver before this one changed anything."""
         return self._rollout_state()
 
@@ -91,7 +91,7 @@ class RolloutPlan:
             if member.worked_with and member.place(newest, good) is Place.NEWEST
         }
         for other in self.after():
-            name, state = other.revisions.driver.name, other.alone
+            name, state = other.revisions.driver.name, other.state_alone
             working = {m.node.name for m in other.members if m.health is Health.WORKING}
             not_back = changed & {m.node.name for m in other.members} - working
             away = set(state.unavailable) | (changing & working) | not_back
@@ -160,7 +160,7 @@ class RolloutPlan:
             if d.member.node.name in ending or self._is_interrupted(d)
         )
 
-    def changes(self, decision: NodeDecision) -> bool:
+    def is_replacing(self, decision: NodeDecision) -> bool:
         """Return whether the driver is being replaced on a node, or begins to be."""
         if decision.revision is not None or _is_changing(decision.member):
             return True
@@ -178,9 +178,9 @@ class RolloutPlan:
         )
 
     def _announce_decision(self, decision: NodeDecision, revision: str) -> NodeDecision:
-        member, word = decision.member, decision.member.current_report
+        member, report = decision.member, decision.member.current_report
         at = Assignment(member.pool, revision)
-        has_it = member.at == at or (word is not None and word.revision == revision)
+        has_it = member.at == at or (report is not None and report.revision == revision)
         if has_it or member.health is Health.DOWN:
             return decision
         place = Place.NEWEST if revision == self.state.newest else Place.GOOD
@@ -191,16 +191,16 @@ class RolloutPlan:
     @cached_property
     def desired_daemonsets(self) -> Mapping[str, Assignment]:
         """By name, the DaemonSets that have nodes assigned once this plan is carried out."""
-        targets = (self.target(decision) for decision in self.decisions)
+        targets = (self.target_of(decision) for decision in self.decisions)
         ats = {id(at): at for at in targets if at is not None}  # the same object for most nodes
         driver = self.revisions.driver.name
         return {daemonset_name(driver, self.revisions.name_of(at)): at for at in set(ats.values())}
 
-    def target(self, decision: NodeDecision) -> Assignment | None:
+    def target_of(self, decision: NodeDecision) -> Assignment | None:
         """Return the assignment of a member after this plan; None if it has none."""
         member = decision.member
         if decision.revision is None:
-            falls_back = member.at and self.fallbacks.reason(member)
+            falls_back = member.at and self.fallbacks.reason_for(member)
             return replace(member.at, builds=True) if member.at and falls_back else member.at
         if not decision.revision:
             return None

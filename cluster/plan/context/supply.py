@@ -54,13 +54,13 @@ class ModuleSupply:
         Also empty if the Driver names an image for each kernel: those were built elsewhere.
         """
         states: dict[Assignment, BuildState] = {}
-        if not publishes(self.driver):
+        if not publishes_builds(self.driver):
             return states
         publish = "" if self.driver.spec.prebuilt.image else publish_target(self.driver)
         newest = self.revisions.newest
         for pool, resolution in self.toolkits.resolutions.items() if publish else ():
             for at in (Assignment(pool, newest), Assignment(pool, self.revisions.good)):
-                if resolution.image and self._is_fetched(at.revision):
+                if resolution.image and self._is_fetched_from_store(at.revision):
                     driver = self.revisions.drivers[at.revision]
                     build = build_of(
                         driver, at.revision, pool, resolution, publish, rebuild=self.rebuild
@@ -74,10 +74,10 @@ class ModuleSupply:
     def _state_of(self, build: SharedBuild, pool: Pool, *, newest: bool) -> BuildState | None:
         """Return the state of a build of this Driver for a pool, with the symbols that it needs.
 
-        They are those of the `newest` or of the good revision of the Drivers before. None if there
-        is no such build.
+        The symbols are those of the `newest` or of the good revision of the Drivers before. Returns
+        None if there is no such build.
         """
-        if missing := self._missing:
+        if missing := self._missing_driver:
             words = f"comes after driver {missing}, which is not there"
             return BuildState(build, BuildProgress.RUNNING, words, is_next=False)
         finds = [
@@ -91,7 +91,7 @@ class ModuleSupply:
         return found
 
     @property
-    def _missing(self) -> str:
+    def _missing_driver(self) -> str:
         """A Driver that this one comes after and that is not there, or is invalid; "" for none."""
         known = {each.driver.name for each in self.before()}
         return next((name for name in self.driver.spec.after if name not in known), "")
@@ -155,13 +155,13 @@ class ModuleSupply:
 
     @cached_property
     def newest_builds(self) -> Mapping[Pool, BuildState]:
-        """By pool, the build of the newest revision; if it is done, one after it that is not."""
+        """By pool, the build of the newest revision, or one to be done before it is rolled out."""
         newest = self.revisions.newest
         states = {at.pool: each for at, each in self.builds.items() if at.revision == newest}
         return {pool: self._last_build(pool, state) for pool, state in states.items()}
 
     def _last_build(self, pool: Pool, state: BuildState) -> BuildState:
-        """Return the state of a build, or of one that needs it and that no node has yet.
+        """Return the state of a build; if it is done, of one that needs it and is not done.
 
         A Driver that works is not changed before those after it are built for that change.
         """
@@ -183,7 +183,7 @@ class ModuleSupply:
         )
         return not on_nodes or build.name in self.snapshot.build_jobs
 
-    def _is_fetched(self, revision: str) -> bool:
+    def _is_fetched_from_store(self, revision: str) -> bool:
         driver = self.revisions.drivers.get(revision)
         return driver is not None and publish_target(self.driver) in stores_of(driver)
 
@@ -194,11 +194,11 @@ class ModuleSupply:
         This includes the good revision, because a node that gets such a kernel during a rollout is
         assigned the good revision.
         """
-        if self.driver.spec.prebuilt.image or not publishes(self.driver):
+        if self.driver.spec.prebuilt.image or not publishes_builds(self.driver):
             return ()
         newest, good = self.revisions.newest, self.revisions.good
         drivers = {newest: self.driver}
-        if good != newest and self._is_fetched(good):
+        if good != newest and self._is_fetched_from_store(good):
             drivers[good] = self.revisions.drivers[good]
         plain = builds_for_new_tags(
             self.driver, drivers, self.snapshot, self.toolkits.resolutions, self.rebuild
@@ -208,7 +208,7 @@ class ModuleSupply:
 
     def _in_order(self, build: SharedBuild) -> SharedBuild | BuildState | None:
         """Return a build that is not for a pool, with the symbols that it needs."""
-        if self._missing:
+        if self._missing_driver:
             return None
         modules = [each for each in self.before() if each.driver.spec.modules]
         finds = [(each.driver.name, each.find_same) for each in modules]
@@ -218,12 +218,12 @@ class ModuleSupply:
     def preflight(self) -> Sequence[PreflightAnswer]:
         if not self.driver.spec.preflight:
             return ()
-        regular = {each.build.name for each in self.builds.values()}
-        regular |= {build.name for build in self.builds_for_new_tags}
+        desired = {each.build.name for each in self.builds.values()}
+        desired |= {build.name for build in self.builds_for_new_tags}
         newest, pools = self.revisions.newest, self.toolkits.resolutions
         order = self._in_order
         return tuple(
-            preflight_answers(self.driver, newest, self.snapshot, regular, pools, in_order=order)
+            preflight_answers(self.driver, newest, self.snapshot, desired, pools, in_order=order)
         )
 
     @cached_property
@@ -256,7 +256,7 @@ class ModuleSupply:
             return True
         build = self.builds.get(at)
         toolkit = self.toolkits.resolutions[at.pool].image
-        awaited = self.toolkits.unseen and not toolkit and publishes(self.driver)
+        awaited = self.toolkits.are_streams_unread and not toolkit and publishes_builds(self.driver)
         if build is None and not awaited:
             prebuilt = self.driver.spec.prebuilt
             return bool(toolkit or prebuilt.sources or prebuilt.image)
@@ -301,7 +301,7 @@ class ModuleSupply:
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """Nodes that build although their pool need not, each by its own word (kernel_images.py).
+    """Nodes that build although their pool need not, each by its own report (kernel_images.py).
 
     `members` are the nodes as observed.
     """
@@ -310,15 +310,14 @@ class Fallbacks:
     members: Sequence[DriverNode]
     supply: ModuleSupply
 
-    def image(self, at: Assignment) -> str:
-        """Return the kernel-specific driver image of the pods there; "" if they use the image for
-        all kernels."""
+    def image_of(self, at: Assignment) -> str:
+        """Return the driver image for the pods' kernel; "" if they use that of all kernels."""
         driver = self.revisions.drivers.get(at.revision)
         if driver is None or at.builds or not driver.spec.prebuilt.image:
             return ""
         return image_for(driver, at.pool)
 
-    def reason(self, member: DriverNode) -> str:
+    def reason_for(self, member: DriverNode) -> str:
         """Return why the node should build from now on, "" if it should not.
 
         If the driver works there, a restarted pod can wait until the registry is back.
@@ -327,17 +326,17 @@ class Fallbacks:
         if member.health is Health.WORKING or at is None or at.builds or at.pool != member.pool:
             return ""
         toolkit = self.supply.toolkits.resolutions[at.pool].image
-        if image := self.image(at):
+        if image := self.image_of(at):
             can_build = toolkit or self.revisions.driver.spec.prebuilt.sources
             unpulled = member.pull_failure if can_build else ""
             return f"image {image} cannot be pulled ({unpulled})" if unpulled else ""
         waits = self.asks_until(member) > self.revisions.snapshot.now
-        return _cannot_use_bundle(member) if self._lacks_bundle(member) and not waits else ""
+        return _unusable_bundle_message(member) if self._lacks_bundle(member) and not waits else ""
 
     def _lacks_bundle(self, member: DriverNode) -> bool:
         """Return whether a node that could build found nothing where its pods fetch a bundle."""
         at = member.at
-        if at is None or at.pool != member.pool or at not in self._fetching:
+        if at is None or at.pool != member.pool or at not in self._fetching_assignments:
             return False
         return has_found_no_modules(member) and bool(
             self.supply.toolkits.resolutions[at.pool].image
@@ -346,8 +345,8 @@ class Fallbacks:
     def asks_until(self, member: DriverNode) -> float:
         """Return until when a node that lacks its bundle asks the store again; 0.0: it need not.
 
-        Only one whose pod is older than its last start is waited for: it had its modules from there
-        in this revision. A new node shows whether the bundle can be used.
+        It does so only if its pod is older than the node's last start: then it got its modules from
+        the store before, in this revision. A new node shows whether the bundle can be used.
         """
         if not self._lacks_bundle(member):
             return 0.0
@@ -362,7 +361,7 @@ class Fallbacks:
         return {(p.node, assignment_of(p.daemonset)): p.created for p in pods if p.created}
 
     @cached_property
-    def _fetching(self) -> frozenset[Assignment]:
+    def _fetching_assignments(self) -> frozenset[Assignment]:
         """Assignments whose pods have no toolkit container, since a bundle was built for all."""
         ats = (served_assignment(each) for each in self.revisions.daemonsets if not each.toolkit)
         return frozenset(at for at in ats if self.supply.has_bundle(at))
@@ -372,19 +371,19 @@ class Fallbacks:
         """Assignments whose pods build although their pool need not, with the reason."""
         found = {m.at: REASON_UNKNOWN for m in self.members if m.at and m.at.builds}
         for member in reversed(self.members):
-            if member.at and (reason := self.reason(member)):
+            if member.at and (reason := self.reason_for(member)):
                 found[replace(member.at, builds=True)] = f"{reason}; building instead"
         return found | {
             served_assignment(d): d.fell_back for d in self.revisions.daemonsets if d.fell_back
         }
 
 
-def _cannot_use_bundle(member: DriverNode) -> str:
+def _unusable_bundle_message(member: DriverNode) -> str:
     message = member.current_report.message.partition("\n")[0] if member.current_report else ""
     return f"the bundle built for all nodes cannot be used ({member.node.name}: {message})"
 
 
-def publishes(driver: Driver) -> bool:
+def publishes_builds(driver: Driver) -> bool:
     """Return whether the Driver names a store for builds that serve all nodes."""
     return any(source.publish for source in driver.spec.prebuilt.sources)
 

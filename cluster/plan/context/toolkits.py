@@ -25,7 +25,7 @@ from nodeside.spec import Driver
 
 @dataclass(frozen=True)
 class Toolkits:
-    """`members` are the nodes as observed."""
+    """The toolkit images of a Driver's pools. `members` are the nodes as observed."""
 
     snapshot: Snapshot
     driver: Driver
@@ -33,7 +33,7 @@ class Toolkits:
     members: Sequence[DriverNode]
 
     @property
-    def unseen(self) -> bool:
+    def are_streams_unread(self) -> bool:
         """Whether the image streams have not been read."""
         return isinstance(self.snapshot.image_streams, NotListed)
 
@@ -47,42 +47,42 @@ class Toolkits:
         return frozenset(member.pool for member in self.members)
 
     def _resolve_pool(self, pool: Pool) -> Resolution:
-        current = self._current.get(pool, NO_CURRENT_IMAGE)
+        current = self._current_images.get(pool, NO_CURRENT_IMAGE)
         streams = self.snapshot.image_streams
         return resolve_toolkit_image(
-            pool, self.driver.spec.toolkit, streams, self._evidence_for, current
+            pool, self.driver.spec.toolkit, streams, self._evidence, current
         )
 
     @cached_property
-    def _current(self) -> Mapping[Pool, CurrentImage]:
+    def _current_images(self) -> Mapping[Pool, CurrentImage]:
         own = (d for d in self.daemonsets if d.toolkit and not d.fell_back)
         return {d.pool: CurrentImage(d.toolkit, d.link) for d in own}
 
     @cached_property
-    def _evidence_for(self) -> Evidence:
+    def _evidence(self) -> Evidence:
         return Evidence(self.snapshot.toolkit_labels, self.snapshot.toolkits_pending)
 
     @cached_property
     def tags(self) -> frozenset[Tag]:
         """The tags whose images this plan needs resolved."""
         streams, spec = self.snapshot.image_streams, self.driver.spec
-        own = (
-            tags_to_read(pool, spec.toolkit, streams, self._evidence_for) for pool in self._pools
-        )
+        own = (tags_to_read(pool, spec.toolkit, streams, self._evidence) for pool in self._pools)
         found = frozenset(chain.from_iterable(own))
         if not spec.preflight:
             return found
         architectures = {pool.architecture for pool in self._pools}
         return found.union(tags_for(self.driver, spec.preflight, self.snapshot, architectures))
 
-    def correction(self, member: DriverNode) -> NodeDeadline | None:
-        """Return the deadline of a node that failed and whose next pod has a toolkit image that its
-        last one had not; None if that is not the case."""
-        word, image = member.current_report, self.resolutions[member.pool].image
-        if word is None or member.stuck_pod is not None or not image:
+    def correction_deadline(self, member: DriverNode) -> NodeDeadline | None:
+        """Return the deadline of a node that failed and whose next pod has another toolkit image.
+
+        None if there is no other image.
+        """
+        report, image = member.current_report, self.resolutions[member.pool].image
+        if report is None or member.stuck_pod is not None or not image:
             return None
         builds = member.at is not None and member.at.builds and has_found_no_modules(member)
         if member.refused_toolkit in ("", image) and not builds:
             return None
         deadlines = NodeDeadlines(self.snapshot, self.driver)
-        return deadlines.correction_deadline(member.node, member.assigned, word, image)
+        return deadlines.correction_deadline(member.node, member.assigned, report, image)

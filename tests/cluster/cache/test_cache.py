@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.cache import read_once, selections
+from cluster.cache.cache import read_once, select_kinds
 from cluster.model import parse
 from cluster.model.snapshot import Settings
 from tests.cluster.fakes.model import document
@@ -38,7 +38,7 @@ def test_one_look_reads_each_kind_once_and_knows_when_there_are_no_image_streams
 
 
 def test_the_reports_that_one_node_writes_are_counted_together() -> None:
-    selection = selections("mine")["node_drivers"]
+    selection = select_kinds("mine")["node_drivers"]
     reports = [parse.node_driver_from({"metadata": {"name": name}}) for name in ("a.n0", "b.n0")]
 
     assert selection.crowd is not None

@@ -52,7 +52,7 @@ class Reader:
         """How many requests it makes, when the server has these answers."""
         before = len(self.server.asked)
         self.server.script[:] = answers
-        self.labels.learn(tags)
+        self.labels.learn_labels(tags)
         assert not self.server.script, "fewer questions than answers"
         return len(self.server.asked) - before
 
@@ -154,7 +154,7 @@ def test_one_architecture_that_is_not_shown_keeps_no_other_back(reader: Reader) 
 
     reader.now += 30.0
     reader.server.script[:] = tag, NOT_IMPORTED, of_one(ARM_KERNEL)
-    assert not reader.labels.learn((ONE, TWO)), "that nothing is new is no news"
+    assert not reader.labels.learn_labels((ONE, TWO)), "that nothing is new is no news"
     reader.now += 60.0
     assert reader.learn(tag, of_one(KERNEL), NOT_IMPORTED) == 3
     reader.now += 120.0
@@ -311,7 +311,7 @@ def test_where_nothing_can_be_read_one_question_is_enough(
 ) -> None:
     """Two, if it may pass; of what will not nobody is woken."""
     reader.server.always = lambda _: answer
-    reader.labels.learn((ONE, TWO))
+    reader.labels.learn_labels((ONE, TWO))
     before = len(reader.server.asked)
     assert before == (1 if again is None else 2)
     assert reader.labels.pending == (set() if again is None else {ONE.image, TWO.image})
@@ -319,7 +319,7 @@ def test_where_nothing_can_be_read_one_question_is_enough(
     assert reader.labels.requeue_after() == again
 
     reader.now += 30.0
-    reader.labels.learn((ONE, TWO))
+    reader.labels.learn_labels((ONE, TWO))
     assert len(reader.server.asked) > before
     reader.now += 59.0
     assert reader.learn() == 0
@@ -329,7 +329,7 @@ def test_where_nothing_can_be_read_one_question_is_enough(
 
 
 def test_what_there_was_no_time_for_comes_with_the_next_look(reader: Reader) -> None:
-    assert reader.labels.learn((ONE, TWO), seconds=0.0), "that they may come is news"
+    assert reader.labels.learn_labels((ONE, TWO), seconds=0.0), "that they may come is news"
 
     assert reader.labels.requeue_after() == 0.0
     assert reader.learn(shown(ONE.image), shown(TWO.image)) == 2
@@ -338,10 +338,10 @@ def test_what_there_was_no_time_for_comes_with_the_next_look(reader: Reader) -> 
 
 def test_for_what_nobody_asks_any_more_nobody_is_woken(reader: Reader) -> None:
     reader.server.always = lambda _: Said(503, "the server is gone")
-    reader.labels.learn((ONE, TWO))
+    reader.labels.learn_labels((ONE, TWO))
     assert reader.labels.requeue_after() == 30.0
 
-    reader.labels.learn(())
+    reader.labels.learn_labels(())
 
     assert reader.labels.requeue_after() is None
 
@@ -350,13 +350,13 @@ def test_one_that_rests_longer_than_the_others_is_waited_for(reader: Reader) -> 
     reader.server.always = lambda _: Said(503, "the server is gone")
     for wait in (0.0, 30.0, 60.0):
         reader.now += wait
-        reader.labels.learn((ONE, TWO))
+        reader.labels.learn_labels((ONE, TWO))
     reader.server.always = lambda asked: (
         NOT_IMPORTED if ONE.name in asked.path else shown(TWO.image)
     )
     reader.now += 120.0
-    reader.labels.learn((ONE, TWO))
+    reader.labels.learn_labels((ONE, TWO))
 
-    reader.labels.learn((ONE,))
+    reader.labels.learn_labels((ONE,))
 
     assert reader.labels.requeue_after() == 240.0

@@ -54,7 +54,7 @@ def watched(control_plane: ControlPlane) -> Iterator[Watched]:
         set_image_stream(control_plane, {"1": "quay.example.com/image:1"}, name)
     api, named = connect(control_plane.kubeconfig), ImageStreamFilter()
     woken: list[None] = []
-    selection = Selection(IMAGE_STREAMS, named.trim, optional=True)
+    selection = Selection(IMAGE_STREAMS, named.parse_if_named, optional=True)
     reflector = Reflector(api, selection, lambda: woken.append(None))
     reflector.start()
     yield Watched(control_plane, named, reflector, woken)
@@ -81,7 +81,7 @@ def test_one_that_a_driver_names_is_there_from_then_on(watched: Watched) -> None
     watched.until(driver_toolkit="1")
     driver = driver_from(document(toolkit={"imageStream": "openshift/own-toolkit"}))
 
-    watched.named.follow([driver], watched.reflector)
+    watched.named.follow_drivers([driver], watched.reflector)
     watched.until(driver_toolkit="1", own_toolkit="1")
     set_image_stream(
         watched.control_plane, {"2": "quay.example.com/image:2"}, "openshift/own-toolkit"

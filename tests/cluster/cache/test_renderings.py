@@ -48,7 +48,7 @@ def quiet(renderer: Any, *templates: Template, **more: Any) -> Renderings:
     """Wanted, without the thread: the test renders by itself."""
     renderings = made(renderer, **more)
     renderings.stop()
-    renderings.want(templates, seconds=0)
+    renderings.keep_templates(templates, seconds=0)
     return renderings
 
 
@@ -63,9 +63,9 @@ def test_what_is_new_is_waited_for_and_what_is_known_is_not_rendered_again() -> 
     renderer, woken = FakeRenderer(), threading.Event()
     renderings = made(renderer, wake=woken.set)
 
-    assert renderings.want([ONE, TWO], seconds=LONG)
+    assert renderings.keep_templates([ONE, TWO], seconds=LONG)
     assert renderings.get_rendered().keys() == {ONE, TWO}
-    assert not renderings.want([TWO, ONE], seconds=LONG)
+    assert not renderings.keep_templates([TWO, ONE], seconds=LONG)
     renderings.stop()
 
     assert sorted(renderer.asked) == ["one", "two"]
@@ -77,7 +77,7 @@ def test_what_no_plan_asks_for_is_forgotten() -> None:
     renderings = quiet(renderer, ONE)
     all_due(renderings, renderer)
 
-    assert not renderings.want([], seconds=LONG)
+    assert not renderings.keep_templates([], seconds=LONG)
 
     assert renderings.get_rendered() == {}
 
@@ -104,7 +104,7 @@ def test_those_that_failed_come_last() -> None:
     all_due(renderings, renderer)
 
     clock.time = 1000
-    renderings.want([ONE, TWO], seconds=0)
+    renderings.keep_templates([ONE, TWO], seconds=0)
     all_due(renderings, renderer)
 
     assert renderer.asked == ["one", "two", "one"]
@@ -119,7 +119,7 @@ def test_all_stages_together_have_a_limit_and_who_came_first_keeps_its_documents
     known = renderings.get_rendered()
     assert known[ONE].error == ""
     assert known[TWO].error == "the rendered stages of all drivers have more than 4 KiB together"
-    renderings.want([TWO], seconds=0)
+    renderings.keep_templates([TWO], seconds=0)
     clock.time = 10
     all_due(renderings, renderer)
     assert renderings.get_rendered()[TWO].error == "", "there is room now"

@@ -75,7 +75,7 @@ def test_a_change_wakes_and_an_outage_changes_nothing(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         server.always = answer
         reader = Secrets(server.api(tmp_path), "nodeside", woken.release, pause=0.01)
-        reader.want(["token"])
+        reader.read_secrets(["token"])
         try:
             assert woken.acquire(timeout=LONG)
             assert woken.acquire(timeout=LONG)
@@ -83,7 +83,7 @@ def test_a_change_wakes_and_an_outage_changes_nothing(tmp_path: Path) -> None:
             for _ in range(4):
                 assert reads.acquire(timeout=LONG)
             assert not woken.acquire(timeout=0)
-            reader.want([])
+            reader.read_secrets([])
             assert reader.get_secrets() == {}
         finally:
             reader.stop()

@@ -33,7 +33,7 @@ def looked(logs: StageLogs) -> LogMatch:
 def quiet(logs: StageLogs, wanted: LogWanted = WANTED) -> StageLogs:
     """Wanted, without the thread: the test looks by itself."""
     logs.stop()
-    logs.want([wanted])
+    logs.poll_logs([wanted])
     return logs
 
 
@@ -94,11 +94,11 @@ def test_the_thread_looks_by_itself_and_wakes_the_controller(tmp_path: Path) -> 
     woken = threading.Event()
     with ScriptedServer(Said(body="registered 1\n")) as server:
         logs = StageLogs(server.api(tmp_path), "nodeside", woken.set)
-        logs.want([WANTED])
+        logs.poll_logs([WANTED])
 
         assert woken.wait(LONG)
         assert logs.get_matches() == {"uid-1": LogMatch(matched=True)}
-        logs.want([])
+        logs.poll_logs([])
         assert logs.get_matches() == {}
         logs.stop()
 

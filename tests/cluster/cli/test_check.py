@@ -15,7 +15,7 @@ from cluster.cli import image_pulls
 from cluster.cli.check import Check, CheckState, ClusterCheck, check, wait_until_good
 from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api, connect
-from cluster.kube.errors import Forbidden, NotFound, RequestInfo, refusal
+from cluster.kube.errors import Forbidden, NotFound, RequestInfo, response_error
 from cluster.kube.listing import Page
 from cluster.kube.resources import (
     ACCESS_REVIEWS,
@@ -92,7 +92,7 @@ class FakeCluster:
             PODS: [],
         }
 
-    def version(self) -> dict[str, Any]:
+    def get_version(self) -> dict[str, Any]:
         return {"major": "1", "minor": self.minor, "gitVersion": f"v1.{self.minor}.0"}
 
     def served_kinds(self, _group: str) -> frozenset[str]:
@@ -413,7 +413,7 @@ def test_whoever_may_look_at_nothing_is_told_once_what_an_administrator_types(
     message = f'nodes is forbidden: User "{user}" cannot list resource "nodes"'
 
     def refuse(*_: Any, **__: Any) -> Page[Any]:
-        raise refusal(request, 403, {"message": message})
+        raise response_error(request, 403, {"message": message})
 
     monkeypatch.setattr(cluster, "list", refuse)
 
@@ -537,13 +537,13 @@ def test_without_time_it_looks_once_and_says_nothing() -> None:
 
 def test_an_api_server_that_does_not_answer_is_waited_for(cluster: FakeCluster) -> None:
     """What it did not say is unknown, which alone is no failure of a single look."""
-    answer = cluster.version
+    answer = cluster.get_version
 
     def refuse() -> dict[str, Any]:
-        cluster.version = answer  # type: ignore[method-assign]
-        raise refusal(RequestInfo("get", "version"), 503, {})
+        cluster.get_version = answer  # type: ignore[method-assign]
+        raise response_error(RequestInfo("get", "version"), 503, {})
 
-    cluster.version = refuse  # type: ignore[method-assign]
+    cluster.get_version = refuse  # type: ignore[method-assign]
     first = look(cluster)
     waiting = Waiting()
 

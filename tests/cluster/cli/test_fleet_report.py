@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.fleet_report import NodeRow, _node_row, as_page, report
+from cluster.cli.fleet_report import NodeRow, _node_row, make_page, make_report
 from cluster.install.manifests import InstallSettings
 from cluster.kube.client import Api
 from tests.cluster.fakes.model import Model
@@ -40,7 +40,7 @@ class Text(HTMLParser):
 
 
 def test_the_page_has_drivers_kernels_and_nodes() -> None:
-    page = as_page(seen(fleet()), [row("n0"), row("n1"), row("n2")], URL, NOW)
+    page = make_page(seen(fleet()), [row("n0"), row("n1"), row("n2")], URL, NOW)
 
     cells = Text(page).cells
     for words in ("edu", "Ready", "6.1.0-50-amd64", "n0", "built", "1.5", "build, s", URL):
@@ -52,7 +52,7 @@ def test_the_page_has_drivers_kernels_and_nodes() -> None:
 def test_what_is_wrong_comes_first_with_its_reason() -> None:
     failed = row("n9", "failed", reason="Compile", message="edu.c:1: error: no")
 
-    page = as_page(seen(fleet()), [row("n0"), failed], URL, NOW)
+    page = make_page(seen(fleet()), [row("n0"), failed], URL, NOW)
 
     assert page.index(">n9<") < page.index(">n0<")
     assert "Compile; edu.c:1: error: no" in page
@@ -60,19 +60,19 @@ def test_what_is_wrong_comes_first_with_its_reason() -> None:
 
 
 def test_a_cluster_without_drivers_or_without_a_leader_says_so() -> None:
-    assert "There is no Driver" in as_page(seen(Model()), [], URL, NOW)
-    assert "no controller leads" in as_page(seen(fleet(), "no controller leads"), [], URL, NOW)
+    assert "There is no Driver" in make_page(seen(Model()), [], URL, NOW)
+    assert "no controller leads" in make_page(seen(fleet(), "no controller leads"), [], URL, NOW)
 
 
 def test_stages_have_a_table_too() -> None:
-    assert "<h2>Stages</h2>" in as_page(seen(up(with_stages(2))), [], URL, NOW)
+    assert "<h2>Stages</h2>" in make_page(seen(up(with_stages(2))), [], URL, NOW)
 
 
 def test_a_word_of_a_node_is_text() -> None:
     hostile = row(HOSTILE, HOSTILE, version=HOSTILE, message=HOSTILE)
     hostile = NodeRow(hostile.report, {HOSTILE: 1.0})
 
-    page = as_page(seen(fleet()), [hostile], URL, NOW)
+    page = make_page(seen(fleet()), [hostile], URL, NOW)
 
     assert "script" not in Text(page).tags
     assert "\x1b" not in page
@@ -83,7 +83,7 @@ def test_a_large_fleet_has_its_worst_nodes_on_the_page() -> None:
     rows = [row(f"n{number}") for number in range(3000)]
     rows.append(row("bad", "failed"))
 
-    page = as_page(seen(fleet()), rows, URL, NOW)
+    page = make_page(seen(fleet()), rows, URL, NOW)
 
     assert "2000 of 3001 nodes" in page
     assert ">bad<" in page
@@ -114,7 +114,7 @@ def test_a_real_cluster_has_its_page(
     path = "/apis/coordination.k8s.io/v1/namespaces/nodeside/leases"
     control_plane.do("POST", path, lease)
     try:
-        page = report(api, "nodeside")
+        page = make_report(api, "nodeside")
     finally:
         control_plane.do("DELETE", f"{path}/nodeside-controller")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.kmm_module import convert
-from cluster.render.templates import documents
+from cluster.cli.kmm_module import convert_module
+from cluster.render.templates import render_to_documents
 from nodeside.errors import ExitCode, SpecError
 from nodeside.spec.document import read_text
 from tests import yaml_in_c as yaml
@@ -138,7 +138,7 @@ def with_dra() -> dict[str, Any]:
 
 
 def converted(module: object) -> str:
-    return convert(yaml.safe_dump(module), "module.yaml", IMAGE)
+    return convert_module(yaml.safe_dump(module), "module.yaml", IMAGE)
 
 
 def parts(text: str) -> tuple[str, dict[str, Any]]:
@@ -216,7 +216,7 @@ def test_the_group_of_the_api_is_taken_and_that_of_its_site(group: str) -> None:
 
 
 def test_a_whole_module_becomes_a_valid_driver() -> None:
-    text, _ = parts(convert(WHOLE, "module.yaml", IMAGE))
+    text, _ = parts(convert_module(WHOLE, "module.yaml", IMAGE))
     assert "to mend" not in text
     driver = read_text(text)
     spec = driver.spec
@@ -298,13 +298,13 @@ def test_a_whole_module_becomes_a_valid_driver() -> None:
     ],
 )
 def test_what_has_no_counterpart_is_a_comment(comment: str) -> None:
-    assert f"# {comment}\n" in convert(WHOLE, "module.yaml", IMAGE)
+    assert f"# {comment}\n" in convert_module(WHOLE, "module.yaml", IMAGE)
 
 
 def test_the_device_plugin_is_a_template_of_a_stage() -> None:
-    _, config_map = parts(convert(WHOLE, "module.yaml", IMAGE))
+    _, config_map = parts(convert_module(WHOLE, "module.yaml", IMAGE))
     assert config_map["metadata"]["name"] == "my-kmod-device-plugin"
-    [(_, daemonset)] = documents("my-kmod-device-plugin", config_map["data"], {})
+    [(_, daemonset)] = render_to_documents("my-kmod-device-plugin", config_map["data"], {})
     pod = daemonset["spec"]["template"]["spec"]
     [container] = pod["containers"]
     assert container["image"] == "registry.example.com/org/device-plugin:latest"
@@ -319,7 +319,7 @@ def test_the_dra_driver_is_a_template_of_a_stage_and_its_classes_are_beside_it()
     driver, config_map, device_class = yaml.safe_load_all(converted(with_dra()))
     stage = {"name": "dra-driver", "manifests": "my-kmod-dra-driver"}
     assert driver["spec"]["stages"] == [stage]
-    [(_, daemonset)] = documents("my-kmod-dra-driver", config_map["data"], {})
+    [(_, daemonset)] = render_to_documents("my-kmod-dra-driver", config_map["data"], {})
     pod = daemonset["spec"]["template"]["spec"]
     [container] = pod["containers"]
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
@@ -378,7 +378,7 @@ def test_a_version_that_none_may_have_is_named() -> None:
 def test_a_device_plugin_alone_says_what_is_missing() -> None:
     module = yaml.safe_load(WHOLE)
     del module["spec"]["moduleLoader"]
-    text, config_map = parts(convert(yaml.safe_dump(module), "module.yaml", IMAGE))
+    text, config_map = parts(convert_module(yaml.safe_dump(module), "module.yaml", IMAGE))
     assert text.startswith("# to mend: ")
     assert "expected modules, devices or both" in text
     assert config_map["kind"] == "ConfigMap"
@@ -388,7 +388,7 @@ def test_texts_of_a_module_cannot_leave_their_comments() -> None:
     module = yaml.safe_load(WHOLE)
     module["spec"]["imageRepoSecret"]["name"] = "x\nspec: {privileged: true}"
     module["metadata"]["name"] = "Ünusual_Name!"
-    text, _ = parts(convert(yaml.safe_dump(module), "module.yaml", IMAGE))
+    text, _ = parts(convert_module(yaml.safe_dump(module), "module.yaml", IMAGE))
     assert yaml.safe_load(text)["spec"].get("privileged") is None
     assert yaml.safe_load(text)["metadata"]["name"] == "nusual-name"
 
@@ -407,7 +407,7 @@ def test_texts_of_a_module_cannot_leave_their_comments() -> None:
 )
 def test_what_is_no_module_is_refused(text: str, words: str) -> None:
     with pytest.raises(SpecError, match=re.escape(words)):
-        convert(text, "module.yaml", IMAGE)
+        convert_module(text, "module.yaml", IMAGE)
 
 
 @pytest.mark.slow
@@ -419,7 +419,7 @@ def test_the_command_prints_it(tmp_path: Path) -> None:
         argv = [sys.executable, "-m", "cluster", "import", str(path), "--image", IMAGE]
         return subprocess.run(argv, capture_output=True, text=True, check=False)
 
-    assert run(file).stdout == convert(WHOLE, str(file), IMAGE)
+    assert run(file).stdout == convert_module(WHOLE, str(file), IMAGE)
     file.write_text("kind: Pod\n")
     refused = run(file)
     assert refused.returncode == ExitCode.SPEC

@@ -38,7 +38,7 @@ from cluster.driver.hardware import Match
 from cluster.driver.nodes import CANNOT_PULL
 from cluster.driver.status.conditions import COMPLAINTS
 from cluster.driver.status.progress import PROGRESS
-from cluster.kube.conditions import condition
+from cluster.kube.conditions import find_condition
 from cluster.model.states import Health, Phase
 from cluster.model.waiting import CRASH_LOOP
 from cluster.options.stages.status import STAGE_REASONS
@@ -142,7 +142,7 @@ def test_every_reason_of_a_condition_has_a_row_and_nothing_else_has() -> None:
     for file in ("conditions", "messages", "problems", "progress"):
         shown |= camel_words(CLUSTER / f"driver/status/{file}.py")
     shown |= camel_words(CLUSTER / "model/problems.py")
-    shown |= {condition({}, "Ready")["reason"]}  # before the first status
+    shown |= {find_condition({}, "Ready")["reason"]}  # before the first status
     shown |= set(errors_of(*_CONTROLLER, without=("cluster.kube.credentials",)))
     # Of the renderer's process; of a node that waits.
     shown |= {SystemRefused.reason, DeadlinePassed.reason, WAITS_FOR_DRIVER}

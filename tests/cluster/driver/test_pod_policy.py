@@ -10,7 +10,7 @@ import pytest
 from cluster.driver.daemonset import daemonset_document
 from cluster.driver.pod_policy import container_resources
 from cluster.driver.revisions import revision_text
-from cluster.kube.quantity import canonical
+from cluster.kube.quantity import canonical_quantity
 from cluster.model.actions import Apply
 from cluster.model.parse import driver_from, node_from
 from cluster.model.snapshot import Node, Settings, Taint
@@ -315,7 +315,7 @@ def test_pods_of_the_last_good_revision_get_it_too() -> None:
     ],
 )
 def test_a_quantity_is_written_as_the_api_server_writes_it(quantity: str, written: str) -> None:
-    assert canonical(quantity) == written
+    assert canonical_quantity(quantity) == written
 
 
 def test_a_usual_request_is_not_above_a_limit_that_is_asked_for() -> None:

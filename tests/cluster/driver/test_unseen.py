@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.cache.cache import ClusterCache, read_once
 from cluster.driver.toolkit_image import CurrentImage, Link, resolve_toolkit_image
-from cluster.manager.probes import ready
+from cluster.manager.probes import check_readiness
 from cluster.model.snapshot import ImageStream, NotListed, Pool, Settings
 from nodeside.spec.fleet import Toolkit
 from tests.cluster.fakes.model import KERNEL, Model, document
@@ -58,8 +58,8 @@ def test_an_api_that_is_down_from_the_start_keeps_nobody_else_from_being_served(
         server.always = no_streams
         with ClusterCache(server.api(tmp_path, deadline=3.0), Settings(), lambda: None) as view:
             assert view.wait_synced(LONG)
-            assert view.refresh(LONG, optional=False)
-            found, report = view.snapshot(), ready(view.health())
+            assert view.refresh_watches(LONG, optional=False)
+            found, report = view.make_snapshot(), check_readiness(view.health())
 
     assert found.drivers.keys() == {"edu"}
     assert isinstance(found.image_streams, NotListed)

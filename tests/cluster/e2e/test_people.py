@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.trial_build import TrialBuild, trial_of
-from cluster.install.manifests import InstallSettings, manifests
+from cluster.install.manifests import InstallSettings, all_manifests
 from cluster.kube.client import Api, connect
 from cluster.kube.resources import resource_of
 from cluster.model.names import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
@@ -215,7 +215,7 @@ def test_a_preflight_pulls_with_the_pull_secrets_of_the_installation(
     job = without(trial_job(scene), of_the_pod(imagePullSecrets=[{"name": n} for n in names]))
     [policy] = [
         document
-        for document in manifests(InstallSettings(pull_secrets=names))
+        for document in all_manifests(InstallSettings(pull_secrets=names))
         if document["metadata"]["name"] == "nodeside-preflight-jobs"
         and document["kind"] == "ValidatingAdmissionPolicy"
     ]

@@ -15,7 +15,7 @@ import pytest
 from cluster.cache.cache import read_once
 from cluster.driver.deadlines import NO_POD
 from cluster.kube.client import Api
-from cluster.kube.conditions import condition
+from cluster.kube.conditions import find_condition
 from cluster.kube.credentials import Access
 from cluster.kube.transport import ApiTransport
 from cluster.model.actions import SetStatus
@@ -66,7 +66,7 @@ def test_pods_that_the_namespace_refuses_are_no_longer_on_the_way_after_a_minute
 
     assert snapshot.nodes["n0"].labelled
     [action] = late
-    degraded = condition(action.status, "Degraded")
+    degraded = find_condition(action.status, "Degraded")
     assert degraded["reason"] == "NodesFailed"
     name = daemonset["metadata"]["name"]
     assert degraded["message"].endswith(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cluster.install.crds import crds
-from cluster.install.manifests import InstallSettings, manifests
+from cluster.install.crds import crd_documents
+from cluster.install.manifests import InstallSettings, all_manifests
 from cluster.kube.resources import DRIVERS, EVENTS, NODE_DRIVERS, NODES, resource_of
 from cluster.model.names import CONTROLLER, DRIVER
 from tests.controlplane.api_server import APPLY_PATCH, MERGE_PATCH
@@ -16,14 +16,14 @@ from tests.controlplane.nodes import Nodes
 
 def install_crds(control_plane: ControlPlane) -> None:
     """Serve Driver and NodeDriver. Harmless if repeated."""
-    apply_all(control_plane, crds())
+    apply_all(control_plane, crd_documents())
     for resource in (DRIVERS, NODE_DRIVERS):
         _await(control_plane, resource.path())
 
 
 def install_all(control_plane: ControlPlane, installation: InstallSettings) -> None:
     """Everything but the controller itself, which the tests run in their own way."""
-    wanted = [d for d in manifests(installation) if d["kind"] != "Deployment"]
+    wanted = [d for d in all_manifests(installation) if d["kind"] != "Deployment"]
     apply_all(control_plane, wanted)
     for resource in (DRIVERS, NODE_DRIVERS):
         _await(control_plane, resource.path())

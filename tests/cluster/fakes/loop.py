@@ -42,31 +42,31 @@ class FakeView:
     def wait_synced(self, _timeout: float) -> bool:
         return True
 
-    def renew(self, since: float) -> None:
+    def renew_lists(self, since: float) -> None:
         self.renewed.append(since)
 
-    def refresh(self, timeout: float, *, optional: bool) -> bool:
+    def refresh_watches(self, timeout: float, *, optional: bool) -> bool:
         if fresh := not any(kind.trouble for kind in self.kinds):
             return fresh
         time.sleep(timeout)
         return fresh
 
-    def snapshot(self) -> Snapshot:
+    def make_snapshot(self) -> Snapshot:
         return self.model.snapshot
 
     def health(self) -> list[WatchHealth]:
         return self.kinds
 
-    def want(self, _demand: object) -> None:
+    def watch_pods(self, _demand: object) -> None:
         pass
 
-    def want_nothing(self) -> None:
+    def stop_watching_pods(self) -> None:
         pass
 
-    def learn(self, _tags: object) -> bool:
+    def learn_labels(self, _tags: object) -> bool:
         return False
 
-    def render(self, _templates: object) -> bool:
+    def render_templates(self, _templates: object) -> bool:
         return False
 
     def requeue_after(self) -> float | None:

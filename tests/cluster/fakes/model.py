@@ -57,7 +57,7 @@ from cluster.model.snapshot import (
 from cluster.model.stages import Rendered, StagePod, Stages, Template, TemplateSource
 from cluster.model.waiting import Waiting
 from cluster.plan.planner import Planner, plan
-from cluster.render.templates import StageInvalid, documents
+from cluster.render.templates import StageInvalid, render_to_documents
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
 from nodeside.protocol.labels import API_VERSION, assigned_label, node_driver_name
 from nodeside.protocol.node_status import Rung, State
@@ -126,7 +126,7 @@ class RenderedAtOnce(dict[Template, Rendered]):
 def _rendered(template: Template) -> Rendered:
     try:
         values = json.loads(template.values)
-        return Rendered(documents(template.config_map, dict(template.files), values))
+        return Rendered(render_to_documents(template.config_map, dict(template.files), values))
     except StageInvalid as error:
         return Rendered(error=str(error))
 

@@ -85,7 +85,7 @@ class ScriptedServer:
         path = directory / "kubeconfig"
         path.write_text(json.dumps(kubeconfig(self.url, token)))
         access = Access(path)
-        access.open()  # the first one imports for half a second, which is no part of a deadline
+        access.open_pool()  # the first one imports for half a second: no part of a deadline
         exchange = ApiTransport(
             access, deadline=deadline, pause=self.pauses.append, jitter=lambda: 0.0
         )

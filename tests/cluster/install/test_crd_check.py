@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cluster.cli.leader_status import leader_status
-from cluster.install.crd_check import REMEDY, lacking, words
-from cluster.install.crds import crds
+from cluster.install.crd_check import REMEDY, find_missing_fields, missing_fields_in_words
+from cluster.install.crds import crd_documents
 from cluster.kube.errors import ApiError
 from nodeside.protocol.labels import API_VERSION
 from tests.cluster.fakes.scripted import Said, ScriptedServer
@@ -25,7 +25,7 @@ def served() -> dict[str, Any]:
         crd["spec"]["names"]["kind"]: copy.deepcopy(
             crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         )
-        for crd in crds()
+        for crd in crd_documents()
     }
 
 
@@ -37,12 +37,12 @@ def published(schemas: dict[str, Any]) -> Said:
 def asked_of(tmp_path: Path, answer: Said) -> tuple[str, ...]:
     with ScriptedServer() as server:
         server.always_said[PATH] = answer
-        return lacking(server.api(tmp_path))
+        return find_missing_fields(server.api(tmp_path))
 
 
 def test_definitions_of_this_program_lack_nothing(tmp_path: Path) -> None:
     assert asked_of(tmp_path, published(served())) == ()
-    assert words(()) == ""
+    assert missing_fields_in_words(()) == ""
 
 
 def test_what_an_older_definition_lacks_is_named_and_not_what_is_below_it(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_an_older_definition_lacks_is_named_and_not_what_is_below_it(tmp_pa
         "Driver.status.pools[].link",
         "NodeDriver.status.bootId",
     )
-    assert words((*missing, "and.another")) == (
+    assert missing_fields_in_words((*missing, "and.another")) == (
         "the definitions in the cluster are older than this program and do not have "
         "Driver.spec.stages, Driver.status.pools[].link, NodeDriver.status.bootId and 1 more"
     )

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.install.crds import crds
+from cluster.install.crds import crd_documents
 from cluster.model.limits import fit_status
 from cluster.model.status_schema import STATUS
 from nodeside.driver.announce.documents import node_driver
@@ -74,7 +74,9 @@ def mistakes(value: object) -> str:
 DETAILS = (": dm_edu", ": cpu 1.5 > 1400m", ": 1025Mi")
 
 
-@pytest.mark.parametrize("definition", crds(), ids=lambda crd: crd["spec"]["names"]["kind"])
+@pytest.mark.parametrize(
+    "definition", crd_documents(), ids=lambda crd: crd["spec"]["names"]["kind"]
+)
 def test_the_definitions_are_served(control_plane: ControlPlane, definition: Any) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
     found = control_plane.do("GET", path + definition["metadata"]["name"])

@@ -80,7 +80,7 @@ def test_what_cannot_be_written_leaves_what_was_there(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_write", full)
+    monkeypatch.setattr(module, "_write_synced", full)
     with pytest.raises(SystemRefused, match=r"chart cannot be written: .*No space left"):
         write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
     assert listing(tmp_path) == {"chart/main.yaml", "chart/below/other.yaml"}
@@ -154,7 +154,7 @@ def test_a_call_that_is_killed_between_two_renames_loses_no_file(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_write", full)
+    monkeypatch.setattr(module, "_write_synced", full)
     with pytest.raises(SystemRefused):
         write(tmp_path / "chart")
     assert leftovers(tmp_path) == [left], "it has the only whole copy"

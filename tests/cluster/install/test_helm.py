@@ -16,12 +16,12 @@ import jsonschema
 import pytest
 
 from cluster.install import helm
-from cluster.install.helm import chart
-from cluster.install.kustomize import KUSTOMIZATION, NAMES, base
+from cluster.install.helm import chart_files
+from cluster.install.kustomize import KUSTOMIZATION, NAMES, base_files
 from cluster.install.manifests import (
     InstallSettings,
     NotInstallable,
-    manifests,
+    all_manifests,
 )
 from nodeside import __version__
 from nodeside.spec.image_names import DIGEST, PLAIN, TAG
@@ -53,7 +53,7 @@ OF_THE_CHART = {
 
 
 def values(installation: InstallSettings) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(chart(installation)["values.yaml"])
+    found: dict[str, Any] = yaml.safe_load(chart_files(installation)["values.yaml"])
     return found
 
 
@@ -66,7 +66,7 @@ def chosen() -> dict[str, Any]:
 @cache
 def usual_chart() -> Mapping[str, str]:
     """The files of the chart if nothing is chosen."""
-    return chart(InstallSettings())
+    return chart_files(InstallSettings())
 
 
 def schema() -> dict[str, Any]:
@@ -173,18 +173,18 @@ def test_a_wrong_value_is_refused_by_the_schema(wrong: Mapping[str, Any]) -> Non
 
 def test_every_field_of_an_installation_is_a_value_of_the_chart() -> None:
     """The namespace is the release's; that it may be part of it is the chart's own."""
-    made = helm.values(CHOSEN)
+    made = helm.chart_values(CHOSEN)
     assert len(made) == len(fields(CHOSEN)) - 1
     assert {*made} == {*chosen()} - OF_THE_CHART
     assert {name: chosen()[name] for name in made} == made
 
 
 def test_a_value_takes_the_place_of_the_default_and_of_nothing_else() -> None:
-    usual, other = usual_chart()["values.yaml"], chart(CHOSEN)["values.yaml"]
+    usual, other = usual_chart()["values.yaml"], chart_files(CHOSEN)["values.yaml"]
     comments = [line for line in usual.splitlines() if line.startswith("#")]
     assert [line for line in other.splitlines() if line.startswith("#")] == comments
     assert [*yaml.safe_load(other)] == [*yaml.safe_load(usual)]
-    assert chart(CHOSEN) | {"values.yaml": ""} == dict(usual_chart()) | {"values.yaml": ""}
+    assert chart_files(CHOSEN) | {"values.yaml": ""} == dict(usual_chart()) | {"values.yaml": ""}
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_templates_read_values_that_exist() -> None:
 
 
 def test_the_base_lists_its_files_in_the_order_of_need() -> None:
-    files = base(CHOSEN)
+    files = base_files(CHOSEN)
     listed = yaml.safe_load(files[KUSTOMIZATION])["resources"]
     assert listed[:3] == ["crds.yaml", "namespace.yaml", "accounts.yaml"]
     assert listed[-2:] == ["openshift.yaml", "controller.yaml"]
@@ -212,12 +212,12 @@ def test_the_base_lists_its_files_in_the_order_of_need() -> None:
         "another-namespace/transformers.yaml"
     }
     assert {*files} == NAMES
-    assert "openshift.yaml" not in base(InstallSettings())
+    assert "openshift.yaml" not in base_files(InstallSettings())
 
 
 def test_what_is_in_other_namespaces_finds_back_from_an_overlay() -> None:
     path = "another-namespace/transformers.yaml"
-    found = list(yaml.safe_load_all(base(InstallSettings(namespace="drivers"))[path]))
+    found = list(yaml.safe_load_all(base_files(InstallSettings(namespace="drivers"))[path]))
     assert [transformer["metadata"]["name"] for transformer in found] == [
         "back-to-default-role-nodeside-events",
         "back-to-default-rolebinding-nodeside-events",
@@ -242,12 +242,12 @@ def texts(value: Any) -> Iterator[str]:
 
 def test_the_namespace_stands_where_an_overlay_can_change_it() -> None:
     """Not in an expression, nor on a command line."""
-    documents = manifests(replace(CHOSEN, namespace="xyzzy"))
+    documents = all_manifests(replace(CHOSEN, namespace="xyzzy"))
     said = {text for text in texts([*documents]) if re.search(r"\bxyzzy\b", text)}
     assert {text for text in said if not re.fullmatch(r"xyzzy|[a-z-]+\.xyzzy\.svc", text)} == set()
 
 
-@pytest.mark.parametrize("make", [chart, base])
+@pytest.mark.parametrize("make", [chart_files, base_files])
 def test_a_name_that_no_api_server_would_take_makes_no_directory(make: Any) -> None:
     with pytest.raises(NotInstallable, match="not a valid name of a ConfigMap"):
         make(InstallSettings(ca_config_map="No Name"))

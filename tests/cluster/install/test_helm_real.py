@@ -11,9 +11,9 @@ import pytest
 
 from cluster.driver.daemonset import daemonset_document
 from cluster.install.directory import write_directory
-from cluster.install.helm import chart
+from cluster.install.helm import chart_files
 from cluster.install.install import InstalledElsewhere, install
-from cluster.install.manifests import InstallSettings, manifests, to_yaml
+from cluster.install.manifests import InstallSettings, all_manifests, to_yaml
 from cluster.kube.client import Api, connect
 from cluster.kube.resources import DRIVERS, resource_of
 from cluster.model.names import CONTROLLER
@@ -43,7 +43,7 @@ def helm(say: Say, tmp_path_factory: pytest.TempPathFactory) -> Helm:
 
 
 def written(place: Path, defaults: InstallSettings) -> Path:
-    write_directory(place, chart(defaults), main="Chart.yaml")
+    write_directory(place, chart_files(defaults), main="Chart.yaml")
     return place
 
 
@@ -63,7 +63,7 @@ def test_the_chart_gives_the_objects_of_the_manifests(
     wanted = SETTINGS[kind]
     place = written(tmp_path / "nodeside", wanted)
     found = helm.template(place, "--namespace", wanted.namespace, *ALL)
-    assert different(without_release(found), manifests(wanted)) == []
+    assert different(without_release(found), all_manifests(wanted)) == []
 
 
 def test_values_change_the_objects_as_options_change_the_manifests(
@@ -77,11 +77,11 @@ def test_values_change_the_objects_as_options_change_the_manifests(
         replicas=3,
         proxy={"HTTP_PROXY": "http://user:p&%<>\"'{{x}}@proxy"},
     )
-    values = yaml.safe_load(chart(wanted)["values.yaml"])
+    values = yaml.safe_load(chart_files(wanted)["values.yaml"])
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
     words = ("--namespace", wanted.namespace, "--values", tmp_path / "values.yaml", *ALL)
     found = helm.template(written(tmp_path / "nodeside", InstallSettings()), *words)
-    assert different(without_release(found), manifests(wanted)) == []
+    assert different(without_release(found), all_manifests(wanted)) == []
 
 
 EVERYTHING: dict[str, Any] = {
@@ -159,7 +159,7 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 def test_a_release_leaves_the_namespace_to_helm(helm: Helm, tmp_path: Path) -> None:
     place = written(tmp_path / "nodeside", PLAIN)
     found = helm.template(place, "--namespace", "nodeside", "--include-crds")
-    assert different(without_release(found), manifests(PLAIN)) == ["Namespace /nodeside"]
+    assert different(without_release(found), all_manifests(PLAIN)) == ["Namespace /nodeside"]
 
 
 def test_a_value_that_cannot_be_is_refused_in_words(helm: Helm, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_value_that_cannot_be_is_refused_in_words(helm: Helm, tmp_path: Path) 
 @pytest.fixture
 def api(control_plane: ControlPlane, installed: InstallSettings) -> Iterator[Api]:
     """Of a cluster with nothing of nodeside but its namespace; afterwards all is there again."""
-    wanted = [d for d in manifests(installed) if d["kind"] != "Namespace"]
+    wanted = [d for d in all_manifests(installed) if d["kind"] != "Namespace"]
     control_plane.kubectl("delete", "--ignore-not-found", "-f", "-", input=to_yaml(wanted))
     api = connect(control_plane.kubeconfig)
     yield api
@@ -191,7 +191,7 @@ def there(control_plane: ControlPlane, installation: InstallSettings) -> list[st
         path = resource_of(wanted).path(metadata["name"], namespace=namespace)
         return control_plane.request("GET", path).status == 200
 
-    return [str(d["kind"]) for d in manifests(installation) if is_there(d)]
+    return [str(d["kind"]) for d in all_manifests(installation) if is_there(d)]
 
 
 def test_a_release_comes_changes_and_goes(
@@ -203,7 +203,7 @@ def test_a_release_comes_changes_and_goes(
     nodes.create("helm-1")
 
     said = helm.run("install", *release, "--create-namespace", "--wait").output
-    assert there(control_plane, chosen) == [str(d["kind"]) for d in manifests(chosen)]
+    assert there(control_plane, chosen) == [str(d["kind"]) for d in all_manifests(chosen)]
     assert "kubectl label namespace by-helm --overwrite" in said
     assert "--namespace by-helm rollout status deployment/nodeside-controller" in said
     deployment = f"/apis/apps/v1/namespaces/by-helm/deployments/{CONTROLLER}"
@@ -217,7 +217,7 @@ def test_a_release_comes_changes_and_goes(
     assert 'current value is "by-helm"' in refused.errors
 
     with pytest.raises(InstalledElsewhere, match="by Helm, as release nodeside") as caught:
-        list(install(api, manifests(chosen)))
+        list(install(api, all_manifests(chosen)))
     assert "helm uninstall nodeside --namespace by-helm" in caught.value.hint
 
     driver = document(image=IMAGE) | {"metadata": {"name": "stays"}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.install.install import InstalledElsewhere, install
-from cluster.install.manifests import InstallSettings, manifests, manifests_of_any, to_yaml
+from cluster.install.manifests import InstallSettings, all_manifests, manifests_of_any, to_yaml
 from cluster.install.uninstall import uninstall
 from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
@@ -46,7 +46,7 @@ def warnings(done: Completed) -> list[str]:
 def test_kubectl_applies_what_is_printed(
     control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
-    text = to_yaml(manifests(InstallSettings(image=IMAGE)))
+    text = to_yaml(all_manifests(InstallSettings(image=IMAGE)))
     tried = control_plane.kubectl("apply", "--dry-run=server", "-f", "-", input=text)
     assert "deployment.apps/nodeside-controller created (server dry run)" in tried.output
     assert warnings(tried) == []
@@ -64,7 +64,7 @@ def test_kubectl_applies_what_is_printed(
 def test_the_manifests_for_openshift_are_good_except_for_its_own_kind(
     control_plane: ControlPlane, installed: InstallSettings
 ) -> None:
-    documents = manifests(InstallSettings(image=IMAGE, openshift=True))
+    documents = all_manifests(InstallSettings(image=IMAGE, openshift=True))
     known = [d for d in documents if d["kind"] != "SecurityContextConstraints"]
     assert len(known) == len(documents) - 2  # for driver pods, and for device agents
     tried = control_plane.kubectl("apply", "--dry-run=server", "-f", "-", input=to_yaml(known))
@@ -78,7 +78,7 @@ def test_the_controller_would_be_admitted_where_only_restricted_pods_are(
     metadata = {"name": "restricted", "labels": labels}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     control_plane.do("POST", "/api/v1/namespaces", namespace)
-    found = manifests(InstallSettings(image=IMAGE, namespace="restricted"))
+    found = all_manifests(InstallSettings(image=IMAGE, namespace="restricted"))
     deployment = [document for document in found if document["kind"] == "Deployment"]
     tried = control_plane.kubectl("apply", "--dry-run=server", "-f", "-", input=to_yaml(deployment))
     control_plane.do("DELETE", "/api/v1/namespaces/restricted")
@@ -87,7 +87,7 @@ def test_the_controller_would_be_admitted_where_only_restricted_pods_are(
 
 
 def test_install_makes_everything_and_may_be_repeated(api: Api, again: None) -> None:
-    documents = manifests(InstallSettings(image=IMAGE))
+    documents = all_manifests(InstallSettings(image=IMAGE))
     list(install(api, documents))
     said = list(install(api, documents))
     assert said[-1] == "PodDisruptionBudget nodeside-controller unchanged"
@@ -112,7 +112,7 @@ def test_uninstall_leaves_nothing_however_it_was_installed(
         assert metrics in said, "nor is its kind"
         path = "/api/v1/namespaces/to-be-removed"
         control_plane.wait_for(lambda: control_plane.request("GET", path).status == 404, "its end")
-        for wanted in manifests(chosen):
+        for wanted in all_manifests(chosen):
             metadata = wanted["metadata"]
             namespace = metadata.get("namespace", "")
             with pytest.raises(NotFound):
@@ -124,7 +124,7 @@ def test_a_second_installation_takes_nothing_from_the_one_that_is_there(
     control_plane: ControlPlane, installed: InstallSettings, api: Api, do: Any
 ) -> None:
     """Its cluster-wide bindings would take the rights of the controller that runs."""
-    documents = manifests(InstallSettings(namespace="elsewhere", image=IMAGE))
+    documents = all_manifests(InstallSettings(namespace="elsewhere", image=IMAGE))
     with pytest.raises(InstalledElsewhere, match="is installed in namespace nodeside") as caught:
         list(do(api, documents))
     assert "--namespace nodeside" in caught.value.hint
@@ -143,7 +143,7 @@ def test_uninstall_does_not_take_the_controller_from_a_driver_that_needs_it(
     value["metadata"]["finalizers"] = ["nodeside.io/driver"]
     control_plane.do("POST", DRIVERS.path(), value)
     with pytest.raises(DeadlinePassed, match=r"all Drivers to be gone: held$") as caught:
-        list(uninstall(api, manifests(installed), deadline=0.0))
+        list(uninstall(api, all_manifests(installed), deadline=0.0))
     assert "is a controller running that cleans up?" in caught.value.hint
     free = {"metadata": {"finalizers": None}}
     control_plane.do("PATCH", DRIVERS.path("held"), free, content_type=MERGE_PATCH)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cluster.install.directory import write_directory
-from cluster.install.kustomize import KUSTOMIZATION, base
-from cluster.install.manifests import InstallSettings, manifests
+from cluster.install.kustomize import KUSTOMIZATION, base_files
+from cluster.install.manifests import InstallSettings, all_manifests
 from cluster.model.names import CONTROLLER
 from nodeside.system.process import Completed
 from tests import yaml_in_c as yaml
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 
 def written(place: Path, installation: InstallSettings) -> Path:
-    write_directory(place, base(installation), main=KUSTOMIZATION)
+    write_directory(place, base_files(installation), main=KUSTOMIZATION)
     return place
 
 
@@ -44,7 +44,7 @@ def test_the_base_gives_the_objects_of_the_manifests(
     control_plane: ControlPlane, tmp_path: Path, kind: str
 ) -> None:
     found = built(control_plane, written(tmp_path / "nodeside", SETTINGS[kind]))
-    assert different(found, manifests(SETTINGS[kind])) == []
+    assert different(found, all_manifests(SETTINGS[kind])) == []
 
 
 @pytest.mark.parametrize("openshift", [False, True])
@@ -57,7 +57,7 @@ def test_an_overlay_moves_everything_to_another_namespace(
     written(tmp_path / "nodeside", chosen)
     transformers = ["../nodeside/another-namespace"]
     moved = overlay(tmp_path / "o", {"namespace": "drivers", "transformers": transformers})
-    wanted = manifests(replace(chosen, namespace="drivers"))
+    wanted = all_manifests(replace(chosen, namespace="drivers"))
     assert different(built(control_plane, moved), wanted) == []
 
 
@@ -70,7 +70,7 @@ def test_an_overlay_changes_image_and_replicas_as_usual(
         "replicas": [{"name": CONTROLLER, "count": 3}],
     }
     found = built(control_plane, overlay(tmp_path / "o", more))
-    wanted = manifests(InstallSettings(image="r.example.com/n", replicas=3))
+    wanted = all_manifests(InstallSettings(image="r.example.com/n", replicas=3))
     assert different(found, wanted) == []
 
 
@@ -80,5 +80,7 @@ def test_kubectl_applies_the_base(
     place = written(tmp_path / "nodeside", InstallSettings(image=IMAGE))
     options = ("--server-side", "--force-conflicts", "--dry-run=server")
     tried: Completed = control_plane.kubectl("apply", *options, "-k", place)
-    assert tried.output.count("serverside-applied (server dry run)\n") == len(manifests(installed))
+    assert tried.output.count("serverside-applied (server dry run)\n") == len(
+        all_manifests(installed)
+    )
     assert tried.errors == ""

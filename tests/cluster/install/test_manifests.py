@@ -19,7 +19,7 @@ from cluster.install import manifests as module
 from cluster.install.manifests import (
     InstallSettings,
     NotInstallable,
-    manifests,
+    all_manifests,
     to_yaml,
 )
 from cluster.kube.resources import resource_of
@@ -57,13 +57,13 @@ KINDS = {
 @cache
 def of_kind(kind: str) -> tuple[dict[str, Any], ...]:
     """The manifests of one of KINDS, made once."""
-    return manifests(KINDS[kind])
+    return all_manifests(KINDS[kind])
 
 
 def made(installation: InstallSettings) -> list[dict[str, Any]]:
     """Without the definitions of the custom resources, which have tests of their own."""
     known = (of_kind(kind) for kind, each in KINDS.items() if each is installation)
-    found = next(known, None) or manifests(installation)
+    found = next(known, None) or all_manifests(installation)
     return [document for document in found if document["kind"] != "CustomResourceDefinition"]
 
 
@@ -265,7 +265,7 @@ def test_a_service_monitor_comes_on_request_only() -> None:
 
 def test_a_namespace_that_is_no_word_of_yaml_stays_text() -> None:
     """`on` unquoted would be a boolean to kubectl."""
-    found = manifests(InstallSettings(namespace="on", image="1.0"))
+    found = all_manifests(InstallSettings(namespace="on", image="1.0"))
     text = to_yaml(found)
     assert "namespace: 'on'" in text
     assert all(d["metadata"].get("namespace", "on") in ("on", "default") for d in found)
@@ -312,10 +312,10 @@ def test_a_name_that_the_api_server_would_refuse_is_refused_before_anything_is_a
     installation: InstallSettings, message: str
 ) -> None:
     with pytest.raises(NotInstallable, match=message):
-        manifests(installation)
+        all_manifests(installation)
 
 
-@pytest.mark.parametrize("make", [manifests, helm.chart])
+@pytest.mark.parametrize("make", [all_manifests, helm.chart_files])
 def test_a_copy_without_the_files_says_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[[InstallSettings], object]
 ) -> None:

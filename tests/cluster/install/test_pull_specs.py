@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from cluster.cli.main import root
 from cluster.install.kustomize import KUSTOMIZATION
-from cluster.install.pull_specs import beside
+from cluster.install.pull_specs import agent_image_beside
 from tests import yaml_in_c as yaml
 
 DIGEST = "sha256:" + "a" * 64
@@ -32,7 +32,7 @@ AGENT = "registry.example.com/nodeside-agent:1.0"
 def test_the_agents_image_is_beside_the_controllers_if_that_tells_its_version(
     image: str, agent: str
 ) -> None:
-    assert beside(image) == agent
+    assert agent_image_beside(image) == agent
 
 
 def printed(*options: str) -> str:

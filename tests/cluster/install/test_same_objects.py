@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.install.helm import values
+from cluster.install.helm import chart_values
 from cluster.install.kustomize import KUSTOMIZATION
-from cluster.install.manifests import IMAGE, InstallSettings, manifests
+from cluster.install.manifests import IMAGE, InstallSettings, all_manifests
 from cluster.model.names import CONTROLLER, NAMESPACE
 from cluster.model.snapshot import KUBELET_ROOT
 from nodeside.system import process
@@ -103,10 +103,10 @@ def test_install_kustomize_and_helm_give_the_same_objects(
     kubectl: Path, helm: Helm, tmp_path: Path, name: str
 ) -> None:
     case = CASES[name]
-    wanted = manifests(case.settings)
+    wanted = all_manifests(case.settings)
 
     (tmp_path / "values.yaml").write_text(
-        yaml.safe_dump({**values(case.settings), "namespace": {"create": True}})
+        yaml.safe_dump({**chart_values(case.settings), "namespace": {"create": True}})
     )
     words = ("--namespace", case.settings.namespace, "--values", tmp_path / "values.yaml")
     charted = helm.template(TOP / "charts" / "nodeside", "--include-crds", *words)
@@ -119,7 +119,7 @@ def test_install_kustomize_and_helm_give_the_same_objects(
 def test_what_nothing_is_set_in_is_the_same_too(
     kubectl: Path, helm: Helm, directory: str, openshift: bool
 ) -> None:
-    wanted = manifests(InstallSettings(openshift=openshift))
+    wanted = all_manifests(InstallSettings(openshift=openshift))
     words = ("--set", "namespace.create=true", "--set", f"openshift={str(openshift).lower()}")
     charted = helm.template(
         TOP / "charts" / "nodeside", "--include-crds", "--namespace", "nodeside", *words

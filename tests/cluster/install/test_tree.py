@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.install.crds import crds
-from cluster.install.helm import values
-from cluster.install.manifests import FILES, ONLY_IF, InstallSettings, manifests
+from cluster.install.crds import crd_documents
+from cluster.install.helm import chart_values
+from cluster.install.manifests import FILES, ONLY_IF, InstallSettings, all_manifests
 from cluster.model.names import (
     CONTROLLER,
     CORDONED,
@@ -47,7 +47,7 @@ def test_what_is_written_from_other_files_is_up_to_date(path: Path) -> None:
 
 
 def test_there_are_no_other_definitions() -> None:
-    names = sorted(f"{crd['metadata']['name']}.yaml" for crd in crds())
+    names = sorted(f"{crd['metadata']['name']}.yaml" for crd in crd_documents())
     assert sorted(path.name for path in (CHART / "crds").iterdir()) == names
     assert listed("crds") == names
 
@@ -64,10 +64,10 @@ def test_the_base_has_its_files_in_the_order_of_need() -> None:
 
 
 def test_without_an_option_the_objects_are_those_of_the_files() -> None:
-    said = [*crds()]
+    said = [*crd_documents()]
     for name in listed("base")[1:]:
         said += yaml.safe_load_all((DEPLOY / "base" / name).read_text())
-    assert list(manifests(InstallSettings())) == said
+    assert list(all_manifests(InstallSettings())) == said
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -82,7 +82,7 @@ def test_the_chart_has_a_template_for_each_file(name: str) -> None:
 
 def test_the_values_are_the_defaults_of_install() -> None:
     found = yaml.safe_load((CHART / "values.yaml").read_text())
-    usual = values(InstallSettings())
+    usual = chart_values(InstallSettings())
     assert {name: found[name] for name in usual} == usual
     assert found["namespace"] == {"create": False}
     assert found["networkPolicy"]["enabled"] is False
@@ -97,7 +97,7 @@ def test_the_values_are_the_defaults_of_install() -> None:
 @cache
 def everything() -> tuple[dict[str, Any], ...]:
     """All objects that there can be."""
-    return manifests(InstallSettings(openshift=True, service_monitor=True))
+    return all_manifests(InstallSettings(openshift=True, service_monitor=True))
 
 
 def policy(name: str) -> str:

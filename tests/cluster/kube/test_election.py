@@ -105,7 +105,7 @@ class Replica:
         self.leading.set()
         with suppress(LostLead):
             while not self.stopping.is_set():
-                leadership.left()
+                leadership.seconds_left()
                 self.stopping.wait(0.01)
         self.leading.clear()
         self.notes.append((self.name, "ends"))
@@ -131,8 +131,8 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_shorter_lease_keeps_the_proportions_that_make_it_safe() -> None:
-    assert LeaseTimings.of(15) == LeaseTimings()
-    short = LeaseTimings.of(3)
+    assert LeaseTimings.scaled_to(15) == LeaseTimings()
+    short = LeaseTimings.scaled_to(3)
     assert short.work + short.request + short.retry <= short.lease
     assert short.renew + short.request + short.retry < short.work
 
@@ -179,9 +179,9 @@ def test_a_lease_of_somebody_silent_is_taken_only_after_its_whole_time_on_our_ow
     election._read_lease()
     now[0] += 14.9
     election._read_lease()
-    assert not election._seen.free("b", now[0])
+    assert not election._seen.is_free("b", now[0])
     now[0] += 0.2
-    assert election._seen.free("b", now[0])
+    assert election._seen.is_free("b", now[0])
 
 
 def candidate(leases: FakeLeases, now: list[float], identity: str = "b") -> Election:
@@ -205,10 +205,10 @@ def test_a_lease_that_is_deleted_is_its_holders_until_its_time_is_over() -> None
 
     now[0] += 14.9
     second._read_lease()
-    assert not second._seen.free("b", now[0])
+    assert not second._seen.is_free("b", now[0])
     now[0] += 0.2
     second._read_lease()
-    assert second._seen.free("b", now[0])
+    assert second._seen.is_free("b", now[0])
     assert second._take_lease()
 
 
@@ -268,13 +268,13 @@ def test_of_two_that_begin_at_once_one_leads() -> None:
 def test_no_request_starts_after_lost_lease() -> None:
     leadership = Leadership(now=lambda: 0.0)
     with pytest.raises(LostLead):
-        leadership.left()
+        leadership.seconds_left()
     leadership.begin(10.0)
-    assert leadership.left() == 10.0
+    assert leadership.seconds_left() == 10.0
     leadership.end()
     leadership.extend(99.0)  # a renewal that was under way
     with pytest.raises(LostLead):
-        leadership.left()
+        leadership.seconds_left()
     assert not leadership.leads
 
 

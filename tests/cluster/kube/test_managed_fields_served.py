@@ -12,7 +12,7 @@ import pytest
 from cluster.driver.daemonset import daemonset_document, object_to_overwrite
 from cluster.kube.client import connect
 from cluster.kube.errors import ApiError
-from cluster.kube.managed_fields import ExistingObject, replacement
+from cluster.kube.managed_fields import ExistingObject, replacement_patch
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.parse import daemonset_from
@@ -52,7 +52,7 @@ def apply(control_plane: ControlPlane, document: dict[str, Any]) -> dict[str, An
 def replace_spec(control_plane: ControlPlane, document: dict[str, Any]) -> None:
     """The first request of executor.py that changes something."""
     asked = f"{path(document)}?fieldManager=nodeside-cluster"
-    control_plane.do("PATCH", asked, replacement(document), content_type=JSON_PATCH)
+    control_plane.do("PATCH", asked, replacement_patch(document), content_type=JSON_PATCH)
 
 
 def overwrite(control_plane: ControlPlane, document: dict[str, Any]) -> None:
@@ -204,8 +204,8 @@ def test_a_daemonset_made_anew_is_not_replaced(
     where = {"namespace": "default", "deadline": 10.0}
 
     with closing(connect(control_plane.kubeconfig)) as api:
-        api.json_patch(DAEMON_SETS, found.name, replacement(document, found.uid), **where)
+        api.json_patch(DAEMON_SETS, found.name, replacement_patch(document, found.uid), **where)
         with pytest.raises(ApiError) as caught:
-            api.json_patch(DAEMON_SETS, found.name, replacement(document, "another"), **where)
+            api.json_patch(DAEMON_SETS, found.name, replacement_patch(document, "another"), **where)
 
     assert is_failed_test(caught.value)

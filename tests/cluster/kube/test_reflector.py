@@ -326,7 +326,7 @@ def test_after_an_outage_a_poke_is_enough_to_be_up_to_date_again(
         watched.reflector._jitter = lambda: 1000.0  # who is not poked waits for hours
         watched.until(lambda: "failed to watch nodes" in watched.reflector.health().trouble)
         assert not watched.reflector.wait_current(0)
-        watched.reflector.poke()
+        watched.reflector.retry_now()
         assert watched.reflector.wait_current(LONG)
         watched.until(lambda: watched.names == ["a", "b"])
         hold.set()
@@ -338,11 +338,11 @@ def test_behind_a_connection_that_died_without_a_word_all_is_listed_anew(
     script = [Said(body=page("a")), silent(hold), Said(body=page("b", version="9")), silent(hold)]
     with ScriptedServer(*script) as server, Watched(server, tmp_path) as watched:
         watched.until(lambda: len(server.asked) == 2)
-        watched.reflector.renew(0.0)  # which it is newer than
+        watched.reflector.renew_list(0.0)  # which it is newer than
         assert watched.reflector.wait_current(0)
         assert watched.names == ["a"]
 
-        watched.reflector.renew(time.monotonic())
+        watched.reflector.renew_list(time.monotonic())
         assert watched.reflector.health().synced, "what is known stays"
         assert watched.reflector.wait_current(LONG)
         assert watched.names == ["b"]

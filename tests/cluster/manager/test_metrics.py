@@ -43,14 +43,14 @@ class Told:
 
     def of(self, made: Model, *, outcome: ExecutionResult | None = None) -> Told:
         found = plan(made.snapshot, 0.0)
-        self.metrics.after(
+        self.metrics.record_round(
             ReconcileResult(made.snapshot, found, outcome or ExecutionResult(), 0.5, 0.25)
         )
         return self
 
     @property
     def text(self) -> str:
-        return self.metrics.exposition("")[1].decode()
+        return self.metrics.encode_samples("")[1].decode()
 
     def value(self, name: str, **labels: str) -> float | None:
         for family in text_string_to_metric_families(self.text):
@@ -129,7 +129,7 @@ def test_throttle_counts_a_planned_status(model: Model) -> None:
     status = {"conditions": [{"type": "Degraded", "status": "True"}]}
     told = Told()
     planned = Plan((SetStatus("edu", status), SetStatus("gone", status)))
-    told.metrics.after(ReconcileResult(model.snapshot, planned, ExecutionResult(), 0.0, 0.0))
+    told.metrics.record_round(ReconcileResult(model.snapshot, planned, ExecutionResult(), 0.0, 0.0))
 
     assert told.value("nodeside_driver_condition", driver="edu", condition="Degraded") == 1
     assert told.value("nodeside_driver_condition", driver="gone", condition="Degraded") is None
@@ -160,10 +160,10 @@ def test_rounds_are_timed_and_the_last_good_one_is_dated(model: Model) -> None:
 
 def test_requests_repeats_watches_and_answers_are_counted() -> None:
     told = Told()
-    told.tally.count(RequestInfo("patch", "nodes", "n1"), 200)
-    told.tally.count(RequestInfo("patch", "nodes", "n2"), 200)
-    told.tally.count(RequestInfo("patch", "drivers/status", "edu"), 0)
-    told.tally.repeat(RequestInfo("patch", "drivers/status", "edu"))
+    told.tally.count_request(RequestInfo("patch", "nodes", "n1"), 200)
+    told.tally.count_request(RequestInfo("patch", "nodes", "n2"), 200)
+    told.tally.count_request(RequestInfo("patch", "drivers/status", "edu"), 0)
+    told.tally.count_retry(RequestInfo("patch", "drivers/status", "edu"))
 
     name = "nodeside_api_requests_total"
     assert told.value(name, verb="patch", resource="nodes", code="200") == 2
@@ -194,8 +194,8 @@ def test_an_answer_stays_small_in_a_large_cluster() -> None:
 def test_the_format_is_the_one_that_is_asked_for() -> None:
     told = Told()
 
-    assert told.metrics.exposition("")[0].startswith("text/plain; version=")
-    kind, body = told.metrics.exposition("application/openmetrics-text; version=1.0.0")
+    assert told.metrics.encode_samples("")[0].startswith("text/plain; version=")
+    kind, body = told.metrics.encode_samples("application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 

@@ -50,7 +50,7 @@ def asked(server: ScriptedServer) -> list[dict[str, Any]]:
 def test_who_is_known_and_allowed_may_read(server: ScriptedServer, reviews: TokenReviewer) -> None:
     server.script += [status(KNOWN), status({"allowed": True})]
 
-    assert reviews.decision("Bearer t0ken", "/metrics") == AccessVerdict(HTTPStatus.OK)
+    assert reviews.judge_request("Bearer t0ken", "/metrics") == AccessVerdict(HTTPStatus.OK)
     token, access = asked(server)
     assert token["spec"] == {"token": "t0ken"}
     assert access["spec"] == {
@@ -67,7 +67,7 @@ def test_who_is_known_and_not_allowed_is_told_what_allows_it(
 ) -> None:
     server.script += [status(KNOWN), status({"allowed": False})]
 
-    found = reviews.decision("bearer t0ken", "/metrics")
+    found = reviews.judge_request("bearer t0ken", "/metrics")
 
     assert found.status is HTTPStatus.FORBIDDEN
     assert found.message == (
@@ -80,14 +80,14 @@ def test_who_is_known_and_not_allowed_is_told_what_allows_it(
 def test_no_token_is_unauthorized_and_nobody_is_asked(
     header: str, server: ScriptedServer, reviews: TokenReviewer
 ) -> None:
-    assert reviews.decision(header, "/metrics").status is HTTPStatus.UNAUTHORIZED
+    assert reviews.judge_request(header, "/metrics").status is HTTPStatus.UNAUTHORIZED
     assert server.asked == []
 
 
 def test_a_token_of_absurd_length_is_not_sent_on(
     server: ScriptedServer, reviews: TokenReviewer
 ) -> None:
-    found = reviews.decision(f"Bearer {'x' * 20_000}", "/metrics")
+    found = reviews.judge_request(f"Bearer {'x' * 20_000}", "/metrics")
 
     assert found.status is HTTPStatus.UNAUTHORIZED
     assert server.asked == []
@@ -99,7 +99,7 @@ def test_a_token_that_the_api_server_does_not_know_is_unauthorized(
 ) -> None:
     server.script += [status(answer)]
 
-    found = reviews.decision("Bearer expired", "/metrics")
+    found = reviews.judge_request("Bearer expired", "/metrics")
 
     assert found.status is HTTPStatus.UNAUTHORIZED
     assert "does not know this token, or it has expired" in found.message
@@ -110,21 +110,21 @@ def test_a_verdict_is_kept_for_a_while_and_a_refusal_not_as_long(
 ) -> None:
     server.script += [status(KNOWN), status({"allowed": True})]
     for _ in range(3):
-        assert reviews.decision("Bearer good", "/metrics").status is HTTPStatus.OK
+        assert reviews.judge_request("Bearer good", "/metrics").status is HTTPStatus.OK
     assert len(server.asked) == 2
 
     server.script += [status(UNKNOWN), status(UNKNOWN)]
     for _ in range(3):
-        assert reviews.decision("Bearer bad", "/metrics").status is HTTPStatus.UNAUTHORIZED
+        assert reviews.judge_request("Bearer bad", "/metrics").status is HTTPStatus.UNAUTHORIZED
     assert len(server.asked) == 3
     now[0] += 11
-    assert reviews.decision("Bearer bad", "/metrics").status is HTTPStatus.UNAUTHORIZED
-    assert reviews.decision("Bearer good", "/metrics").status is HTTPStatus.OK
+    assert reviews.judge_request("Bearer bad", "/metrics").status is HTTPStatus.UNAUTHORIZED
+    assert reviews.judge_request("Bearer good", "/metrics").status is HTTPStatus.OK
     assert len(server.asked) == 4
 
     now[0] += 60
     server.script += [status(KNOWN), status({"allowed": False})]
-    assert reviews.decision("Bearer good", "/metrics").status is HTTPStatus.FORBIDDEN
+    assert reviews.judge_request("Bearer good", "/metrics").status is HTTPStatus.FORBIDDEN
 
 
 @pytest.mark.parametrize("answer", [Said(403), Said(500), Said(200, "no JSON"), Said(cut=True)])
@@ -133,21 +133,21 @@ def test_an_api_server_that_does_not_say_is_no_reason_to_let_anybody_in(
 ) -> None:
     server.script += [answer]
 
-    found = reviews.decision("Bearer t0ken", "/metrics")
+    found = reviews.judge_request("Bearer t0ken", "/metrics")
 
     assert found.status is HTTPStatus.SERVICE_UNAVAILABLE
     server.script += [status(KNOWN), status({"allowed": True})]
-    assert reviews.decision("Bearer t0ken", "/metrics").status is HTTPStatus.OK
+    assert reviews.judge_request("Bearer t0ken", "/metrics").status is HTTPStatus.OK
 
 
 def test_a_flood_of_made_up_tokens_is_stopped_before_the_api_server(
     server: ScriptedServer, reviews: TokenReviewer, now: list[float]
 ) -> None:
     server.always = lambda _: status(UNKNOWN)
-    found = [reviews.decision(f"Bearer {i}", "/metrics").status for i in range(100)]
+    found = [reviews.judge_request(f"Bearer {i}", "/metrics").status for i in range(100)]
 
     assert found.count(HTTPStatus.UNAUTHORIZED) == len(server.asked) == 20
     assert found.count(HTTPStatus.TOO_MANY_REQUESTS) == 80
     now[0] += 1
-    found = [reviews.decision(f"Bearer later-{i}", "/metrics").status for i in range(100)]
+    found = [reviews.judge_request(f"Bearer later-{i}", "/metrics").status for i in range(100)]
     assert found.count(HTTPStatus.UNAUTHORIZED) == 5

@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 
 from cluster.manager.metrics_auth import AccessVerdict
 from cluster.manager.metrics_server import MetricsServer
-from cluster.manager.tls import ServingCertificate, self_signed
+from cluster.manager.tls import ServingCertificate, make_self_signed
 from nodeside.errors import SystemRefused
 from tests.patience import patience
 
@@ -191,7 +191,7 @@ def test_a_port_that_is_taken_is_named_with_the_option() -> None:
 def mount(directory: Path, name: str) -> None:
     """A Secret as the kubelet mounts it: files appear by rename."""
     directory.mkdir(exist_ok=True)
-    text = self_signed([name]).decode()
+    text = make_self_signed([name]).decode()
     for file, part in (("tls.key", "PRIVATE KEY"), ("tls.crt", "CERTIFICATE")):
         start, end = f"-----BEGIN {part}-----", f"-----END {part}-----\n"
         new = directory / f".{file}"

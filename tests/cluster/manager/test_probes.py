@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 import requests
 
-from cluster.cache.cache import selections
+from cluster.cache.cache import select_kinds
 from cluster.kube.reflector import WatchHealth
-from cluster.manager.probes import HealthServer, ProbeReport, alive, ready
+from cluster.manager.probes import HealthServer, ProbeReport, check_liveness, check_readiness
 from cluster.reconcile.timings import Heartbeat
 from nodeside.http.server import HttpServer
 from tests.patience import patience
@@ -20,7 +20,9 @@ LONG = patience(30.0)  # seconds: a deadline that only a broken test meets
 
 
 def test_ready_means_that_every_kind_was_listed() -> None:
-    report = ready([WatchHealth("Node", True, 1.0), WatchHealth("Pod", False, 1.0, "no rule")])
+    report = check_readiness(
+        [WatchHealth("Node", True, 1.0), WatchHealth("Pod", False, 1.0, "no rule")]
+    )
 
     assert not report.healthy
     assert report.text == "Node: up to date\nPod: not listed yet: no rule\n"
@@ -32,8 +34,10 @@ def test_a_short_silence_is_said_and_a_long_one_is_not_ready() -> None:
         WatchHealth("Node", True, 600.0, "no answer"),
     )
 
-    assert ready([short]) == ProbeReport(True, ("Node: nothing heard for 20 s: no answer",))
-    assert not ready([long]).healthy
+    assert check_readiness([short]) == ProbeReport(
+        True, ("Node: nothing heard for 20 s: no answer",)
+    )
+    assert not check_readiness([long]).healthy
 
 
 def test_two_watches_of_one_kind_are_told_apart() -> None:
@@ -41,14 +45,14 @@ def test_two_watches_of_one_kind_are_told_apart() -> None:
         WatchHealth("Pod", True, 600.0, "no answer", about=each) for each in ("driver pods", "x")
     ]
 
-    assert ready(kinds).lines == (
+    assert check_readiness(kinds).lines == (
         "Pod (driver pods): nothing heard for 600 s: no answer",
         "Pod (x): nothing heard for 600 s: no answer",
     )
 
 
 def test_each_kind_that_the_controller_watches_has_a_name_of_its_own() -> None:
-    chosen = selections("nodeside").values()
+    chosen = select_kinds("nodeside").values()
     names = [WatchHealth(each.resource.kind, True, 0.0, about=each.about).name for each in chosen]
 
     assert len(set(names)) == len(names)
@@ -56,21 +60,21 @@ def test_each_kind_that_the_controller_watches_has_a_name_of_its_own() -> None:
 
 
 def test_a_quiet_cluster_is_no_silence() -> None:
-    assert ready([WatchHealth("Node", True, 9999.0)]).healthy
+    assert check_readiness([WatchHealth("Node", True, 9999.0)]).healthy
 
 
 def test_only_a_round_that_never_ends_asks_for_a_restart() -> None:
     now = [0.0]
     pulse = Heartbeat(now=lambda: now[0])
-    assert alive(pulse).healthy
-    pulse.begin()
+    assert check_liveness(pulse).healthy
+    pulse.begin_round()
     now[0] = 299
-    assert alive(pulse).healthy
+    assert check_liveness(pulse).healthy
     now[0] = 301
-    assert alive(pulse).text == "stuck: one round has taken 301 s\n"
-    pulse.end()
+    assert check_liveness(pulse).text == "stuck: one round has taken 301 s\n"
+    pulse.end_round()
     now[0] = 99999
-    assert alive(pulse).healthy
+    assert check_liveness(pulse).healthy
 
 
 def test_it_is_served_over_http() -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.cache.cache import selections
+from cluster.cache.cache import select_kinds
 from cluster.cache.stages import StageView, read_once
 from cluster.model.names import UNLOAD_LABEL
 from cluster.model.parse_pods import build_pod_from, pod_from, skip_mirror_pods
@@ -36,7 +36,7 @@ def test_a_mirror_pod_is_left_out_whatever_it_says() -> None:
 
 def test_no_mirror_pod_is_a_pod_of_a_driver_or_of_a_build() -> None:
     for kind in ("pods", "build_pods"):
-        trim = selections("nodeside")[kind].trim
+        trim = select_kinds("nodeside")[kind].trim
         assert trim(MIRROR) is None
         assert getattr(trim(HONEST), "name", "") == "honest"
 

@@ -22,7 +22,7 @@ from cluster.model.parse import (
 from cluster.model.parse_pods import build_pod_from, pod_from
 from cluster.model.snapshot import DriverPod, Pool
 from cluster.model.waiting import Waiting
-from cluster.reconcile.executor import event
+from cluster.reconcile.executor import event_document
 from nodeside.driver.announce.documents import node_driver
 from nodeside.protocol.node_status import REPORT_TEXT, NodeDriverStatus, Rung, ServiceStatus, State
 from tests.cluster.fakes.model import document
@@ -417,7 +417,7 @@ def test_a_count_of_pods_or_a_later_time_is_no_change_that_wakes_anybody() -> No
 def test_an_event_names_the_driver_and_fits() -> None:
     say = EmitEvent("edu", "u1", True, "RolloutStopped", "é" * 2000)
 
-    made = event(say, now=1.5, instance="controller-1")
+    made = event_document(say, now=1.5, instance="controller-1")
 
     assert made["regarding"]["name"] == "edu"
     assert made["type"] == "Warning"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from cluster.install.manifests import InstallSettings, manifests
+from cluster.install.manifests import InstallSettings, all_manifests
 from cluster.model.names import NAMESPACE
 from tests.cluster.openshift.admission import Document, Namespace, Refused, admit, with_token
 
@@ -48,7 +48,7 @@ _OF_ALL = (RESTRICTED_V2, RESTRICTED_V3)  # every account may use them
 @cache
 def openshift() -> Openshift:
     """Returns the cluster that nodeside is installed in."""
-    return Openshift(manifests(InstallSettings(openshift=True)))
+    return Openshift(all_manifests(InstallSettings(openshift=True)))
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.driver.daemonset import daemonset_document
-from cluster.install.manifests import InstallSettings, manifests
+from cluster.install.manifests import InstallSettings, all_manifests
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject, Node, Settings
 from cluster.options.build_once.job_manifest import SharedBuild, build_job, job_spec
 from cluster.options.devices.agent_manifests import device_agent
 from cluster.options.stages.manifests import Frame, frame_built_in, frame_documents
 from cluster.options.unload.pod import unload_pod
-from cluster.render.templates import documents
+from cluster.render.templates import render_to_documents
 from nodeside.spec import Driver
 from nodeside.spec.pods import Pods
 from tests import TOP
@@ -54,7 +54,7 @@ _STACK = TOP / "examples" / "edu" / "stack"
 
 
 def controller() -> Document:
-    everything = manifests(
+    everything = all_manifests(
         InstallSettings(
             openshift=True,
             agent_image=SETTINGS.agent_image,
@@ -122,7 +122,7 @@ def lone_agent() -> Document:
 def _rendered(stage: str, frame: Frame) -> Sequence[tuple[str, Document]]:
     files = {path.name: path.read_text() for path in sorted((_STACK / stage).iterdir())}
     driver = {"name": frame.driver.name, "image": frame.driver.spec.image}
-    return documents(f"edu-{stage}", files, {"driver": driver})
+    return render_to_documents(f"edu-{stage}", files, {"driver": driver})
 
 
 def _frame(owner: DriverObject, stage: str, after: str) -> Frame:

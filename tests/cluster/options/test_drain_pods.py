@@ -19,7 +19,7 @@ from cluster.model.parse_pods import consumer_from
 from cluster.model.pod_demand import PodDemand
 from cluster.model.snapshot import Occupancy, Snapshot
 from cluster.options.drain.pods import consumers_by_node, demand_of, eviction_policy, policy_matches
-from cluster.reconcile.drain_requests import change, evict
+from cluster.reconcile.drain_requests import change_cordon, evict_pod
 from cluster.reconcile.eviction_backoff import EvictionBackoff
 from nodeside.spec.document import parse
 from nodeside.spec.fleet import Evict as Policy
@@ -248,7 +248,7 @@ def test_a_pod_that_is_no_consumer_any_more_is_forgotten(tmp_path: Path) -> None
     with ScriptedServer(*script) as server:
         roll_call = ConsumerCache(server.api(tmp_path), lambda: None)
         assert roll_call.occupancy() == Occupancy()
-        roll_call.want(demand_of(GPU))
+        roll_call.watch_pods(demand_of(GPU))
         _until(
             lambda: set(roll_call.occupancy().consumers) == {"default/train-0", "default/train-1"}
         )
@@ -269,13 +269,13 @@ def test_pods_that_are_asked_for_now_and_then_are_listed_once(tmp_path: Path) ->
     with ScriptedServer(Said(body=listed), Said(body="", hold=last)) as server:
         roll_call = ConsumerCache(server.api(tmp_path), lambda: None, now=lambda: now[0])
         for demand in (demand_of(GPU), None) * 5:
-            roll_call.want(demand)
+            roll_call.watch_pods(demand)
         _until(lambda: roll_call.occupancy().known)
         now[0] = 299.0
-        roll_call.want(None)
+        roll_call.watch_pods(None)
         assert (roll_call.occupancy().known, roll_call.expires_in()) == (True, 1.0)
         now[0] = 300.0
-        roll_call.want(None)
+        roll_call.watch_pods(None)
         last.set()
 
     assert (roll_call.occupancy(), roll_call.expires_in()) == (Occupancy(), None)
@@ -287,10 +287,10 @@ def test_the_pods_that_one_driver_asks_for_are_not_all_that_another_needs(tmp_pa
     with ScriptedServer() as server:
         server.always = lambda asked: Said(body="" if "watch=" in asked.path else every)
         roll_call = ConsumerCache(server.api(tmp_path), lambda: None)
-        roll_call.want(demand_of(GPU))
+        roll_call.watch_pods(demand_of(GPU))
         _until(lambda: roll_call.occupancy().known)
         first = Snapshot(occupancy=roll_call.occupancy())
-        roll_call.want(demand_of(LABELLED))
+        roll_call.watch_pods(demand_of(LABELLED))
         _until(lambda: roll_call.occupancy().known)
         both = Snapshot(occupancy=roll_call.occupancy())
         roll_call.stop()
@@ -317,7 +317,7 @@ def listed(*items: dict[str, Any]) -> Said:
 def watched(server: ScriptedServer, directory: Path, demand: PodDemand) -> Occupancy:
     """What is known in the end, or what keeps it from being known."""
     roll_call = ConsumerCache(server.api(directory), lambda: None)
-    roll_call.want(demand)
+    roll_call.watch_pods(demand)
     _until(lambda: roll_call.occupancy().known or bool(roll_call.occupancy().trouble))
     found = roll_call.occupancy()
     assert roll_call.occupancy().consumers is found.consumers, "joined once"
@@ -385,7 +385,7 @@ def test_a_refusal_of_a_budget_is_told_in_its_own_words(tmp_path: Path) -> None:
     cause = '{"reason": "DisruptionBudget", "message": "The disruption budget train needs 1"}'
     body = '{"message": "Cannot evict pod", "details": {"causes": [' + cause + "]}}"
     with ScriptedServer(Said(429, body=body)) as server:
-        said = evict(server.api(tmp_path), EVICT, limit)
+        said = evict_pod(server.api(tmp_path), EVICT, limit)
 
     assert said == "the disruption budget train needs 1"
     assert len(server.asked) == 1, "the next plan asks again, not this one"
@@ -394,18 +394,18 @@ def test_a_refusal_of_a_budget_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [NotFound, Conflict])
 def test_a_pod_that_is_gone_or_another_one_has_left(error: type[ApiError]) -> None:
-    assert evict(refused(404, error), EVICT, limit) is None
+    assert evict_pod(refused(404, error), EVICT, limit) is None
 
 
 def test_what_is_refused_for_one_pod_only_is_no_trouble_for_the_driver() -> None:
-    assert evict(refused(500, retryable=True), EVICT, limit) == "said no"
-    assert evict(refused(403), EVICT, limit) == "said no"
+    assert evict_pod(refused(500, retryable=True), EVICT, limit) == "said no"
+    assert evict_pod(refused(403), EVICT, limit) == "said no"
 
 
 @pytest.mark.parametrize("status", [0, 401, 429, 503])
 def test_an_api_server_that_is_gone_or_overloaded_concerns_everybody(status: int) -> None:
     with pytest.raises(ApiError):
-        evict(refused(status, retryable=True), EVICT, limit)
+        evict_pod(refused(status, retryable=True), EVICT, limit)
 
 
 class FakeApi:
@@ -427,7 +427,7 @@ class FakeApi:
 def test_existing_cordon_is_not_marked_as_ours(closed: bool) -> None:
     api: Any = FakeApi(closed=closed)
 
-    change(api, Cordon("edu", "n1", {"a": "b"}), limit)
+    change_cordon(api, Cordon("edu", "n1", {"a": "b"}), limit)
 
     assert api.patch["metadata"]["resourceVersion"] == "7", "nobody came in between"
     assert (CORDONED in api.patch["metadata"]["labels"]) is not closed
@@ -440,7 +440,7 @@ def test_a_node_that_somebody_else_holds_by_now_is_not_cordoned() -> None:
     action = Cordon("edu", "n1", {"nodeside.io/edu.hold": "ours"})
 
     with pytest.raises(Conflict, match="not what they were"):
-        change(api, action, limit, {})
+        change_cordon(api, action, limit, {})
 
     assert not api.patch
 
@@ -457,7 +457,7 @@ def snapshot(*names: str) -> Snapshot:
 def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
     memory, waits = EvictionBackoff(jitter=lambda: 1.0), []
     for _ in range(6):
-        memory.take({"uid-train-0": "no"}, now=0.0)
+        memory.record_answers({"uid-train-0": "no"}, now=0.0)
         plan = memory.with_retry_time(Plan(demand=BOTH), now=0.0)
         waits.append(plan.requeue_after)
 
@@ -470,7 +470,7 @@ def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
 
 def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
     memory = EvictionBackoff(jitter=lambda: 1.0)
-    memory.take({"uid-train-0": None}, now=0.0)
+    memory.record_answers({"uid-train-0": None}, now=0.0)
 
     [answer] = memory.add_answers(snapshot("train-0"), now=9.0).occupancy.answers.values()
     assert (answer.refusal, answer.resting) == (None, True)
@@ -478,7 +478,7 @@ def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
 
 def test_what_was_said_of_a_pod_that_is_gone_is_forgotten() -> None:
     memory = EvictionBackoff()
-    memory.take({"uid-train-0": "no"}, now=0.0)
+    memory.record_answers({"uid-train-0": "no"}, now=0.0)
 
     assert memory.add_answers(snapshot("train-1"), now=1.0).occupancy.answers == {}
     assert memory.with_retry_time(Plan(demand=BOTH), now=1.0).requeue_after is None

@@ -28,7 +28,7 @@ def test_many_drivers_on_many_nodes_are_compared_by_their_first_common_nodes(
 
     monkeypatch.setattr(rivals, "is_selected", select)
 
-    found = list(rivals.rivalries(nodes, drivers[:1], drivers))
+    found = list(rivals.find_rivalries(nodes, drivers[:1], drivers))
 
     assert len(found) == 19
     assert found[0].found == "driver d1 is for 1234:11e8 too, on n0000, n0001, n0002 and more nodes"

@@ -49,7 +49,7 @@ def end(control_plane: ControlPlane, api: Api, action: Uncordon = ENDS) -> None:
 
     def done() -> bool:
         try:
-            drain_requests.change(api, action, limit)
+            drain_requests.change_cordon(api, action, limit)
         except Conflict:
             return False
         return True
@@ -130,6 +130,6 @@ def test_a_change_between_look_and_write_ends_nothing(
     monkeypatch.setattr(api, "get", looks_too_early)
 
     with pytest.raises(Conflict):
-        drain_requests.change(api, ENDS, limit)
+        drain_requests.change_cordon(api, ENDS, limit)
 
     assert closed(nodes) == (True, False)

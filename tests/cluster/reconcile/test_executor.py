@@ -92,7 +92,7 @@ def test_a_daemonset_that_was_made_anew_or_is_gone_is_not_replaced(error: ApiErr
     assert api.bodies[1][0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
     assert api.asked == ["apply a", "patch daemonsets a"], "only the check and the patch"
     assert outcome.overtaken
-    assert outcome.troubles == {}
+    assert outcome.failures == {}
 
 
 def test_a_webhook_that_refuses_the_replacement_is_trouble() -> None:
@@ -100,7 +100,7 @@ def test_a_webhook_that_refuses_the_replacement_is_trouble() -> None:
 
     outcome = carry_out(FakeApi({"patch daemonsets a": error}), SHARED)
 
-    assert outcome.troubles.keys() == {Lane("edu")}
+    assert outcome.failures.keys() == {Lane("edu")}
 
 
 @pytest.mark.parametrize("action", [SHARED, Cordon("edu", "n1", {}), Uncordon("edu", "n1", {})])
@@ -120,7 +120,7 @@ def test_no_request_of_an_action_outlasts_the_lead(action: Apply | Cordon | Unco
     with Executor(Slow(), instance="me", wall=lambda: 0.0) as executor:  # type: ignore[arg-type]
         outcome = executor.carry_out(Plan((action,)), model().snapshot, lead)
 
-    assert outcome.troubles == {}
+    assert outcome.failures == {}
 
 
 def test_an_action_stops_between_two_requests_when_the_lead_is_lost() -> None:
@@ -148,14 +148,14 @@ def test_what_failed_ends_the_lane_of_its_driver_and_of_no_other() -> None:
     )
 
     assert sorted(api.asked) == ["apply bad", "apply good"]
-    assert outcome.troubles.keys() == {Lane("edu")}
-    assert outcome.troubles[Lane("edu")].message == "cannot apply ConfigMap bad: no rule"
+    assert outcome.failures.keys() == {Lane("edu")}
+    assert outcome.failures[Lane("edu")].message == "cannot apply ConfigMap bad: no rule"
 
 
 def test_an_exception_that_nobody_expected_is_the_drivers_trouble_too() -> None:
     outcome = carry_out(FakeApi({"apply bad": KeyError("x")}), config_map("bad"))
 
-    assert outcome.troubles[Lane("edu")].reason == "InternalError"
+    assert outcome.failures[Lane("edu")].reason == "InternalError"
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_a_server_that_is_gone_or_busy_is_nobodys_trouble(error: ApiError) -> No
     outcome = carry_out(api, config_map("first"), config_map("second"))
 
     assert outcome.outage is error
-    assert outcome.troubles == {}
+    assert outcome.failures == {}
 
 
 def test_a_conflict_is_left_to_the_next_look() -> None:
     outcome = carry_out(FakeApi({"apply a": Conflict("changed", status=409)}), config_map("a"))
 
-    assert (outcome.troubles, outcome.outage) == ({}, None)
+    assert (outcome.failures, outcome.outage) == ({}, None)
     assert outcome.overtaken
 
 
@@ -182,7 +182,7 @@ def test_a_status_that_is_refused_is_known_to_be_so() -> None:
 
     outcome = carry_out(api, SetStatus("edu", {"revision": "r"}))
 
-    assert outcome.troubles[Lane("edu", STATUS)].mute
+    assert outcome.failures[Lane("edu", STATUS)].mute
 
 
 def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
@@ -195,7 +195,7 @@ def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
     outcome = carry_out(api, *actions)
 
     assert api.asked == ["patch drivers/status edu", "apply next"]
-    assert outcome.troubles.keys() == {Lane("edu", STATUS)}
+    assert outcome.failures.keys() == {Lane("edu", STATUS)}
 
 
 def test_a_node_or_an_object_that_is_gone_is_no_failure() -> None:
@@ -206,7 +206,7 @@ def test_a_node_or_an_object_that_is_gone_is_no_failure() -> None:
         api, LabelNode("edu", "n1", {}), Delete("edu", DAEMON_SETS, "edu-1", "x", "u")
     )
 
-    assert outcome.troubles == {}
+    assert outcome.failures == {}
     assert [deleted.name for deleted in outcome.deleted] == ["edu-1"]
     assert api.bodies[-1] == ("x", "u")
 
@@ -214,7 +214,7 @@ def test_a_node_or_an_object_that_is_gone_is_no_failure() -> None:
 def test_an_event_that_cannot_be_written_is_no_trouble() -> None:
     api = FakeApi({"create Event": Forbidden("no rule", status=403)})
 
-    assert carry_out(api, EmitEvent("edu", "u", True, "Reason", "note")).troubles == {}
+    assert carry_out(api, EmitEvent("edu", "u", True, "Reason", "note")).failures == {}
 
 
 def test_nothing_is_asked_when_the_lead_is_over() -> None:
@@ -262,7 +262,7 @@ def test_finalizers_that_somebody_added_meanwhile_are_not_taken_away() -> None:
 
     assert api.bodies[0]["metadata"]["resourceVersion"] == "7"
     assert outcome.overtaken
-    assert not outcome.troubles
+    assert not outcome.failures
 
 
 def test_a_finalizer_is_set_and_taken_off_at_the_version_that_was_seen() -> None:

@@ -12,9 +12,9 @@ from cluster.model.lanes import STATUS, Lane, stages_part
 from cluster.plan.planner import report_problems
 from cluster.reconcile.failures import (
     Failure,
-    backing_off,
-    drop_failing,
+    drop_blocked_actions,
     failure_of,
+    is_backing_off,
     problems_of,
     with_next_retry,
 )
@@ -40,10 +40,10 @@ def model() -> Model:
 
 
 def reports(
-    made: Model, troubles: Mapping[Lane, Failure], wall: float = 0.0
+    made: Model, failures: Mapping[Lane, Failure], wall: float = 0.0
 ) -> list[Mapping[str, Any]]:
     """The statuses that are set to report failures."""
-    plan = report_problems(with_problems(made.snapshot, *problems_of(troubles)), wall)
+    plan = report_problems(with_problems(made.snapshot, *problems_of(failures)), wall)
     return [action.status for action in plan.actions if isinstance(action, SetStatus)]
 
 
@@ -83,7 +83,7 @@ def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
     labels = (LabelNode("edu", "n1", {}), LabelNode("other", "n1", {}))
     status = SetStatus("edu", {})
 
-    plan = drop_failing(Plan((*labels, status)), made.snapshot, {EDU: REFUSED}, now=49)
+    plan = drop_blocked_actions(Plan((*labels, status)), made.snapshot, {EDU: REFUSED}, now=49)
 
     assert plan.actions_by_lane()[EDU] == [status]
     assert plan.actions_by_lane()[Lane("other")] == [*labels[1:]]
@@ -97,7 +97,7 @@ def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
     apply = Apply("edu", {"kind": "DaemonSet", "metadata": {"name": "plugin"}}, part=lane.part)
 
     refused = replace(REFUSED, generation=0)  # a lane has no generation: its name changes instead
-    plan = drop_failing(Plan((label, apply)), made.snapshot, {lane: refused}, now=49)
+    plan = drop_blocked_actions(Plan((label, apply)), made.snapshot, {lane: refused}, now=49)
 
     assert plan.actions == (label,)
     [status] = reports(made, {lane: refused})
@@ -112,7 +112,7 @@ def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() ->
     creates = tuple(Create("edu", job, node, lane.part) for node in ("n1", "n2", "n3"))
     refused = {lane.on(node): replace(REFUSED, generation=0) for node in ("n1", "n2")}
 
-    plan = drop_failing(Plan(creates), model().snapshot, refused, now=49)
+    plan = drop_blocked_actions(Plan(creates), model().snapshot, refused, now=49)
 
     assert plan.actions_by_lane()[lane] == [creates[2]], "others have nothing to do with it"
     [status] = reports(model(), refused)
@@ -132,14 +132,14 @@ def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() ->
     made = model()
     mute = Failure("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
     wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
-    troubles = {Lane("edu", STATUS): mute}
+    failures = {Lane("edu", STATUS): mute}
 
-    early = drop_failing(wanted, made.snapshot, troubles, now=49)
-    later = drop_failing(wanted, made.snapshot, troubles, now=50)
+    early = drop_blocked_actions(wanted, made.snapshot, failures, now=49)
+    later = drop_blocked_actions(wanted, made.snapshot, failures, now=50)
 
     assert early.actions == wanted.actions[1:]
     assert later.actions == wanted.actions
-    assert reports(made, troubles) == []
+    assert reports(made, failures) == []
 
 
 def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it() -> None:
@@ -149,7 +149,7 @@ def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it(
     other = EmitEvent("edu", "u", True, "FellBack", "n1")
     wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
 
-    plan = drop_failing(wanted, model().snapshot, {Lane("edu", STATUS): mute}, now=49)
+    plan = drop_blocked_actions(wanted, model().snapshot, {Lane("edu", STATUS): mute}, now=49)
 
     assert plan.actions == (label, other)
 
@@ -164,7 +164,7 @@ def test_each_failure_in_a_row_rests_longer_up_to_a_minute() -> None:
 
 
 def test_a_driver_that_was_changed_is_tried_at_once() -> None:
-    assert backing_off(REFUSED, generation=1, now=49)
-    assert not backing_off(REFUSED, generation=2, now=49)
-    assert not backing_off(REFUSED, generation=1, now=50)
+    assert is_backing_off(REFUSED, generation=1, now=49)
+    assert not is_backing_off(REFUSED, generation=2, now=49)
+    assert not is_backing_off(REFUSED, generation=1, now=50)
     assert with_next_retry(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1

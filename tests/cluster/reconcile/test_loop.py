@@ -62,7 +62,7 @@ def run_until(
     )
     leadership = Leadership()
     leadership.begin(float("inf"))
-    thread = threading.Thread(target=controller.work, args=(leadership,), daemon=True)
+    thread = threading.Thread(target=controller.work_as_leader, args=(leadership,), daemon=True)
     thread.start()
     pause = threading.Event()
     held = False
@@ -84,8 +84,8 @@ def waits(*took: float, every: float = 0.25) -> list[float]:
     pace, now, found = LoopTimings(), 0.0, []
     allowance = CpuBudget(pace, now)
     for seconds in took:
-        allowance.spend(seconds, now)
-        found.append(allowance.wait(now))
+        allowance.charge_plan(seconds, now)
+        found.append(allowance.seconds_to_wait(now))
         now += max(every, found[-1])
     return found
 
@@ -155,7 +155,7 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
             return None
         made.carry_out(a for a in made_plan.actions if a.driver == "good")
         error = Forbidden("no rule", status=403)
-        return ExecutionResult(troubles={Lane("bad"): failure_of(error, "apply DaemonSet bad-1")})
+        return ExecutionResult(failures={Lane("bad"): failure_of(error, "apply DaemonSet bad-1")})
 
     executor = FakeApplier(made, fails)
     run_until(made, executor, plan, lambda: degraded(made, "bad") == "Forbidden")
@@ -176,7 +176,7 @@ def test_lane_in_backoff_stays_failed_after_a_long_round() -> None:
         wakes.wake()
         written = any(isinstance(action, SetStatus) for action in planned.actions)
         return ExecutionResult(
-            troubles={Lane("good", STATUS): replace(refused, mute=True)} if written else {}
+            failures={Lane("good", STATUS): replace(refused, mute=True)} if written else {}
         )
 
     executor = FakeApplier(made, slow)
@@ -192,7 +192,7 @@ def test_lane_in_backoff_stays_failed_after_a_long_round() -> None:
         now=lambda: clock[0],
         wall=lambda: 0.0,
         jitter=lambda: 1.0,
-    ).work(leadership)
+    ).work_as_leader(leadership)
 
     planned = [a for each in executor.plans for a in each.actions if isinstance(a, EmitEvent)]
     # What is of a status goes with it: the executor tells none of these.
@@ -207,7 +207,7 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
         if any(isinstance(action, SetStatus) for action in planned.actions):
             error = Forbidden("no permission", hint="can-i patch")
             trouble = replace(failure_of(error, "set the status of driver good"), mute=True)
-            return ExecutionResult(troubles={Lane("good", STATUS): trouble})
+            return ExecutionResult(failures={Lane("good", STATUS): trouble})
         return None
 
     def refused() -> list[int]:
@@ -245,7 +245,7 @@ def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() 
     class OldView(FakeView):
         looks = 3
 
-        def refresh(self, _timeout: float, *, optional: bool) -> bool:
+        def refresh_watches(self, _timeout: float, *, optional: bool) -> bool:
             assert self.renewed == [7.0]
             assert not executor.plans
             self.looks -= 1
@@ -268,7 +268,7 @@ def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() 
     )
     leadership = Leadership()
     leadership.begin(float("inf"), alone_since=7.0)
-    controller.work(leadership)
+    controller.work_as_leader(leadership)
 
     assert len(executor.plans) == 1
     assert not view.looks
@@ -283,7 +283,7 @@ def test_work_ends_with_the_lead() -> None:
         plan,
         stopping=threading.Event(),
     )
-    controller.work(leadership)  # which was never ours
+    controller.work_as_leader(leadership)  # which was never ours
 
 
 def test_drivers_are_planned_beside_one_with_a_bug_as_without_it(
@@ -311,7 +311,7 @@ def test_a_bug_in_what_is_for_no_driver_is_logged_and_all_are_planned(
     made = model("a")
     for name in ("delete_orphans", "end_cordons"):
         monkeypatch.setattr(planner, name, fail)
-    monkeypatch.setattr(PlanCache, "update", fail)
+    monkeypatch.setattr(PlanCache, "drop_outdated", fail)
 
     run_until(made, FakeApplier(made), Planner(), lambda: degraded(made, "a") == "AsExpected")
 
@@ -359,7 +359,7 @@ def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() 
     )
     leadership = Leadership()
     leadership.begin(float("inf"))
-    thread = threading.Thread(target=controller.work, args=(leadership,), daemon=True)
+    thread = threading.Thread(target=controller.work_as_leader, args=(leadership,), daemon=True)
     thread.start()
     pause = threading.Event()
     for _ in range(int(LONG / 0.01)):
@@ -381,13 +381,13 @@ def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
     templates: set[Template] = set()
 
     class RenderingView(FakeView):
-        def snapshot(self) -> Snapshot:
+        def make_snapshot(self) -> Snapshot:
             snapshot = self.model.snapshot
             assert snapshot.stages is not None
             known = {each: RenderedAtOnce().get(each) for each in templates}
             return replace(snapshot, stages=replace(snapshot.stages, rendered=known))
 
-        def render(self, wanted: Any) -> bool:
+        def render_templates(self, wanted: Any) -> bool:
             new = {each for each in wanted if each.config_map == "one"} - templates
             templates.update(new)
             return bool(new)

@@ -15,7 +15,7 @@ from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import Lane
 from cluster.reconcile.executor import ExecutionResult, Executor
-from cluster.reconcile.failures import Failure, drop_failing, failure_of, problems_of
+from cluster.reconcile.failures import Failure, drop_blocked_actions, failure_of, problems_of
 from cluster.reconcile.loop import Controller
 from cluster.reconcile.node_labels import patch_labels
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
@@ -48,7 +48,7 @@ def test_a_refusal_about_one_node_is_no_trouble_of_the_others(
 
     outcome = carry_out(api, action, LabelNode("edu", "n2", {"a": "b"}), SetStatus("edu", {}))
 
-    assert outcome.troubles.keys() == {N1}
+    assert outcome.failures.keys() == {N1}
     assert "patch nodes n2" in api.asked  # side by side with what n1 is asked
     assert api.asked[-1] == "patch drivers/status edu"
 
@@ -61,7 +61,7 @@ def test_who_may_label_no_node_at_all_asks_for_one_only(error: ApiError) -> None
         api, LabelNode("edu", "n1", {}), SetStatus("edu", {}), LabelNode("edu", "n2", {})
     )
 
-    assert outcome.troubles.keys() == {Lane("edu")}
+    assert outcome.failures.keys() == {Lane("edu")}
     assert "patch nodes n2" not in api.asked
 
 
@@ -70,7 +70,7 @@ def test_a_server_that_is_gone_is_no_trouble_of_a_node() -> None:
         FakeApi({"patch nodes n1": Unreachable("no answer")}), LabelNode("edu", "n1", {})
     )
 
-    assert (outcome.troubles, outcome.outage is not None) == ({}, True)
+    assert (outcome.failures, outcome.outage is not None) == ({}, True)
 
 
 def test_what_comes_later_for_that_node_is_not_done_and_nothing_is_taken_from_under_it() -> None:
@@ -90,19 +90,19 @@ def test_what_comes_later_for_that_node_is_not_done_and_nothing_is_taken_from_un
 
 def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
     refused = Failure("Forbidden", "cannot label node n1: no", generation=1, again_at=50)
-    troubles = {Lane("edu", node=f"n{i}"): refused for i in range(1, 9)}
+    failures = {Lane("edu", node=f"n{i}"): refused for i in range(1, 9)}
     actions = (
         LabelNode("edu", "n1", {}),
         LabelNode("edu", "n9", {}),
         Delete("edu", DAEMON_SETS, "edu-1"),
     )
 
-    plan = drop_failing(Plan(actions), model().snapshot, troubles, now=49)
-    later = drop_failing(Plan(actions), model().snapshot, troubles, now=50)
+    plan = drop_blocked_actions(Plan(actions), model().snapshot, failures, now=49)
+    later = drop_blocked_actions(Plan(actions), model().snapshot, failures, now=50)
 
     assert plan.actions == (actions[1],)
     assert later.actions == actions[:2]
-    [(driver, problem)] = problems_of(troubles)
+    [(driver, problem)] = problems_of(failures)
     assert (driver, problem.message) == (
         "edu",
         "cannot label node n1: no; the same for n2, n3, n4, n5, n6 and 2 more",
@@ -127,7 +127,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
             return None
         tried.append(clock[0])
         made.carry_out(a for a in plan.actions if getattr(a, "node", "") != "n1")
-        return ExecutionResult(troubles={N1: failure_of(HOOK, "label node n1")})
+        return ExecutionResult(failures={N1: failure_of(HOOK, "label node n1")})
 
     controller = Controller(
         FakeView(made),  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
     )
     leadership = Leadership()
     leadership.begin(float("inf"))
-    thread = threading.Thread(target=controller.work, args=(leadership,), daemon=True)
+    thread = threading.Thread(target=controller.work_as_leader, args=(leadership,), daemon=True)
     thread.start()
     thread.join(LONG)
 
@@ -161,9 +161,9 @@ def test_repeated_conflict_is_reported_and_backs_off() -> None:
         api.fails.clear()
         third = executor.carry_out(Plan((create,)), model().snapshot, lead)
 
-    assert (first.overtaken, first.troubles) == (True, {})
-    assert (second.overtaken, [*second.troubles]) == (False, [N1])
-    assert (third.done, third.troubles) == (1, {})
+    assert (first.overtaken, first.failures) == (True, {})
+    assert (second.overtaken, [*second.failures]) == (False, [N1])
+    assert (third.done, third.failures) == (1, {})
 
 
 class Toggled:

@@ -68,8 +68,8 @@ def cluster() -> Recording:
 class PatientView(ClusterCache):
     """It waits for templates for as long as a slow machine takes to render them."""
 
-    def render(self, templates: Collection[Template]) -> bool:
-        return self._stages._renderings.want(templates, LONG)
+    def render_templates(self, templates: Collection[Template]) -> bool:
+        return self._stages._renderings.keep_templates(templates, LONG)
 
 
 def lead(api: Api, cluster: Recording) -> list[tuple[Action, ...]]:
@@ -93,7 +93,7 @@ def lead(api: Api, cluster: Recording) -> list[tuple[Action, ...]]:
             view, wakes, executor, Planner(), stopping=stopping, pace=LoopTimings(), after=after,
             wall=lambda: 60.0,
         )  # fmt: skip
-        controller.work(leadership)
+        controller.work_as_leader(leadership)
     assert stopping.is_set(), "the stages were never seen"
     return plans
 

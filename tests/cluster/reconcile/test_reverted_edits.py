@@ -36,7 +36,9 @@ class Played:
         self.snapshot: Snapshot = replace(model.snapshot, daemonsets={there.name: there})
 
     def create(self) -> None:
-        self.standoffs.take([(Apply("edu", self.document), str(self.generation))], self.now)
+        self.standoffs.record_applied(
+            [(Apply("edu", self.document), str(self.generation))], self.now
+        )
 
     def look(self, edit: str = EDIT) -> Plan:
         """One round in which the DaemonSet is not as it was applied."""
@@ -46,7 +48,7 @@ class Played:
         if wanted in plan.actions:
             self.applies += 1
             self.generation += 1
-            self.standoffs.take([(wanted, str(self.generation))], self.now)
+            self.standoffs.record_applied([(wanted, str(self.generation))], self.now)
         return plan
 
     def news(self) -> list[str]:
@@ -54,7 +56,7 @@ class Played:
         return [f"{a.reason}: {a.note}" for a in plan.actions if isinstance(a, EmitEvent)]
 
     def degraded(self) -> str:
-        problems = dict(self.standoffs.problems(self.snapshot, self.now))
+        problems = dict(self.standoffs.list_problems(self.snapshot, self.now))
         return problems["edu"].message if problems else ""
 
 
@@ -168,7 +170,7 @@ def test_a_fight_over_the_policy_of_a_driver_is_slowed_down_and_told() -> None:
         assert len(wanted) == 1
         plan = standoffs(Plan(tuple(wanted)), model.snapshot, float(now))
         done = [each for each in plan.actions if isinstance(each, Apply)]
-        standoffs.take([(each, "new") for each in done], float(now))
+        standoffs.record_applied([(each, "new") for each in done], float(now))
         applies += len(done)
         events |= {each.note for each in plan.actions if isinstance(each, EmitEvent)}
 
@@ -186,4 +188,4 @@ def test_another_policy_is_sent_at_once_and_is_no_edit() -> None:
         wanted = policy(model, "as before")
         plan = standoffs(Plan(tuple(wanted)), model.snapshot, float(now))
         assert plan.actions == tuple(wanted)
-        assert not standoffs.take([(each, "new") for each in wanted], float(now))
+        assert not standoffs.record_applied([(each, "new") for each in wanted], float(now))

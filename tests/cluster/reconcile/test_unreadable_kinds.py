@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.kube.conditions import condition
-from cluster.kube.errors import RequestInfo, refusal
+from cluster.kube.conditions import find_condition
+from cluster.kube.errors import RequestInfo, response_error
 from cluster.kube.reflector import WatchHealth
 from cluster.model.actions import SetStatus
 from cluster.model.snapshot import Snapshot
@@ -15,7 +15,7 @@ from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.problems import with_problems
 from tests.cluster.fakes.stagedriver import up, with_stages
 
-REFUSED = refusal(RequestInfo("watch", "nodes"), 403, {"message": "nodes is forbidden"})
+REFUSED = response_error(RequestInfo("watch", "nodes"), 403, {"message": "nodes is forbidden"})
 BLIND = [
     WatchHealth("Pod", True, 1.0),
     WatchHealth("Node", True, 1.0, str(REFUSED), refusal=REFUSED),
@@ -47,7 +47,7 @@ def test_what_is_refused_is_said_by_every_driver_with_what_to_do() -> None:
     [action] = report_problems(blind(made), 0.0).actions
 
     assert isinstance(action, SetStatus)
-    ready, degraded = (condition(action.status, kind) for kind in ("Ready", "Degraded"))
+    ready, degraded = (find_condition(action.status, kind) for kind in ("Ready", "Degraded"))
     assert (ready["status"], degraded["status"]) == ("Unknown", "True")
     assert ready["reason"] == degraded["reason"] == "NodesUnreadable"
     assert ready["message"] == degraded["message"] == WORDS
@@ -92,7 +92,7 @@ def test_event_is_emitted_once_and_condition_clears() -> None:
     assert plan(blind(made), 0.0).actions == ()
     [healed] = plan(made.snapshot, 0.0).actions
     assert isinstance(healed, SetStatus)
-    assert condition(healed.status, "Degraded")["reason"] == "AsExpected"
+    assert find_condition(healed.status, "Degraded")["reason"] == "AsExpected"
 
 
 def test_an_api_server_that_is_gone_is_no_refusal() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.render.templates import StageInvalid, documents
+from cluster.render.templates import StageInvalid, render_to_documents
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from cluster.render.templates import StageInvalid, documents
 def test_a_mistake_does_not_quote_a_secret(text: str) -> None:
     values = {"driver": {"a": 1}, "reads": {"secrets": {"x": {"key": "s3cr3t-t0ken"}}}}
     with pytest.raises(StageInvalid) as caught:
-        documents("cm", {"a.yaml": f"k: 1\n---\n{text}"}, values)
+        render_to_documents("cm", {"a.yaml": f"k: 1\n---\n{text}"}, values)
     assert "s3cr3t" not in str(caught.value)
     assert str(caught.value).startswith("ConfigMap cm, a.yaml")
     assert "the mistake is not shown, since the stage reads a Secret" in str(caught.value)
@@ -34,7 +34,7 @@ def test_a_mistake_does_not_quote_a_secret(text: str) -> None:
 def test_the_place_of_a_mistake_is_not_taken_from_what_it_quotes(text: str, place: str) -> None:
     values = {"driver": {"a": 1}, "reads": {"secrets": {"x": {"key": "rendered line 4711"}}}}
     with pytest.raises(StageInvalid) as caught:
-        documents("cm", {"a.yaml": f"k: 1\n---\n{text}"}, values)
+        render_to_documents("cm", {"a.yaml": f"k: 1\n---\n{text}"}, values)
     hidden = "the mistake is not shown, since the stage reads a Secret"
     assert str(caught.value) == f"{place}: {hidden}"
 
@@ -42,4 +42,4 @@ def test_the_place_of_a_mistake_is_not_taken_from_what_it_quotes(text: str, plac
 def test_without_secrets_the_mistake_is_shown() -> None:
     values = {"driver": {"a": 1}, "reads": {"secrets": {}}}
     with pytest.raises(StageInvalid, match="has no attribute 'nothing'"):
-        documents("cm", {"a.yaml": "{{ driver.nothing }}"}, values)
+        render_to_documents("cm", {"a.yaml": "{{ driver.nothing }}"}, values)

@@ -15,7 +15,7 @@ from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
 from cluster.options.stages.job_runs import JobManifest
 from cluster.options.stages.manifests import Frame, frame_documents
-from cluster.render.templates import StageInvalid, documents
+from cluster.render.templates import StageInvalid, render_to_documents
 from tests import TOP
 from tests.cluster.fakes.model import EDU, document
 from tests.cluster.fakes.stagedriver import daemonset
@@ -52,7 +52,7 @@ def frame(after: str = "", **settings: Any) -> Frame:
 
 
 def made(text: str, *, after: str = "", absent: str = "", **settings: Any) -> Any:
-    found = documents("one", {"ds.yaml": text}, VALUES)
+    found = render_to_documents("one", {"ds.yaml": text}, VALUES)
     return frame_documents(
         frame(after, **settings), "one", found, frozenset(filter(None, (absent,)))
     )
@@ -355,7 +355,7 @@ def test_aliases_that_give_more_than_fits_into_memory_are_refused() -> None:
 @settings(max_examples=tries(300))
 def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([daemonset("plugin"), job()]))
-    [(_, whole)] = documents("one", {"ds.yaml": text}, VALUES)
+    [(_, whole)] = render_to_documents("one", {"ds.yaml": text}, VALUES)
     document_ = data.draw(mutated(whole))
 
     with suppress(StageInvalid):
@@ -386,7 +386,7 @@ def test_a_template_makes_an_object_for_each_pool() -> None:
         "kernel: {{ pool.kernel | tojson }}\n{% endfor %}"
     )
 
-    found = [each for _, each in documents("one", {"a.yaml": text}, VALUES)]
+    found = [each for _, each in render_to_documents("one", {"a.yaml": text}, VALUES)]
 
     assert [(each["name"], each["kernel"]) for each in found] == [
         ("edu-a1", "6.1.0"),
@@ -395,7 +395,7 @@ def test_a_template_makes_an_object_for_each_pool() -> None:
 
 
 def test_only_files_of_manifests_are_read() -> None:
-    assert documents("one", {"README.md": "{{ nothing }}", "a.yaml": ""}, VALUES) == ()
+    assert render_to_documents("one", {"README.md": "{{ nothing }}", "a.yaml": ""}, VALUES) == ()
 
 
 # --- drift ---------------------------------------------------------------------------------------
