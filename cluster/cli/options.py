@@ -216,8 +216,8 @@ def with_install_options(function: F) -> F:
 
 # The roles that commands need; names as in names.py, which is not imported for a fast start.
 LOOKING = (
-    "`status`, `nodes` and `logs` need the ClusterRole view; `explain`, `diff` and `resolve` "
-    "also nodeside-explain"
+    "`status` needs the ClusterRole view, and so do `nodes` and `logs`; `explain`, `diff` and "
+    "`resolve` also nodeside-explain"
 )
 ORDERING = (
     "`undo`, `pause`, `resume` and `retry` need the ClusterRole view and to patch drivers, "
