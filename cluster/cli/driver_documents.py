@@ -82,7 +82,8 @@ def split_drivers(text: str, where: str) -> DriverFile:
         found = _driver_document(part, document)
         if earlier := drivers.get(found.driver.name):
             words = f"driver {found.driver.name} is in this file twice, first at {earlier.where}"
-            raise SpecError(f"{found.where}: {words}", hint="leave one of the two")
+            where = found.where
+            raise SpecError(f"{where}: {words}", hint="leave one of the two", places=[where])
         drivers[found.driver.name] = found
     return DriverFile(tuple(drivers.values()), tuple(others))
 

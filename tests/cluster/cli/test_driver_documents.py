@@ -10,6 +10,7 @@ import pytest
 
 from cluster.cli.driver_documents import read_drivers, split_drivers
 from nodeside.errors import SpecError
+from nodeside.failures import show_failure
 from nodeside.spec.yamltext import write_yaml
 from tests.cluster.fakes.model import document
 from tests.console import nodeside
@@ -44,14 +45,17 @@ def test_only_what_a_person_writes_is_sent() -> None:
     assert set(found.data) == {"apiVersion", "kind", "metadata", "spec"}
 
 
-def test_a_mistake_is_said_as_spec_check_says_it(tmp_path: Path) -> None:
+def test_a_mistake_is_said_as_spec_check_says_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "driver.yaml"
     file.write_text(text(modules=[{"name": "x", "parametres": {}}]))
 
     with pytest.raises(SpecError) as caught:
         read_drivers(file)
 
-    assert f"error: {caught.value}\n" in nodeside("spec", "check", file).errors
+    show_failure(caught.value)
+    assert capsys.readouterr().err == nodeside("spec", "check", file).errors
     assert str(caught.value).startswith(f"{file}:")
 
 
