@@ -102,24 +102,26 @@ def init(
         raise click.UsageError("SOURCE or the value of an option is empty; is a variable unset?")
     from nodeside.driver.handoff.request import ToolkitBuildFailed
     from nodeside.trial.cli import split_command
-    from nodeside.trial.target.plan import Wishes
+    from nodeside.trial.target.plan import Wishes, build_options
 
     wishes = Wishes(
         directory=build_directory or "",
         command=split_command(command) if command else (),
         version=driver_version or "",
+        options=build_options(kernel, toolkit_packages),
     )
     try:
         directory, draft = _write_files(source, into, kernel, toolkit_packages, wishes, force=force)
     except ToolkitBuildFailed as error:
         if option := _package_option(error.hint):
-            error.hint += f"; here: nodeside init {shlex.quote(source)} {option}"
+            again = shlex.join(["nodeside", "init", source, *wishes.options])
+            error.hint += f"; here: {again} {option}"
         raise
     document = _summary_document(directory, draft)
     click.echo(
         json.dumps(document, indent=2)
         if output == "json"
-        else _summary_table(document, draft, _trial_options(kernel, toolkit_packages))
+        else _summary_table(document, draft, wishes.options)
     )
     if draft.problem:
         excluded = draft.failures[0].error.exit_code == ExitCode.EXCLUDED
@@ -235,21 +237,13 @@ def needs_in_words(directory: Path, draft: Draft) -> Iterator[str]:
         )
 
 
-def _trial_options(kernel: str, packages: Sequence[str]) -> str:
-    """Return the options of a trial that builds as this init did, each after a space."""
-    words = [] if kernel == AMD64.default_kernel else ["--kernel", kernel]
-    words += [word for package in packages for word in ("--toolkit-package", package)]
-    return "".join(f" {shlex.quote(word)}" for word in words)
-
-
-def _summary_table(document: dict[str, Any], draft: Draft, trial_options: str) -> str:
+def _summary_table(document: dict[str, Any], draft: Draft, options: Sequence[str]) -> str:
     from nodeside.spec.schema import LIST_LIMIT
     from nodeside.text.shortlist import shortlist
     from nodeside.text.table import table
     from nodeside.trial.target.ways import way_in_words
 
     directory, problem = Path(document["directory"]), document["problem"]
-    where = shlex.quote(str(directory))
     rows = [
         ("driver", f"{document['driver']} {document['version']}"),
         ("build", way_in_words(draft.build) if draft.build.command else document["kind"]),
@@ -275,8 +269,9 @@ def _summary_table(document: dict[str, Any], draft: Draft, trial_options: str) -
     rows += [("written", f"{directory / name}") for name in document["files"]]
     if problem:
         option = _package_option(draft.failures[0].error.hint) or "[--kernel KERNEL]"
-        rows.append(("again", f"nodeside init {where} --force{trial_options} {option}"))
-    rows.append(("next", f"nodeside try {where}{trial_options}"))
+        again = shlex.join(["nodeside", "init", str(directory), "--force", *options])
+        rows.append(("again", f"{again} {option}"))
+    rows.append(("next", shlex.join(["nodeside", "try", str(directory), *options])))
     return table(rows)
 
 

@@ -21,6 +21,7 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.pod import BootOptions, TrialRun
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import dependencies
+from nodeside.trial.target.plan import build_options
 from nodeside.trial.target.target import TrialTarget, path_exists, prepare
 from nodeside.trial.watch import require_triable, watch_target
 from nodeside.trial.workshop import Workshop
@@ -150,7 +151,10 @@ class _Session:
         image = self.scratch / "driver-image"
         evaluate = partial(workshop.evaluate, chosen[0])
         build = partial(workshop.build, chosen[0])
-        target = prepare(options.target, image, workshop.archive, evaluate, build)
+        is_amd64 = options.architecture == AMD64  # the only one that `init` builds for
+        kernel = options.kernels[0] if is_amd64 else AMD64.default_kernel
+        again = build_options(kernel, options.toolkit_packages)
+        target = prepare(options.target, image, workshop.archive, evaluate, build, options=again)
         require_triable(target, options.architecture)
         kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
         runs = self._try_kernels(target, kernels, self._build_on_host(target, kernels))
@@ -237,14 +241,18 @@ class _Session:
             self.progress.say(f"a shell in the machine: {self._with_shell(run)}")
         if exit_code == ExitCode.BUILD_FAILED and "toolkit" in str(run.report.get("hint")):
             self.progress.say(
-                f"in a trial: nodeside try {name} --toolkit-package PACKAGE; in an image for a "
+                f"in a trial: {self._again(run)} --toolkit-package PACKAGE; in an image for a "
                 "cluster: images/build toolkit KERNEL --package PACKAGE"
             )
 
     def _with_shell(self, run: TrialRun) -> str:
         """Return the command that tries the same again and then opens a shell."""
+        return f"{self._again(run)} --keep"
+
+    def _again(self, run: TrialRun) -> str:
+        """Return the command that tries the same again, to add an option to."""
         options = self.options
-        words = ["nodeside", "try", options.target, "--kernel", run.kernel, "--keep"]
+        words = ["nodeside", "try", options.target, "--kernel", run.kernel]
         if options.architecture != AMD64:
             words += ["--arch", options.architecture.name]
         for option, values in (

@@ -192,11 +192,17 @@ def test_init_names_the_option_for_what_the_toolkit_lacks(
     monkeypatch.setattr("nodeside.trial.privilege.become_root", lambda: None)
     monkeypatch.setattr(init_command, "_write_files", fail)
 
-    outcome = CliRunner().invoke(init_command.init, ["a board"])
+    plain, chosen = (
+        CliRunner().invoke(init_command.init, ["a board", *options])
+        for options in ((), ("--kernel", "6.12-amd64", "--toolkit-package", "g++"))
+    )
 
-    assert isinstance(outcome.exception, ToolkitBuildFailed)
+    assert isinstance(plain.exception, ToolkitBuildFailed)
     said = f"; here: nodeside init 'a board' {option}" if option else ""
-    assert outcome.exception.hint == hint + said
+    assert plain.exception.hint == hint + said
+    assert isinstance(chosen.exception, ToolkitBuildFailed)
+    as_before = "nodeside init 'a board' --kernel 6.12-amd64 --toolkit-package g++"
+    assert chosen.exception.hint == hint + (f"; here: {as_before} {option}" if option else "")
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,20 @@ def test_the_shell_that_is_proposed_is_in_the_machine_that_failed() -> None:
     made._print_advice(run(kernel="6.12.1", exit_code=int(ExitCode.VALIDATION_FAILED)))
 
     assert (
-        "nodeside try 'a dir' --kernel 6.12.1 --keep --device edu --append x=1 "
-        "--toolkit-package g++" in stream.getvalue()
+        "nodeside try 'a dir' --kernel 6.12.1 --device edu --append x=1 "
+        "--toolkit-package g++ --keep" in stream.getvalue()
+    )
+
+
+def test_the_package_that_is_proposed_is_for_the_same_kernel_and_beside_the_others() -> None:
+    options = TryOptions("a dir", ("6.1", "6.12"), toolkit_packages=("g++",))
+    stream = io.StringIO()
+    made = session._Session(options, FakeWorkshop(), Path(), Progress(stream=stream))  # type: ignore[arg-type]
+    report = {"hint": "install flex in the toolkit image"}
+
+    made._print_advice(run(kernel="6.12.1", exit_code=int(ExitCode.BUILD_FAILED), report=report))
+
+    assert (
+        "in a trial: nodeside try 'a dir' --kernel 6.12.1 --toolkit-package g++ "
+        "--toolkit-package PACKAGE; in an image" in " ".join(stream.getvalue().split())
     )

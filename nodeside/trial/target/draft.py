@@ -142,7 +142,7 @@ def draft_of(
     if built is not None:
         return _make_draft(place.name, plan, wishes, built, failures)
     if plan.undecided:
-        raise undecided_error(place, plan, _in_lines(_say_most_first(failures)))
+        raise undecided_error(place, plan, wishes, _in_lines(_say_most_first(failures)))
     return _draft_of_failure(place.name, plan, wishes, failures)
 
 

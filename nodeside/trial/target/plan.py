@@ -12,6 +12,7 @@ from nodeside.errors import UsageError
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.protocol.labels import label
 from nodeside.spec.kbuild_list import source_text
+from nodeside.trial.architecture import AMD64
 from nodeside.trial.errors import TargetError
 from nodeside.trial.target.candidates import (
     DEEPEST,
@@ -40,14 +41,25 @@ _PACKAGE_NAME = re.compile(
 )
 
 
+def build_options(kernel: str, packages: Sequence[str]) -> tuple[str, ...]:
+    """Return the options with which `init` and `try` build for a kernel, with these packages."""
+    words = [] if kernel == AMD64.default_kernel else ["--kernel", kernel]
+    words += [word for package in packages for word in ("--toolkit-package", package)]
+    return tuple(words)
+
+
 @frozen
 class Wishes:
-    """What the user says of a source: "" and () for what is left to us."""
+    """What the user says of a source: "" and () for what is left to us.
+
+    `options` are for what it is built, and with which packages: an order to repeat keeps them.
+    """
 
     directory: str = ""
     command: tuple[str, ...] = ()
     version: str = ""
     own: OwnDriver = NOTHING
+    options: tuple[str, ...] = ()
 
 
 NO_WISHES = Wishes()
@@ -94,6 +106,10 @@ class Source:
     def name(self) -> str:
         return self.path.resolve().name
 
+    def init_command(self, wishes: Wishes) -> str:
+        """Return the command that makes a driver.yaml of this source, to add an option to."""
+        return shlex.join(["nodeside", "init", str(self.path), *wishes.options])
+
 
 def plan_of(source: Source, wishes: Wishes) -> Plan:
     """Return what to build. Raises TargetError if there is no module; UsageError."""
@@ -121,13 +137,15 @@ def plan_of(source: Source, wishes: Wishes) -> Plan:
         raise TargetError(
             f"{source.name} has no kernel module to build: expected a dkms.conf, or a "
             f"Kbuild or Makefile with obj-m, at most {DEEPEST} directories deep",
-            hint=f"say how it is built: nodeside init {shlex.quote(str(source.path))} "
+            hint=f"say how it is built: {source.init_command(wishes)} "
             "--command 'make driver', see docs/packaging-a-driver.md",
         )
     return plan
 
 
-def undecided_error(source: Source, plan: Plan, tried: Sequence[str] = ()) -> TargetError:
+def undecided_error(
+    source: Source, plan: Plan, wishes: Wishes, tried: Sequence[str] = ()
+) -> TargetError:
     """Return the error for several drivers, with the command for each.
 
     `tried` are the ways that build more than one of them, with their errors.
@@ -136,10 +154,10 @@ def undecided_error(source: Source, plan: Plan, tried: Sequence[str] = ()) -> Ta
     if plan.template:
         return TargetError(
             f"{plan.template}; and nothing else in {source.name} says how it is built",
-            hint=f"nodeside init {shlex.quote(str(source.path))} --version VERSION --command "
+            hint=f"{source.init_command(wishes)} --version VERSION --command "
             "'make driver', or take a release of the source",
         )
-    init = f"nodeside init {shlex.quote(str(source.path))} --directory"
+    init = f"{source.init_command(wishes)} --directory"
     drivers = drivers_to_choose_from(source.tree, candidates)
     commands = [f"{init} {shlex.quote(each.directory)}" for each in drivers[:_COMMANDS]]
     more = ", or another" if len(drivers) > _COMMANDS else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.target import dkms_tree
 from nodeside.trial.target.dkms_tree import Evaluator
 from nodeside.trial.target.draft import Builder, draft_of
+from nodeside.trial.target.plan import Wishes
 from nodeside.trial.target.side_file import NO_ADDITIONS, SIDE_FILE, TrialAdditions, read_side_file
 from nodeside.values import frozen
 
@@ -48,15 +49,23 @@ class TrialTarget:
 
 
 def prepare(
-    name: str, image: Path, archive: Archive, evaluate: Evaluator, build: Builder
+    name: str,
+    image: Path,
+    archive: Archive,
+    evaluate: Evaluator,
+    build: Builder,
+    *,
+    options: Sequence[str] = (),
 ) -> TrialTarget:
     """Make `image` from the target that the user named. Raises TargetError, SpecError.
 
-    `build` is used only for a source that does not say what its modules are.
+    `build` is used only for a source that does not say what its modules are; `options` are those
+    of an `init` that builds it as this trial does.
     """
     path = Path(name)
     if path_exists(path):
-        return _from_path(path.absolute(), image, archive, evaluate, build)
+        wishes = Wishes(options=tuple(options))
+        return _from_path(path.absolute(), image, archive, evaluate, build, wishes=wishes)
     return _from_dkms(package_tree(name, image.parent, archive), image, evaluate)
 
 
@@ -89,7 +98,13 @@ def _archive_with(name: str, archive: Archive) -> Archive:
 
 
 def _from_path(
-    path: Path, image: Path, archive: Archive, evaluate: Evaluator, build: Builder
+    path: Path,
+    image: Path,
+    archive: Archive,
+    evaluate: Evaluator,
+    build: Builder,
+    *,
+    wishes: Wishes,
 ) -> TrialTarget:
     if path.is_file():
         return _from_document(path, image)
@@ -103,7 +118,7 @@ def _from_path(
             archive.progress.say(f"{error}, so it is not used")
     image.mkdir()
     vendor_tree.copy(path, image / "src", leave_out=LEFT_OUT)
-    draft = draft_of(image / "src", path, evaluate, build)
+    draft = draft_of(image / "src", path, evaluate, build, wishes)
     vendor_tree.create(image / "driver.yaml", write_yaml(draft.document("src")).encode())
     return TrialTarget(load(image / "driver.yaml"), image, read_side_file(path / SIDE_FILE))
 

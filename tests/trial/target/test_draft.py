@@ -200,6 +200,13 @@ def test_two_drivers_without_a_reason_are_left_to_the_user(
         "say which one is meant: nodeside init 'my board' --directory linux/a_small, or "
         "nodeside init 'my board' --directory linux/main"
     )
+    with pytest.raises(TargetError) as for_a_kernel:
+        draft(toolkit, "my board", options=("--kernel", "6.12-amd64"))
+    assert for_a_kernel.value.hint == (
+        "say which one is meant: "
+        "nodeside init 'my board' --kernel 6.12-amd64 --directory linux/a_small, or "
+        "nodeside init 'my board' --kernel 6.12-amd64 --directory linux/main"
+    )
     found = draft(toolkit, directory="./linux/main/")
     assert (found.build.directory, found.guesses) == ("linux/main", {})
     assert directories(found) == ["linux/a_small", "linux/main"]

@@ -96,6 +96,28 @@ def prepare_of(packages: Mapping[str, tuple[str, ...]], word: str, image: Path) 
     return target.prepare(word, image, archive, evaluate_nothing, build_nothing)
 
 
+def test_a_source_of_several_drivers_is_to_be_made_for_the_kernel_of_its_trial(
+    tmp_path: Path,
+) -> None:
+    for name in ("left", "right"):
+        (tmp_path / "board" / name).mkdir(parents=True)
+        (tmp_path / "board" / name / "Kbuild").write_text(f"obj-m := {name}.o\n")
+    archive = NamesOnly(tmp_path, {})
+    source, options = tmp_path / "board", ("--kernel", "amd64")
+
+    with pytest.raises(TargetError) as caught:
+        target.prepare(
+            str(source),
+            tmp_path / "image",
+            archive,
+            evaluate_nothing,
+            build_nothing,
+            options=options,
+        )
+
+    assert f"nodeside init {source} --kernel amd64 --directory left, or" in caught.value.hint
+
+
 @pytest.fixture
 def vendor(tmp_path: Path) -> Path:
     """A vendor's directory with a driver.yaml and its source."""
