@@ -224,35 +224,30 @@ class _Session:
         if run.exit_code not in _FOR_ANOTHER_KERNEL:
             return run
         words = f"{run.report.get('message', '')} {run.report.get('hint', '')}"
-        command = shlex.join(["nodeside", "try", self.options.target])
         disk = self.workshop.kernel(run.kernel)
-        hint = ordinary_kernel.hint_about(disk, words, self.workshop.archive, command)
+        hint = ordinary_kernel.hint_about(disk, words, self.workshop.archive, self._again())
         return replace(run, report={**run.report, "hint": hint}) if hint else run
 
     def _print_advice(self, run: TrialRun) -> None:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""
-        name, exit_code = self.options.target, run.verdict
+        exit_code = run.verdict
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
             self.progress.say(
                 "cloud kernels have no video, sound, USB or I2C; try the ordinary kernel: "
-                f"nodeside try {name} --kernel {self.options.architecture.ordinary_kernel}"
+                + self._again(self.options.architecture.ordinary_kernel)
             )
         if exit_code in _FOR_A_SHELL and not (self.options.keep or run.crashed):
-            self.progress.say(f"a shell in the machine: {self._with_shell(run)}")
+            self.progress.say(f"a shell in the machine: {self._again(run.kernel)} --keep")
         if exit_code == ExitCode.BUILD_FAILED and "toolkit" in str(run.report.get("hint")):
             self.progress.say(
-                f"in a trial: {self._again(run)} --toolkit-package PACKAGE; in an image for a "
-                "cluster: images/build toolkit KERNEL --package PACKAGE"
+                f"in a trial: {self._again(run.kernel)} --toolkit-package PACKAGE; in an image "
+                "for a cluster: images/build toolkit KERNEL --package PACKAGE"
             )
 
-    def _with_shell(self, run: TrialRun) -> str:
-        """Return the command that tries the same again and then opens a shell."""
-        return f"{self._again(run)} --keep"
-
-    def _again(self, run: TrialRun) -> str:
+    def _again(self, kernel: str = "") -> str:
         """Return the command that tries the same again, to add an option to."""
         options = self.options
-        words = ["nodeside", "try", options.target, "--kernel", run.kernel]
+        words = ["nodeside", "try", options.target, *(["--kernel", kernel] if kernel else [])]
         if options.architecture != AMD64:
             words += ["--arch", options.architecture.name]
         for option, values in (

@@ -13,6 +13,7 @@ import pytest
 
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError
 from nodeside.trial import session
+from nodeside.trial.architecture import ARM64
 from nodeside.trial.errors import ArchiveError, MachineLost, TargetError
 from nodeside.trial.pod import TrialRun
 from nodeside.trial.progress import Progress
@@ -213,6 +214,19 @@ def test_the_shell_that_is_proposed_is_in_the_machine_that_failed() -> None:
     assert (
         "nodeside try 'a dir' --kernel 6.12.1 --device edu --append x=1 "
         "--toolkit-package g++ --keep" in stream.getvalue()
+    )
+
+
+def test_the_ordinary_kernel_that_is_proposed_is_of_the_same_architecture() -> None:
+    options = TryOptions("warm", ("cloud-arm64",), architecture=ARM64, toolkit_packages=("g++",))
+    stream = io.StringIO()
+    made = session._Session(options, FakeWorkshop(), Path(), Progress(stream=stream))  # type: ignore[arg-type]
+
+    made._print_advice(run(kernel="6.1.0-56-cloud-arm64", exit_code=int(ExitCode.EXCLUDED)))
+
+    assert (
+        "try the ordinary kernel: nodeside try warm --kernel arm64 --arch arm64 "
+        "--toolkit-package g++" in " ".join(stream.getvalue().split())
     )
 
 
