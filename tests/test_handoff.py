@@ -26,6 +26,7 @@ from nodeside.system import process
 from tests import yaml_in_c as yaml
 from tests.driver.fakes.node import module_bytes
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit, SidecarProcess, until
+from tests.toolkit_sidecar.warm import no_orphans
 
 pytestmark = pytest.mark.slow
 
@@ -127,8 +128,9 @@ class Handoff:
 
 
 @pytest.fixture
-def handoff(tmp_path: Path) -> Handoff:
-    return Handoff(tmp_path)
+def handoff(tmp_path: Path) -> Iterator[Handoff]:
+    with no_orphans():
+        yield Handoff(tmp_path)
 
 
 @pytest.fixture

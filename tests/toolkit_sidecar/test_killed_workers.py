@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nodeside.protocol.build_records import FailureKind
-from tests.toolkit_sidecar.faketoolkit import FakeToolkit, lives
+from tests.toolkit_sidecar.faketoolkit import FakeToolkit, lives, until
+from tests.toolkit_sidecar.warm import children, no_orphans
 
 pytestmark = pytest.mark.slow
 
@@ -70,3 +73,17 @@ def test_a_count_that_an_earlier_life_forged_breaks_nothing(toolkit: FakeToolkit
     out.mkdir()
     (out / "begun").write_text("-5")
     assert toolkit.answer(request).succeeded
+
+
+def test_what_tests_leave_of_a_sidecar_that_they_kill_is_reaped(toolkit: FakeToolkit) -> None:
+    """Its worker comes to this process when it is killed, and what the build has started may."""
+    toolkit.vendor("vendor.sh", f"{_SURVIVOR.partition('kill')[0]} sleep 1000\n")
+    toolkit.request()
+    before = children()
+    with no_orphans():
+        with toolkit.sidecar():
+            until((toolkit.shared.root / "pid").exists, "the build to begin")
+        assert children() - before
+        pid = (toolkit.shared.root / "pid").read_text().strip()
+    assert len(children() - before) <= 1  # what forks sidecars, if this one was the first
+    assert not Path(f"/proc/{pid}").exists()

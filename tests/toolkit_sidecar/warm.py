@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -101,6 +101,34 @@ def start_sidecar(words: Sequence[str], env: Mapping[str, str], output: Path) ->
     server.stdin.write(json.dumps(asked).encode() + b"\n")
     server.stdin.flush()
     return WarmChild(int(server.stdout.readline()))
+
+
+@contextmanager
+def no_orphans() -> Iterator[None]:
+    """At the end, kill and reap what this process has adopted meanwhile.
+
+    These are the workers of sidecars that were killed, and what their builds have started. Whether
+    it lives is for a test to ask before the end.
+    """
+    before = children()
+    try:
+        yield
+    finally:
+        server = {_server().pid} if _server.cache_info().currsize else set()
+        while left := children() - before - server:
+            for pid in left:
+                with suppress(ProcessLookupError, ChildProcessError):  # another thread reaped it
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
+def children() -> set[int]:
+    """The children of this process, also those that have ended and were not reaped."""
+    texts: list[str] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # it has just ended
+            texts.append((thread / "children").read_text())
+    return {int(pid) for text in texts for pid in text.split()}
 
 
 @cache
