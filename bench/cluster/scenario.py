@@ -21,7 +21,7 @@ _MOVES = 5  # nodes that change their kernel, one after the other
 
 @dataclass(frozen=True)
 class Rollout:
-    """The first rollout to all nodes. Seconds from `kubectl apply` on."""
+    """The first rollout to all nodes, without a canary. Seconds from `kubectl apply` on."""
 
     daemonsets: float
     ready: float
@@ -89,7 +89,7 @@ def _first_rollout(stage: Stage, controller: Controller) -> Rollout:
     audit = Audit(stage.control_plane.place.directory)
     mark, served = audit.mark(), stage.served()
     began = time.monotonic()
-    stage.apply_driver()
+    stage.apply_driver(rollout={"canary": 0})
     daemonsets = stage.wait_for(
         lambda: stage.daemonsets() >= POOLS, f"{POOLS} DaemonSets", stage.daemonsets, look=0.1
     )
@@ -200,7 +200,8 @@ def _start_with_work(stage: Stage) -> tuple[float, Usage]:
     """A new process that finds a second Driver, for one node of each pool: 20 DaemonSets to make,
     with every node and the first Driver to be listed and planned before."""
     hardware = {"nodeSelector": {FIRST_OF_POOL: "true"}}
-    stage.apply_driver("other", hardware=hardware, modules=[{"name": "other"}])
+    modules, rollout = [{"name": "other"}], {"canary": 0}
+    stage.apply_driver("other", hardware=hardware, modules=modules, rollout=rollout)
     controller = stage.start_controller()
     applied = stage.wait_for(
         lambda: stage.daemonsets("other") >= POOLS,

@@ -80,7 +80,9 @@ from nodeside.text.table import table
 
 Row = Sequence[str]
 
-_PAUSED_OR_STOPPED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
+_STOPPED = (Phase.STOPPED, Phase.FIRST_STOPPED)
+_PAUSED_OR_STOPPED = (Phase.HELD, Phase.PAUSED, *_STOPPED)
+_REASONS_OF_STOP = ("RolloutStopped", "ToolkitRefused")  # the latter is what a canary says
 
 
 # --- explain -------------------------------------------------------------------------------------
@@ -315,14 +317,9 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     if fit is Match.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
     notes.subject = member_subject(context, decision.member)
-    for words, remedy in _list_obstacles(context, decision):
+    for words, remedy in (*_list_obstacles(context, decision), *_list_held(context, decision)):
         notes.blocks.append(words)
         notes.remedies.append(remedy)
-    drains = context.rollout.drains
-    if drains is not None and (held := [*list_delays(drains, observed, decision, state.newest)]):
-        ends_stages = drains.step_of(decision) in ENDS_STAGES
-        notes.blocks += held
-        notes.remedies.append(by_condition("StagesStuck") if ends_stages else remedies.HELD_BY_PODS)
     staging = context.staging
     notes.wanted += stage_lines(staging, node)
     names = [device.resource for device in context.driver.spec.devices]
@@ -333,7 +330,21 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     queued = why_queued(decision, state)
     if queued or not notes.blocks:
         notes.next += [*_list_awaited(decision), *filter(None, [queued])]
+    if queued and state.trying:
+        command = f"nodeside-cluster explain {context.driver.name} {state.trying[0]}"
+        notes.next.append(f"what the canary does: {command}")
     return notes
+
+
+def _list_held(context: DriverContext, decision: NodeDecision) -> Iterator[tuple[str, Remedy]]:
+    """Yield what keeps a drain of the node from its end, and what to do about it."""
+    drains = context.rollout.drains
+    if drains is None:
+        return
+    ends_stages = drains.step_of(decision) in ENDS_STAGES
+    remedy = by_condition("StagesStuck") if ends_stages else remedies.HELD_BY_PODS
+    for words in list_delays(drains, context.resource, decision, context.rollout.state.newest):
+        yield words, remedy
 
 
 def _non_member_notes(context: DriverContext, node: Node) -> _Notes:
@@ -416,7 +427,7 @@ def _list_obstacles(context: DriverContext, decision: NodeDecision) -> Iterator[
     halted = row.act is Act.KEEP and phase in _PAUSED_OR_STOPPED
     if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served_pools:
         degraded = find_condition(context.resource.status, "Degraded")
-        stopped = phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
+        stopped = phase in _STOPPED and degraded["reason"] in _REASONS_OF_STOP
         words = f"{row.why}: {degraded['message']}" if stopped else row.why
         yield words, remedies.BY_PHASE[phase]
 

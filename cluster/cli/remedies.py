@@ -318,6 +318,8 @@ BY_HEALTH: Final[Mapping[Health, Remedy]] = {
 BY_PHASE: Final[Mapping[Phase, Remedy]] = {
     Phase.HELD: _remedy(_S.RESUME, page=_ORDERS),
     Phase.FIRST: NOTHING,
+    Phase.FIRST_CANARY: NOTHING,
+    Phase.FIRST_STOPPED: _remedy(_S.EXPLAIN, _S.RETRY, page=_ORDERS),
     Phase.SETTLED: NOTHING,
     Phase.CANARY: NOTHING,
     Phase.OPEN: NOTHING,

@@ -84,15 +84,19 @@ def update_casualties(
     now: float,
     *,
     retries: Retries = (),
+    with_first: bool = False,
 ) -> tuple[Casualty, ...]:
-    """Return the casualties to record from now on; empty once the rollout is complete."""
+    """Return the casualties to record from now on; empty once the rollout is complete.
+
+    `with_first` records them in a first rollout, too, where the driver worked nowhere before.
+    """
     if newest == good:
         return ()
-    old = {each.node: each for each in before}
+    old, every = {each.node: each for each in before}, with_first and not good
     placed = {
         m.node.name: (m, m.place(newest, good))
         for m in members
-        if m.worked_with or m.node.name in old
+        if every or m.worked_with or m.node.name in old
     }
     updated = (
         _update_casualty(each, *placed.get(name, (None, Place.UNASSIGNED)))
@@ -100,7 +104,7 @@ def update_casualties(
     )
     by_node = {each.node: each for each in updated if each is not None}
     for name, (member, place) in placed.items():
-        if place is Place.NEWEST and member.worked_with:
+        if place is Place.NEWEST and (every or member.worked_with):
             new = _new_casualty(member, by_node.get(name), now, retries)
             by_node |= {name: new} if new else {}
     return tuple(sorted(by_node.values(), key=lambda each: each.node))

@@ -17,6 +17,7 @@ from nodeside.spec.fleet import Rollout
 from nodeside.spec.model import Upgrade
 
 Supplies = Callable[[Pool], Supply]
+CANARIES_FIRST = (Phase.CANARY, Phase.FIRST_CANARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class RolloutState:
 
     `nodes`, `allowed` (maxUnavailable), `limit` (maxFailed) and `canaries` are numbers of nodes.
     `budget` is how many working nodes may change now; `slots` is how many nodes may become canaries
-    (None: no limit).
+    (None: no limit). `trying` names the canaries that the others wait for.
     """
 
     phase: Phase
@@ -39,6 +40,7 @@ class RolloutState:
     failed: tuple[str, ...]
     budget: int
     slots: int | None
+    trying: tuple[str, ...] = ()
 
 
 def parse_amount(text: str, nodes: int) -> int:
@@ -75,21 +77,33 @@ def rollout_state(
         for m, p in placed
         if _is_unavailable(m, p) or m.node.name in down or m.node.name in away
     )
-    assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.worked_with]
+    # Without a good revision, every node that has the newest tries it.
+    assigned = (
+        []
+        if settled
+        else [m for m, p in placed if p is Place.NEWEST and (m.worked_with or not good)]
+    )
     changed = [member for member in assigned if not member.is_given_up]
     may_have_failed = not settled and (assigned or remembered)
     failed = nodes_that_count_as_failed(assigned, remembered, retries) if may_have_failed else ()
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = parse_amount(rollout.max_unavailable, nodes)
-    candidates = _count_candidates(placed, driver.spec.upgrade, supply)
+    candidates = (
+        _count_candidates(placed, driver.spec.upgrade, supply)
+        if good
+        else _count_first_candidates(placed, supply)
+    )
     canaries = min(rollout.canary, len(changed) + candidates)
     passed = sum(m.health is Health.WORKING for m in changed)
-    begun = sum(bool(m.drain.since) for m, p in placed if p is not Place.NEWEST)
-    tried = passed >= canaries
-    phase = _decide_phase(
-        rollout, good, settled=settled, tried=tried, failed=len(failed), limit=limit
+    begun = [m.node.name for m, p in placed if m.drain.since and p is not Place.NEWEST]
+    tried = passed >= canaries and (passed > 0 or not rollout.canary or bool(good))
+    everywhere = len(assigned) == nodes
+    phase = (
+        _decide_phase(rollout, settled=settled, tried=tried, failed=len(failed), limit=limit)
+        if good
+        else _decide_first_phase(rollout, tried=tried or everywhere, failed=len(failed))
     )
-    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
+    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply, tried=tried):
         # The newest revision becomes the good one.
         return rollout_state(all_members, driver, newest, newest, supply, away=away)
     return RolloutState(
@@ -103,7 +117,10 @@ def rollout_state(
         unavailable=unavailable,
         failed=failed,
         budget=max(0, allowed - len(unavailable)),
-        slots=max(0, canaries - len(changed) - begun) if phase is Phase.CANARY else None,
+        slots=max(0, canaries - len(changed) - len(begun)) if phase in CANARIES_FIRST else None,
+        trying=(*(m.node.name for m in changed if not is_working(m)), *begun)
+        if phase in CANARIES_FIRST
+        else (),
     )
 
 
@@ -155,13 +172,30 @@ def _count_candidates(
     )
 
 
+def _count_first_candidates(placed: Iterable[tuple[DriverNode, Place]], supply: Supplies) -> int:
+    """Return how many nodes could become canaries of the first rollout."""
+    return sum(
+        place is not Place.NEWEST
+        and member.health is not Health.DOWN
+        and supply_of(member, supply) is Supply.SERVED
+        for member, place in placed
+    )
+
+
+def _decide_first_phase(rollout: Rollout, *, tried: bool, failed: int) -> Phase:
+    """Return the phase while no revision was ever good. With `tried` there is none to wait for."""
+    if failed and not tried:
+        return Phase.FIRST_STOPPED
+    if rollout.paused:
+        return Phase.HELD
+    return Phase.FIRST if tried else Phase.FIRST_CANARY
+
+
 def _decide_phase(
-    rollout: Rollout, good: str, *, settled: bool, tried: bool, failed: int, limit: int
+    rollout: Rollout, *, settled: bool, tried: bool, failed: int, limit: int
 ) -> Phase:
     if settled:
         return Phase.SETTLED
-    if not good:
-        return Phase.HELD if rollout.paused else Phase.FIRST
     if failed >= (limit if tried else 1):
         return Phase.STOPPED
     if rollout.paused:
@@ -170,19 +204,24 @@ def _decide_phase(
 
 
 def _is_complete(
-    placed: Sequence[tuple[DriverNode, Place]], phase: Phase, good: str, supply: Supplies
+    placed: Sequence[tuple[DriverNode, Place]],
+    phase: Phase,
+    good: str,
+    supply: Supplies,
+    *,
+    tried: bool,
 ) -> bool:
     """Return whether the newest revision has proven itself.
 
-    The very first revision has proven itself as soon as it works on one node, since there was
-    nothing before it. A later one has when every node that is up has it and has reported the
-    result.
+    The very first revision has proven itself as soon as it works on its canaries, or without any
+    on one node, since there was nothing before it. A later one has when every node that is up has
+    it and has reported the result.
     """
     newest = [member for member, place in placed if place is Place.NEWEST]
     if not any(is_working(member) for member in newest):
         return False
     if not good:
-        return True
+        return tried
     if phase not in (Phase.OPEN, Phase.PAUSED):
         return False
     if any(member.health is Health.BUSY and not waits_for_driver(member) for member in newest):

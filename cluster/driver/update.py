@@ -30,6 +30,7 @@ from cluster.driver.rollout_state import (
 from cluster.driver.update_table import Act, UpdateRow, UpdateSituation, decide_update
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
+from nodeside.protocol.node_status import State
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 from nodeside.text.shortlist import shortlist
@@ -88,12 +89,14 @@ def decide_updates(
     *,
     dependents: Sequence[DependentBudget] = (),
     unbuilt: Mapping[Pool, str] = MappingProxyType({}),
+    hindered: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[NodeDecision, ...]:
     """Return the decision for each member, in the same order.
 
     `memory` caches the decisions for members whose turn it was not. `dependents` are the budgets of
     the drivers that come after this one. `unbuilt` has the pools for which one of these drivers is
-    not built, and why.
+    not built, and why. `hindered` are nodes where drivers before this one do not work, by how much
+    that speaks against them as canaries.
     """
     upgrade, memory = driver.spec.upgrade, NodeCache() if memory is None else memory
     cached = memory.results_for((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
@@ -107,7 +110,7 @@ def decide_updates(
         decisions.append(decision)
     memory.forget_others({member.node.name for member in all_members})
     changing = [decision for decision in decisions if _takes_turn(decision)]
-    granted, held_for = _choose_nodes(changing, rollout, dependents, unbuilt)
+    granted, held_for = _choose_nodes(changing, rollout, dependents, unbuilt, hindered)
     return tuple(
         _apply_row(each.member, each.place, each.row, rollout, turn=True)
         if each.member.node.name in granted
@@ -160,33 +163,50 @@ def _choose_nodes(
     rollout: RolloutState,
     dependents: Sequence[DependentBudget],
     unbuilt: Mapping[Pool, str],
+    hindered: Mapping[str, int],
 ) -> tuple[Collection[str], Mapping[str, str]]:
     """Select the nodes that change now: first those that lose nothing, then by name.
 
     The second result says, by node, why one whose turn it is waits for another driver.
 
-    A canary must be a node where the driver worked before; others prove nothing. A node whose drain
-    has begun keeps its turn, which is already counted. A node whose drain was given up comes last
-    in its group.
+    A canary must be a node where the driver worked before; others prove nothing. In a first rollout
+    it is preferably one that an abandoned revision was tried on; last comes one that is cordoned,
+    since it may be about to go, or that waits for its reboot. A node whose drain has begun keeps
+    its turn, which is already counted. A node whose drain was given up comes last in its group.
     """
-    unavailable = frozenset(rollout.unavailable)
-    waiting = [
-        (_uses_budget(m, unavailable), bool(m.drain.given_up), m.node.name, m)
-        for m, place in ((each.member, each.place) for each in changing)
-        if _awaits_turn(m, rollout) and (rollout.slots is None or worked_before(m, place))
-    ]
-    waiting.sort(key=lambda entry: entry[:3])
+    unavailable, is_first = frozenset(rollout.unavailable), rollout.phase is Phase.FIRST_CANARY
+    waiting = []
+    for decision in changing if rollout.slots != 0 else ():
+        member, place = decision.member, decision.place
+        may_be_canary = is_first or worked_before(member, place)
+        if not _awaits_turn(member, rollout) or (rollout.slots is not None and not may_be_canary):
+            continue
+        state = member.last_report.state if member.last_report is not None else ""
+        needs_reboot = state == State.REBOOT_REQUIRED.value and member.boot is Boot.RUNNING
+        order = (
+            is_first and (member.node.unschedulable or needs_reboot),
+            hindered.get(member.node.name, 0),
+            costs := _uses_budget(member, unavailable),
+            is_first and place is Place.UNASSIGNED,
+            bool(member.drain.given_up),
+            member.node.name,
+        )
+        waiting.append((order, costs, decision))
+    waiting.sort(key=lambda entry: entry[0])
     budget, slots, held_for = rollout.budget, rollout.slots, dict[str, str]()
     held = [each.member for each in changing if each.member.drain.since]
     held.sort(key=lambda member: (member.drain.since, member.node.name))
     # maxUnavailable may be lower now
     granted = {member.node.name for member in held[: rollout.allowed]}
-    for costs, _, _, member in waiting:
-        if slots == 0 or (costs and budget == 0):
+    for _, costs, decision in waiting:
+        if slots == 0:
             break
+        if costs and budget == 0:
+            continue
+        member = decision.member
         whys = (unbuilt.get(member.pool, ""), *(d.why_not(member.node.name) for d in dependents))
         why = next(filter(None, whys), "")
-        if why:
+        if why and (costs or decision.row.act is not Act.AS_CANARY):
             held_for[member.node.name] = why
             continue
         for dependent in dependents:
@@ -205,10 +225,12 @@ def why_queued(decision: NodeDecision, rollout: RolloutState) -> str:
         return ""
     if decision.held_for:
         return decision.held_for
-    if rollout.slots is not None and not worked_before(member, decision.place):
+    may_be_canary = rollout.phase is Phase.FIRST_CANARY or worked_before(member, decision.place)
+    if rollout.slots is not None and not may_be_canary:
         return "the canaries are first; it cannot be one, since the driver does not work there"
     if rollout.slots == 0:
-        return "the canary is first" if rollout.canaries == 1 else "the canaries are first"
+        canaries = "canary" if len(rollout.trying) == 1 else "canaries"
+        return f"waits for the {canaries} {shortlist(rollout.trying, _NAMED)}"
     if rollout.budget == 0 and _uses_budget(member, rollout.unavailable):
         names = shortlist(rollout.unavailable, _NAMED)
         return f"maxUnavailable is {allowed}" + (f", and unavailable: {names}" if names else "")
@@ -227,7 +249,7 @@ def _takes_turn(decision: NodeDecision) -> bool:
     act = decision.row.act
     if act is Act.GIVE_NEWEST:
         return _may_evict(decision.member, decision.place)
-    return act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+    return act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.AS_CANARY)
 
 
 def _may_evict(member: DriverNode, place: Place) -> bool:
@@ -252,6 +274,8 @@ def _apply_row(
             return NodeDecision(member, place, row, "")
         case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
             return _assign_revision(member, place, row, rollout.newest, counts=True)
+        case Act.AS_CANARY if turn:
+            return _assign_revision(member, place, row, rollout.newest)
         case Act.GIVE_NEWEST if turn or not _may_evict(member, place):
             return _assign_revision(member, place, row, rollout.newest)
         case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:

@@ -27,6 +27,7 @@ class Act(Enum):
     GIVE_NEWEST = "assign the newest revision"
     IN_TURN = "assign the newest revision when it is its turn"
     IN_TURN_OR_GOOD = "assign the newest revision if it is its turn, else the good one"
+    AS_CANARY = "assign the newest revision if the node is chosen as a canary"
 
 
 class UpdateSituation(NamedTuple):
@@ -58,7 +59,9 @@ class UpdateRow:
 
 
 UNASSIGNED, MOVED, GOOD, STALE, NEWEST = ((place,) for place in Place)
-HELD, FIRST, SETTLED, CANARY, OPEN, PAUSED, STOPPED = ((phase,) for phase in Phase)
+HELD, FIRST, FIRST_CANARY, FIRST_STOPPED, SETTLED, CANARY, OPEN, PAUSED, STOPPED = (
+    (phase,) for phase in Phase
+)
 WORKING, BUSY, BROKEN, OUTDATED, DOWN = ((health,) for health in Health)
 RUNNING, REBOOTED = ((boot,) for boot in Boot)
 LIVE, ON_REBOOT = ((upgrade,) for upgrade in Upgrade)
@@ -68,6 +71,7 @@ ANY_PHASE, ANY_HEALTH = tuple(Phase), tuple(Health)
 ANY_BOOT, ANY_UPGRADE = tuple(Boot), tuple(Upgrade)
 UNDER_WAY = CANARY + OPEN
 HALTED = PAUSED + STOPPED
+WITHOUT_GOOD = HELD + FIRST + FIRST_CANARY + FIRST_STOPPED
 FAULTY = BUSY + BROKEN
 HEARD = WORKING + FAULTY
 UP = HEARD + OUTDATED
@@ -87,7 +91,7 @@ UPDATE_TABLE: Final = (
     UpdateRow(UNASSIGNED + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
         ONLY_LAST_GOOD, Act.GIVE_GOOD,
         "the newest revision is not built for its kernel, the good one is"),
-    UpdateRow(UNASSIGNED + MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, ONLY_LAST_GOOD,
+    UpdateRow(UNASSIGNED + MOVED, WITHOUT_GOOD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, ONLY_LAST_GOOD,
         Act.KEEP, "no revision was ever good"),  # unreachable
     UpdateRow(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, ONLY_LAST_GOOD,
         Act.KEEP, "the newest revision is not built for its kernel yet"),
@@ -96,15 +100,21 @@ UPDATE_TABLE: Final = (
         Act.KEEP, "another Driver has a module of the same name there"),
     UpdateRow(MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, CONFLICT,
         Act.GIVE_GOOD, "another Driver has a module of the newest revision there"),
-    UpdateRow(MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, CONFLICT,
+    UpdateRow(MOVED, WITHOUT_GOOD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, CONFLICT,
         Act.RELEASE, "another Driver has a module of the same name there, "
         "and no revision was ever good"),
-    # Paused, with no good revision to fall back on.
+    # Paused or stopped, with no good revision to fall back on.
     UpdateRow(UNASSIGNED + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused, and no revision was ever good"),
+    UpdateRow(UNASSIGNED + MOVED + GOOD + STALE, FIRST_STOPPED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE,
+        SERVED, Act.KEEP, "the canary failed, and no revision was ever good"),
     # New and moved nodes.
     UpdateRow(UNASSIGNED + MOVED, FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
-        Act.GIVE_NEWEST, "no revision was ever good, so there is nothing to lose"),
+        Act.GIVE_NEWEST, "no revision was ever good, and there is no canary to wait for"),
+    UpdateRow(UNASSIGNED + MOVED, FIRST_CANARY, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.AS_CANARY, "no revision was ever good, so it waits for the canary"),
+    UpdateRow(UNASSIGNED + MOVED, FIRST_CANARY, DOWN, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "the node is not ready, so it is no canary"),
     UpdateRow(UNASSIGNED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.GIVE_GOOD, "a new node gets the last good revision"),
     UpdateRow(MOVED, SETTLED + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
@@ -114,15 +124,15 @@ UPDATE_TABLE: Final = (
     UpdateRow(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, ON_REBOOT, SERVED,
         Act.IN_TURN_OR_GOOD, "it rebooted, so it may change"),
     # A node that is down changes only after it is up again.
-    UpdateRow(THERE, FIRST + SETTLED + UNDER_WAY + HALTED, DOWN, ANY_BOOT, ANY_UPGRADE, SERVED,
-        Act.KEEP, "the node is not ready"),
+    UpdateRow(THERE, FIRST + FIRST_CANARY + SETTLED + UNDER_WAY + HALTED, DOWN, ANY_BOOT,
+        ANY_UPGRADE, SERVED, Act.KEEP, "the node is not ready"),
     # Paused by a user, or stopped by too many failures.
     UpdateRow(THERE, PAUSED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused"),
     UpdateRow(THERE, STOPPED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is stopped by failures"),
     # The node has the good revision, and there is a newer one.
-    UpdateRow(GOOD, FIRST + SETTLED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+    UpdateRow(GOOD, FIRST + FIRST_CANARY + SETTLED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "has the good revision"),  # unreachable: it is the newest, or there is none
     UpdateRow(GOOD, UNDER_WAY, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
@@ -137,17 +147,23 @@ UPDATE_TABLE: Final = (
     UpdateRow(GOOD, UNDER_WAY, UP, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
     # The node has an abandoned revision: it gets a correction, or the good revision again.
-    UpdateRow(STALE, FIRST + SETTLED + UNDER_WAY, OUTDATED, ANY_BOOT, ANY_UPGRADE, SERVED,
-        Act.KEEP, "waits for its next report: the present one would count for the new pod"),
-    UpdateRow(STALE, FIRST + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
+    UpdateRow(STALE, FIRST + FIRST_CANARY + SETTLED + UNDER_WAY, OUTDATED, ANY_BOOT, ANY_UPGRADE,
+        SERVED, Act.KEEP, "waits for its next report: the present one would count for the new pod"),
+    UpdateRow(STALE, FIRST + FIRST_CANARY + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
     UpdateRow(STALE, FIRST + SETTLED, FAULTY, ANY_BOOT, LIVE, SERVED,
         Act.GIVE_NEWEST, "does not work, so there is nothing to lose"),
+    UpdateRow(STALE, FIRST_CANARY, FAULTY, ANY_BOOT, LIVE, SERVED,
+        Act.AS_CANARY, "no revision was ever good, so it waits for the canary"),
     UpdateRow(STALE, UNDER_WAY, HEARD, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "it changes when its turn comes"),
     UpdateRow(STALE, FIRST, BROKEN, ANY_BOOT, ON_REBOOT, SERVED,
         Act.GIVE_NEWEST, "no revision was ever good, so there is nothing to lose"),
-    UpdateRow(STALE, FIRST, WORKING + BUSY, RUNNING, ON_REBOOT, SERVED,
+    UpdateRow(STALE, FIRST_CANARY, BROKEN, ANY_BOOT, ON_REBOOT, SERVED,
+        Act.AS_CANARY, "no revision was ever good, so it waits for the canary"),
+    UpdateRow(STALE, FIRST_CANARY, WORKING + BUSY, REBOOTED, ON_REBOOT, SERVED,
+        Act.AS_CANARY, "it rebooted, so it may change when it is chosen as a canary"),
+    UpdateRow(STALE, FIRST + FIRST_CANARY, WORKING + BUSY, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
     UpdateRow(STALE, FIRST, WORKING + BUSY, REBOOTED, ON_REBOOT, SERVED,
         Act.GIVE_NEWEST, "it rebooted, so it may change"),

@@ -25,7 +25,9 @@ class Phase(FastEnum):
     """The phase of a Driver's rollout."""
 
     HELD = "paused before any revision was good"
-    FIRST = "no revision was ever good"
+    FIRST = "no revision was ever good, and all nodes may have the newest"
+    FIRST_CANARY = "no revision was ever good, and the first nodes try the newest"
+    FIRST_STOPPED = "no revision was ever good, and the newest failed on the first nodes"
     SETTLED = "the newest revision is good"
     CANARY = "the first nodes try the newest revision"
     OPEN = "the newest revision goes to the other nodes"

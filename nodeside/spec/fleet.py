@@ -105,7 +105,8 @@ class Rollout:
         or_number=True,
     )
     canary: int = item(
-        "Number of nodes that are changed first. If one of them fails, the rollout stops.",
+        "Number of nodes that are changed first; before any version has worked, the only ones that "
+        "get the driver until it works on them. If one of them fails, the rollout stops; 0: none.",
         default=1,
         minimum=0,
         maximum=10000,

@@ -150,7 +150,7 @@ def judge(header: str, path: str) -> AccessVerdict:
 def test_alerts_about_drivers_say_what_happens_to_them(tmp_path: Path) -> None:
     leader, nodes = Leader(), ("n1", "n2", "n3")
     leader.model.add(nodes)
-    leader.model.apply_driver("edu")
+    leader.model.apply_driver("edu", rollout={"canary": 0})
     leader.model.settle()
     for name in nodes:
         leader.model.report(name)

@@ -56,6 +56,17 @@ class StatusInputs:
         members = (decision.member for decision in self.decisions)
         return [member for member in members if member.health is not Health.WORKING]
 
+    @cached_property
+    def canaries(self) -> Sequence[DriverNode]:
+        """Returns the members that try the newest revision and have not proven it yet."""
+        return [
+            decision.member
+            for decision in self.decisions
+            if decision.place is Place.NEWEST
+            and decision.member.health is not Health.WORKING
+            and not decision.member.is_given_up
+        ]
+
     def node_names(self, matches: Callable[[NodeDecision], bool]) -> list[str]:
         return [decision.member.node.name for decision in self.decisions if matches(decision)]
 

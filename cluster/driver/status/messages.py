@@ -101,12 +101,16 @@ _ACTIVITY = {
 _NO_REPORT = "starting"
 
 
-def node_activities(members: Iterable[DriverNode]) -> str:
-    """Return what nodes in progress do by their own reports: `building: n1, n2; starting: n3`."""
+def node_activities(members: Iterable[DriverNode], unassigned: str = _NO_REPORT) -> str:
+    """Return what nodes in progress do by their own reports: `building: n1, n2; starting: n3`.
+
+    `unassigned` is what nodes do that no revision was given yet.
+    """
     by_state: dict[str, list[str]] = {}
     for member in members:
         state = member.current_report.state if member.current_report is not None else ""
-        by_state.setdefault(_ACTIVITY.get(state, state) or _NO_REPORT, []).append(member.node.name)
+        silent = _NO_REPORT if member.assigned else unassigned
+        by_state.setdefault(_ACTIVITY.get(state, state) or silent, []).append(member.node.name)
     return "; ".join(f"{activity}: {few_of(names)}" for activity, names in sorted(by_state.items()))
 
 

@@ -20,7 +20,7 @@ from cluster.driver.status.messages import (
 from cluster.driver.toolkit_image import Link
 from cluster.driver.update import NodeDecision
 from cluster.model.snapshot import Pool
-from cluster.model.states import BuildProgress, Health
+from cluster.model.states import BuildProgress, Health, Phase
 
 
 def pool_rows(inputs: StatusInputs) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def _list_reasons(
     fell_back = inputs.fell_back.get(pool, "")
     busy = [member for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
-        yield "NodesBusy", node_activities(busy)
+        yield "NodesBusy", node_activities(busy, _describe_wait(inputs))
     if fell_back:
         yield "FellBack", fell_back
     if build is not None and build.progress is BuildProgress.BROKEN:
@@ -78,6 +78,20 @@ def _list_reasons(
     if inputs.resolutions[pool].link is Link.NONE and inputs.driver.spec.modules:
         yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"
     yield "Ready", ""
+
+
+def _describe_wait(inputs: StatusInputs) -> str:
+    """Return what nodes do that no revision was given yet."""
+    match inputs.rollout.phase:
+        case Phase.FIRST_CANARY if inputs.canaries:
+            names = few_of(member.node.name for member in inputs.canaries)
+            return f"waiting for the {'canaries' if inputs.canaries[1:] else 'canary'} {names}"
+        case Phase.FIRST_STOPPED:
+            return f"waiting, since it failed on {few_of(inputs.rollout.failed)}"
+        case Phase.HELD:
+            return "waiting, since the rollout is paused"
+        case _:
+            return "starting"
 
 
 def _failure_reason(inputs: StatusInputs, broken: Sequence[DriverNode]) -> tuple[str, str]:

@@ -55,10 +55,20 @@ class ProgressMessages:
         return f"paused by spec.rollout.paused; {state}; {resume}"
 
     def stopped_message(self) -> str:
-        rollout = self.inputs.rollout
-        if rollout.phase is not Phase.STOPPED:
+        rollout, name = self.inputs.rollout, self.inputs.driver.name
+        if rollout.phase not in (Phase.STOPPED, Phase.FIRST_STOPPED):
             return ""
         failure = truncate(self._failure_message_of(rollout.failed[0]), _FAILURE_LIMIT)
+        if rollout.phase is Phase.FIRST_STOPPED:
+            to_all = '{"spec":{"rollout":{"canary":0}}}'
+            return (
+                f"version {self.inputs.revision_name(rollout.newest)} failed on "
+                f"{few_of(rollout.failed)}, before any version worked: "
+                f"{failure}; "
+                f"{self._updated_in_words}, and no other gets it; correct the spec; "
+                f"to try this one again: {self._command('retry')}; without a canary: "
+                f"kubectl patch driver {name} --type=merge -p '{to_all}'"
+            )
         return (
             f"version {self.inputs.revision_name(rollout.newest)} failed on "
             f"{few_of(rollout.failed)}, where {self.inputs.revision_name(rollout.good)} worked: "
@@ -99,6 +109,12 @@ class ProgressMessages:
 
     def canary_message(self) -> str:
         rollout = self.inputs.rollout
+        if rollout.phase is Phase.FIRST_CANARY and (trying := self.inputs.canaries):
+            down = [m.node.name for m in trying if m.health is Health.DOWN]
+            doing = node_activities(m for m in trying if m.health is not Health.DOWN)
+            words = "; ".join(filter(None, (doing, _are_down(down) if down else "")))
+            first = f"tried first on {nodes_in_words(len(trying))}"
+            return f"{self._updated_in_words}; {first}: {words}"
         if rollout.phase is not Phase.CANARY:
             return ""
         where = f"tried first on {nodes_in_words(rollout.canaries)}{self.options.delays}"
@@ -149,9 +165,12 @@ class ProgressMessages:
 
     def _failure_message_of(self, failed: str) -> str:
         """Return the node's own message, or the recorded one if it is gone or has changed."""
-        if failed in self._failing_members:
-            return failure_message(self._failing_members[failed])
-        return next(each.message for each in self.inputs.casualties if each.node == failed)
+        recorded = {each.node: each.message for each in self.inputs.casualties}
+        member = self._failing_members.get(failed)
+        is_down = member is not None and member.is_given_up and not member.trouble
+        if member is None or (is_down and failed in recorded):
+            return recorded[failed]
+        return failure_message(member)
 
     @cached_property
     def _working_in_words(self) -> str:

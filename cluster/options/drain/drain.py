@@ -282,7 +282,7 @@ def _has_pods_that_matter(decision: NodeDecision) -> bool:
     if decision.member.drain.since:
         return decision.place is not Place.NEWEST
     replaced = decision.place in (Place.GOOD, Place.STALE)
-    return replaced and decision.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)
+    return replaced and decision.row.act in (Act.IN_TURN, Act.GIVE_NEWEST, Act.AS_CANARY)
 
 
 def stages_in_the_way(decision: NodeDecision, busy: Collection[str]) -> bool:

@@ -15,7 +15,7 @@ from cluster.options.drain.labels import timestamp_to_rfc3339
 from cluster.options.drain.table import ENDS_STAGES, DrainStep
 
 _OPEN = (DrainStep.CORDON, DrainStep.WAIT, DrainStep.EVICT, *ENDS_STAGES)
-_CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
+_CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST, Act.AS_CANARY)
 
 
 def status_part(drains: Drains, occupancy: Occupancy, newest: str) -> StatusPart:

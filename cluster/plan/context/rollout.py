@@ -13,7 +13,7 @@ from cluster.driver.rollout_state import RolloutState, rollout_state
 from cluster.driver.update import DependentBudget, NodeDecision, decide_updates
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import Assignment, Pool
-from cluster.model.states import Health, Place, Supply
+from cluster.model.states import Health, Phase, Place, Supply
 from cluster.options.drain.drain import Drains, decide_drains
 from cluster.options.drain.pods import eviction_policies
 from cluster.options.drain.table import ENDS_STAGES
@@ -49,8 +49,11 @@ class RolloutPlan:
         if newest == good:  # the rollout is complete
             return ()
         before = recorded_casualties(self.revisions.resource, newest)
-        retries = self.revisions.resource.retries
-        return update_casualties(before, self.members, newest, good, now, retries=retries)
+        return update_casualties(
+            before, self.members, newest, good, now,
+            retries=self.revisions.resource.retries,
+            with_first=self.revisions.driver.spec.rollout.canary > 0,
+        )  # fmt: skip
 
     @cached_property
     def state(self) -> RolloutState:
@@ -97,6 +100,15 @@ class RolloutPlan:
             away = set(state.unavailable) | (changing & working) | not_back
             yield DependentBudget(name, state.allowed, working, away)
 
+    def _hindered_nodes(self) -> Mapping[str, int]:
+        """Return nodes where Drivers before this one do not work: 1 if they may later, 2 if not."""
+        hindered: dict[str, int] = {}
+        for other in self.before():
+            theirs = {m.node.name: int(m.health is not Health.WORKING) for m in other.members}
+            for name in (member.node.name for member in self.members):
+                hindered[name] = max(hindered.get(name, 0), theirs.get(name, 2))
+        return hindered
+
     @cached_property
     def policies(self) -> Sequence[Evict]:
         """Which pods leave before a node changes, by this Driver and the Drivers after it."""
@@ -120,6 +132,8 @@ class RolloutPlan:
     @cached_property
     def decisions_before_drain(self) -> Sequence[NodeDecision]:
         """The decision for each member, as if no node had to be drained."""
+        spec, phase = self.revisions.driver.spec, self.state.phase
+        hindered = self._hindered_nodes() if spec.after and phase is Phase.FIRST_CANARY else {}
         return decide_updates(
             self.members,
             self.revisions.driver,
@@ -128,6 +142,7 @@ class RolloutPlan:
             self.memory,
             dependents=tuple(self._dependent_budgets()),
             unbuilt=self.unbuilt,
+            hindered=hindered,
         )
 
     @cached_property

@@ -229,7 +229,8 @@ def test_a_node_that_waits_for_its_turn_says_for_what() -> None:
 
     assert explain_node(made.snapshot, "edu", "n4").next == (
         "it changes when its turn comes",
-        "the canary is first",
+        f"waits for the canary {canary}",
+        f"what the canary does: nodeside-cluster explain edu {canary}",
     )
 
     made.report_all()

@@ -319,7 +319,7 @@ def test_failed_nodes_without_report_are_kept_first() -> None:
     every = [Casualty(f"n{number:03}", CasualtyKind.FAILED, "") for number in range(count)]
     model = Model()
     model.add(each.node for each in every[:100])
-    model.apply_driver()
+    model.apply_driver(rollout={"canary": 0})
     model.settle()
     model.report_all(State.FAILED)
     found = model.drivers["edu"]

@@ -18,24 +18,25 @@ SCHEMA = driver_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["prope
 
 def states() -> list[Model]:
     """Models in every kind of trouble."""
-    empty, first, failing, paused, wrong, missing = (Model() for _ in range(6))
+    empty, first, failing, stopped, paused, wrong, missing = (Model() for _ in range(7))
     staged = up(with_stages(2))
     staged.config_map("two", a_yaml="{{ nothing }}")
     staged.settle()
-    for model in (first, failing, paused, wrong, missing):
+    for model in (first, failing, stopped, paused, wrong, missing):
         model.add(f"n{number}" for number in range(5))
-    for model in (empty, first, failing, paused):
-        model.apply_driver()
+    for model in (empty, first, failing, stopped, paused):
+        model.apply_driver(rollout={"canary": 0} if model is failing else {})
         model.settle()
     failing.report_all(State.FAILED)
+    stopped.report_all(State.FAILED)
     paused.report_all()
-    paused.settle()
+    paused.settle_ready()
     paused.apply_driver(version="2", rollout={"paused": True})
     wrong.apply_driver(version="")
     missing.apply_driver(toolkit={})
-    for model in (failing, paused, wrong, missing):
+    for model in (failing, stopped, paused, wrong, missing):
         model.settle()
-    return [empty, first, failing, paused, wrong, missing, staged]
+    return [empty, first, failing, paused, wrong, missing, staged, stopped]
 
 
 def known(schema: dict[str, Any], value: Any, where: str) -> None:
@@ -55,7 +56,9 @@ def known(schema: dict[str, Any], value: Any, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", states(), ids=["empty", "first", "failing", "paused", "wrong", "missing", "staged"]
+    "model",
+    states(),
+    ids=["empty", "first", "failing", "paused", "wrong", "missing", "staged", "stopped"],
 )
 def test_the_crd_knows_every_field_of_every_status(model: Model) -> None:
     status = model.drivers["edu"].status
@@ -68,12 +71,13 @@ def test_the_crd_knows_every_field_of_every_status(model: Model) -> None:
     ("at", "reason", "ready", "degraded", "progressing"),
     [
         (0, "NoNodes", "False", "False", "Blocked"),
-        (1, "NodesBusy", "False", "False", "NodesBusy"),
+        (1, "Canary", "False", "False", "Canary"),
         (2, "NodesFailed", "False", "True", "Blocked"),
         (3, "RolloutPaused", "False", "False", "RolloutPaused"),
         (4, "InvalidSpec", "False", "True", "InvalidSpec"),
         (5, "ToolkitMissing", "False", "True", "Blocked"),
         (6, "StageInvalid", "True", "True", "Complete"),
+        (7, "RolloutStopped", "False", "True", "RolloutStopped"),
     ],
 )
 def test_one_word_says_what_is_the_matter(
@@ -102,6 +106,9 @@ def test_a_pool_says_what_keeps_it_from_being_ready() -> None:
 
     assert [row[0]["reason"] for row in rows] == ["NodesBusy", "NodesFailed", "Ready"]
     assert rows[1][0]["message"] == "n0, n1, n2 and 2 more nodes: failed"
+    assert rows[0][0]["message"] == (
+        "starting: n0; waiting for the canary n0: n1, n2, n3 and 1 more node"
+    )
     assert rows[0][0]["nodes"] == {
-        "wanted": 5, "assigned": 5, "updated": 5, "ready": 0, "failed": 0,
+        "wanted": 5, "assigned": 1, "updated": 1, "ready": 0, "failed": 0,
     }  # fmt: skip

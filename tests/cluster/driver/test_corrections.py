@@ -25,6 +25,7 @@ WORDS = (
     f"toolkit image {WRONG} is not for kernel {KERNEL}; put the image of this kernel in the "
     f"Driver, {LINE}; n0 reports: {SAYS['message']}"
 )
+AT_ONCE = {"canary": 0}
 TEMPLATE = {"imageTemplate": "example.com/toolkit:{kernel}"}
 ADDED = {"images": {KERNEL: RIGHT}}
 
@@ -87,7 +88,7 @@ def test_explain_says_of_a_node_that_refuses_its_toolkit_what_to_add() -> None:
 
 def test_though_all_refuse_it_the_image_stays_until_somebody_adds_the_line() -> None:
     model = cluster()
-    model.apply_driver(toolkit=TEMPLATE)
+    model.apply_driver(toolkit=TEMPLATE, rollout=AT_ONCE)
     refused(model)
     model.settle()
 
@@ -95,7 +96,7 @@ def test_though_all_refuse_it_the_image_stays_until_somebody_adds_the_line() -> 
     assert model.condition("Degraded")["message"] == f"n0, n1: {WORDS}"
     assert model.plan().actions == ()
 
-    model.apply_driver(toolkit=TEMPLATE | ADDED)
+    model.apply_driver(toolkit=TEMPLATE | ADDED, rollout=AT_ONCE)
     model.settle()
     assert toolkits(model) == [RIGHT]
     assert model.condition("Degraded")["status"] == "False"
@@ -126,7 +127,7 @@ def test_what_nodes_lie_about_images_changes_the_image_of_no_node(image: str) ->
 
 def test_who_refuses_the_toolkit_hides_no_other_failure() -> None:
     model = cluster(3)
-    model.apply_driver(toolkit={})
+    model.apply_driver(toolkit={}, rollout=AT_ONCE)
     model.settle()
     model.report("n0", State.FAILED, **SAYS)
     model.report("n1", State.FAILED, reason="Compile", message="edu.c:42: error")
@@ -160,7 +161,7 @@ def test_a_canary_that_refuses_its_toolkit_stops_the_rollout_and_the_line_resume
 
 def test_a_node_that_builds_with_it_after_all_refuses_it_no_more() -> None:
     model = cluster()
-    model.apply_driver(toolkit={})
+    model.apply_driver(toolkit={}, rollout=AT_ONCE)
     refused(model)
     model.settle()
 
@@ -202,7 +203,7 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
     if canary:
         model.settle_ready()
     model.image_streams = {STREAM: ImageStream(STREAM, {OS: WRONG})}
-    model.apply_driver(version="2.0.0", toolkit={})
+    model.apply_driver(version="2.0.0", toolkit={}, rollout={} if canary else AT_ONCE)
     model.settle()
     for node in ["n0"] if canary else ["n0", "n1"]:
         model.report(node, State.FAILED, **SAYS)
@@ -223,7 +224,7 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
 
 def test_a_line_that_is_added_hours_later_gives_the_next_pod_its_time() -> None:
     model = cluster()
-    model.apply_driver(toolkit={})
+    model.apply_driver(toolkit={}, rollout=AT_ONCE)
     refused(model)
     for node in model.nodes:
         said = model.node_drivers[f"edu.{node}"]
@@ -231,7 +232,7 @@ def test_a_line_that_is_added_hours_later_gives_the_next_pod_its_time() -> None:
     model.carry_out(model.plan(now=1001.0).actions)
     assert model.condition("Degraded")["reason"] == "ToolkitRefused"
 
-    model.apply_driver(toolkit=ADDED)
+    model.apply_driver(toolkit=ADDED, rollout=AT_ONCE)
     model.carry_out(model.plan(now=20_000.0).actions)
     assert model.condition("Degraded")["status"] == "False", "before the new image is given"
     assert model.condition("Ready")["message"].endswith("trying again: n0, n1")
@@ -249,9 +250,9 @@ def test_a_line_that_is_added_hours_later_gives_the_next_pod_its_time() -> None:
 
 def test_what_a_node_said_before_its_reboot_excuses_nothing() -> None:
     model = cluster()
-    model.apply_driver(toolkit={})
+    model.apply_driver(toolkit={}, rollout=AT_ONCE)
     refused(model)
-    model.apply_driver(toolkit=ADDED)
+    model.apply_driver(toolkit=ADDED, rollout=AT_ONCE)
     model.settle()
     model.report("n1")
     model.reboot("n0")

@@ -102,7 +102,7 @@ def test_long_build_with_reports_does_not_time_out() -> None:
 
 def test_a_longer_build_is_a_matter_of_the_spec() -> None:
     model = assigned()
-    model.apply_driver(build={"timeoutSeconds": 7200})
+    model.apply_driver(build={"timeoutSeconds": 7200}, rollout={"canary": 0})
     model.settle()
     for name in model.nodes:
         model.change(name, labelled=THEN)

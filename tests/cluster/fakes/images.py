@@ -18,7 +18,8 @@ def prebuilt(count: int = 3, now: float = 0.0, **spec: Any) -> Model:
     """Nodes that were given pods with an image for their kernel."""
     model = Model()
     model.add(f"n{number}" for number in range(count))
-    model.apply_driver(**{"prebuilt": {"image": TEMPLATE}, **spec})
+    usual = {"prebuilt": {"image": TEMPLATE}, "rollout": {"canary": 0}}
+    model.apply_driver(**{**usual, **spec})
     model.carry_out(model.plan(now).actions)
     return model
 

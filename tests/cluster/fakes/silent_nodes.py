@@ -17,7 +17,7 @@ def assigned() -> Model:
     """Two nodes that were assigned at `THEN`, and whose DaemonSet was seen at once."""
     model = Model()
     model.add(["n0", "n1"], ready_since=THEN - 9999)
-    model.apply_driver()
+    model.apply_driver(rollout={"canary": 0})
     model.settle()
     touch(model, THEN)
     for name in model.nodes:

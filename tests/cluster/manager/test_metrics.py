@@ -69,7 +69,7 @@ def model() -> Model:
     """Three nodes, one of which works, one failed, one is silent."""
     made = Model()
     made.add(["n1", "n2", "n3"])
-    made.apply_driver("edu")
+    made.apply_driver("edu", rollout={"canary": 0})
     made.settle()
     return made
 

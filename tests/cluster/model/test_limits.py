@@ -57,7 +57,7 @@ def test_of_more_pools_than_a_status_has_rows_the_last_row_counts_the_rest() -> 
     model = Model()
     for number in range(POOL_LIMIT + 44):
         model.add([f"n{number:03}"], kernel=f"6.1.{number:03}")
-    model.apply_driver()
+    model.apply_driver(rollout={"canary": 0})
     model.settle()
     for name in model.nodes:
         model.report(name, State.FAILED, reason="BuildFailed", message="错" * 2000)

@@ -366,6 +366,7 @@ def test_a_node_that_comes_up_while_its_registry_is_away_asks_again_before_it_bu
 
 
 def test_though_no_node_can_use_the_bundle_a_new_one_tries_it_first(model: Model) -> None:
+    model.apply_driver(prebuilt=PREBUILT, rollout={"canary": 0})
     model.settle()
     model.end_build()
     model.settle()
@@ -387,6 +388,7 @@ def test_though_no_node_can_use_the_bundle_a_new_one_tries_it_first(model: Model
 
 
 def test_where_a_node_cannot_build_either_it_fails(model: Model) -> None:
+    model.apply_driver(prebuilt=PREBUILT, rollout={"canary": 0})
     model.settle()
     model.end_build()
     model.settle()

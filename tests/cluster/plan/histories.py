@@ -63,7 +63,7 @@ class History(RuleBasedStateMachine):
     def begin(self, count: int, allowed: str, canary: int, failed: str, installed: bool) -> None:
         """Often in the middle of things: everything works, and a new version is there."""
         self.model.add(NODES[:count])
-        self.allowed = allowed
+        self.allowed, self.canary = allowed, canary
         self.rollout = {"maxUnavailable": allowed, "canary": canary, "maxFailed": failed}
         self.apply(version="1", rollout=self.rollout, upgrade=self.upgrade)
         if installed:
@@ -189,8 +189,14 @@ class History(RuleBasedStateMachine):
         assert len(self.harmed) <= allowed[self.allowed]
 
     def _check_gifts(self, changed: list[LabelNode], before: Mapping[str, Node]) -> None:
-        """New and moved nodes get the good revision, as soon as there is one."""
-        good = self._good()
+        """New and moved nodes get the good revision, as soon as there is one.
+
+        Before that, no more nodes have the newest than are to try it.
+        """
+        good, newest = self._good(), self.model.drivers["edu"].status["revision"]
+        given = [self.model.revision(action.node) for action in changed]
+        if not good and self.canary and newest in given:
+            assert sum(self._has(name, newest) for name in self.model.nodes) <= self.canary
         for action in changed:
             old = before[action.node]
             known = old.labels.get(ASSIGNED) and old.kernel == self.kernel_then.get(action.node)
@@ -257,6 +263,11 @@ class History(RuleBasedStateMachine):
     def _is_served_by(self, node: str, daemonset: str) -> bool:
         there = self.model.serving(node)
         return there is not None and there.name == daemonset
+
+    def _has(self, name: str, revision: str) -> bool:
+        found = self.model.serving(name)
+        kernel = self.model.nodes[name].kernel
+        return found is not None and (found.revision, found.pool.kernel) == (revision, kernel)
 
     def _good(self) -> str:
         return str(self.model.drivers["edu"].status.get("lastGoodRevision", ""))

@@ -62,7 +62,7 @@ def stream(*tags: str) -> ImageStream:
 def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> None:
     model = Model()
     model.add(["n0", "n1"])
-    model.apply_driver()
+    model.apply_driver(rollout={"canary": 0})
 
     actions = model.settle()
 
@@ -83,7 +83,7 @@ def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> No
 def test_what_nodes_do_is_told_by_their_own_reports() -> None:
     model = Model()
     model.add(f"n{number}" for number in range(7))
-    model.apply_driver()
+    model.apply_driver(rollout={"canary": 0})
     model.settle()
     for node in ("n0", "n1", "n2", "n3"):
         model.report(node, State.BUILDING)
@@ -97,17 +97,21 @@ def test_what_nodes_do_is_told_by_their_own_reports() -> None:
     assert (pool["reason"], pool["message"]) == ("NodesBusy", doing)
 
 
-def test_a_first_rollout_goes_to_every_node_at_once_with_one_call_each() -> None:
+@pytest.mark.parametrize("canary", [0, 1, 3])
+def test_a_first_rollout_goes_to_its_canaries_and_then_to_every_node_with_one_call_each(
+    canary: int,
+) -> None:
     model = Model()
     model.add(f"n{number}" for number in range(300))
-    model.apply_driver(rollout={"maxUnavailable": "1", "canary": 1})
+    model.apply_driver(rollout={"maxUnavailable": "1", "canary": canary})
 
-    actions = model.settle()
-    model.report_all()
-    later = model.settle()
+    labelled = []
+    for _ in range(3):
+        labelled.append(sum(isinstance(action, LabelNode) for action in model.settle()))
+        model.report_all()
+    model.settle()
 
-    assert sum(isinstance(action, LabelNode) for action in actions) == 300
-    assert not any(isinstance(action, LabelNode) for action in later)
+    assert labelled == ([canary, 300 - canary, 0] if canary else [300, 0, 0])
     assert model.condition("Ready")["message"] == "works on 300 nodes"
 
 
@@ -957,7 +961,7 @@ def test_an_event_is_told_once() -> None:
 def test_the_time_of_a_condition_is_that_of_its_last_change() -> None:
     model = Model()
     model.add(["n0"])
-    model.apply_driver()
+    model.apply_driver(rollout={"canary": 0})
     model.carry_out(model.plan(now=1000.0).actions)
     first = model.condition("Ready")["lastTransitionTime"]
     model.add(["n1"])

@@ -66,7 +66,7 @@ _AT_A_GLANCE = Row(
             words="Since they booted, their pods have said nothing.",
         ),
         stat("Nodes assigned to the newest version", f"sum({_places('newest')})"),
-        stat("Rollouts in progress", f"sum({_phases('first|canary|open')})"),
+        stat("Rollouts in progress", f"sum({_phases('first|first_canary|canary|open')})"),
         stat("Rollouts that stopped", f"sum({_phases('stopped')})", Colors.ALARM),
         _FIRING,
     ),

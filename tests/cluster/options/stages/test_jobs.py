@@ -240,7 +240,7 @@ def test_old_job_pod_blocks_only_its_own_run() -> None:
         deleting=True,
     )
     both = f"{job()}---{job('licence', run='once')}"
-    model = with_job(2, both)
+    model = with_job(2, both, rollout={"canary": 0})
     model.settle()
     for name in model.nodes:
         speak(model, name)
