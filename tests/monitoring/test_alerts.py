@@ -231,6 +231,15 @@ DRIVERS = (
         {minute: [] for minute in (15, 30, 60)},
     ),
     Case(
+        "nodes wait for the canary of the first version, and then it fails",
+        LEADS
+        | phase("first_canary", "1x40 0x60")
+        | phase("first_stopped", "0x40 1x60")
+        | nodes("silent", f"5x{HOURS}")
+        | nodes("building", "1x40 0x60"),
+        {15: [], 40: [], 60: [Fires("NodesideRolloutStopped", EDU, 1)]},
+    ),
+    Case(
         "a rollout stops",
         LEADS | phase("stopped", ON) | nodes("failed", ON) | degraded(ON),
         {
