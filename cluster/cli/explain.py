@@ -54,7 +54,7 @@ from cluster.kube.conditions import find_condition
 from cluster.model.actions import Action, Cordon, EvictPod, LabelNode, SetStatus, Uncordon
 from cluster.model.names import NAMESPACE
 from cluster.model.pod_demand import PodDemand
-from cluster.model.snapshot import EMPTY, DriverObject, Node, Settings, Snapshot
+from cluster.model.snapshot import EMPTY, DriverObject, DriverPod, Node, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.model.waiting import waiting_message
 from cluster.options.conflicts import WAY_OUT
@@ -468,7 +468,9 @@ def _observed_lines(
     yield f"assigned to {name}-{assigned}" if assigned else "assigned to nothing"
     pods = [p for p in snapshot.pods.values() if p.driver == name and p.node == node.name]
     for pod in pods:
-        known = "; ".join(filter(None, (waiting_message(pod.waiting), events.get(pod.name))))
+        creating = pod.creating if isinstance(pod, DriverPod) else ""
+        words = (waiting_message(pod.waiting), creating, events.get(pod.name))
+        known = "; ".join(filter(None, words))
         yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (known and f": {known}")
     report = snapshot.node_drivers.get(node_driver_name(name, node.name))
     if report is None:

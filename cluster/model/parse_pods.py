@@ -45,7 +45,8 @@ def daemon_pod_from(data: Document) -> DriverPod:
     """Parse a pod of a DaemonSet, of a Driver or of a stage."""
     owners = part(data, "metadata").get("ownerReferences") or ()
     daemonset = next((text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), "")
-    return DriverPod(**_common_fields(data), daemonset=daemonset)
+    creating = _describe_creation(part(data, "status"))
+    return DriverPod(**_common_fields(data), daemonset=daemonset, creating=creating)
 
 
 def _unload_pod_from(data: Document) -> UnloadPod:
@@ -125,6 +126,10 @@ def _pinned_to(spec: Document) -> str:
     return ""
 
 
+_STARTING: Final = ("ContainerCreating", "PodInitializing")
+PULLING: Final = "pulling images"
+CREATING: Final = "creating containers, which pulls images"
+
 _CONTAINERS: Final = 64  # of a kind in a pod; its kubelet may report any number, with any name
 _NAME: Final = 63  # characters
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -139,13 +144,36 @@ def _waiting_containers(status: Document, *, is_ours: bool) -> Mapping[str, Wait
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in islice(status.get(kind) or (), _CONTAINERS):
             waiting = part(part(container, "state"), "waiting")
-            if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
+            if waiting.get("reason") not in (None, "", *_STARTING):
                 why = replace(_waiting_for(waiting), crash=_crash_of(container, is_ours=is_ours))
                 reasons[printable(str(container.get("name"))[:_NAME])] = why
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reasons["pod"] = _waiting_for(condition)
     return reasons or EMPTY
+
+
+def _describe_creation(status: Document) -> str:
+    """Return what the kubelet does before all containers of a pod run, "" if nothing is known.
+
+    Once a pod is ready to start containers, its volumes and network are there, and images are left.
+    Kubelets before 1.35 say so only after the pull.
+    """
+    states = [
+        part(container, "state")
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for container in islice(status.get(kind) or (), _CONTAINERS)
+    ]
+    inits = len(status.get("initContainerStatuses") or ())
+    if any(part(state, "running") for state in states[:inits]):
+        return ""  # the others have to wait for it
+    if not any(part(state, "waiting").get("reason") in _STARTING for state in states):
+        return ""
+    is_set_up = any(
+        condition.get("type") == "PodReadyToStartContainers" and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
+    return PULLING if is_set_up else CREATING
 
 
 def _waiting_for(cause: Document) -> Waiting:

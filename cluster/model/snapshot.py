@@ -175,9 +175,10 @@ class PodObject:
 
 @dataclass(frozen=True, slots=True)
 class DriverPod(PodObject):
-    """A pod of one of our DaemonSets."""
+    """A pod of one of our DaemonSets. `creating` says what its kubelet does before it starts."""
 
     daemonset: str = ""
+    creating: str = ""
 
 
 @dataclass(frozen=True, slots=True)

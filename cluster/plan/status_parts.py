@@ -56,6 +56,11 @@ def status_inputs(context: DriverContext) -> StatusInputs:
             )
             for pool, state in context.supply.newest_builds.items()
         },
+        creating={
+            pod.node: pod.creating
+            for pod in context.snapshot.driver_pods_of(context.driver.name)
+            if pod.creating and not pod.deleting
+        },
         casualties=context.rollout.casualties,
         similar_label="" if context.rollout.announced_decisions else _similar_label(context),
         namespace=context.snapshot.settings.namespace,

@@ -28,9 +28,10 @@ class StatusInputs:
 
     `versions` maps known revisions to versions. `fell_back` says which nodes of a pool build
     although it need not, and why. `builds` are the newest revision's builds that run once for all
-    nodes of a pool. `casualties` are the nodes that the newest revision has broken or taken down.
-    `similar_label` is a label of some node that may be meant by one that the Driver selects by and
-    that no node has. `namespace` is that of the installation.
+    nodes of a pool. `creating` says by node what a kubelet does before the pod starts. `casualties`
+    are the nodes that the newest revision has broken or taken down. `similar_label` is a label of
+    some node that may be meant by one that the Driver selects by and that no node has. `namespace`
+    is that of the installation.
     """
 
     found: DriverObject
@@ -42,6 +43,7 @@ class StatusInputs:
     fell_back: Mapping[Pool, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     builds: Mapping[Pool, PoolBuild] = field(default_factory=dict)
+    creating: Mapping[str, str] = field(default_factory=dict)
     casualties: Sequence[Casualty] = ()
     similar_label: str = ""
     namespace: str = NAMESPACE

@@ -10,7 +10,7 @@ from cluster.driver.toolkit_image import Resolution
 from cluster.driver.update import NodeDecision
 from cluster.model.limits import truncate
 from cluster.model.names import NAMESPACE
-from cluster.model.snapshot import Pool
+from cluster.model.snapshot import EMPTY, Pool
 from cluster.model.states import BuildProgress, Place
 from nodeside.protocol.node_status import State
 from nodeside.text.shortlist import shortlist
@@ -101,17 +101,33 @@ _ACTIVITY = {
 _NO_REPORT = "starting"
 
 
-def node_activities(members: Iterable[DriverNode], unassigned: str = _NO_REPORT) -> str:
+def node_activities(
+    members: Iterable[DriverNode],
+    unassigned: str = _NO_REPORT,
+    *,
+    creating: Mapping[str, str] = EMPTY,
+    of: int = 0,
+) -> str:
     """Return what nodes in progress do by their own reports: `building: n1, n2; starting: n3`.
 
-    `unassigned` is what nodes do that no revision was given yet.
+    `unassigned` is what nodes do that no revision was given yet. `creating` says what a node's
+    kubelet does before its pod starts; of many such nodes the number is told, out of `of`.
     """
     by_state: dict[str, list[str]] = {}
     for member in members:
         state = member.current_report.state if member.current_report is not None else ""
         silent = _NO_REPORT if member.assigned else unassigned
-        by_state.setdefault(_ACTIVITY.get(state, state) or silent, []).append(member.node.name)
-    return "; ".join(f"{activity}: {few_of(names)}" for activity, names in sorted(by_state.items()))
+        activity, name = _ACTIVITY.get(state, state) or silent, member.node.name
+        if creating and member.assigned and state in ("", State.WAITING.value):
+            activity = creating.get(name, activity)
+        by_state.setdefault(activity, []).append(name)
+    kubelets = {*creating.values()}
+    return "; ".join(
+        f"{activity} on {len(names)} of {nodes_in_words(of)}"
+        if activity in kubelets and len(names) > _NAMED
+        else f"{activity}: {few_of(names)}"
+        for activity, names in sorted(by_state.items())
+    )
 
 
 def cut_message(message: str) -> str:

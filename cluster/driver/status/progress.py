@@ -111,7 +111,8 @@ class ProgressMessages:
         rollout = self.inputs.rollout
         if rollout.phase is Phase.FIRST_CANARY and (trying := self.inputs.canaries):
             down = [m.node.name for m in trying if m.health is Health.DOWN]
-            doing = node_activities(m for m in trying if m.health is not Health.DOWN)
+            up = [m for m in trying if m.health is not Health.DOWN]
+            doing = node_activities(up, creating=self.inputs.creating, of=rollout.nodes)
             words = "; ".join(filter(None, (doing, _are_down(down) if down else "")))
             first = f"tried first on {nodes_in_words(len(trying))}"
             return f"{self._updated_in_words}; {first}: {words}"
@@ -140,7 +141,9 @@ class ProgressMessages:
             for member in self.inputs.not_working
             if member.health is Health.BUSY and member.pool in self.inputs.served
         ]
-        return f"{self._working_in_words}; {node_activities(busy)}" if busy else ""
+        creating, of = self.inputs.creating, self.inputs.rollout.nodes
+        words = node_activities(busy, creating=creating, of=of)
+        return f"{self._working_in_words}; {words}" if busy else ""
 
     # --- shared by several of them ---------------------------------------------------------------
 

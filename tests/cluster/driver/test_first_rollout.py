@@ -9,7 +9,9 @@ import pytest
 
 from cluster.cli.explain import explain_node
 from cluster.driver.deadlines import NODE_DOWN
+from cluster.model.parse_pods import CREATING, PULLING
 from cluster.model.retries import parse_retries
+from cluster.model.snapshot import DriverPod
 from nodeside.protocol.labels import assigned_label
 from nodeside.protocol.node_status import State
 from nodeside.protocol.timestamps import rfc3339
@@ -371,3 +373,55 @@ def test_a_new_controller_goes_on_where_the_last_one_was() -> None:
 
 
 _SEEN = ("nodes", "drivers", "daemonsets", "node_drivers", "revisions", "policies")
+
+
+def test_of_many_nodes_that_pull_an_image_the_number_is_told_and_of_few_the_names() -> None:
+    model = first(50, canary=0)
+    for number in range(40):
+        _creates(model, f"n{number}", PULLING)
+    for number in range(40, 43):
+        _creates(model, f"n{number}", CREATING)
+    for number in (0, 43):
+        model.report(f"n{number}", State.BUILDING)
+    look(model, THEN + 1)
+
+    words = (
+        f"building: n0, n43; {CREATING}: n40, n41, n42; pulling images on 39 of 50 nodes; "
+        "starting: n44, n45, n46 and 3 more nodes"
+    )
+    assert why(model) == ("NodesBusy", f"works on 0 of 50 nodes; {words}")
+    assert model.drivers["edu"].status["pools"][0]["message"] == words
+
+    for number in range(43):
+        _creates(model, f"n{number}", "")
+    look(model, THEN + 2)
+    assert "pulling" not in why(model)[1]
+
+
+def test_a_canary_that_pulls_and_a_toolkit_that_is_pulled_are_told_too() -> None:
+    model = first()
+    _creates(model, "n0", PULLING)
+    look(model, THEN + 1)
+    assert why(model)[1].endswith("tried first on 1 node: pulling images: n0")
+
+    model.report("n0", State.WAITING)
+    look(model, THEN + 2)
+    assert why(model)[1].endswith("tried first on 1 node: pulling images: n0")
+    said = explain_node(model.snapshot, "edu", "n0").there
+    assert "pod pod-of-n0: pulling images" in said
+
+
+def test_a_pod_that_ends_is_not_the_one_that_is_created() -> None:
+    model = first()
+    _creates(model, "n0", PULLING)
+    model.pods["pod-of-n0"] = replace(model.pods["pod-of-n0"], deleting=True)
+    look(model, THEN + 1)
+
+    assert why(model)[1].endswith("tried first on 1 node: starting: n0")
+
+
+def _creates(model: Model, node: str, what: str) -> None:
+    found = model.serving(node)
+    assert found is not None
+    name = f"pod-of-{node}"
+    model.pods[name] = DriverPod(name, driver="edu", node=node, daemonset=found.name, creating=what)

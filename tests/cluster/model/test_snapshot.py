@@ -19,7 +19,7 @@ from cluster.model.parse import (
     node_from,
     revision_from,
 )
-from cluster.model.parse_pods import build_pod_from, pod_from
+from cluster.model.parse_pods import CREATING, PULLING, build_pod_from, pod_from
 from cluster.model.snapshot import DriverPod, Pool
 from cluster.model.waiting import Waiting
 from cluster.reconcile.executor import event_document
@@ -316,6 +316,47 @@ def test_a_pod_tells_why_its_containers_wait() -> None:
     assert isinstance(found, DriverPod)
     assert (found.driver, found.node, found.daemonset) == ("edu", "n1", "edu-0123456789ab")
     assert found.waiting == {"toolkit": Waiting("ImagePullBackOff", "manifest unknown")}
+
+
+_CREATED = {"name": "driver", "state": {"waiting": {"reason": "ContainerCreating"}}}
+_INITIALIZED = {"name": "driver", "state": {"waiting": {"reason": "PodInitializing"}}}
+_PROVIDE = {"name": "provide", "state": {"waiting": {"reason": "PodInitializing"}}}
+_RUNS = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+_ENDED = {"terminated": {"exitCode": 0}}
+
+
+@pytest.mark.parametrize(
+    ("inits", "containers", "is_set_up", "creating"),
+    [
+        ([], [], None, ""),
+        ([], [_CREATED], None, CREATING),
+        ([], [_CREATED], False, CREATING),
+        ([], [_CREATED], True, PULLING),
+        ([], [_CREATED | {"state": _RUNS}], True, ""),
+        ([], [_CREATED | {"state": _RUNS}, _CREATED | {"name": "toolkit"}], True, PULLING),
+        ([_PROVIDE], [_INITIALIZED], True, PULLING),
+        ([_PROVIDE | {"state": _RUNS}], [_INITIALIZED], True, ""),
+        ([_PROVIDE | {"state": _ENDED}], [_INITIALIZED], True, PULLING),
+        ([], [{"name": "driver", "state": {"waiting": {"reason": "ErrImagePull"}}}], True, ""),
+    ],
+)
+def test_what_a_kubelet_does_before_a_pod_runs(
+    inits: list[dict[str, Any]],
+    containers: list[dict[str, Any]],
+    is_set_up: bool | None,
+    creating: str,
+) -> None:
+    condition = {"type": "PodReadyToStartContainers", "status": str(is_set_up)}
+    status = {
+        "initContainerStatuses": inits,
+        "containerStatuses": containers,
+        "conditions": [] if is_set_up is None else [condition],
+    }
+
+    found = pod_from({"status": status})
+
+    assert isinstance(found, DriverPod)
+    assert found.creating == creating
 
 
 @pytest.mark.parametrize(
