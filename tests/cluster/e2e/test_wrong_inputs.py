@@ -98,6 +98,7 @@ class Wrong:
     ends: str
     version: str = "1.0.0"
     nodes: int = 1
+    canary: int = 1
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.begins}"
@@ -113,7 +114,7 @@ TABLE = (
           "wait until they are, or name an image in spec.toolkit.images"),
     Wrong(image_not_pushed, "Degraded", "True", "NodesFailed",
           "n0, n1, n2 and 1 more node: its pod cannot start: provide: ImagePullBackOff: ",
-          f'image "registry.example.com/drivers/edu:{UNPUSHED}"', UNPUSHED, 4),
+          f'image "registry.example.com/drivers/edu:{UNPUSHED}"', UNPUSHED, 4, canary=0),
     Wrong(restricted_pods, "Ready", "False", "NodesBusy",
           "works on 0 of 1 node; ", "starting: n0"),
     Wrong(no_rule("patch", "nodes"), "Degraded", "True", "Forbidden",
@@ -147,7 +148,7 @@ def test_what_is_wrong_is_said_in_one_condition_and_heals_by_itself(
     scene.node("n0")
     with wrong.cause(scene):
         replicas.start()
-        scene.driver(wrong.version)
+        scene.driver(wrong.version, canary=wrong.canary)
 
         scene.until_reason(wrong.condition, wrong.reason)
         message = scene.until_said(wrong.condition, wrong.begins)
