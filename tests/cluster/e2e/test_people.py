@@ -301,6 +301,12 @@ def test_who_may_view_the_cluster_reads_the_status_and_with_one_role_more_why(
     status = jane.cli("status")
     assert (status.exit_code, status.errors) == (ExitCode.OK, "")
     assert status.output.startswith("driver edu is ready\n"), "whether a controller leads is known"
+    listed = jane.cli("nodes", "edu")
+    assert (listed.exit_code, listed.output.splitlines()[1].split()[:3]) == (
+        ExitCode.OK,
+        ["n1", "edu", "ready"],
+    )
+    assert f"to list nodes takes the ClusterRole {EXPLAIN}" in listed.errors
 
     for command in (("explain", "edu"), ("explain", "edu", "n1"), ("resolve", OLD[1])):
         refused = jane.cli(*command)
@@ -309,6 +315,9 @@ def test_who_may_view_the_cluster_reads_the_status_and_with_one_role_more_why(
 
     jane.bind(EXPLAIN)
     jane.until_allowed("list", "nodes")
+    assert jane.cli("nodes", "edu", "--state", "failed").output == (
+        "no node of driver edu is failed\n"
+    )
     explained = jane.cli("explain", "edu", "n1")
     assert (explained.exit_code, explained.errors) == (ExitCode.OK, "")
     assert "next    nothing: it is as it should be" in explained.output
