@@ -15,8 +15,8 @@ from cluster.install.install import Document, check_place, document_in_words, na
 from cluster.kube.client import Api
 from cluster.kube.conditions import find_condition
 from cluster.kube.errors import ApiError, NotFound
-from cluster.kube.resources import DRIVERS, EVENTS, resource_of
-from cluster.model.names import LEAVE_MODULES
+from cluster.kube.resources import DRIVERS, EVENTS, NAMESPACES, resource_of
+from cluster.model.names import LEAVE_MODULES, NAMESPACE
 from nodeside.errors import DeadlinePassed
 from nodeside.log import escape_controls
 
@@ -40,11 +40,12 @@ class _Driver:
 def delete_drivers(
     api: Api,
     *,
+    namespace: str = NAMESPACE,
     deadline: float,
     pause: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[str]:
-    """Delete all Drivers, and yield a line for each step.
+    """Delete all Drivers, and yield a line for each step. `namespace` is the controller's.
 
     Raises DeadlinePassed, which names what is waited for.
     """
@@ -61,7 +62,7 @@ def delete_drivers(
                 reported[each.name] = each.waits, now()
                 yield f"driver {each.name}: {each.waits}"
         if now() > ends:
-            raise _deadline_error(left, deadline)
+            raise _deadline_error(left, deadline, namespace)
         pause(_LOOK)
         left = _list_drivers(api)
     for each in asked.values():
@@ -83,10 +84,10 @@ def _driver_from(document: Mapping[str, Any]) -> _Driver:
     return _Driver(str(metadata["name"]), str(metadata["uid"]), waits)
 
 
-def _deadline_error(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
+def _deadline_error(left: Mapping[str, _Driver], deadline: float, namespace: str) -> DeadlinePassed:
     waiting = [f"{each.name} ({each.waits})" if each.waits else each.name for each in left.values()]
-    silent = "is a controller running that cleans up? kubectl -n nodeside get pods; else take the "
-    silent += "finalizer away: kubectl patch driver NAME --type=merge "
+    silent = f"is a controller running that cleans up? kubectl -n {namespace} get pods; else take "
+    silent += "the finalizer away: kubectl patch driver NAME --type=merge "
     silent += '-p \'{"metadata":{"finalizers":null}}\''
     held = "run it again to go on waiting; to leave modules loaded: kubectl annotate driver NAME "
     held += f"{LEAVE_MODULES}=true"
@@ -130,12 +131,14 @@ def uninstall(
     then still there.
     """
     check_place(api, documents)
-    yield from delete_drivers(api, deadline=deadline, pause=pause)
+    namespaces = (name_of(each) for each in documents if resource_of(each) == NAMESPACES)
+    namespace = next(namespaces, NAMESPACE)
+    yield from delete_drivers(api, namespace=namespace, deadline=deadline, pause=pause)
     for document in reversed(documents):
         try:
             resource = resource_of(document)
-            namespace = str(document["metadata"].get("namespace", ""))
-            api.delete(resource, name_of(document), namespace=namespace)
+            place = str(document["metadata"].get("namespace", ""))
+            api.delete(resource, name_of(document), namespace=place)
             yield f"{document_in_words(document)} deleted"
         except NotFound:
             yield f"{document_in_words(document)} was not there"

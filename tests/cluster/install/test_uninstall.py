@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.install.uninstall import delete_drivers
+from cluster.install.uninstall import delete_drivers, uninstall
 from cluster.kube.resources import DRIVERS, EVENTS, Resource
 from nodeside.errors import DeadlinePassed
 
@@ -108,3 +108,13 @@ def test_where_nobody_says_anything_the_controller_is_asked_for() -> None:
 
     assert str(caught.value) == "waited 60 s for all Drivers to be gone: edu"
     assert "is a controller running that cleans up?" in caught.value.hint
+
+
+def test_the_controller_is_asked_for_in_the_namespace_of_the_installation() -> None:
+    api: Any = Cluster([""] * 100)
+    elsewhere = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "drivers"}}
+
+    with pytest.raises(DeadlinePassed) as caught:
+        list(uninstall(api, [elsewhere], deadline=-1.0))
+
+    assert "kubectl -n drivers get pods" in caught.value.hint
