@@ -94,7 +94,7 @@ class ConsumerCache:
         consumers = self._pods.objects() or EMPTY
         if self._claims is not None:
             claims = self._claims.objects() or EMPTY
-            consumers = self._index.once(with_claims, consumers, claims)
+            consumers = self._index.look_up(with_claims, consumers, claims)
         return Occupancy(consumers, known=True, demand=self._demand)
 
 

@@ -36,8 +36,8 @@ class TagLabels:
         self._now = now
         self._known: Known = {}
         self._pending: frozenset[str] = frozenset()
-        self._rests: dict[Tag, _Backoff] = {}  # backoff of tags that could not be read
-        self._rest = _Backoff()  # backoff after a failure that concerns all tags
+        self._backoffs: dict[Tag, _Backoff] = {}  # backoff of tags that could not be read
+        self._common_backoff = _Backoff()  # backoff after a failure that concerns all tags
         self._partial: frozenset[Tag] = frozenset()  # of which an architecture was not read
         self._unread: Sequence[Tag] = ()
 
@@ -57,14 +57,14 @@ class TagLabels:
         """
         images = {tag.image for tag in tags}
         before = {image: each for image, each in self._known.items() if image in images}
-        self._rests = {tag: rest for tag, rest in self._rests.items() if tag in tags}
+        self._backoffs = {tag: backoff for tag, backoff in self._backoffs.items() if tag in tags}
         self._partial &= frozenset(tags)
         new = self._read_tags(self._due_tags(tags), self._now() + seconds)
         if new or len(before) < len(self._known):
             self._known = before | new
         self._unread = [tag for tag in tags if not self._is_read(tag)]
         if not self._unread:
-            self._rest = _Backoff()
+            self._common_backoff = _Backoff()
         pending, self._pending = self._pending, frozenset(self._images_pending())
         return bool(new) or self._pending != pending
 
@@ -77,19 +77,21 @@ class TagLabels:
 
     def requeue_after(self) -> float | None:
         """Return the seconds until the next retry may succeed; None if that is unknown."""
-        if self._rest.length and not self._rest.passing:
+        if self._common_backoff.length and not self._common_backoff.transient:
             return None
-        untils = [max(self._rest.until, self._backoff_of(tag).until) for tag in self._unread]
+        untils = [
+            max(self._common_backoff.until, self._backoff_of(tag).until) for tag in self._unread
+        ]
         return max(0.0, min(untils) - self._now()) if untils else None
 
     def _backoff_of(self, tag: Tag) -> _Backoff:
-        return self._rests.get(tag) or _Backoff()
+        return self._backoffs.get(tag) or _Backoff()
 
     def _images_pending(self) -> Iterator[str]:
-        if self._rest.length and not self._rest.passing:
+        if self._common_backoff.length and not self._common_backoff.transient:
             return
         for tag in self._unread:
-            if tag not in self._rests or self._rests[tag].passing:
+            if tag not in self._backoffs or self._backoffs[tag].transient:
                 yield tag.image
 
     def _is_read(self, tag: Tag) -> bool:
@@ -98,7 +100,7 @@ class TagLabels:
     def _due_tags(self, tags: Collection[Tag]) -> list[Tag]:
         """Return the tags to read now, the newest first."""
         now = self._now()
-        if now < self._rest.until:
+        if now < self._common_backoff.until:
             return []
         unread = (tag for tag in tags if not self._is_read(tag))
         due = (tag for tag in unread if now >= self._backoff_of(tag).until)
@@ -120,15 +122,17 @@ class TagLabels:
                     self._stop_reading(error)
                     break
             if labels is None or missing is not None:
-                passing = missing is not None and missing.retryable
-                self._rests.setdefault(tag, _Backoff()).lengthen(self._now(), passing=passing)
+                transient = missing is not None and missing.retryable
+                self._backoffs.setdefault(tag, _Backoff()).lengthen(
+                    self._now(), transient=transient
+                )
             else:
-                self._rests.pop(tag, None)
+                self._backoffs.pop(tag, None)
             if labels is None:
                 continue
             self._partial = self._partial - {tag} if missing is None else self._partial | {tag}
             by_image[tag.image] = self._with_known(tag.image, labels)
-            self._rest = _Backoff()
+            self._common_backoff = _Backoff()
         return {image: each for image, each in by_image.items() if self._known.get(image) != each}
 
     def _with_known(self, image: str, labels: ToolkitLabels) -> ToolkitLabels:
@@ -139,9 +143,9 @@ class TagLabels:
         return replace(labels, by_architecture={**known, **labels.by_architecture})
 
     def _stop_reading(self, error: ApiError) -> None:
-        if not self._rest.length:
+        if not self._common_backoff.length:
             log.detail("cannot read the labels of toolkit images", why=error)
-        self._rest.lengthen(self._now(), passing=error.retryable)
+        self._common_backoff.lengthen(self._now(), transient=error.retryable)
 
     def _read_labels_of(
         self, tag: Tag, seconds: float
@@ -182,12 +186,12 @@ class TagLabels:
 
 @dataclass
 class _Backoff:
-    """An exponential backoff. `passing`: the cause may be transient."""
+    """An exponential backoff. `transient`: the cause may be transient."""
 
     length: float = 0.0
     until: float = 0.0
-    passing: bool = False
+    transient: bool = False
 
-    def lengthen(self, now: float, *, passing: bool) -> None:
+    def lengthen(self, now: float, *, transient: bool) -> None:
         self.length = min(_LONGEST_REST, self.length * 2 or _FIRST_REST)
-        self.until, self.passing = now + self.length, passing
+        self.until, self.transient = now + self.length, transient

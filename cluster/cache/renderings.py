@@ -99,7 +99,7 @@ class Renderings:
         while self._await_due():
             with self._renderer() as renderer:
                 while (template := self._next_template()) is not None:
-                    self.render(renderer, template)
+                    self.render_template(renderer, template)
 
     def _await_due(self) -> bool:
         """Wait until a template is due. Return False if we have to stop."""
@@ -120,7 +120,7 @@ class Renderings:
             ]
             return min(due)[2] if due else None
 
-    def render(self, renderer: Renderer, template: Template) -> None:
+    def render_template(self, renderer: Renderer, template: Template) -> None:
         """Render a template and store the result."""
         try:
             rendered, failed = renderer.render(template), False

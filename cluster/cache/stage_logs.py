@@ -93,7 +93,7 @@ class StageLogs:
     def _poll_until_stopped(self) -> None:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="stage-log") as workers:
             while due := self._await_due():
-                if any(list(workers.map(self.look, due))):
+                if any(list(workers.map(self.look_at, due))):
                     self._wake()
 
     def _await_due(self) -> list[_LogCase]:
@@ -108,7 +108,7 @@ class StageLogs:
                 self._changed.wait(None if next_ is None else next_ - now)
             return []
 
-    def look(self, case: _LogCase) -> bool:
+    def look_at(self, case: _LogCase) -> bool:
         """Read a log once. Return whether the result changed."""
         try:
             matched, trouble = self._read_until_match(case), ""

@@ -15,7 +15,7 @@ from cluster.install import crd_check
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NotFound
 from cluster.kube.resources import DEPLOYMENTS, LEASES, NAMESPACES, Resource
-from cluster.model.json_fields import seconds
+from cluster.model.json_fields import parse_time
 from cluster.model.names import CONTROLLER, LEASE
 from nodeside.errors import ExitCode, NodesideError
 
@@ -98,7 +98,7 @@ def read(lease: Mapping[str, Any], namespace: str, now: float) -> LeaderStatus:
     since = f" since {renewed[:19]}Z" if renewed else ""
     if not holder:
         return LeaderStatus(False, f"no controller leads{since}; {_look_command(namespace)}")
-    silent = now - seconds(f"{renewed[:19]}Z")  # without the fraction
+    silent = now - parse_time(f"{renewed[:19]}Z")  # without the fraction
     if silent > float(spec.get("leaseDurationSeconds") or 0) + _CLOCKS:
         words = f"no controller leads: {holder} did, and has been silent{since}"
         return LeaderStatus(False, f"{words}; {_look_command(namespace)}")

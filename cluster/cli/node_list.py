@@ -16,7 +16,7 @@ from cluster.driver.status.messages import revision_name
 from cluster.kube.client import Api
 from cluster.kube.errors import Forbidden
 from cluster.kube.resources import DRIVERS, NODE_DRIVERS, NODES
-from cluster.model.json_fields import condition, part, seconds, text
+from cluster.model.json_fields import condition_of, parse_time, part, text
 from cluster.model.parse import node_driver_from, node_from
 from cluster.model.snapshot import Node, NodeReport
 from nodeside.protocol.labels import assigned_label
@@ -137,8 +137,8 @@ def _read_report(document: dict[str, Any]) -> tuple[NodeReport, float] | None:
     report = node_driver_from(document)
     if report is None:
         return None
-    ready = condition(part(document, "status"), READY_CONDITION)
-    return report, seconds(text(ready, "lastTransitionTime")) or report.time
+    ready = condition_of(part(document, "status"), READY_CONDITION)
+    return report, parse_time(text(ready, "lastTransitionTime")) or report.time
 
 
 def _name_of(document: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from cluster.driver.nodes import CANNOT_PULL
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NotFound
 from cluster.kube.resources import DRIVERS, NODES, PODS
-from cluster.model.json_fields import condition, part, printable, text
+from cluster.model.json_fields import condition_of, make_printable, part, text
 from cluster.model.names import DRIVER_CONTAINER, DRIVER_LABEL, OURS
 from cluster.model.parse_pods import pod_from, skip_mirror_pods
 from cluster.model.snapshot import Document, DriverPod
@@ -203,8 +203,8 @@ def _read_container(name: str, status: Document) -> Container:
     return Container(
         name,
         is_running="running" in state,
-        waiting=printable(text(waiting, "reason")),
-        message=printable(text(waiting, "message")),
+        waiting=make_printable(text(waiting, "reason")),
+        message=make_printable(text(waiting, "message")),
         exit_code=code if isinstance(code, int) else None,
         has_ended_before=bool(last),
     )
@@ -229,11 +229,11 @@ def _not_started(pod: Document, container: Container, driver: str, node: str) ->
     metadata, status = part(pod, "metadata"), part(pod, "status")
     name, namespace = text(metadata, "name"), text(metadata, "namespace")
     explain = f"nodeside-cluster explain {driver} {node}"
-    scheduled = condition(status, "PodScheduled")
+    scheduled = condition_of(status, "PodScheduled")
     if scheduled.get("status") == "False":
         words = _join((text(scheduled, "reason"), text(scheduled, "message")))
         return NoLogYet(
-            f"pod {name} is not scheduled on {node} yet: {printable(words)}", hint=explain
+            f"pod {name} is not scheduled on {node} yet: {make_printable(words)}", hint=explain
         )
     if container.waiting in CANNOT_PULL:
         words = _join((container.waiting, container.message))
@@ -247,7 +247,7 @@ def _not_started(pod: Document, container: Container, driver: str, node: str) ->
             f"container {container.name} of pod {name} has not started: {words}",
             hint=f"its events: kubectl -n {namespace} describe pod {name}",
         )
-    phase = printable(text(status, "phase")) or "Pending"
+    phase = make_printable(text(status, "phase")) or "Pending"
     return NoLogYet(
         f"pod {name} is {phase}, and {node} has not reported its containers yet", hint=explain
     )

@@ -63,10 +63,10 @@ def object_to_overwrite(
     ours = daemonset_from(document)
     is_as_applied = _stored_values(ours) == _stored_values(found)
     has_desired = contains_desired(document["spec"], found.spec)
-    if is_as_applied and has_desired and not has_additions(found.kept, document):
+    if is_as_applied and has_desired and not has_additions(found.meta, document):
         return None
     # What was applied is still what we want, so somebody else changed the object.
-    return existing_object(found.kept, document, edited=is_as_applied)
+    return existing_object(found.meta, document, edited=is_as_applied)
 
 
 def _stored_values(found: DaemonSetObject) -> tuple[object, ...]:
@@ -86,7 +86,7 @@ def has_same_content(one: DaemonSetObject, other: DaemonSetObject) -> bool:
 
 
 def _managers_without_times(found: DaemonSetObject) -> list[dict[str, Any]]:
-    return [{k: v for k, v in each.items() if k != "time"} for each in found.kept.managed]
+    return [{k: v for k, v in each.items() if k != "time"} for each in found.meta.managed]
 
 
 def _object_metadata(wanted: DaemonSetInput) -> Document:

@@ -49,7 +49,7 @@ class WatchHealth:
 
     `silent` is the number of seconds since the last answer; `trouble` is the error message, empty
     if there is none. `refusal` is an error that retrying does not fix. `watches` counts the
-    watches started. `about` tells the objects apart if a kind is watched more than once. If
+    watches started. `about` names the objects if a kind is watched more than once. If
     `optional`, nothing else waits for this reflector. `cut_off`: the API server was down, and what
     it has now has not been compared with what we have.
     """
@@ -149,7 +149,7 @@ class Reflector(Generic[T]):
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._api = api
-        self._of = selection
+        self._selection = selection
         self._wake = wake
         self._now = now
         self._jitter = jitter
@@ -228,14 +228,14 @@ class Reflector(Generic[T]):
     def health(self) -> WatchHealth:
         with self._changed:
             return WatchHealth(
-                kind=self._of.resource.kind,
+                kind=self._selection.resource.kind,
                 synced=self._synced,
                 silent=self._now() - self._heard,
                 trouble=self._trouble,
                 watches=self._watches,
                 refusal=self._refusal,
-                about=self._of.about,
-                optional=self._of.optional,
+                about=self._selection.about,
+                optional=self._selection.optional,
                 cut_off=self._cut_off,
             )
 
@@ -305,7 +305,8 @@ class Reflector(Generic[T]):
         except Gone as error:
             self._version = ""
             log.detail(
-                "the resource version has expired: listing again", kind=self._of.resource.kind
+                "the resource version has expired: listing again",
+                kind=self._selection.resource.kind,
             )
             if fresh and self._now() - began <= _SHORT:  # so another list may not help either
                 self._expired += 1
@@ -321,16 +322,16 @@ class Reflector(Generic[T]):
 
     def _list_objects(self) -> None:
         began = self._now()
-        of, crowds = self._of, _Crowds(self._of.crowd)
+        selection, crowds = self._selection, _Crowds(self._selection.crowd)
 
         def keep(document: Mapping[str, Any]) -> T | None:
             item = self._trim_object(document)
             return item if item is not None and crowds.admits(item) else None
 
         try:
-            page = self._api.list(of.resource, keep, **of.filters)
+            page = self._api.list(selection.resource, keep, **selection.filters)
         except NotFound:
-            if not of.optional:
+            if not selection.optional:
                 raise
             self._note_not_served(began)
             return
@@ -390,7 +391,9 @@ class Reflector(Generic[T]):
         then. A restore stops it, so it is enough to look after a watch could not be opened.
         """
         try:
-            watch = self._api.watch(self._of.resource, self._version, **self._of.filters)
+            watch = self._api.watch(
+                self._selection.resource, self._version, **self._selection.filters
+            )
         except ApiError as error:
             self._cut_off |= error.concerns_all
             raise
@@ -404,10 +407,12 @@ class Reflector(Generic[T]):
 
     def _check_not_restored(self) -> None:
         """Raise Gone if the API server is behind what we have seen."""
-        latest = self._api.latest_resource_version(self._of.resource, **self._of.filters)
+        latest = self._api.latest_resource_version(
+            self._selection.resource, **self._selection.filters
+        )
         if 0 < _version_number(latest) < _version_number(self._version):
             words = "the API server has older data than before, as after a restore: listing again"
-            log.warning(words, kind=self._of.resource.kind, seen=self._version, now=latest)
+            log.warning(words, kind=self._selection.resource.kind, seen=self._version, now=latest)
             with self._changed:
                 self._seen = 0
             raise Gone(f"{self._version} is not reached yet, after {latest}")
@@ -420,8 +425,8 @@ class Reflector(Generic[T]):
         with self._changed:
             if item is not None:
                 changed = self._put_object(item, deleted=event.kind == "DELETED")
-            elif self._of.left_out is not None and event.kind != "BOOKMARK":
-                changed = self._drop_object(self._of.left_out(event.object))
+            elif self._selection.left_out is not None and event.kind != "BOOKMARK":
+                changed = self._drop_object(self._selection.left_out(event.object))
             self._version = version or self._version
             self._note_answer(version)
         if changed:
@@ -436,7 +441,7 @@ class Reflector(Generic[T]):
             return False
         self._objects[item.name] = item
         self._snapshot = None
-        return before is None or self._of.is_news(before, item)
+        return before is None or self._selection.is_news(before, item)
 
     def _drop_object(self, name: str) -> bool:
         gone = self._objects.pop(name, None)
@@ -448,11 +453,11 @@ class Reflector(Generic[T]):
     def _trim_object(self, document: Mapping[str, Any]) -> T | None:
         """Return the part of an object that we keep. An unreadable object affects no others."""
         try:
-            return self._of.trim(document)
+            return self._selection.trim(document)
         except Exception as exc:
             name = document.get("metadata", {}).get("name", "")
             traceback.print_exc()
-            log.warning(f"cannot read {self._of.resource.kind} {name}: {exc!r}")
+            log.warning(f"cannot read {self._selection.resource.kind} {name}: {exc!r}")
             return None
 
     def _note_answer(self, version: str) -> None:
@@ -460,7 +465,7 @@ class Reflector(Generic[T]):
         self._seen = max(self._seen, _version_number(version))
         self._heard = self._now()
         if self._trouble:
-            log.fact("the API server answers again", kind=self._of.resource.kind)
+            log.fact("the API server answers again", kind=self._selection.resource.kind)
         if self._refusal is not None:
             self._wake()  # the refusal was reported; now it is cleared
         self._trouble, self._refusal = "", None
@@ -475,7 +480,7 @@ class Reflector(Generic[T]):
             self._changed.notify_all()
             pause = backoff(self._failures, _FIRST_PAUSE, _LONGEST_PAUSE)
         say = log.warning if new else log.detail
-        say(f"not up to date: {error}", kind=self._of.resource.kind, hint=error.hint)
+        say(f"not up to date: {error}", kind=self._selection.resource.kind, hint=error.hint)
         if new and self._refusal is not None:
             self._wake()  # the refusal has to be reported
         return max(pause * (0.5 + self._jitter() / 2), error.retry_after or 0.0)

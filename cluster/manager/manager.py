@@ -21,9 +21,8 @@ from pathlib import Path
 
 from cluster.cache.cache import ClusterCache
 from cluster.install import crd_check
-from cluster.kube import election as leader
 from cluster.kube.client import Api
-from cluster.kube.election import Election
+from cluster.kube.election import Election, LeaseTimings
 from cluster.kube.wakeup import Wakeup
 from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import TokenReviewer
@@ -57,7 +56,7 @@ class Options:
     metrics_port: int
     certificate: Path | None = None
     lease: str = LEASE
-    election: leader.LeaseTimings | None = None
+    election: LeaseTimings | None = None
     pace: LoopTimings | None = None
     parallel: int = PARALLEL
 

@@ -48,7 +48,7 @@ class MetricInputs:
     kinds: Sequence[WatchHealth]
     tally: RequestCounts
     answers: Mapping[int, int]
-    censuses: Mapping[str, NodeCounts] = field(default_factory=dict)
+    node_counts: Mapping[str, NodeCounts] = field(default_factory=dict)
     statuses: Mapping[str, Status] = field(default_factory=dict)
     last_success: float = 0.0
 
@@ -67,85 +67,85 @@ class Family:
 # --- samples ---------------------------------------------------------------------------------
 
 
-def _sample_requests(look: MetricInputs) -> Iterator[Sample]:
-    yield from ((labels, count) for labels, count in look.tally.copy_counts()[0].items())
+def _sample_requests(inputs: MetricInputs) -> Iterator[Sample]:
+    yield from ((labels, count) for labels, count in inputs.tally.copy_counts()[0].items())
 
 
-def _sample_repeats(look: MetricInputs) -> Iterator[Sample]:
-    yield from ((labels, count) for labels, count in look.tally.copy_counts()[1].items())
+def _sample_repeats(inputs: MetricInputs) -> Iterator[Sample]:
+    yield from ((labels, count) for labels, count in inputs.tally.copy_counts()[1].items())
 
 
-def _sample_restarts(look: MetricInputs) -> Iterator[Sample]:
-    for kind, watched in _by_kind(look).items():
+def _sample_restarts(inputs: MetricInputs) -> Iterator[Sample]:
+    for kind, watched in _by_kind(inputs).items():
         yield (kind,), sum(max(0, each.watches - 1) for each in watched)
 
 
-def _sample_current(look: MetricInputs) -> Iterator[Sample]:
-    for kind, watched in _by_kind(look).items():
+def _sample_current(inputs: MetricInputs) -> Iterator[Sample]:
+    for kind, watched in _by_kind(inputs).items():
         yield (kind,), all(each.synced and not each.trouble for each in watched)
 
 
-def _by_kind(look: MetricInputs) -> Mapping[str, Sequence[WatchHealth]]:
+def _by_kind(inputs: MetricInputs) -> Mapping[str, Sequence[WatchHealth]]:
     """Group the watches by kind. Some kinds, such as pods, have two watches but only one series."""
     kinds: dict[str, list[WatchHealth]] = {}
-    for each in look.kinds:
+    for each in inputs.kinds:
         kinds.setdefault(each.kind, []).append(each)
     return kinds
 
 
-def _last_success(look: MetricInputs) -> Iterator[Sample]:
-    if look.last_success:
-        yield (), look.last_success
+def _last_success(inputs: MetricInputs) -> Iterator[Sample]:
+    if inputs.last_success:
+        yield (), inputs.last_success
 
 
-def _sample_answers(look: MetricInputs) -> Iterator[Sample]:
-    yield from (((str(code),), count) for code, count in dict(look.answers).items())
+def _sample_answers(inputs: MetricInputs) -> Iterator[Sample]:
+    yield from (((str(code),), count) for code, count in dict(inputs.answers).items())
 
 
-def _sample_conditions(look: MetricInputs) -> Iterator[Sample]:
-    for driver, status in look.statuses.items():
+def _sample_conditions(inputs: MetricInputs) -> Iterator[Sample]:
+    for driver, status in inputs.statuses.items():
         for condition in status.get("conditions") or ():
             yield (driver, str(condition.get("type"))), condition.get("status") == "True"
 
 
-def _sample_phases(look: MetricInputs) -> Iterator[Sample]:
-    for driver, counts in look.censuses.items():
+def _sample_phases(inputs: MetricInputs) -> Iterator[Sample]:
+    for driver, counts in inputs.node_counts.items():
         yield from (((driver, phase.name.lower()), phase is counts.phase) for phase in Phase)
 
 
-def _sample_places(look: MetricInputs) -> Iterator[Sample]:
-    for driver, counts in look.censuses.items():
+def _sample_places(inputs: MetricInputs) -> Iterator[Sample]:
+    for driver, counts in inputs.node_counts.items():
         yield from (((driver, p.name.lower()), counts.places.get(p, 0)) for p in Place)
 
 
-def _sample_states(look: MetricInputs) -> Iterator[Sample]:
+def _sample_states(inputs: MetricInputs) -> Iterator[Sample]:
     states = (*(state.value for state in State), SILENT)
-    for driver, counts in look.censuses.items():
+    for driver, counts in inputs.node_counts.items():
         yield from (((driver, state), counts.states.get(state, 0)) for state in states)
 
 
-def _sample_pools(look: MetricInputs) -> Iterator[Sample]:
-    yield from (((driver,), len(counts.pools)) for driver, counts in look.censuses.items())
+def _sample_pools(inputs: MetricInputs) -> Iterator[Sample]:
+    yield from (((driver,), len(counts.pools)) for driver, counts in inputs.node_counts.items())
 
 
-def _pool_nodes(look: MetricInputs) -> Iterator[Sample]:
-    for driver, counts in look.censuses.items():
+def _pool_nodes(inputs: MetricInputs) -> Iterator[Sample]:
+    for driver, counts in inputs.node_counts.items():
         for row in counts.pools:
             where = (row.pool.architecture, row.pool.os_version, row.pool.kernel)
             yield (driver, *where, row.link), row.nodes
 
 
-def _sample_builds(look: MetricInputs) -> Iterator[Sample]:
-    for driver, counts in look.censuses.items():
+def _sample_builds(inputs: MetricInputs) -> Iterator[Sample]:
+    for driver, counts in inputs.node_counts.items():
         yield from (((driver, p.name.lower()), counts.builds.get(p, 0)) for p in BuildProgress)
 
 
-def _sample_unavailable(look: MetricInputs) -> Iterator[Sample]:
-    yield from (((driver,), counts.unavailable) for driver, counts in look.censuses.items())
+def _sample_unavailable(inputs: MetricInputs) -> Iterator[Sample]:
+    yield from (((driver,), counts.unavailable) for driver, counts in inputs.node_counts.items())
 
 
-def _sample_allowed(look: MetricInputs) -> Iterator[Sample]:
-    yield from (((driver,), counts.allowed) for driver, counts in look.censuses.items())
+def _sample_allowed(inputs: MetricInputs) -> Iterator[Sample]:
+    yield from (((driver,), counts.allowed) for driver, counts in inputs.node_counts.items())
 
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
@@ -154,7 +154,7 @@ FAMILIES: Final = (
     Family("nodeside_build_info", GAUGE, "Always 1; the version of nodeside.", ("version",),
            lambda _: [((__version__,), 1)]),
     Family("nodeside_leader", GAUGE, "1 if this replica leads.", (),
-           lambda look: [((), look.leads)]),
+           lambda inputs: [((), inputs.leads)]),
     Family("nodeside_last_successful_round_timestamp_seconds", GAUGE,
            "When the leader last carried out a plan, or found nothing to do.", (), _last_success),
     Family("nodeside_up_to_date", GAUGE, "1 if the cache of a kind is up to date.",
@@ -226,23 +226,23 @@ class Metrics(Collector):
         self._plans.observe(result.planning)
         new = {a.driver: a.status for a in result.plan.actions if isinstance(a, SetStatus)}
         old = {name: driver.status for name, driver in result.snapshot.drivers.items()}
-        self._last = (result.plan.censuses, old | {n: s for n, s in new.items() if n in old})
+        self._last = (result.plan.node_counts, old | {n: s for n, s in new.items() if n in old})
         if result.outcome.outage is None and result.outcome.lost is None:
             self._success = self._wall()
 
     def collect_inputs(self) -> MetricInputs:
         leads = self._leads()
-        censuses, statuses = self._last if leads else ({}, {})
+        node_counts, statuses = self._last if leads else ({}, {})
         success = self._success if leads else 0.0
         return MetricInputs(
-            leads, self._kinds(), self._tally, self._answers, censuses, statuses, success
+            leads, self._kinds(), self._tally, self._answers, node_counts, statuses, success
         )  # fmt: skip
 
     def collect(self) -> Iterator[Metric]:
-        look = self.collect_inputs()
+        inputs = self.collect_inputs()
         for family in FAMILIES:
             metric = family.metric_class(family.name, family.help, labels=family.labels)
-            for values, number in family.samples(look):
+            for values, number in family.samples(inputs):
                 metric.add_metric(values, float(number))
             yield metric
 

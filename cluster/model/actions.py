@@ -256,7 +256,7 @@ def depends_on(action: Action) -> tuple[Lane, ...]:
         case EmitEvent(of_status=True) | Delete(of_status=True):
             return lane, Lane(action.driver, STATUS)
         case _:
-            return (lane, lane.on(node)) if node else (lane,)
+            return (lane, lane.on_node(node)) if node else (lane,)
 
 
 def node_of(action: Action) -> str:
@@ -278,7 +278,7 @@ def waits_for_all_nodes(action: Action, lanes: Collection[Lane]) -> bool:
     if not isinstance(action, Delete) or action.resource not in (DAEMON_SETS, CONFIG_MAPS):
         return False
     own = lane_of(action)
-    return any(lane.node and lane.on("") == own for lane in tuple(lanes))
+    return any(lane.node and lane.on_node("") == own for lane in tuple(lanes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Plan:
     """A list of actions, and what the next plan needs.
 
     `requeue_after` is the seconds until the next plan even if nothing changes, None for never.
-    `censuses` are the node counts of each Driver, for metrics. `demand` are the pods that must be
+    `node_counts` are those of each Driver, for metrics. `demand` are the pods that must be
     watched to continue, None if there are none. `tags` are the image stream tags whose image labels
     are needed, `templates` the stage templates to render. `reads_all` means that the plan depends
     on objects of any Driver, so it is made anew each time. `errors` has, by Driver, the exceptions
@@ -295,7 +295,7 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
-    censuses: Mapping[str, NodeCounts] = field(default_factory=dict)
+    node_counts: Mapping[str, NodeCounts] = field(default_factory=dict)
     demand: PodDemand | None = None
     tags: frozenset[Tag] = frozenset()
     templates: frozenset[Template] = frozenset()
@@ -319,12 +319,12 @@ def merge_plans(plans: Sequence[Plan], *more: Action) -> Plan:
     """Merge plans in their order, followed by the actions in `more`."""
     actions = [action for plan in plans for action in plan.actions]
     waits = [plan.requeue_after for plan in plans if plan.requeue_after is not None]
-    censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
+    node_counts = {name: found for plan in plans for name, found in plan.node_counts.items()}
     demands = [plan.demand for plan in plans if plan.demand is not None]
     demand = reduce(PodDemand.__or__, demands) if demands else None
     tags = frozenset().union(*(plan.tags for plan in plans))
     templates = frozenset().union(*(plan.templates for plan in plans))
-    return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags, templates)
+    return Plan((*actions, *more), min(waits, default=None), node_counts, demand, tags, templates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,28 +34,28 @@ def text(data: Document, key: str) -> str:
 
 def report_text(data: Document, key: str) -> str:
     """Return a text from a node, cut to the length that our driver containers write at most."""
-    return intern(printable(str(data.get(key) or "")))
+    return intern(make_printable(str(data.get(key) or "")))
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Replace control characters: texts from nodes go into Events, conditions and terminals."""
     text = text[:REPORT_TEXT]
     return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
 
 
-def uname(data: Document, key: str, pattern: re.Pattern[str] = _UNAME) -> str:
+def uname_field(data: Document, key: str, pattern: re.Pattern[str] = _UNAME) -> str:
     """Return a `uname` field, "" if invalid: it goes into the pull spec of a toolkit image."""
     value = str(data.get(key) or "")
     return intern(value) if pattern.fullmatch(value) else ""
 
 
-def condition(status: Document, kind: str) -> Document:
+def condition_of(status: Document, kind: str) -> Document:
     matching = (c for c in status.get("conditions") or () if c.get("type") == kind)
     return next(matching, EMPTY)
 
 
 @lru_cache(maxsize=1024)
-def seconds(moment: str | None) -> float:
+def parse_time(moment: str | None) -> float:
     """Parse a metav1.Time to seconds since the epoch; 0 if missing or invalid."""
     with suppress(TypeError, ValueError):
         return parse_rfc3339(moment or "")

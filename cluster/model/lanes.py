@@ -42,7 +42,7 @@ class Lane:
     def __str__(self) -> str:
         return "/".join(filter(None, (self.driver, str(self.part), self.node)))
 
-    def on(self, node: str) -> Lane:
+    def on_node(self, node: str) -> Lane:
         return replace(self, node=node)
 
     @property

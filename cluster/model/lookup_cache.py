@@ -23,8 +23,8 @@ class LookupCache:
     def __init__(self) -> None:
         self._kept: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = {}
 
-    def once(self, make: Callable[..., T], *sources: object) -> T:
-        """Return the result of `make` for these sources, cached."""
+    def look_up(self, make: Callable[..., T], *sources: object) -> T:
+        """Return what `make` gives for these sources, from the cache while they are the same."""
         before, result = self._kept.get(make, ((), None))
         same = len(before) == len(sources) and all(map(operator.is_, before, sources))
         if not same:

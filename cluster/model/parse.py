@@ -15,7 +15,7 @@ from typing import Any
 
 from cluster.kube.managed_fields import FIELD_MANAGER, object_meta_from
 from cluster.kube.quantity import parse_quantity
-from cluster.model.json_fields import condition, part, report_text, seconds, text, uname
+from cluster.model.json_fields import condition_of, parse_time, part, report_text, text, uname_field
 from cluster.model.labelmap import labels_of
 from cluster.model.names import (
     APPLIED_NOTE,
@@ -75,28 +75,30 @@ _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 def node_from(data: Document) -> Node:
     metadata, status = part(data, "metadata"), part(data, "status")
     info = part(status, "nodeInfo")
-    architecture = uname(info, "architecture", _ARCHITECTURE)  # the node selector of build Jobs
-    ready = condition(status, "Ready")
+    architecture = uname_field(
+        info, "architecture", _ARCHITECTURE
+    )  # the node selector of build Jobs
+    ready = condition_of(status, "Ready")
     return Node(
         name=text(metadata, "name"),
         uid=text(metadata, "uid"),
         labels=labels_of(part(metadata, "labels")),
         # Without a valid architecture there is nothing to build for.
-        kernel=uname(info, "kernelVersion") if architecture else "",
+        kernel=uname_field(info, "kernelVersion") if architecture else "",
         os_image=report_text(info, "osImage"),
         architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
         boot_id=report_text(info, "bootID"),
         ready=ready.get("status") == "True",
-        ready_since=seconds(ready.get("lastTransitionTime")),
+        ready_since=parse_time(ready.get("lastTransitionTime")),
         unschedulable=bool(part(data, "spec").get("unschedulable")),
         capacity=_extended_resources(part(status, "capacity")),
         allocatable=_extended_resources(part(status, "allocatable")),
-        taints=tuple(_taints(part(data, "spec").get("taints") or ())),
+        taints=tuple(_lasting_taints(part(data, "spec").get("taints") or ())),
         labelled=_last_labelled(metadata),
     )
 
 
-def _taints(taints: Sequence[Document]) -> Iterator[Taint]:
+def _lasting_taints(taints: Sequence[Document]) -> Iterator[Taint]:
     """Yield the taints that keep pods away, except those that come and go with a node's state."""
     for taint in islice(taints, _TAINTS):
         key, value, effect = (text(taint, name) for name in ("key", "value", "effect"))
@@ -178,7 +180,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         touched=_last_changed(metadata),
         applied_at=_last_changed(metadata, by=FIELD_MANAGER),
         spec=part(data, "spec"),
-        kept=object_meta_from(data),
+        meta=object_meta_from(data),
     )
 
 
@@ -237,14 +239,14 @@ def _service_lines(status: Document) -> Iterator[str]:
 def job_from(data: Document) -> BuildJob | StageJob:
     metadata, status = part(data, "metadata"), part(data, "status")
     labels, notes = part(metadata, "labels"), part(metadata, "annotations")
-    failed = condition(status, "Failed")
+    failed = condition_of(status, "Failed")
     gave_up = failed.get("status") == "True"
     common: dict[str, Any] = {
         "name": text(metadata, "name"),
         "uid": text(metadata, "uid"),
         "driver": text(labels, DRIVER_LABEL),
         "deleting": "deletionTimestamp" in metadata,
-        "finished": gave_up or condition(status, "Complete").get("status") == "True",
+        "finished": gave_up or condition_of(status, "Complete").get("status") == "True",
         "why": cause_in_words(failed) if gave_up else "",
     }
     if labels.get(MANAGED_BY) == STAGE_MANAGER:
@@ -316,7 +318,9 @@ def image_labels_from(data: Document) -> ToolkitLabels:
     """
     metadata = part(part(data, "image"), "dockerImageMetadata")
     labels = part(part(metadata, "Config"), "Labels")
-    return ToolkitLabels(uname(labels, "kernel-version"), uname(labels, "kernel-rt-version"))
+    return ToolkitLabels(
+        uname_field(labels, "kernel-version"), uname_field(labels, "kernel-rt-version")
+    )
 
 
 def architecture_digests_from(data: Document) -> Mapping[str, str]:
@@ -344,7 +348,7 @@ def _last_changed(metadata: Document, by: str = "") -> float:
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
     """
     entries = metadata.get("managedFields") or ()
-    times = (seconds(e.get("time")) for e in entries if by in ("", e.get("manager")))
+    times = (parse_time(e.get("time")) for e in entries if by in ("", e.get("manager")))
     return max(times, default=0.0)
 
 

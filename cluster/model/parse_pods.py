@@ -8,7 +8,7 @@ from itertools import islice
 from sys import intern
 from typing import Any, Final, TypeVar
 
-from cluster.model.json_fields import part, printable, seconds, text
+from cluster.model.json_fields import make_printable, parse_time, part, text
 from cluster.model.names import (
     DRIVER_LABEL,
     MANAGED_BY,
@@ -78,7 +78,7 @@ def _common_fields(data: Document) -> dict[str, Any]:
         "driver": text(labels, DRIVER_LABEL),
         "node": text(spec, "nodeName") or _pinned_to(spec),
         "deleting": "deletionTimestamp" in metadata,
-        "created": seconds(metadata.get("creationTimestamp")),
+        "created": parse_time(metadata.get("creationTimestamp")),
         "waiting": waiting,
     }
 
@@ -109,10 +109,10 @@ def build_pod_from(data: Document) -> BuildPod:
         name=text(metadata, "name"),
         job=next((text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
         driver=text(part(metadata, "labels"), DRIVER_LABEL),
-        created=seconds(metadata.get("creationTimestamp")),
+        created=parse_time(metadata.get("creationTimestamp")),
         waiting=_waiting_containers(status, is_ours=True),
         outcome=outcome,
-        ended=printable(ended or text(status, "reason")),
+        ended=make_printable(ended or text(status, "reason")),
     )
 
 
@@ -146,7 +146,7 @@ def _waiting_containers(status: Document, *, is_ours: bool) -> Mapping[str, Wait
             waiting = part(part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "", *_STARTING):
                 why = replace(_waiting_for(waiting), crash=_crash_of(container, is_ours=is_ours))
-                reasons[printable(str(container.get("name"))[:_NAME])] = why
+                reasons[make_printable(str(container.get("name"))[:_NAME])] = why
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reasons["pod"] = _waiting_for(condition)
@@ -177,7 +177,9 @@ def _describe_creation(status: Document) -> str:
 
 
 def _waiting_for(cause: Document) -> Waiting:
-    return Waiting(printable(str(cause.get("reason"))), printable(str(cause.get("message") or "")))
+    return Waiting(
+        make_printable(str(cause.get("reason"))), make_printable(str(cause.get("message") or ""))
+    )
 
 
 def _crash_of(container: Document, *, is_ours: bool) -> Crash | None:
@@ -189,8 +191,8 @@ def _crash_of(container: Document, *, is_ours: bool) -> Crash | None:
         return None
     return Crash(
         code,
-        printable(str(end.get("reason") or "")),
-        printable(" ".join(str(end.get("message") or "").split())[:_LINE]),
+        make_printable(str(end.get("reason") or "")),
+        make_printable(" ".join(str(end.get("message") or "").split())[:_LINE]),
         restarts if isinstance(restarts, int) else 0,
         is_ours,
     )
@@ -225,7 +227,7 @@ def failure_in_words(status: Document) -> str:
                 said = f": {lines[-1][:_LINE]}" if lines else ""
                 name = str(container.get("name"))[:_NAME]
                 words = f"{name}: {end.get('reason')}, exit code {end['exitCode']}{said}"
-    return printable(words or (cause_in_words(status) if status.get("reason") else ""))
+    return make_printable(words or (cause_in_words(status) if status.get("reason") else ""))
 
 
 def cause_in_words(cause: Document) -> str:
@@ -246,7 +248,7 @@ def _termination_reason(status: Mapping[str, Any], ended: Mapping[str, Any]) -> 
     if not reasons and isinstance(code, int):
         meaning = Crash(code, str(ended.get("reason") or ""), is_ours=True).meaning
         reasons = [f"exit code {code} ({meaning})"]
-    return printable(": ".join(reasons)) or "no reason was given"
+    return make_printable(": ".join(reasons)) or "no reason was given"
 
 
 # The field selector of pods that are bound to a node and have not ended.

@@ -66,7 +66,7 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
         rolled_out=rolled_out,
         progress=progress,
         document=body,
-        kept=object_meta_from(data),
+        meta=object_meta_from(data),
     )
     return StageItem(name, parsed)
 

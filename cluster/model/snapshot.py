@@ -126,7 +126,7 @@ class DaemonSetObject:
     touched: float = field(default=0.0, compare=False)
     applied_at: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_empty_mapping)
-    kept: ObjectMeta = field(default=ObjectMeta(), compare=False)
+    meta: ObjectMeta = field(default=ObjectMeta(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,28 +451,28 @@ class Snapshot:
 
     def driver_pods_of(self, driver: str) -> Sequence[DriverPod]:
         """Return the pods of one Driver's DaemonSets."""
-        by_driver: Mapping[str, list[DriverPod]] = self.index.once(_driver_pods, self.pods)
+        by_driver: Mapping[str, list[DriverPod]] = self.index.look_up(_driver_pods, self.pods)
         return by_driver.get(driver, ())
 
     def unload_pods_of(self, driver: str) -> Sequence[UnloadPod]:
         """Return the pods that unload one Driver."""
-        by_driver: Mapping[str, list[UnloadPod]] = self.index.once(_unload_pods, self.pods)
+        by_driver: Mapping[str, list[UnloadPod]] = self.index.look_up(_unload_pods, self.pods)
         return by_driver.get(driver, ())
 
     @property
     def build_jobs(self) -> Mapping[str, BuildJob]:
         """Return the build Jobs by name."""
-        builds: Mapping[str, BuildJob] = self.index.once(_build_jobs, self.jobs)
+        builds: Mapping[str, BuildJob] = self.index.look_up(_build_jobs, self.jobs)
         return builds
 
     def stage_jobs_of(self, driver: str) -> Sequence[StageJob]:
         """Return the Jobs of one Driver's stages."""
-        by_driver: Mapping[str, list[StageJob]] = self.index.once(_stage_jobs, self.jobs)
+        by_driver: Mapping[str, list[StageJob]] = self.index.look_up(_stage_jobs, self.jobs)
         return by_driver.get(driver, ())
 
     def reports_without_node_of(self, driver: str) -> Sequence[NodeReport]:
         """Return the reports about one Driver from nodes that no longer exist."""
-        by_driver: Mapping[str, list[NodeReport]] = self.index.once(
+        by_driver: Mapping[str, list[NodeReport]] = self.index.look_up(
             _reports_without_node, self.node_drivers, self.nodes
         )
         return by_driver.get(driver, ())

@@ -73,7 +73,7 @@ class StageObject:
     rolled_out: bool = True
     progress: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
-    kept: ObjectMeta = field(default=ObjectMeta(), compare=False)
+    meta: ObjectMeta = field(default=ObjectMeta(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def delete_orphans(snapshot: Snapshot) -> Iterator[Action]:
                 daemonset.uid,
             )
     yield from map(
-        _delete_pod, snapshot.index.once(_orphaned_pods, snapshot.pods, snapshot.drivers)
+        _delete_pod, snapshot.index.look_up(_orphaned_pods, snapshot.pods, snapshot.drivers)
     )
     yield from _remove_node_traces(snapshot)
 
@@ -58,7 +58,7 @@ def _remove_node_traces(snapshot: Snapshot) -> Iterator[Action]:
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
     label without its NodeDriver would never be found.
     """
-    gone = snapshot.index.once(_reports_of_gone_drivers, snapshot.node_drivers, snapshot.drivers)
+    gone = snapshot.index.look_up(_reports_of_gone_drivers, snapshot.node_drivers, snapshot.drivers)
     if not gone:
         return
     with_pods = {(pod.driver, pod.node) for pod in snapshot.pods.values()}

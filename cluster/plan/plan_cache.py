@@ -75,8 +75,8 @@ class PlanCache:
             return kept
         return replace(kept, requeue_after=self._due_at[driver] - self._now)
 
-    def store(self, driver: str, plan: Plan) -> None:
-        """Keep a plan if it does nothing, and depends on no more than its group."""
+    def keep_if_idle(self, driver: str, plan: Plan) -> None:
+        """Keep a plan if it has no actions, and reads nothing of Drivers outside its group."""
         self._kept.pop(driver, None)
         wait = _LONGEST if plan.requeue_after is None else min(plan.requeue_after, _LONGEST)
         self._due_at[driver] = self._now if plan.reads_all else self._now + wait
@@ -89,7 +89,7 @@ class PlanCache:
 
 def groups_of(snapshot: Snapshot) -> Groups:
     """Return the group of each Driver: those whose plans read one another, and itself."""
-    return snapshot.index.once(_make_groups, snapshot.drivers, snapshot.revisions)
+    return snapshot.index.look_up(_make_groups, snapshot.drivers, snapshot.revisions)
 
 
 def _make_groups(
@@ -199,7 +199,7 @@ def _drivers_of_changed_labels(old: Node, new: Node) -> set[str] | None:
 def _drivers_on(name: str, sides: Collection[Node], snapshot: Snapshot) -> Iterator[str]:
     """Yield the Drivers that select a node, before or after its change, or left a trace."""
     labelled = {driver_of_label(key) for each in sides for key in each.labels}
-    with_pods = snapshot.index.once(_drivers_with_pods, snapshot.pods).get(name, ())
+    with_pods = snapshot.index.look_up(_drivers_with_pods, snapshot.pods).get(name, ())
     for key, found in snapshot.drivers.items():
         if (
             key in labelled

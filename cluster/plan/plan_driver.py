@@ -123,7 +123,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     return Plan(
         tuple(chain.from_iterable(steps)),
         requeue_after=_requeue_after(context, leaving),
-        censuses={resource.name: node_counts(inputs)},
+        node_counts={resource.name: node_counts(inputs)},
         demand=drain.pods_to_watch(drains) if drains is not None else None,
         tags=context.toolkits.tags,
         templates=staging.templates if staging else frozenset(),

@@ -64,7 +64,7 @@ def plan(
                 of_driver = plan_driver(snapshot, found, now, contexts)
                 of_driver = _with_problems(snapshot, found, of_driver)
                 if cache:
-                    cache.store(key, of_driver)
+                    cache.keep_if_idle(key, of_driver)
         except Exception as error:
             if errors is None:
                 raise

@@ -39,13 +39,13 @@ class Amendments:
     throttle: StatusThrottle
     jitter: Callable[[], float]
     evictions: EvictionBackoff = field(default_factory=EvictionBackoff)
-    _standoffs: RevertedEdits = field(default_factory=RevertedEdits)
+    _reverted_edits: RevertedEdits = field(default_factory=RevertedEdits)
     _failures: dict[Lane, Failure] = field(default_factory=dict)
     _events: list[EmitEvent] = field(default_factory=list)
 
     def forget_all(self) -> None:
         self.evictions.forget_all()
-        self._standoffs.forget_all()
+        self._reverted_edits.forget_all()
         self._failures.clear()
 
     def complete_snapshot(self, snapshot: Snapshot, blind: Problem | None, now: float) -> Snapshot:
@@ -54,7 +54,7 @@ class Amendments:
         `blind` is a problem that all Drivers have, since a kind cannot be read.
         """
         problems: dict[str, list[Problem]] = defaultdict(list)
-        contested = self._standoffs.list_problems(snapshot, now)
+        contested = self._reverted_edits.list_problems(snapshot, now)
         for name, each in (*contested, *problems_of(self._failures)):
             problems[name].append(each)
         if blind is not None:
@@ -69,7 +69,7 @@ class Amendments:
         which would drop them. The throttle is the last that may drop a status or an Event: it
         counts what it passes as written. Evictions only bring the next plan forward.
         """
-        plan = self._standoffs(plan, snapshot, now)
+        plan = self._reverted_edits(plan, snapshot, now)
         plan = drop_blocked_actions(plan, snapshot, self._failures, now)
         plan, self._events = replace(plan, actions=(*plan.actions, *self._events)), []
         plan = self.throttle(plan, snapshot, now)
@@ -84,7 +84,7 @@ class Amendments:
         backoff at planning time was not tried, however long the round took.
         """
         self.evictions.record_answers(outcome.asked, now)
-        news = self._standoffs.record_applied(outcome.applied, now) or bool(outcome.asked)
+        news = self._reverted_edits.record_applied(outcome.applied, now) or bool(outcome.asked)
         for lane, failure in outcome.failures.items():
             self.record_failure(lane, failure, snapshot, now)
             news = news or not failure.mute or bool(self._events)

@@ -360,7 +360,7 @@ class _Lanes:
         if mute:
             lane = Lane(action.driver, STATUS)
         elif node and isinstance(error, ApiError) and error.concerns_one:
-            lane = lane.on(node)
+            lane = lane.on_node(node)
         failure = replace(failure_of(error, action.words), mute=mute)
         with self._lock:
             self.outcome.failures.setdefault(lane, failure)
@@ -394,24 +394,24 @@ EVENT_NAMESPACE = "default"  # required by the API server for Events about clust
 _NOTE_LIMIT = 1024  # bytes of an Event's note; a longer one is refused
 
 
-def event_document(say: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
+def event_document(event: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
     """Return the document of an Event. `now` is wall clock time, `instance` the name of our pod."""
-    mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
+    mark = hashlib.sha256(f"{event.uid}{event.reason}{event.note}{now}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": f"{say.driver}.{mark}", "namespace": EVENT_NAMESPACE},
+        "metadata": {"name": f"{event.driver}.{mark}", "namespace": EVENT_NAMESPACE},
         "eventTime": rfc3339_micro(now),
         "reportingController": f"{API_GROUP}/cluster",
         "reportingInstance": instance[:128],
         "action": "Reconcile",
-        "reason": say.reason,
-        "type": "Warning" if say.warning else "Normal",
+        "reason": event.reason,
+        "type": "Warning" if event.warning else "Normal",
         "regarding": {
             "apiVersion": API_VERSION,
             "kind": "Driver",
-            "name": say.driver,
-            "uid": say.uid,
+            "name": event.driver,
+            "uid": event.uid,
         },
-        "note": say.note.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
+        "note": event.note.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
     }

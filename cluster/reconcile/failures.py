@@ -80,7 +80,7 @@ def problems_of(failures: Mapping[Lane, Failure]) -> Iterator[tuple[str, Problem
     """
     nodes: dict[Lane, dict[str, Failure]] = {}
     for lane in sorted(lane for lane in failures if lane.node):
-        nodes.setdefault(lane.on(""), {})[lane.node] = failures[lane]
+        nodes.setdefault(lane.on_node(""), {})[lane.node] = failures[lane]
     for whole, each in nodes.items():
         first, *others = each
         words = f"; the same for {shortlist(others, _NAMED)}" if others else ""

@@ -64,7 +64,7 @@ class Controller:
         pace: LoopTimings | None = None,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        worked: Callable[[], float] = time.thread_time,
+        cpu_time: Callable[[], float] = time.thread_time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._view = view
@@ -77,7 +77,7 @@ class Controller:
         self._pace = pace or LoopTimings()
         self._now = now
         self._wall = wall
-        self._worked = worked
+        self._cpu_time = cpu_time
         self._jitter = jitter
         self._outages = 0
         self._late = math.inf  # after that time, kinds that get no answer hold up no round
@@ -148,11 +148,11 @@ class Controller:
 
         Return the seconds until the next round if nothing changes; None to wait for a change.
         """
-        began, worked = self._now(), self._worked()
+        began, cpu_time = self._now(), self._cpu_time()
         snapshot, plan = self._snapshot_and_plan(began)
         self._view.watch_pods(plan.demand)
         planned = self._now()
-        self._cpu_budget.charge_plan(self._worked() - worked, planned)
+        self._cpu_budget.charge_plan(self._cpu_time() - cpu_time, planned)
         outcome = self._executor.carry_out(plan, snapshot, leadership)
         if self._amendments.record_outcome(outcome, snapshot, began=began, now=self._now()):
             self._wakes.wake()

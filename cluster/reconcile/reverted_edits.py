@@ -34,7 +34,7 @@ _Key = tuple[str, str]
 class _AppliedObject:
     """An object as we last applied it. `edits` is how often it was reverted, last at `at`.
 
-    `altered` means that this was reported: the object does not stay as applied.
+    `altered`: it was reported that the object does not stay as applied.
     """
 
     driver: str

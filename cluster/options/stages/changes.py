@@ -30,10 +30,10 @@ def _find_difference(
 ) -> ExistingObject | None:
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
     marked = (current.applied, current.stage) == (applied, step.name)
-    additions = has_additions(current.kept, document)
+    additions = has_additions(current.meta, document)
     if marked and not additions and not has_drifted(document, current.document):
         return None
-    return existing_object(current.kept, document, edited=marked)
+    return existing_object(current.meta, document, edited=marked)
 
 
 def objects_to_delete(staging: StagePlan) -> Iterator[StageObject]:

@@ -180,7 +180,7 @@ class JobRuns:
         return {job.run.node} if job.run.node else {p.node for p in self._live_pods(job) if p.node}
 
     @cached_property
-    def _running(self) -> set[tuple[str, str, str]]:
+    def _unfinished_runs(self) -> set[tuple[str, str, str]]:
         """Returns stage, Job and node of the runs that have not ended, with all their pods."""
         return {
             (job.run.stage, job.run.job, job.run.node)
@@ -201,7 +201,7 @@ class JobRuns:
         Two runs must never work on a device at the same time.
         """
         where = _place_of(manifest, node)
-        return where not in self._running and where not in self._orphaned_pods
+        return where not in self._unfinished_runs and where not in self._orphaned_pods
 
 
 def _place_of(manifest: JobManifest, node: Node | None) -> tuple[str, str, str]:

@@ -95,7 +95,7 @@ class Nodes:
 
 def has_order(snapshot: Snapshot) -> bool:
     """Return whether any Driver comes after another one."""
-    return snapshot.index.once(_has_order, snapshot.drivers)
+    return snapshot.index.look_up(_has_order, snapshot.drivers)
 
 
 def _has_order(drivers: Mapping[str, DriverObject]) -> bool:

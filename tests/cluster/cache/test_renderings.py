@@ -55,7 +55,7 @@ def quiet(renderer: Any, *templates: Template, **more: Any) -> Renderings:
 def all_due(renderings: Renderings, renderer: Any) -> None:
     renderings._stopping = False
     while (template := renderings._next_template()) is not None:
-        renderings.render(renderer, template)
+        renderings.render_template(renderer, template)
     renderings._stopping = True
 
 

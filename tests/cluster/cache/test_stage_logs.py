@@ -26,7 +26,7 @@ WANTED = LogWanted("uid-1", "plugin-1", "main", r"registered \d+", 60)
 def looked(logs: StageLogs) -> LogMatch:
     """What one look finds, in this thread."""
     [case] = logs._cases.values()
-    logs.look(case)
+    logs.look_at(case)
     return logs.get_matches()["uid-1"]
 
 

@@ -89,11 +89,11 @@ def test_a_field_that_somebody_took_over_is_seen_where_nothing_else_of_a_daemons
         "time": "2027-01-15T08:00:00Z",
         "fieldsV1": {"f:spec": {}},
     }
-    one = replace(there, kept=ObjectMeta(managed=(entry,)))
+    one = replace(there, meta=ObjectMeta(managed=(entry,)))
     later = replace(
-        there, kept=ObjectMeta(managed=({**entry, "time": "2027-01-15T09:00:00Z"},)), touched=9
+        there, meta=ObjectMeta(managed=({**entry, "time": "2027-01-15T09:00:00Z"},)), touched=9
     )
-    taken = replace(there, kept=ObjectMeta(managed=(entry, {**entry, "manager": "somebody"})))
+    taken = replace(there, meta=ObjectMeta(managed=(entry, {**entry, "manager": "somebody"})))
 
     assert has_same_content(one, later)
     assert not has_same_content(one, taken)

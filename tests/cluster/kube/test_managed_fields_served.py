@@ -200,7 +200,7 @@ def test_a_daemonset_made_anew_is_not_replaced(
     control_plane: ControlPlane, document: dict[str, Any]
 ) -> None:
     found = served(control_plane, document)
-    assert found.kept.uid == found.uid
+    assert found.meta.uid == found.uid
     where = {"namespace": "default", "deadline": 10.0}
 
     with closing(connect(control_plane.kubeconfig)) as api:

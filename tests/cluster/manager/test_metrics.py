@@ -203,11 +203,11 @@ def test_the_format_is_the_one_that_is_asked_for() -> None:
 def test_a_plan_carries_a_census_of_each_driver_that_can_be_planned(model: Model) -> None:
     model.apply_driver("other", modules=[{"name": "other"}])
     found = plan(model.snapshot, 0.0)
-    assert sorted(found.censuses) == ["edu", "other"]
+    assert sorted(found.node_counts) == ["edu", "other"]
 
     bad = replace(model.snapshot.drivers["other"], driver=None, mistakes="a typo")
     snapshot = replace(model.snapshot, drivers={**model.snapshot.drivers, "other": bad})
-    assert sorted(plan(snapshot, 0.0).censuses) == ["edu"]
+    assert sorted(plan(snapshot, 0.0).node_counts) == ["edu"]
 
 
 def test_the_document_lists_every_metric_with_its_labels() -> None:

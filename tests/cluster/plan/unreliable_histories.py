@@ -158,7 +158,7 @@ def _lane_of_refusal(action: Action) -> Lane:
     """As the executor has it (see executor.py)."""
     if isinstance(action, SetStatus):
         return Lane(action.driver, STATUS)
-    return lane_of(action).on(node_of(action))
+    return lane_of(action).on_node(node_of(action))
 
 
 def _watch_of(action: Action) -> str:

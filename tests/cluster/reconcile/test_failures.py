@@ -110,7 +110,7 @@ def test_what_is_refused_of_a_stage_on_some_nodes_is_said_of_the_stages_too() ->
     lane = Lane("edu", stages_part("0123"))
     job = {"kind": "Job", "metadata": {"name": "selftest"}}
     creates = tuple(Create("edu", job, node, lane.part) for node in ("n1", "n2", "n3"))
-    refused = {lane.on(node): replace(REFUSED, generation=0) for node in ("n1", "n2")}
+    refused = {lane.on_node(node): replace(REFUSED, generation=0) for node in ("n1", "n2")}
 
     plan = drop_blocked_actions(Plan(creates), model().snapshot, refused, now=49)
 
