@@ -64,10 +64,10 @@ def preflight(
         words = f"--toolkit {toolkit}: expected {PULL_SPEC.words}"
         raise UsageError(words, hint=PULL_SPEC.remedy(toolkit))
     signal.signal(signal.SIGTERM, _interrupt_on_sigterm)
-    api, place = connection.open(), Preflight(os_version, kernel, toolkit)
+    api, entry = connection.open(), Preflight(os_version, kernel, toolkit)
     settings = as_installed(api, connection.settings())
-    build = trial_build.trial_of(api, driver, place, architecture)
-    done = trial_build.TrialBuild(
+    build = trial_build.trial_of(api, driver, entry, architecture)
+    result = trial_build.TrialBuild(
         api,
         settings,
         build,
@@ -76,8 +76,8 @@ def preflight(
         timeout,
         trial_build.tolerated_taints(api, build.driver),
     ).run()
-    click.echo(done.json() if output == "json" else done.text())
-    raise SystemExit(done.exit_code)
+    click.echo(result.json() if output == "json" else result.text())
+    raise SystemExit(result.exit_code)
 
 
 def _interrupt_on_sigterm(*_: Any) -> None:

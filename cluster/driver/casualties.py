@@ -113,7 +113,7 @@ def update_casualties(
 def limit_casualty_rows(
     every: Sequence[Casualty], members: Mapping[str, DriverNode]
 ) -> list[dict[str, Any]]:
-    """Return rows for the status. If there are too many, those that nodes still report go first."""
+    """Return rows for the status; of too many, those that nodes report themselves are left out."""
     broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
     pairs = zip(broken, every, strict=True)
     order = sorted(pairs, key=lambda pair: (pair[0], pair[1].kind is CasualtyKind.DOWN))

@@ -173,7 +173,7 @@ def _provide_container(inputs: DaemonSetInput) -> Document:
         "env": _environment_of({"NODESIDE_SHARED": SHARED}),
         "securityContext": unprivileged_context(runAsUser=0),
         "resources": _resources_of(inputs.pods.resources.driver, DRIVER_REQUESTS),
-        "volumeMounts": [_mount_volume("shared", SHARED)],
+        "volumeMounts": [mount_volume("shared", SHARED)],
     }
 
 
@@ -229,20 +229,20 @@ def _driver_security(*, privileged: bool) -> Document:
 
 def _driver_mounts(inputs: DaemonSetInput) -> list[Document]:
     mounts = [
-        _mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
-        _mount_volume("policy", POLICY_DIRECTORY, read_only=True),
+        mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+        mount_volume("policy", POLICY_DIRECTORY, read_only=True),
         *(
-            _mount_volume(_volume_name(path), f"/host{path}", read_only=read_only)
+            mount_volume(_volume_name(path), f"/host{path}", read_only=read_only)
             for path, _, read_only in _HOST_PATHS
         ),
-        _mount_volume("token", TOKEN_DIRECTORY, read_only=True),
-        _mount_volume("tmp", "/tmp"),  # noqa: S108
+        mount_volume("token", TOKEN_DIRECTORY, read_only=True),
+        mount_volume("tmp", "/tmp"),  # noqa: S108
     ]
     if _runs_programs(inputs.driver):
-        mounts.append(_mount_volume("run", f"/run/{inputs.driver.name}"))
+        mounts.append(mount_volume("run", f"/run/{inputs.driver.name}"))
     if inputs.toolkit:
-        mounts.append(_mount_volume("shared", SHARED))
-    return mounts + [_mount_volume(n, at, read_only=True) for n, at, _ in _optional_volumes(inputs)]
+        mounts.append(mount_volume("shared", SHARED))
+    return mounts + [mount_volume(n, at, read_only=True) for n, at, _ in _optional_volumes(inputs)]
 
 
 def _toolkit_container(inputs: DaemonSetInput) -> Document:
@@ -263,8 +263,8 @@ def _toolkit_container(inputs: DaemonSetInput) -> Document:
             {"memory": memory_limit(inputs.driver)},
         ),
         "volumeMounts": [
-            _mount_volume("shared", SHARED),
-            _mount_volume("toolkit-tmp", "/tmp"),  # noqa: S108
+            mount_volume("shared", SHARED),
+            mount_volume("toolkit-tmp", "/tmp"),  # noqa: S108
         ],
     }
 
@@ -372,7 +372,8 @@ def _environment_of(values: Mapping[str, str]) -> list[Document]:
     return [{"name": key, "value": value} for key, value in values.items() if value]
 
 
-def _mount_volume(volume: str, at: str, *, read_only: bool = False) -> Document:
+def mount_volume(volume: str, at: str, *, read_only: bool = False) -> Document:
+    """Return the mount of a volume; `readOnly` is left out if it is false, as by the API server."""
     mount: Document = {"name": volume, "mountPath": at}
     return mount | {"readOnly": True} if read_only else mount
 

@@ -88,6 +88,13 @@ def read_revision(stored: RevisionObject) -> Driver | None:
         return None
 
 
+def readable_revisions(snapshot: Snapshot, driver: str) -> dict[str, Driver]:
+    """Return a Driver as of each of its revisions that can be read."""
+    own = (each for each in snapshot.revisions.values() if each.driver == driver)
+    read = {each.revision: read_revision(each) for each in own}
+    return {revision: found for revision, found in read.items() if found is not None}
+
+
 def owner_references(driver: DriverObject) -> list[dict[str, Any]]:
     """Return the owner reference to a Driver; the garbage collector cleans up without us."""
     reference = {
@@ -149,11 +156,7 @@ class Revisions:
     @cached_property
     def drivers(self) -> Mapping[str, Driver]:
         """The Driver as of every revision that can still be assigned to a node."""
-        name = self.driver.name
-        own = (each for each in self.snapshot.revisions.values() if each.driver == name)
-        read = {each.revision: read_revision(each) for each in own}
-        readable = {revision: driver for revision, driver in read.items() if driver is not None}
-        return readable | {self.newest: self.driver}
+        return readable_revisions(self.snapshot, self.driver.name) | {self.newest: self.driver}
 
     @cached_property
     def daemonsets(self) -> Sequence[DaemonSetObject]:
@@ -162,8 +165,7 @@ class Revisions:
 
     @cached_property
     def assignments(self) -> Mapping[str, Assignment]:
-        """Assignments by name: those of existing DaemonSets, and those of deleted DaemonSets with
-        which nodes are still labelled."""
+        """Assignments by name: of DaemonSets, and of deleted ones whose labels nodes still have."""
         served = ((each.assignment, served_assignment(each)) for each in self.daemonsets)
         existing = {name: at for name, at in served if self.name_of(at) == name}
         key = assigned_label(self.driver.name)

@@ -264,7 +264,9 @@ def worked_before(member: DriverNode, place: Place) -> bool:
 
 
 def was_broken_by_change(member: DriverNode, place: Place) -> bool:
-    """Return whether an earlier change of ours broke the node. The node still has that revision, or
-    one that is no longer known."""
+    """Return whether an earlier change of ours broke the node.
+
+    The node still has that revision, or one that is no longer known.
+    """
     changed = place is Place.STALE or (place is Place.MOVED and member.at is None)
     return changed and bool(member.worked_with) and not is_working(member)

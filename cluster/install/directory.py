@@ -40,10 +40,10 @@ class NotOurs(NodesideError):
 def write_directory(
     place: Path, files: Mapping[str, str], *, main: str, names: Collection[str] = ()
 ) -> None:
-    """Write `files` to `place`. `main` is the file with our mark; `names` are files that an earlier
-    call may have made.
+    """Write `files` to `place`.
 
-    Raises NotOurs, SystemRefused, and UsageError where root could be made to write elsewhere.
+    `main` is the file with our mark; `names` are files that an earlier call may have made. Raises
+    NotOurs, SystemRefused, and UsageError where root could be made to write elsewhere.
     """
     place = Path(os.path.abspath(place))  # noqa: PTH100 - `..` of a link is not meant
     with as_owner_of(place.parent) as here:

@@ -116,9 +116,9 @@ def _is_served(api: Api, name: str) -> bool:
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
-def _wait_until(holds: Callable[[], bool], what: str, pause: Callable[[float], None]) -> None:
+def _wait_until(is_done: Callable[[], bool], what: str, pause: Callable[[float], None]) -> None:
     ends = time.monotonic() + _DEADLINE
-    while not holds():
+    while not is_done():
         if time.monotonic() > ends:
             raise DeadlinePassed(f"waited {_DEADLINE:g} s for {what}")
         pause(_LOOK)

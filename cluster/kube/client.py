@@ -112,21 +112,21 @@ class Watch:
 class Api:
     """The API verbs. All methods raise only ApiError."""
 
-    def __init__(self, exchange: ApiTransport) -> None:
-        self._exchange = exchange
+    def __init__(self, transport: ApiTransport) -> None:
+        self._transport = transport
 
     @property
     def tally(self) -> RequestCounts:
         """The request counters."""
-        return self._exchange.tally
+        return self._transport.tally
 
     @property
     def url(self) -> str:
-        return self._exchange.url
+        return self._transport.url
 
     def now(self) -> float:
         """Return the API server's wall clock time; the local one before the first response."""
-        return self._exchange.time.now()
+        return self._transport.time.now()
 
     def check_reachable(self) -> None:
         """Raise Unreachable after a single try if the API server does not answer.
@@ -136,7 +136,7 @@ class Api:
         request = RequestInfo("get", "version")
         try:
             version = document_of(
-                self._exchange.send(Call("GET", "/version", request), patient=False)
+                self._transport.send(Call("GET", "/version", request), patient=False)
             )
         except Unreachable as error:
             message = f"no answer from the API server {self.url}: {error.cause or error}"
@@ -154,14 +154,14 @@ class Api:
     def get_version(self) -> dict[str, Any]:
         """Return the version of the API server: `major`, `minor`, `gitVersion`."""
         call = Call("GET", "/version", RequestInfo("get", "version"))
-        return document_of(self._exchange.send(call))
+        return document_of(self._transport.send(call))
 
     def served_kinds(self, group_version: str) -> frozenset[str]:
         """Return the plural names of the kinds that are served in a group version, `apps/v1`."""
         request = RequestInfo("get", f"the kinds of {group_version}")
         try:
             call = Call("GET", f"/apis/{group_version}", request)
-            found = document_of(self._exchange.send(call))
+            found = document_of(self._transport.send(call))
         except NotFound:
             return frozenset()
         return frozenset(str(each.get("name")) for each in found.get("resources") or ())
@@ -170,7 +170,7 @@ class Api:
         """Return the schemas of our kinds; any authenticated user may read them. One try."""
         request = RequestInfo("get", "the published schemas", group=API_GROUP)
         call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", request)
-        document = document_of(self._exchange.send(call, patient=False))
+        document = document_of(self._transport.send(call, patient=False))
         schemas = document.get("components", {}).get("schemas", {})
         return {name.rpartition(".")[2]: schema for name, schema in schemas.items()}
 
@@ -180,7 +180,7 @@ class Api:
         """Return one object. Raises NotFound."""
         request = RequestInfo("get", resource.plural, name, namespace, resource.group)
         call = Call("GET", resource.path(name, namespace=namespace), request)
-        return _parse_object(request, self._exchange.send(call, **limits))
+        return _parse_object(request, self._transport.send(call, **limits))
 
     def list(
         self,
@@ -213,7 +213,7 @@ class Api:
             try:
                 limit = _TEXT_LIMIT if size > 1 else math.inf
                 page = _parse_page(
-                    request, self._exchange.send(call, deadline=deadline), of_kind, limit
+                    request, self._transport.send(call, deadline=deadline), of_kind, limit
                 )
             except TooLarge:
                 if size == 1:
@@ -232,7 +232,7 @@ class Api:
         request = RequestInfo("list", resource.plural, "", namespace, resource.group)
         query = _without_empty(labelSelector=selector, fieldSelector=fields, limit="1")
         call = Call("GET", resource.path(namespace=namespace), request, query)
-        answer = self._exchange.send(call, patient=False)
+        answer = self._transport.send(call, patient=False)
         return _parse_page(request, answer, lambda _: None, math.inf).resource_version
 
     def watch(
@@ -253,11 +253,11 @@ class Api:
             watch="true",
             allowWatchBookmarks="true",
             resourceVersion=resource_version,
-            timeoutSeconds=str(max(1, int(seconds * (0.75 + self._exchange.jitter() / 2)))),
+            timeoutSeconds=str(max(1, int(seconds * (0.75 + self._transport.jitter() / 2)))),
         )
         call = Call("GET", resource.path(namespace=namespace), request, query)
         silence = min(_SILENCE, seconds + _READ)
-        response = self._exchange.open(call, read=silence)
+        response = self._transport.open(call, read=silence)
         return Watch(request, response)
 
     def stream_log(
@@ -285,7 +285,7 @@ class Api:
         )
         call = Call("GET", path, request, query)
         rest, ends = b"", time.monotonic() + seconds
-        with closing(self._exchange.open(call, read=max(1.0, seconds))) as response:
+        with closing(self._transport.open(call, read=max(1.0, seconds))) as response:
             while (piece := _read_chunk(request, response)) and time.monotonic() < ends:
                 *lines, rest = (rest + piece).split(b"\n")
                 if len(rest) > _LINE:
@@ -362,7 +362,7 @@ class Api:
         path = resource.path("" if method == "POST" else name, namespace=namespace)
         query = {"fieldManager": FIELD_MANAGER, **query}
         call = Call(method, path, request, query, document, content_type)
-        return _parse_object(request, self._exchange.send(call, **limits))
+        return _parse_object(request, self._transport.send(call, **limits))
 
     def merge_patch(
         self, resource: Resource, name: str, patch: Document, **more: Any
@@ -392,7 +392,7 @@ class Api:
         path = resource.path(name, namespace=namespace, subresource=subresource)
         query = {"fieldManager": FIELD_MANAGER}
         call = Call("PATCH", path, request, query, patch, content_type, metadata_only=True)
-        return _parse_object(request, self._exchange.send(call, **limits))
+        return _parse_object(request, self._transport.send(call, **limits))
 
     def delete(
         self, resource: Resource, name: str, *, namespace: str = "", uid: str = "", **limits: Any
@@ -406,7 +406,7 @@ class Api:
         if uid:
             options["preconditions"] = {"uid": uid}
         path = resource.path(name, namespace=namespace)
-        self._exchange.send(
+        self._transport.send(
             Call("DELETE", path, request, {}, options, "application/json"), **limits
         )
 
@@ -431,7 +431,7 @@ class Api:
         )
         path = PODS.path(pod, namespace=namespace, subresource="log")
         call = Call("GET", path, request, query)
-        body = self._exchange.send(call, deadline=deadline, patient=False, limit=limit)
+        body = self._transport.send(call, deadline=deadline, patient=False, limit=limit)
         return body.decode(errors="replace")
 
     def evict(self, namespace: str, name: str, uid: str, **limits: Any) -> None:
@@ -449,10 +449,10 @@ class Api:
         }
         path = PODS.path(name, namespace=namespace, subresource="eviction")
         call = Call("POST", path, request, {}, body, "application/json")
-        self._exchange.send(call, patient=False, **limits)
+        self._transport.send(call, patient=False, **limits)
 
     def close(self) -> None:
-        self._exchange.close()
+        self._transport.close()
 
 
 def connect(kubeconfig: Path | None = None, context: str = "") -> Api:

@@ -174,8 +174,8 @@ def _import_for_a_pod() -> tuple[Any, Callable[..., None]]:
 def _connection_pool(configuration: Any) -> PoolManager:
     from kubernetes.client import rest
 
-    door: Any = rest.RESTClientObject
-    pool: PoolManager = door(configuration).pool_manager
+    rest_client: Any = rest.RESTClientObject
+    pool: PoolManager = rest_client(configuration).pool_manager
     return pool
 
 
@@ -188,7 +188,7 @@ def _authentication_headers(configuration: Any) -> dict[str, str]:
 _NAME_ONE = "name one that can be used: --kubeconfig FILE, or KUBECONFIG in the environment"
 
 
-_KEPT = 10  # maximum number of contexts listed in a hint
+_SHOWN = 10  # maximum number of contexts listed in a hint
 
 
 class BadKubeconfig(ApiError):
@@ -236,7 +236,7 @@ def _read_kubeconfig(path: Path) -> dict[str, Any] | BadKubeconfig:
 def _context_error(files: str, context: str, configs: list[dict[str, Any]]) -> BadKubeconfig | None:
     known = [each["name"] for each in _named_entries(configs, "contexts")]
     chosen = context or next((str(c) for each in configs if (c := each.get("current-context"))), "")
-    hint = f"it has: {', '.join(known[:_KEPT]) or 'none'}; choose one: --context NAME"
+    hint = f"it has: {', '.join(known[:_SHOWN]) or 'none'}; choose one: --context NAME"
     if not chosen:
         return BadKubeconfig(f"the kubeconfig {files} names no current context", hint=hint)
     if chosen not in known:

@@ -161,7 +161,7 @@ class Reflector(Generic[T]):
         self._seen = 0
         self._synced = self._absent = False
         self._cut_off = False  # no watch could be opened; the API server may come back changed
-        self._heard = now()
+        self._answered_at = now()
         self._trouble = ""
         self._refusal: ApiError | None = None
         self._failures = self._watches = 0
@@ -230,7 +230,7 @@ class Reflector(Generic[T]):
             return WatchHealth(
                 kind=self._selection.resource.kind,
                 synced=self._synced,
-                silent=self._now() - self._heard,
+                silent=self._now() - self._answered_at,
                 trouble=self._trouble,
                 watches=self._watches,
                 refusal=self._refusal,
@@ -463,7 +463,7 @@ class Reflector(Generic[T]):
     def _note_answer(self, version: str) -> None:
         """Record an answer of the API server. The caller holds the lock."""
         self._seen = max(self._seen, _version_number(version))
-        self._heard = self._now()
+        self._answered_at = self._now()
         if self._trouble:
             log.fact("the API server answers again", kind=self._selection.resource.kind)
         if self._refusal is not None:

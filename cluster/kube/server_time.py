@@ -28,7 +28,7 @@ class ServerTime:
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
         self._ahead = 0.0  # seconds by which our clock is ahead
-        self._heard = ""
+        self._last_date = ""
         self._known = False
         self._doubted: list[float] = []
 
@@ -37,9 +37,9 @@ class ServerTime:
 
     def update_from_response(self, date: str) -> None:
         """Record the `Date` header of a response that just arrived; other text is ignored."""
-        if date == self._heard:
+        if date == self._last_date:
             return
-        self._heard = date
+        self._last_date = date
         with suppress(ValueError, TypeError, OverflowError):
             ahead = self._wall() - parsedate_to_datetime(date).timestamp() - 0.5
             self._adopt_offset(0.0 if abs(ahead) < _NEAR else ahead)

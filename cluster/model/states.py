@@ -55,8 +55,8 @@ class Boot(FastEnum):
 class Supply(FastEnum):
     """Whether the node's pool has the toolkit image or prebuilt modules that a pod there needs."""
 
-    SERVED = "has one of them"
-    UNSERVED = "has neither"
+    SERVED = "has the image or the modules"
+    UNSERVED = "has neither the image nor the modules"
     ONLY_LAST_GOOD = "has it for the good revision: the newest is being built, or does not build"
     CONFLICT = "has it, but another Driver has a module of the newest revision on this node"
 

@@ -83,7 +83,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     staging = context.staging if context.uses_stages else None
     builds = desired_builds(context) if _has_build_jobs(context) else None
     members = {member.node.name for member in context.members}
-    leaving = _unload_of(context, members)
+    leaving = _find_leaving_nodes(context, members)
     inputs = status_inputs(context)
     status = conditions.status_of_valid(
         inputs, merge_parts(status_parts(context, leaving)), now=now
@@ -132,7 +132,7 @@ def _plan_of_valid(context: DriverContext) -> Plan:
     )
 
 
-def _unload_of(context: DriverContext, members: Collection[str]) -> DriverUnload | None:
+def _find_leaving_nodes(context: DriverContext, members: Collection[str]) -> DriverUnload | None:
     """Return the nodes that the Driver leaves; None if nothing of it is left on any."""
     snapshot, resource = context.snapshot, context.resource
     # A node with stage pods does not leave before they are gone.

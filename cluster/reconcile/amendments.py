@@ -69,10 +69,10 @@ class Amendments:
         which would drop them. The throttle is the last that may drop a status or an Event: it
         counts what it passes as written. Evictions only bring the next plan forward.
         """
-        plan = self._reverted_edits(plan, snapshot, now)
+        plan = self._reverted_edits.drop_futile_applies(plan, snapshot, now)
         plan = drop_blocked_actions(plan, snapshot, self._failures, now)
         plan, self._events = replace(plan, actions=(*plan.actions, *self._events)), []
-        plan = self.throttle(plan, snapshot, now)
+        plan = self.throttle.drop_excess(plan, snapshot, now)
         return self.evictions.with_retry_time(plan, now)
 
     def record_outcome(

@@ -80,7 +80,9 @@ class Controller:
         self._cpu_time = cpu_time
         self._jitter = jitter
         self._outages = 0
-        self._late = math.inf  # after that time, kinds that get no answer hold up no round
+        self._patience_until = (
+            math.inf
+        )  # after that time, kinds that get no answer hold up no round
         self._cpu_budget = CpuBudget(self._pace, now())
         self._amendments = Amendments(StatusThrottle(self._pace.counts), jitter)
 
@@ -128,10 +130,10 @@ class Controller:
         kinds = [kind for kind in self._view.health() if not kind.optional]
         behind = sum(kind.cut_off for kind in kinds)
         if behind in (0, len(kinds)):  # none, or all: the API server is down
-            self._late = math.inf
+            self._patience_until = math.inf
         else:
-            self._late = min(self._late, self._now() + self._pace.refresh)
-        if behind == 0 or self._now() >= self._late:
+            self._patience_until = min(self._patience_until, self._now() + self._pace.refresh)
+        if behind == 0 or self._now() >= self._patience_until:
             return True
         self._view.refresh_watches(self._pace.sync, optional=False)
         return False

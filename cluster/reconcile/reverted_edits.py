@@ -71,7 +71,7 @@ class RevertedEdits:
             )
             yield past.driver, Problem(ProblemKind.CONTESTED, REASON, words)
 
-    def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
+    def drop_futile_applies(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
         """Return the plan without futile or premature applies, and with the pending Events."""
         self._forget_gone(snapshot)
         actions: list[Action] = []

@@ -31,7 +31,7 @@ class StatusThrottle:
     _written: dict[str, float] = field(default_factory=dict)
     _spent: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
+    def drop_excess(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
         """Return the plan without excess Events, and without statuses that can wait.
 
         Its `requeue_after` is no later than the first of those statuses is due.

@@ -27,6 +27,7 @@ from cluster.driver.pod import (
     SIGNING_DIRECTORY,
     TOOLKIT_USER,
     memory_limit,
+    mount_volume,
     signing_secret,
     unprivileged_context,
 )
@@ -322,11 +323,11 @@ def _driver_step(
         "securityContext": _security_context(_BUILD_USER, settings),
         "resources": container_resources(pods.resources.driver, DRIVER_REQUESTS),
         "volumeMounts": [
-            _mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
-            _mount_volume("work", WORK),
-            _mount_volume("tmp", "/tmp"),  # noqa: S108
+            mount_volume("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+            mount_volume("work", WORK),
+            mount_volume("tmp", "/tmp"),  # noqa: S108
             *(
-                _mount_volume(n, at, read_only=True)
+                mount_volume(n, at, read_only=True)
                 for n, at, steps, _ in _list_inputs(build, settings)
                 if step in steps
             ),
@@ -370,10 +371,10 @@ def _toolkit_step(step: str, build: SharedBuild, settings: Settings, pods: Pods)
             {"memory": memory_limit(build.driver)},
         ),
         "volumeMounts": [
-            _mount_volume("work", _SHARED, read_only=True) | {"subPath": "shared"},
-            _mount_volume("work", f"{_SHARED}/results") | {"subPath": "shared/results"},
-            _mount_volume("work", f"{_SHARED}/out") | {"subPath": "shared/out"},
-            _mount_volume("toolkit-tmp", "/tmp"),  # noqa: S108
+            mount_volume("work", _SHARED, read_only=True) | {"subPath": "shared"},
+            mount_volume("work", f"{_SHARED}/results") | {"subPath": "shared/results"},
+            mount_volume("work", f"{_SHARED}/out") | {"subPath": "shared/out"},
+            mount_volume("toolkit-tmp", "/tmp"),  # noqa: S108
         ],
     }
 
@@ -422,8 +423,3 @@ def _certificate_keys(driver: Driver) -> Iterator[str]:
 def _credential_volume(secret: str, path: str) -> Document:
     items = [{"key": ".dockerconfigjson", "path": path}]
     return {"secret": {"name": secret, "optional": True, "items": items}}
-
-
-def _mount_volume(volume: str, at: str, *, read_only: bool = False) -> Document:
-    mount: Document = {"name": volume, "mountPath": at}
-    return mount | {"readOnly": True} if read_only else mount

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from cluster.driver.revisions import read_revision, revision_of, revision_text, with_sent_policy
+from cluster.driver.revisions import (
+    readable_revisions,
+    revision_of,
+    revision_text,
+    with_sent_policy,
+)
 from cluster.driver.traces import nodes_with_trace
 from cluster.model.names import LEAVE_MODULES, boot_mark, config_map_name
 from cluster.model.snapshot import (
@@ -144,11 +149,8 @@ class DriverUnload:
     @cached_property
     def revisions(self) -> Mapping[str, Driver]:
         """The Driver as of each revision that a pod could be made from."""
-        name = self.found.name
-        stored = [each for each in self.snapshot.revisions.values() if each.driver == name]
-        read = {each.revision: read_revision(each) for each in stored}
-        readable = {revision: driver for revision, driver in read.items() if driver is not None}
-        return readable | ({self.newest: self.found.driver} if self.found.driver else {})
+        newest = {self.newest: self.found.driver} if self.found.driver else {}
+        return readable_revisions(self.snapshot, self.found.name) | newest
 
     @cached_property
     def newest(self) -> str:

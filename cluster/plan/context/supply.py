@@ -155,7 +155,7 @@ class ModuleSupply:
 
     @cached_property
     def newest_builds(self) -> Mapping[Pool, BuildState]:
-        """By pool, the build of the newest revision, or one to be done before it is rolled out."""
+        """By pool, the newest revision's build or, if done, one that a Driver after it still needs."""
         newest = self.revisions.newest
         states = {at.pool: each for at, each in self.builds.items() if at.revision == newest}
         return {pool: self._last_build(pool, state) for pool, state in states.items()}

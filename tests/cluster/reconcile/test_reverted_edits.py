@@ -44,7 +44,7 @@ class Played:
         """One round in which the DaemonSet is not as it was applied."""
         over = ExistingObject(str(self.generation), edit)
         wanted = Apply("edu", self.document, over)
-        plan = self.standoffs(Plan((wanted,)), self.snapshot, self.now)
+        plan = self.standoffs.drop_futile_applies(Plan((wanted,)), self.snapshot, self.now)
         if wanted in plan.actions:
             self.applies += 1
             self.generation += 1
@@ -52,7 +52,7 @@ class Played:
         return plan
 
     def news(self) -> list[str]:
-        plan = self.standoffs(Plan(), self.snapshot, self.now)
+        plan = self.standoffs.drop_futile_applies(Plan(), self.snapshot, self.now)
         return [f"{a.reason}: {a.note}" for a in plan.actions if isinstance(a, EmitEvent)]
 
     def degraded(self) -> str:
@@ -168,7 +168,7 @@ def test_a_fight_over_the_policy_of_a_driver_is_slowed_down_and_told() -> None:
     for now in range(600):
         wanted = policy(model, f"edited {now}")
         assert len(wanted) == 1
-        plan = standoffs(Plan(tuple(wanted)), model.snapshot, float(now))
+        plan = standoffs.drop_futile_applies(Plan(tuple(wanted)), model.snapshot, float(now))
         done = [each for each in plan.actions if isinstance(each, Apply)]
         standoffs.record_applied([(each, "new") for each in done], float(now))
         applies += len(done)
@@ -186,6 +186,6 @@ def test_another_policy_is_sent_at_once_and_is_no_edit() -> None:
     for now, upgrade in enumerate(["onReboot", "live", "onReboot", "live"]):
         model.apply_driver("edu", upgrade=upgrade)
         wanted = policy(model, "as before")
-        plan = standoffs(Plan(tuple(wanted)), model.snapshot, float(now))
+        plan = standoffs.drop_futile_applies(Plan(tuple(wanted)), model.snapshot, float(now))
         assert plan.actions == tuple(wanted)
         assert not standoffs.record_applied([(each, "new") for each in wanted], float(now))

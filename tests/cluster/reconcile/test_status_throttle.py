@@ -27,37 +27,39 @@ def test_the_first_count_is_told_at_once_and_the_next_one_a_second_later() -> No
     quiet, snapshot = StatusThrottle(), model().snapshot
     first, second = (Plan((LABEL, SetStatus("edu", status(n)))) for n in (1, 2))
 
-    assert quiet(first, snapshot, 10.0) == first
-    held = quiet(second, snapshot, 10.25)
+    assert quiet.drop_excess(first, snapshot, 10.0) == first
+    held = quiet.drop_excess(second, snapshot, 10.25)
     assert held.actions == (LABEL,)
     assert held.requeue_after == 0.75
-    assert quiet(second, snapshot, 11.0) == second
+    assert quiet.drop_excess(second, snapshot, 11.0) == second
 
 
 def test_another_reason_is_told_at_once() -> None:
     quiet, snapshot = StatusThrottle(), model().snapshot
-    quiet(Plan((SetStatus("edu", status(1)),)), snapshot, 10.0)
+    quiet.drop_excess(Plan((SetStatus("edu", status(1)),)), snapshot, 10.0)
     news = Plan((SetStatus("edu", status(1, "NodesFailed")),))
 
-    assert quiet(news, snapshot, 10.1) == news
+    assert quiet.drop_excess(news, snapshot, 10.1) == news
 
 
 def test_one_driver_does_not_hold_back_another_one() -> None:
     made = model()
     made.apply_driver("other", modules=[{"name": "other"}])
     quiet = StatusThrottle()
-    quiet(Plan((SetStatus("edu", status(1)),)), made.snapshot, 10.0)
+    quiet.drop_excess(Plan((SetStatus("edu", status(1)),)), made.snapshot, 10.0)
     other = Plan((SetStatus("other", status(1)),))
 
-    assert quiet(other, made.snapshot, 10.1) == other
+    assert quiet.drop_excess(other, made.snapshot, 10.1) == other
 
 
 def test_a_plan_that_wants_to_be_made_again_sooner_is() -> None:
     quiet, snapshot = StatusThrottle(), model().snapshot
-    quiet(Plan((SetStatus("edu", status(1)),)), snapshot, 10.0)
+    quiet.drop_excess(Plan((SetStatus("edu", status(1)),)), snapshot, 10.0)
 
     assert (
-        quiet(Plan((SetStatus("edu", status(2)),), requeue_after=0.1), snapshot, 10.2).requeue_after
+        quiet.drop_excess(
+            Plan((SetStatus("edu", status(2)),), requeue_after=0.1), snapshot, 10.2
+        ).requeue_after
         == 0.1
     )
 
@@ -70,21 +72,21 @@ def test_a_pool_that_is_busy_now_and_then_is_no_news_but_one_that_failed_is() ->
         return Plan((SetStatus("edu", {**status(1), "pools": [pool]}),))
 
     busy = with_pool("NodesBusy")
-    quiet(busy, snapshot, 10.0)
+    quiet.drop_excess(busy, snapshot, 10.0)
     made = model()
     made.carry_out(busy.actions)
 
-    assert quiet(with_pool("Ready"), made.snapshot, 10.1).actions == ()
+    assert quiet.drop_excess(with_pool("Ready"), made.snapshot, 10.1).actions == ()
     failed = with_pool("NodesFailed")
-    assert quiet(failed, made.snapshot, 10.2) == failed
+    assert quiet.drop_excess(failed, made.snapshot, 10.2) == failed
 
 
 def test_with_more_nodes_counts_are_told_less_often() -> None:
     quiet, snapshot = StatusThrottle(), model().snapshot
     counts = [{**status(n), "nodes": {"ready": n, "wanted": 5000}} for n in (1, 2)]
-    quiet(Plan((SetStatus("edu", counts[0]),)), snapshot, 10.0)
+    quiet.drop_excess(Plan((SetStatus("edu", counts[0]),)), snapshot, 10.0)
 
-    held = quiet(Plan((SetStatus("edu", counts[1]),)), snapshot, 12.0)
+    held = quiet.drop_excess(Plan((SetStatus("edu", counts[1]),)), snapshot, 12.0)
 
     assert (held.actions, held.requeue_after) == ((), 3.0)
 
@@ -94,7 +96,10 @@ def test_what_comes_again_and_again_is_told_25_times_and_then_once_in_five_minut
 
     def told(driver: str = "edu", reason: str = "NodesFailed", seconds: float = 0.0) -> bool:
         say = EmitEvent(driver, "u", warning=True, reason=reason, note="n1 failed")
-        return quiet(Plan((LABEL, say)), snapshot, 10.0 + seconds).actions == (LABEL, say)
+        return quiet.drop_excess(Plan((LABEL, say)), snapshot, 10.0 + seconds).actions == (
+            LABEL,
+            say,
+        )
 
     assert [told() for _ in range(30)] == [True] * 25 + [False] * 5
     assert told(reason="RolloutStopped")
