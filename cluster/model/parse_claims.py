@@ -29,7 +29,7 @@ def claim_from(document: Mapping[str, Any], demand: PodDemand) -> ClaimObject | 
 def with_claims(
     consumers: Mapping[str, Consumer], claims: Mapping[str, ClaimObject]
 ) -> Mapping[str, Consumer]:
-    """Return the consumers with what they request by claims; those that request nothing go."""
+    """Return the consumers with what they request by claims, without those that request nothing."""
     drivers: dict[str, frozenset[str]] = defaultdict(frozenset)
     for claim in claims.values():
         for uid in claim.pods:

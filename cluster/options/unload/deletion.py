@@ -43,7 +43,7 @@ _LEFT = "ModulesStay"  # reason of the final condition if modules stay loaded
 
 
 def plan_deletion(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
-    """Remove the pods, then the modules, then labels and reports, and finally the Driver."""
+    """Return the plan: the pods go first, then modules, labels and reports, at last the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
     leaving = DriverUnload(snapshot, found, (), now)

@@ -155,7 +155,7 @@ class ModuleSupply:
 
     @cached_property
     def newest_builds(self) -> Mapping[Pool, BuildState]:
-        """By pool, the newest revision's build or, if done, one that a Driver after it still needs."""
+        """By pool, the newest revision's build or, if done, one that a Driver after it needs."""
         newest = self.revisions.newest
         states = {at.pool: each for at, each in self.builds.items() if at.revision == newest}
         return {pool: self._last_build(pool, state) for pool, state in states.items()}
