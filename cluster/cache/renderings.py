@@ -36,7 +36,7 @@ class _RenderingCase:
 
 
 class Renderings:
-    """A rendering cache. `want` sets the templates, `get_rendered` returns the results.
+    """A rendering cache. `keep_templates` sets the templates, `get_rendered` returns the results.
 
     `wake` is called when a result changes.
     """

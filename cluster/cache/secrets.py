@@ -25,7 +25,7 @@ _FORBIDDEN = 403
 
 
 class Secrets:
-    """A reader of Secrets: `want` sets names, `get_secrets` gives data, `wake` signals changes."""
+    """A reader of Secrets: `read_secrets` sets names, `get_secrets` gives data, `wake` signals changes."""
 
     def __init__(
         self, api: Api, namespace: str, wake: Callable[[], None], *, pause: float = _PAUSE

@@ -44,7 +44,7 @@ class _LogCase:
 
 
 class StageLogs:
-    """A poller of logs: `want` sets them, `get_matches` gives results, `wake` signals changes."""
+    """A poller of logs: `poll_logs` sets them, `get_matches` gives results, `wake` signals changes."""
 
     def __init__(
         self,

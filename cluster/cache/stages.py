@@ -85,7 +85,7 @@ class StageView:
         return self._renderings.keep_templates(templates)
 
     def renew_lists(self, since: float) -> None:
-        """Renew all reflectors, see Reflector.renew."""
+        """Renew the lists of all reflectors, see Reflector.renew_list."""
         for reflector in self._all_reflectors if self._started else ():
             reflector.renew_list(since)
 

@@ -7,10 +7,10 @@ the fields we set: OpenShift, for example, adds pull secrets to a service accoun
 an owner is a default or comes from an admission webhook; it is not a hand edit.
 
 Server-side apply never removes a field that another manager owns. So the part that we own is
-replaced as a whole (`replacement`) before an object is applied in which another manager set fields
-of it: a field that the part does not contain is gone then, and with it its owner. A field that the
-replacement restored has a second owner, our own Update; so later applies need a replacement too.
-https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+replaced as a whole (`replacement_patch`) before an object is applied in which another manager set
+fields of it: a field that the part does not contain is gone then, and with it its owner. A field
+that the replacement restored has a second owner, our own Update; so later applies need a
+replacement too. https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 """
 
 from __future__ import annotations

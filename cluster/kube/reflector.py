@@ -366,7 +366,7 @@ class Reflector(Generic[T]):
         with self._changed:
             self._note_answer("")  # the next event may be a minute away
         try:
-            # `stop`, `anew` or `renew` may have been called before the watch existed.
+            # `stop`, `list_anew` or `renew_list` may have been called before the watch existed.
             if self._stopping.is_set() or self._anew or self._is_old:
                 self._watch.close()
             for event in self._watch:

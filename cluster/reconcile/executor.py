@@ -150,7 +150,7 @@ class Executor:
     ) -> None:
         """Carry out one action. Raises ApiError.
 
-        Each of its requests takes at most the seconds that are `left` just before it.
+        Each of its requests takes at most the seconds that are left just before it.
         """
 
         def limit() -> Mapping[str, Any]:
