@@ -25,7 +25,10 @@ _FORBIDDEN = 403
 
 
 class Secrets:
-    """A reader of Secrets: `read_secrets` sets names, `get_secrets` gives data, `wake` signals changes."""
+    """A reader of Secrets: `read_secrets` sets their names, `get_secrets` returns their data.
+
+    `wake` is called when data changes.
+    """
 
     def __init__(
         self, api: Api, namespace: str, wake: Callable[[], None], *, pause: float = _PAUSE

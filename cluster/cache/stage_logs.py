@@ -44,7 +44,10 @@ class _LogCase:
 
 
 class StageLogs:
-    """A poller of logs: `poll_logs` sets them, `get_matches` gives results, `wake` signals changes."""
+    """A poller of logs: `poll_logs` sets them, `get_matches` returns the results.
+
+    `wake` is called when a result changes.
+    """
 
     def __init__(
         self,
