@@ -78,6 +78,8 @@ def match_hardware(
     ]
     if hardware.pci:
         matches.append(_match_devices(node.labels, hardware.pci, former, assigned=assigned))
+    if len(matches) == 1:
+        return matches[0]  # the usual case, and this is asked for every node
     return max(matches, key=_SEVERITY.__getitem__, default=Match.HAS)
 
 
