@@ -223,11 +223,11 @@ class _Voices:
         node = _Node(PodAccess(self._control_plane.url, where), self._session())
         counted = _Counted(node, status.node, self._count, self._acknowledged, self._failed)
         delivery = Delivery(counted, _QUICK)
-        delivery.want(status)
+        delivery.set_wanted(status)
         ends = time.monotonic() + _TELL
-        while (due := delivery.due()) is not None and time.monotonic() < ends:
+        while (due := delivery.seconds_until_next()) is not None and time.monotonic() < ends:
             time.sleep(due)
-            delivery.step()
+            delivery.send_next()
         if due is not None:
             last = self._refused.get(status.node, "nothing")
             raise BenchError(f"not everything within {_TELL:g} s; its last error: {last}")

@@ -332,7 +332,7 @@ class Api:
         request = RequestInfo(verb, resource.plural, name, namespace, resource.group)
         path = resource.path("" if method == "POST" else name, namespace=namespace)
         query = {"dryRun": "All", "fieldValidation": "Strict", **query}
-        answer = self._exchange.ask(Call(method, path, request, query, body, content_type))
+        answer = self._transport.ask(Call(method, path, request, query, body, content_type))
         return DryRun(_parse_object(request, answer.body), answer.warnings)
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:

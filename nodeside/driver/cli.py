@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nodeside.driver.commands.options import dry_run_option, for_kernel, in_place
+from nodeside.driver.commands.options import (
+    dry_run_option,
+    with_config_options,
+    with_kernel_options,
+)
 from nodeside.failures import format_option, output_option
 
 if TYPE_CHECKING:
@@ -30,19 +34,19 @@ def driver() -> None:
 
 
 @driver.command()
-@in_place
-@for_kernel
+@with_config_options
+@with_kernel_options
 @output_option
 def plan(config: Config, kernel: Kernel | None, output: str) -> None:
     """Show which rung would serve and why; change nothing."""
-    from nodeside.driver.commands.dry_run import preview
+    from nodeside.driver.commands.dry_run import preview_run
 
-    _print_outcome(preview(_resolve_task(config, kernel)), output)
+    _print_outcome(preview_run(_resolve_task(config, kernel)), output)
 
 
 @driver.command()
-@in_place
-@for_kernel
+@with_config_options
+@with_kernel_options
 @dry_run_option
 @output_option
 def fetch(config: Config, kernel: Kernel | None, dry_run: bool, output: str) -> None:
@@ -54,8 +58,8 @@ def fetch(config: Config, kernel: Kernel | None, dry_run: bool, output: str) -> 
 
 
 @driver.command()
-@in_place
-@for_kernel
+@with_config_options
+@with_kernel_options
 @click.option(
     "--local",
     is_flag=True,
@@ -78,7 +82,7 @@ def build(
 
 
 @driver.command()
-@in_place
+@with_config_options
 @dry_run_option
 @output_option
 def load(config: Config, dry_run: bool, output: str) -> None:
@@ -93,7 +97,7 @@ def load(config: Config, dry_run: bool, output: str) -> None:
 
 
 @driver.command()
-@in_place
+@with_config_options
 @dry_run_option
 @output_option
 def validate(config: Config, dry_run: bool, output: str) -> None:
@@ -108,7 +112,7 @@ def validate(config: Config, dry_run: bool, output: str) -> None:
 
 
 @driver.command()
-@in_place
+@with_config_options
 @click.option("--wait", is_flag=True, help="Wait until nothing holds them; report what does.")
 @dry_run_option
 @output_option
@@ -128,7 +132,7 @@ def unload(*, config: Config, wait: bool, dry_run: bool, output: str) -> None:
 
 
 @driver.command()
-@in_place
+@with_config_options
 @output_option
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing; exit 0 if the driver is ready.")
 def status(config: Config, output: str, quiet: bool) -> None:
@@ -145,7 +149,7 @@ def status(config: Config, output: str, quiet: bool) -> None:
 
 
 @driver.command()
-@in_place
+@with_config_options
 @output_option
 def devices(config: Config, output: str) -> None:
     """Show the devices that `devices` in driver.yaml declares, and whether each works."""
@@ -155,7 +159,7 @@ def devices(config: Config, output: str) -> None:
 
 
 @driver.command()
-@in_place
+@with_config_options
 @click.option("--stop", is_flag=True, help="Stop them, the last one first.")
 @dry_run_option
 @output_option
@@ -166,13 +170,15 @@ def services(*, config: Config, stop: bool, dry_run: bool, output: str) -> None:
     """
     from nodeside.driver.commands import services as verbs
 
-    asked = verbs.would_stop if dry_run else verbs.stop
-    _print_outcome((asked if stop else verbs.show)(_resolve_task(config)), output)
+    step = verbs.show_services
+    if stop:
+        step = verbs.would_stop_services if dry_run else verbs.stop_services
+    _print_outcome(step(_resolve_task(config)), output)
 
 
 @driver.command()
-@in_place
-@for_kernel
+@with_config_options
+@with_kernel_options
 @format_option("shell")
 def env(config: Config, kernel: Kernel | None, output: str) -> None:
     """Print the facts, for a shell or a bug report."""
@@ -183,8 +189,8 @@ def env(config: Config, kernel: Kernel | None, output: str) -> None:
 
 
 @driver.command()
-@in_place
-@for_kernel
+@with_config_options
+@with_kernel_options
 @output_option
 def doctor(config: Config, kernel: Kernel | None, output: str) -> None:
     """Find what keeps a build or a load from working.
@@ -198,8 +204,8 @@ def doctor(config: Config, kernel: Kernel | None, output: str) -> None:
 
 
 @driver.command()
-@in_place
-@for_kernel
+@with_config_options
+@with_kernel_options
 @click.option(
     "--to",
     help="oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory.  "
@@ -225,7 +231,7 @@ def publish(
 
 
 @driver.command()
-@in_place
+@with_config_options
 @click.option("--once", is_flag=True, help="Bring the driver up, then exit with its exit code.")
 @click.option(
     "--with-services",
@@ -266,9 +272,9 @@ def run(
     if with_services and not once:
         raise click.UsageError("--with-services goes with --once; without both, services run too")
     if dry_run:
-        from nodeside.driver.commands.dry_run import preview
+        from nodeside.driver.commands.dry_run import preview_run
 
-        _print_outcome(preview(_resolve_task(config)), output)
+        _print_outcome(preview_run(_resolve_task(config)), output)
         return
     from nodeside.driver.commands import run as container
     from nodeside.driver.commands.console import make_listener
@@ -328,7 +334,7 @@ _OUTCOME_FILE = click.option(
 
 
 @driver.command()
-@in_place
+@with_config_options
 @click.option("--kernel", default="", help="Kernel release to build for, one that the toolkit has.")
 @click.option(
     "--kernel-variant",
@@ -365,7 +371,7 @@ def order(
 
 
 @driver.command()
-@in_place
+@with_config_options
 @_OUTCOME_FILE
 @dry_run_option
 @output_option
@@ -392,13 +398,13 @@ def provide(shared: Path | None) -> None:
 
     This is what the init container does.
     """
-    from nodeside.driver.handoff.provide import provide_toolkit as provide_shared
+    from nodeside.driver.handoff.provide import provide_toolkit
     from nodeside.protocol.shared_directory import SharedDir
 
     if shared is None:
         raise click.UsageError("--shared DIR is required: the directory to fill")
     packed = Path("/usr/lib/nodeside/python")  # the image's build put it there
-    provide_shared(SharedDir(shared), packed if packed.is_dir() else None)
+    provide_toolkit(SharedDir(shared), packed if packed.is_dir() else None)
 
 
 def _resolve_task(config: Config, kernel: Kernel | None = None) -> Task:

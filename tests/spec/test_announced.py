@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.announce.documents import labels, node_driver
+from nodeside.driver.announce.documents import node_driver_document, node_labels
 from nodeside.protocol.labels import state_label
 from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
 from nodeside.spec import check_labels, check_node_driver
@@ -25,8 +25,8 @@ STATUS = NodeDriverStatus(
 
 
 def test_what_a_node_announces_is_acceptable() -> None:
-    assert check_labels(labels(STATUS)) == []
-    assert check_node_driver(node_driver(STATUS, node_uid="1")) == []
+    assert check_labels(node_labels(STATUS)) == []
+    assert check_node_driver(node_driver_document(STATUS, node_uid="1")) == []
 
 
 @pytest.mark.parametrize("state", State)
@@ -83,11 +83,11 @@ def test_a_bad_label_is_explained(found: dict[str, str], sentence: str) -> None:
     ],
 )
 def test_a_bad_node_driver_is_explained(change: dict[str, Any], sentence: str) -> None:
-    assert check_node_driver(node_driver(STATUS) | change) == [sentence]
+    assert check_node_driver(node_driver_document(STATUS) | change) == [sentence]
 
 
 def test_a_bad_status_is_explained() -> None:
-    document = node_driver(STATUS)
+    document = node_driver_document(STATUS)
     document["status"] |= {"state": "happy", "stages": {"build": "3"}, "extra": 1}
     del document["status"]["bootId"]
     assert sorted(check_node_driver(document)) == [

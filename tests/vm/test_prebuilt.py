@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.bundle.archive import pack
+from nodeside.driver.bundle.archive import pack_bundle
 from nodeside.driver.store.base import FetchOptions
-from nodeside.driver.store.publish import publish
+from nodeside.driver.store.publish import publish_bundle
 from nodeside.spec.model import PrebuiltSource
 from nodeside.trial.machine.machine import Machine
 from tests.driver.fakes.registry import registry
@@ -101,13 +101,13 @@ class Vendor:
         other = self.builds(self.image.directory / "edu", self.kernels.different)
         liar = forged(self.builds(good, newest), {"edu": other.module_path("edu")}, scratch)
         repository = PrebuiltSource(oci=f"{places.registry}/other-kernel", insecure=True)
-        publish(liar, repository, FetchOptions())
+        publish_bundle(liar, repository, FetchOptions())
         self.driver("other-kernel", places.oci("other-kernel"))
 
     def offer_over_http(self, scratch: Path) -> None:
         """A good archive, damaged ones, none, and a registry that never answers."""
         bundle = self.builds(self.image.directory / "registry", self.kernels.newest)
-        pack(bundle, scratch / "bundle.tar.gz")
+        pack_bundle(bundle, scratch / "bundle.tar.gz")
         archive = (scratch / "bundle.tar.gz").read_bytes()
         altered = bytearray(archive)
         altered[len(archive) // 2] ^= 1

@@ -38,7 +38,7 @@ def resolve_or_announce(
 ) -> Task:
     """Resolve the task of a config. On an error, announce it as a failure and raise it.
 
-    Raises what `task.resolve` raises; an unexpected exception becomes a Bug. A pod that was made
+    Raises what `resolve_task` raises; an unexpected exception becomes a Bug. A pod that was made
     for another kernel announces nothing: the pod for the running kernel does.
     """
     try:

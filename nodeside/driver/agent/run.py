@@ -115,7 +115,7 @@ class DriverLoop:
     earlier: EarlierAttempts = field(default_factory=EarlierAttempts, repr=False)
     services: Services | None = field(default=None, repr=False)
 
-    def once(self) -> tuple[Journal, Report]:
+    def run_once(self) -> tuple[Journal, Report]:
         """Bring the driver up. Expected failures are in the report.
 
         Raises NodesideError only if no task can be resolved, as for an invalid driver.yaml. That
@@ -139,24 +139,24 @@ class DriverLoop:
             ):
                 try:
                     return journal, _bring_up(attempt)
-                except NodesideError as error:  # before another holder of the lock announces
+                except NodesideError as error:  # under the lock, before its next holder announces
                     return journal, _report_failure(journal, error)
         except NodesideError as error:
             return journal, _report_failure(journal, error)
 
-    def for_ever(self) -> None:
+    def run_for_ever(self) -> None:
         """Keep the driver up until SIGTERM or SIGINT."""
         services = Services()
         with ExitStack() as stack:
             self.pod_lock, self.services = PodLock(stack), services
-            self._loop(services)
+            self._run_until_stopped(services)
 
     def note_orderly_end(self) -> None:
         """Remove the mark of a load: this process ends, and the kernel did not die."""
         if self.last_read.name:
             clear_mark(self.config.host, self.last_read.name, boot_id=self.config.host.boot_id)
 
-    def _loop(self, services: Services) -> None:
+    def _run_until_stopped(self, services: Services) -> None:
         from nodeside.driver.agent.watch import Wakeups, Why
 
         def reap_and_find_ends() -> bool:
@@ -212,7 +212,7 @@ class DriverLoop:
     def _try_once(self) -> _Result:
         """Make one attempt, and return its result."""
         try:
-            _, report = self.once()
+            _, report = self.run_once()
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
             log.fact("waiting for a change of the file", file=self.config.driver_file)

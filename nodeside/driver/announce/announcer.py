@@ -1,7 +1,7 @@
 """Reports the state of a driver to the node and the cluster without ever blocking the driver.
 
-The run loop calls `Announcer.state(status)` with every state it observes. The node is updated
-immediately: the ready file, and the ready marker on stderr. The cluster is updated by one
+The run loop calls `Announcer.report_state(status)` with every state it observes. The node is
+updated immediately: the ready file, and the ready marker on stderr. The cluster is updated by one
 background thread, which sends only the newest state: a label PATCH, a NodeDriver apply, and an
 Event when the driver became ready or failed. It retries; no error reaches the caller.
 
@@ -48,9 +48,9 @@ _GOODBYE = 1.0  # seconds to wait for the thread to end; it may be in the middle
 class Announcer:
     """Reporter of driver states. Use as a context manager around the run loop.
 
-    Exit flushes for up to `grace` seconds. `state` and `flush` may be called from any one thread.
-    The background thread starts with the first state and blocks all signals: SIGIO of a `Notice`,
-    SIGTERM and others are delivered to other threads.
+    Exit flushes for up to `grace` seconds. `report_state` and `flush` may be called from any one
+    thread. The background thread starts with the first state and blocks all signals: SIGIO of a
+    `Notice`, SIGTERM and others are delivered to other threads.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class Announcer:
         if self._thread is not None:
             self._thread.join(_GOODBYE)
 
-    def state(self, status: NodeDriverStatus) -> None:
+    def report_state(self, status: NodeDriverStatus) -> None:
         """Report the current state of the driver. Returns within milliseconds and never raises."""
-        known_ready = self._known_ready(status)
+        known_ready = self._was_ready_before(status)
         if self._newest is None and status.state is State.WAITING and known_ready:
             return
-        status = self._as_it_came_up(status)
-        self._on_the_node(status)
+        status = self._with_its_origin(status)
+        self._update_node(status)
         if not same_news(self._newest, status):
             self._newest = status
             with self._changed:
@@ -114,7 +114,7 @@ class Announcer:
             self._hurry = False
         return done
 
-    def _as_it_came_up(self, status: NodeDriverStatus) -> NodeDriverStatus:
+    def _with_its_origin(self, status: NodeDriverStatus) -> NodeDriverStatus:
         """Restore the rung by which this process loaded the modules, and the stages of that.
 
         An observation that finds them loaded does not know them.
@@ -126,7 +126,7 @@ class Announcer:
             self._came_up = status
         return status
 
-    def _known_ready(self, status: NodeDriverStatus) -> bool:
+    def _was_ready_before(self, status: NodeDriverStatus) -> bool:
         """Return whether this boot's ready file existed before the first report of this process.
 
         For READY the version must match. For any other state any version counts: at WAITING, an
@@ -139,7 +139,7 @@ class Announcer:
             return False
         return status.state is not State.READY or ready.version == status.version
 
-    def _on_the_node(self, status: NodeDriverStatus) -> None:
+    def _update_node(self, status: NodeDriverStatus) -> None:
         """Update the ready file, then the marker: the file exists when the marker appears."""
         try:
             if status.state is State.READY:
@@ -166,7 +166,7 @@ class Announcer:
 
     def _send_updates(self) -> None:
         while self._await_news():
-            self._delivery.step()
+            self._delivery.send_next()
 
     def _await_news(self) -> bool:
         """Wait until there is something to send; return False on close."""
@@ -174,9 +174,9 @@ class Announcer:
             while not self._closing:
                 if self._mail is not None:
                     (status, event_sent), self._mail = self._mail, None
-                    self._delivery.want(status, event_sent=event_sent)
+                    self._delivery.set_wanted(status, event_sent=event_sent)
                 self._at_rest = self._delivery.is_settled()
-                wait = self._delivery.due(hurry=self._hurry)
+                wait = self._delivery.seconds_until_next(hurry=self._hurry)
                 if wait is not None and wait <= 0:
                     return True
                 self._changed.notify_all()

@@ -1,8 +1,6 @@
 """Sends a driver's newest state to the cluster: its label, its NodeDriver, its Events.
 
-Short transient states, superseded states and repetitions are not sent. Stage durations, and the
-observation that modules are loaded, are not a change for a ready driver. There is no heartbeat: a
-first rollout to 5,000 nodes is 15,000 requests, and then none.
+The rules that decide what is sent, and when, are in `announcer.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any
 from nodeside import log
 from nodeside.driver.announce import documents
 from nodeside.driver.announce.api import StatusApi
-from nodeside.driver.announce.documents import occasion
+from nodeside.driver.announce.documents import event_occasion
 from nodeside.http.status import KubernetesError
 from nodeside.protocol.node_status import NodeDriverStatus, State
 from nodeside.system.clock import Clock, backoff
@@ -60,8 +58,8 @@ def same_news(old: NodeDriverStatus | None, new: NodeDriverStatus) -> bool:
 class Delivery:
     """The state sent to the cluster, the state to send, and the schedule.
 
-    Used by one thread only. `step` sends at most one part, so that a newer state never waits for an
-    older one.
+    Used by one thread only. `send_next` sends at most one part, so that a newer state never waits
+    for an older one.
     """
 
     api: StatusApi
@@ -82,7 +80,7 @@ class Delivery:
         self._refused_until: dict[AnnouncementPart, float] = {}
         self._complaint = ""
 
-    def want(self, status: NodeDriverStatus, *, event_sent: bool = False) -> None:
+    def set_wanted(self, status: NodeDriverStatus, *, event_sent: bool = False) -> None:
         """Set the state to send.
 
         `event_sent`: an earlier process already sent the Event for it.
@@ -98,8 +96,8 @@ class Delivery:
         elif self._news_since is None:
             self._news_since = self.clock.now()
 
-    def due(self, *, hurry: bool = False) -> float | None:
-        """Return the seconds until `step` has something to do; None if everything is sent."""
+    def seconds_until_next(self, *, hurry: bool = False) -> float | None:
+        """Return the seconds until `send_next` has something to do; None if everything is sent."""
         if not self._open_parts():
             return None
         now, part = self.clock.now(), self._next_part()
@@ -111,7 +109,7 @@ class Delivery:
         """Return whether nothing is left that an early retry could change."""
         return self._next_part() is None
 
-    def step(self) -> None:
+    def send_next(self) -> None:
         """Send the next part of the newest state."""
         part = self._next_part()
         if part is None or self._desired is None:
@@ -156,7 +154,7 @@ class Delivery:
                 return not same_news(sent, desired)
             case AnnouncementPart.EVENT:
                 notable = desired.state in documents.NOTABLE
-                return notable and (sent is None or occasion(sent) != occasion(desired))
+                return notable and (sent is None or event_occasion(sent) != event_occasion(desired))
 
     def _settled_at(self) -> float:
         """Return the time from which the desired state may be sent; 0 means immediately."""
@@ -172,15 +170,19 @@ class Delivery:
     def _send_part(self, part: AnnouncementPart, status: NodeDriverStatus) -> None:
         match part:
             case AnnouncementPart.LABEL:
-                labels = documents.labels(status)
+                labels = documents.node_labels(status)
                 self._node_uid = self.api.patch_node_labels(status.node, labels) or self._node_uid
             case AnnouncementPart.NODE_DRIVER:
                 uid = self._owner_uid(status.node)
                 since = self._ready_since(status)
-                self.api.apply_node_driver(documents.node_driver(status, node_uid=uid, since=since))
+                self.api.apply_node_driver(
+                    documents.node_driver_document(status, node_uid=uid, since=since)
+                )
             case AnnouncementPart.EVENT:
                 if not self._event:
-                    self._event = documents.event(status, node_uid=self._node_uid, now=self.wall())
+                    self._event = documents.event_document(
+                        status, node_uid=self._node_uid, now=self.wall()
+                    )
                 self.api.create_event(self._event)
 
     def _ready_since(self, status: NodeDriverStatus) -> float:

@@ -46,7 +46,7 @@ _NOTE_LIMIT = 1024  # bytes; the API server refuses an Event with a longer note
 
 
 def node_driver_call(document: Mapping[str, Any], subresource: str = "") -> ApiCall:
-    """Apply a NodeDriver or its status server-side. The body is JSON, which is valid YAML."""
+    """Return the server-side apply of a NodeDriver or its status. JSON is valid YAML."""
     name = str(document["metadata"]["name"])
     resource = "nodedrivers" + (f"/{subresource}" if subresource else "")
     path = f"/apis/{API_VERSION}/nodedrivers/{quote(name, safe='')}"
@@ -64,12 +64,12 @@ def event_call(event: Mapping[str, Any]) -> ApiCall:
 # --- documents ---------------------------------------------------------------------------------
 
 
-def labels(status: NodeDriverStatus) -> dict[str, str]:
+def node_labels(status: NodeDriverStatus) -> dict[str, str]:
     """Return the only label that the node writes. Details go to the NodeDriver."""
     return {state_label(status.driver): status.state.value}
 
 
-def node_driver(
+def node_driver_document(
     status: NodeDriverStatus, *, node_uid: str = "", since: float = 0.0
 ) -> dict[str, Any]:
     """Return the complete NodeDriver object: a server-side apply removes fields that are left out.
@@ -97,12 +97,12 @@ def node_driver(
     }
 
 
-def occasion(status: NodeDriverStatus) -> tuple[object, ...]:
+def event_occasion(status: NodeDriverStatus) -> tuple[object, ...]:
     """Return the identity of an Event. The message is left out; it varies between attempts."""
     return status.state, status.version, status.reason, status.boot_id
 
 
-def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, Any]:
+def event_document(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, Any]:
     """Return an Event about the node, with the NodeDriver as its related object.
 
     `now` is the wall clock in seconds. It is also part of the name, so that a repeated request

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from nodeside import log
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.deaths import find_death
-from nodeside.driver.bringup.hooks import repetition, run_hooks
+from nodeside.driver.bringup.hooks import repetition_message, run_hooks
 from nodeside.driver.bringup.installation import (
     Installation,
     conflicting_names,
@@ -254,10 +254,10 @@ def validate_loaded(
         splat = record.splat
         if mark is None and record.mark is not None:
             mark = Mark(record.mark)
-    scene = ValidationInputs(task.host, loader.kernel_log, mark, splat, loader.clock)
+    inputs = ValidationInputs(task.host, loader.kernel_log, mark, splat, loader.clock)
     with journal.stage("validate"):
         try:
-            validation: Validation = validate(task.driver.spec.validate, loaded, scene)
+            validation: Validation = validate(task.driver.spec.validate, loaded, inputs)
         except ValidationFailed as error:
             journal.checks = tuple(encode(check) for check in error.validation.checks)
             raise
@@ -280,9 +280,9 @@ def _follow_firmware_path(task: Task) -> None:
 def _run_after_load_hooks(attempt: Attempt, record: LoadedRecord) -> LoadedRecord:
     """Run the hooks of the load, unless they have run.
 
-    They run again after an unload that failed, if its own hooks had run, and if a process was
-    killed in these or those. Where no record can be written, no later attempt could know of them:
-    then none begins.
+    They run again if an unload failed after its own hooks had run, and if a process was killed
+    within hooks of either kind. Where no record can be written, no later attempt could know of
+    them: then none begins.
     """
     task = attempt.task
     hooks = task.driver.spec.hooks.after_load
@@ -291,7 +291,7 @@ def _run_after_load_hooks(attempt: Attempt, record: LoadedRecord) -> LoadedRecor
     have_run = record.hooks in (wanted, HooksRun.AFTER_LOAD)
     if not have_run or record.is_within("beforeUnload"):
         if hooks and record.hook:
-            attempt.journal.note(repetition(record, "afterLoad"))
+            attempt.journal.note(repetition_message(record, "afterLoad"))
         run_hooks(task.host, record, "afterLoad", hooks, only_recorded=True)
         done = replace(done, hooks=wanted)
     if done == record:

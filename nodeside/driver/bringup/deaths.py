@@ -33,7 +33,11 @@ class KernelDied(NodesideError):
 def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
     """Return the error if the kernel of an earlier boot ended in the load of the same bundle."""
     mark = read_mark(task.host, task.name)
-    if mark is None or mark.boot_id == task.boot_id or not mark.is_same_load(_mark(task, manifest)):
+    if (
+        mark is None
+        or mark.boot_id == task.boot_id
+        or not mark.is_same_load(_make_mark(task, manifest))
+    ):
         return None
     if (ordered := _retry_time(task)) > mark.ordered:
         log.fact(
@@ -75,7 +79,7 @@ def marked_load(attempt: Attempt, manifest: BundleManifest) -> Iterator[None]:
     """
     task = attempt.task
     try:
-        write_mark(task.host, _mark(task, manifest))
+        write_mark(task.host, _make_mark(task, manifest))
     except NodesideError as error:  # a full disk must not keep a driver from being loaded
         attempt.journal.note(f"if the kernel dies in this load, that will not be known: {error}")
     try:
@@ -85,7 +89,7 @@ def marked_load(attempt: Attempt, manifest: BundleManifest) -> Iterator[None]:
         raise
 
 
-def _mark(task: Task, manifest: BundleManifest) -> LoadMark:
+def _make_mark(task: Task, manifest: BundleManifest) -> LoadMark:
     return LoadMark(
         driver=task.name,
         version=task.version,

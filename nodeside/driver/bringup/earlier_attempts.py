@@ -15,12 +15,13 @@ _AGAIN = "the driver container tries it again if an input changes, or if it is r
 
 @dataclass
 class EarlierAttempts:
-    """`stuck` are modules that were waited for until the deadline, and are still loading or going.
+    """What later attempts of this process need not find out again.
 
+    `stuck` are modules that were waited for until the deadline, and are still loading or going.
     `digests` are those of files of the image, which do not change while this process runs.
 
     A replacement that the kernel or a hook refuses takes the working modules away for a moment. It
-    is remembered if it will fail again, and if the previous modules work again.
+    is remembered if it would fail again, and if the previous modules work again.
     """
 
     stuck: set[str] = field(default_factory=set)

@@ -1,7 +1,8 @@
 """The hooks of a driver: commands of its image, at a load or an unload.
 
-`loaded.json` has a hook before it begins and until its end is recorded. If the process is killed in
-between, nobody knows how far the hook came: the next process runs the hooks of that moment again.
+`loaded.json` names a hook from before it begins until its end is recorded. If the process is killed
+in between, nobody knows how far the hook came: the next process runs the hooks of that moment
+again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def record_hook(host: Host, record: LoadedRecord | None, name: str) -> None:
         )
 
 
-def repetition(record: LoadedRecord, moment: str) -> str:
+def repetition_message(record: LoadedRecord, moment: str) -> str:
     """Return the note on the hooks of a moment that run again."""
     return (
         f"an earlier process of this driver ended before {record.hook} had, which may have run: "

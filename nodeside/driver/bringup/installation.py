@@ -19,7 +19,7 @@ from nodeside.driver.bringup.deaths import marked_load
 from nodeside.driver.bringup.hooks import run_hooks
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.neighbours import require_predecessors
-from nodeside.driver.bringup.restore import kept_away
+from nodeside.driver.bringup.restore import find_kept_away
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
@@ -50,9 +50,9 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import verify_signatures
 from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.driver.module.symvers import parse_symvers, symbols_of
+from nodeside.driver.module.symvers import parse_symvers, read_kernel_symbols
 from nodeside.driver.node.devices import device_numbers
-from nodeside.driver.node.exports import NOTHING_READ, read_exports
+from nodeside.driver.node.exports import NO_EXPORTS_READ, read_exports
 from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.loaded_record import Cleared, HooksRun, LoadedModule, LoadedRecord
@@ -103,11 +103,11 @@ def check_bundle(task: Task, bundle: Bundle) -> CheckedModules:
         verify_signatures(task, [file.path for file in files])
         certificate = read_certificate(task.path(task.signing.certificate))
     facts = read_facts(task.host)
-    symbols = symbols_of(task.host, task.kernel.release, task.config.shared)
+    symbols = read_kernel_symbols(task.host, task.kernel.release, task.config.shared)
     exported = parse_symvers(task.symbols.text)
     doubtful = doubtful_symbols(files, facts, symbols, exported)
     running = (
-        read_exports(task.host, doubtful, _names_to_unload(task)) if doubtful else NOTHING_READ
+        read_exports(task.host, doubtful, _names_to_unload(task)) if doubtful else NO_EXPORTS_READ
     )
     refusals = check_before_load(
         files,
@@ -334,11 +334,11 @@ class Installation:
             # build-ids.
             write_loaded(self.task.host, record)
             cleared = conflicts.clear_conflicts(spec.conflicts, self.loader, ours=ours)
-            for words in cleared.words:
+            for words in cleared.done_in_words:
                 self.journal.note(words)
             require_predecessors(self.task)  # a predecessor may have begun to leave meanwhile
             begun = True
-            load_sequence(wanted, self.loader, previous=previous, displaced=note_displaced)
+            load_sequence(wanted, self.loader, previous=previous, on_displaced=note_displaced)
             # A record that cannot be written takes no module out again that has been loaded.
             hooks = spec.hooks.after_load
             run_hooks(self.task.host, record, "afterLoad", hooks, only_recorded=False)
@@ -377,7 +377,7 @@ class Installation:
                 write_loaded(host, replace(record, hooks=HooksRun.NONE, hook="", cleared=known))
             elif rolled.problems:
                 pass  # the record is that of the modules that cannot go
-            elif missing.words:
+            elif not missing.is_empty:
                 left = record_of(self.task, self.bundle.manifest, self.rung)
                 write_loaded(host, replace(left, cleared=missing).of_cleared_only)
             else:
@@ -389,10 +389,10 @@ class Installation:
         """Bring back what was cleared. Returns that if a part of it is still missing."""
         away = Cleared()
         if not rolled.restored:  # also what an earlier load, of a killed process, has cleared
-            away = kept_away(self.task, self._cleared_before.without(cleared), self.loader)
+            away = find_kept_away(self.task, self._cleared_before.without(cleared), self.loader)
             cleared = self._cleared_before.followed_by(cleared)
         named = conflicts.named_in(cleared, self.task.driver.spec).without(away)
-        if rolled.problems or not named.words:
+        if rolled.problems or named.is_empty:
             return cleared
         problems = conflicts.restore_cleared(named, self.loader)
         names = ", ".join((*named.removed, *(device.address for device in named.unbound)))

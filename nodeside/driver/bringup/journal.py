@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nodeside import log
-from nodeside.driver.kernel.boot_parameters import COMMAND_LINE, asked_parameters
+from nodeside.driver.kernel.boot_parameters import COMMAND_LINE, requested_parameters
 from nodeside.driver.ladder.plan import Verdict
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode, NodesideError
@@ -174,5 +174,7 @@ class Journal:
 
     def _parameters_of_boot(self) -> tuple[str, ...]:
         """Return what the kernel's command line says of the modules, and what overrules it."""
-        asked = asked_parameters(self.task.driver.spec.modules, self.task.command_line)
-        return tuple(each.words for each in asked if each.source == COMMAND_LINE or each.overruled)
+        asked = requested_parameters(self.task.driver.spec.modules, self.task.command_line)
+        return tuple(
+            each.in_words() for each in asked if each.source == COMMAND_LINE or each.overruled
+        )

@@ -128,7 +128,7 @@ def clear_leaving(task: Task) -> None:
 
 
 @contextmanager
-def followers_gone(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
+def without_followers(attempt: Attempt, what: ModulesToUnload) -> Iterator[None]:
     """Let the followers of a driver leave, and keep them away while the block runs.
 
     Raises InUse if somebody holds a module of theirs, or of `what`, and RebootRequired if only a

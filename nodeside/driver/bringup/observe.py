@@ -84,8 +84,8 @@ def loaded_by_nodeside(task: Task, record: LoadedRecord | None, loader: Loader) 
     return tuple(ours)
 
 
-def loaded_now(task: Task, observed: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
-    """Return the modules that must be loaded for this task, and why that is not proven, or ""."""
+def expected_modules(task: Task, observed: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
+    """Return the modules that this task wants loaded, and why they are not proven to be; or ""."""
     proof, why = plan.prove_loaded(task.wanted, observed)
     if proof is not None:
         return wanted_modules(task, proof), ""

@@ -14,9 +14,9 @@ from nodeside import log
 from nodeside.driver.bringup.neighbours import loaded_records
 from nodeside.driver.kernel.conflicts import (
     Restored,
+    failed_restore_result,
     foresee_removed,
     named_in,
-    not_restored,
     plan_restore,
     restore_at_removal,
 )
@@ -33,8 +33,8 @@ from nodeside.system.pci import pci_devices
 _LOCK_TIMEOUT = 5.0  # seconds to wait for another driver that is removed at the same time
 
 
-def addresses_of(names: Iterable[str], loader: Loader) -> frozenset[str]:
-    """Return the PCI devices that these modules have; none if the kernel does not tell."""
+def find_device_addresses(names: Iterable[str], loader: Loader) -> frozenset[str]:
+    """Return the addresses of these modules' PCI devices; none if the kernel does not tell."""
     try:
         devices = foresee_removed([kernel_name(name) for name in names], loader).unbound
     except Exception as exc:
@@ -43,7 +43,7 @@ def addresses_of(names: Iterable[str], loader: Loader) -> frozenset[str]:
     return frozenset(item.address for item in devices)
 
 
-def kept_away(task: Task, cleared: Cleared, loader: Loader) -> Cleared:
+def find_kept_away(task: Task, cleared: Cleared, loader: Loader) -> Cleared:
     """Return what must not come back, since other drivers of nodeside are loaded.
 
     Nothing if the kernel does not tell.
@@ -57,32 +57,32 @@ def kept_away(task: Task, cleared: Cleared, loader: Loader) -> Cleared:
         return Cleared()
 
 
-def restore_words(
+def restore_steps(
     task: Task, record: LoadedRecord | None, loader: Loader, leaving: Collection[str]
 ) -> tuple[str, ...]:
     """Return what `restore_removed` would do once the modules `leaving` are unloaded."""
     spec = task.driver.spec
     if spec.conflicts.restore is Restore.NEVER:
         return ()
-    had, others = addresses_of(leaving, loader), _other_drivers(task, loader)
+    freed, others = find_device_addresses(leaving, loader), _other_drivers(task, loader)
     rows, devices = loader.modules.rows(), pci_devices(task.host)
     own = record.cleared if record is not None else Cleared()
     plans = [
         plan_restore(own, spec, rows, devices, leaving=leaving, others=others),
         *(
-            plan_restore(part, spec, rows, devices, leaving=leaving, others=others, had=had)
-            for part in _left_by_others(task, had).values()
+            plan_restore(part, spec, rows, devices, leaving=leaving, others=others, freed=freed)
+            for part in _left_by_others(task, freed).values()
         ),
     ]
-    return tuple(dict.fromkeys(words for plan in plans for words in plan.words))
+    return tuple(dict.fromkeys(words for plan in plans for words in plan.steps_in_words))
 
 
 def restore_removed(
-    task: Task, record: LoadedRecord | None, loader: Loader, had: Collection[str]
+    task: Task, record: LoadedRecord | None, loader: Loader, freed: Collection[str]
 ) -> Restored:
     """Bring back what was cleared for a driver that is unloaded, and what others have left to it.
 
-    The driver had the devices `had`, by address. Failures are returned.
+    `freed` are the addresses of the devices that the driver had. Failures are returned.
     """
     spec = task.driver.spec
     if spec.conflicts.restore is Restore.NEVER:
@@ -90,13 +90,13 @@ def restore_removed(
     cleared = record.cleared if record is not None else Cleared()
     try:
         others = _other_drivers(task, loader)
-        left = _left_by_others(task, had)
+        left = _left_by_others(task, freed)
     except Exception as exc:
-        return not_restored(exc, cleared, spec)
+        return failed_restore_result(exc, cleared, spec)
     done = restore_at_removal(cleared, spec, loader, others=others)
     every = [done]
     for name, part in left.items():
-        every.append(_restore_for(name, part, task, loader, others=others, had=had))
+        every.append(_restore_for(name, part, task, loader, others=others, freed=freed))
     return Restored(
         tuple(name for each in every for name in each.modules),
         tuple(address for each in every for address in each.devices),
@@ -113,7 +113,7 @@ def _restore_for(
     loader: Loader,
     *,
     others: Mapping[str, LoadedRecord],
-    had: Collection[str],
+    freed: Collection[str],
 ) -> Restored:
     """Bring back the part that another driver has left to this one, and correct its record."""
     spec, host = task.driver.spec, task.host
@@ -123,13 +123,13 @@ def _restore_for(
             record = read_loaded(host, name, task.boot_id)
             if record is None or record.modules:
                 return Restored()
-            part = named_in(record.cleared, spec, had)
-            restored = restore_at_removal(part, spec, loader, others=others, had=had)
+            part = named_in(record.cleared, spec, freed)
+            restored = restore_at_removal(part, spec, loader, others=others, freed=freed)
             left = record.cleared.without(part.without(restored.kept))
             write_cleared(host, name, record, left)
             return restored
     except Exception as exc:
-        failed = not_restored(exc, part, spec, had)
+        failed = failed_restore_result(exc, part, spec, freed)
         return replace(restored, problems=(*restored.problems, *failed.problems))
 
 
@@ -145,14 +145,14 @@ def _other_drivers(task: Task, loader: Loader) -> dict[str, LoadedRecord]:
     }
 
 
-def _left_by_others(task: Task, had: Collection[str]) -> dict[str, Cleared]:
+def _left_by_others(task: Task, freed: Collection[str]) -> dict[str, Cleared]:
     """Return what other drivers have left to this one, by their names.
 
     A driver that still has a pod will need its devices again. Its own removal brings them back.
     """
     parts = {
-        name: named_in(record.cleared, task.driver.spec, had)
+        name: named_in(record.cleared, task.driver.spec, freed)
         for name, record in loaded_records(task.host, task.boot_id).items()
         if name != task.name and not record.modules and not is_locked(task.host, f"{name}.pod")
     }
-    return {name: part for name, part in parts.items() if part.words}
+    return {name: part for name, part in parts.items() if not part.is_empty}

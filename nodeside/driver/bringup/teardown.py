@@ -13,15 +13,15 @@ from dataclasses import replace
 
 from nodeside import log
 from nodeside.driver.bringup.attempt import Attempt
-from nodeside.driver.bringup.hooks import HookFailed, record_hook, repetition, run_hooks
-from nodeside.driver.bringup.neighbours import followers_gone, held_by_others
+from nodeside.driver.bringup.hooks import HookFailed, record_hook, repetition_message, run_hooks
+from nodeside.driver.bringup.neighbours import held_by_others, without_followers
 from nodeside.driver.kernel.loader import in_use_error
 from nodeside.driver.kernel.unload import (
     ModulesToUnload,
     Obstacle,
     obstacle_error,
+    plan_settled_unload,
     plan_unload,
-    settled_plan,
     unload_modules,
 )
 from nodeside.driver.ladder.task import Task
@@ -40,10 +40,11 @@ def unload_driver(
     """Unload modules. Returns the removed names in order; see `unload_modules` for what it raises.
 
     The drivers that come after this one leave first. Without services of this process, those of
-    another one are stopped. They come back if no module could be unloaded. Raises HookFailed if a
-    hook of before keeps the modules; a failed one of after is logged. Raises StoppedWaiting.
+    another process are stopped. Services of this process start again if no module could be
+    unloaded. Raises HookFailed if a beforeUnload hook fails, and the modules stay; a failed
+    afterUnload hook is logged. Raises StoppedWaiting.
     """
-    with followers_gone(attempt, what):
+    with without_followers(attempt, what):
         return _unload_driver(attempt, what, record, begin=begin)
 
 
@@ -65,7 +66,7 @@ def _unload_driver(
         _stop_services(attempt)
         finish_unload(attempt, record, left=())
         return ()
-    record = _run_before(task, record)
+    record = _run_before_unload_hooks(task, record)
     _stop_services(attempt)
     if spec.hooks.after_unload:
         record_hook(task.host, record, "hooks.afterUnload[0]")
@@ -75,15 +76,15 @@ def _unload_driver(
         if spec.hooks.after_unload:
             record_hook(task.host, record, "")
         if services is not None and not getattr(error, "removed", ()):
-            services.stopped_in_vain()
+            services.note_vain_stop()
             services.start_again()
         raise
-    _run_after(task, record, only_recorded=False)
+    _run_after_unload_hooks(task, record, only_recorded=False)
     return removed
 
 
 def finish_unload(attempt: Attempt, record: LoadedRecord | None, *, left: Collection[str]) -> None:
-    """Run the hooks of after an unload, if a process was killed between that and their end.
+    """Run the afterUnload hooks if a process was killed between the unload and their end.
 
     `left` are the modules of this driver that are loaded.
     """
@@ -91,12 +92,14 @@ def finish_unload(attempt: Attempt, record: LoadedRecord | None, *, left: Collec
     if left or record is None or not record.is_within("afterUnload"):
         return
     if task.driver.spec.hooks.after_unload:
-        attempt.journal.note(repetition(record, "afterUnload"))
-    _run_after(task, record, only_recorded=True)
+        attempt.journal.note(repetition_message(record, "afterUnload"))
+    _run_after_unload_hooks(task, record, only_recorded=True)
 
 
-def _run_after(task: Task, record: LoadedRecord | None, *, only_recorded: bool) -> None:
-    """Run the hooks of after the unload. A failed one is logged."""
+def _run_after_unload_hooks(
+    task: Task, record: LoadedRecord | None, *, only_recorded: bool
+) -> None:
+    """Run the afterUnload hooks. A failed one is logged."""
     hooks = task.driver.spec.hooks.after_unload
     try:
         run_hooks(task.host, record, "afterUnload", hooks, only_recorded=only_recorded)
@@ -107,8 +110,8 @@ def _run_after(task: Task, record: LoadedRecord | None, *, only_recorded: bool) 
             record_hook(task.host, record, "")
 
 
-def _run_before(task: Task, record: LoadedRecord | None) -> LoadedRecord | None:
-    """Run the hooks of before the unload, unless they have run for an unload that then failed.
+def _run_before_unload_hooks(task: Task, record: LoadedRecord | None) -> LoadedRecord | None:
+    """Run the beforeUnload hooks, unless they have run for an unload that then failed.
 
     Return the record as it is now.
     """
@@ -116,7 +119,7 @@ def _run_before(task: Task, record: LoadedRecord | None) -> LoadedRecord | None:
     if not hooks or (record is not None and record.hooks is HooksRun.BEFORE_UNLOAD):
         return record
     if record is not None and record.is_within("beforeUnload"):
-        log.fact(repetition(record, "beforeUnload"), driver=task.name)
+        log.fact(repetition_message(record, "beforeUnload"), driver=task.name)
     run_hooks(task.host, record, "beforeUnload", hooks, only_recorded=True)
     if record is None:
         return None
@@ -147,7 +150,9 @@ def _refuse_if_held(attempt: Attempt, what: ModulesToUnload) -> None:
         raise obstacle_error(blocked[0], loader, what.devices)
     if all(held_by_others(task.host, item, what.devices, (task.name,)) is None for item in blocked):
         return
-    for item in settled_plan(what, loader).blocked:  # what is in the way may pass in a moment
+    for item in plan_settled_unload(
+        what, loader
+    ).blocked:  # what is in the way may pass in a moment
         others = held_by_others(task.host, item, what.devices, (task.name,))
         if others is not None and item.obstacle is Obstacle.HELD:
             raise in_use_error(others)

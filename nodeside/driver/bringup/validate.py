@@ -2,7 +2,7 @@
 
 Effects of a load may take a moment, so a failing check is repeated until the deadline. Every try
 begins with the write that the check specifies. The last check is that the kernel has not complained
-since the mark. `check_all` returns a table; `validate` raises if a row of it failed.
+since the mark. `run_checks` returns a table; `validate` raises if a row of it failed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 
-from nodeside.driver.node.kernel_log import KernelLog, Mark, find_splats, frame_in
+from nodeside.driver.node.kernel_log import KernelLog, Mark, find_module_frame, find_splats
 from nodeside.driver.node.loaded_record import LoadedModule
 from nodeside.driver.node.modules import KernelModules
 from nodeside.errors import ExitCode, NodesideError, SpecError, SystemRefused
@@ -114,45 +114,45 @@ class ValidationInputs:
 
 
 def validate(
-    spec: Validate, modules: Sequence[LoadedModule], scene: ValidationInputs
+    spec: Validate, modules: Sequence[LoadedModule], inputs: ValidationInputs
 ) -> Validation:
     """Return the table if every check passed. Raises ValidationFailed, SpecError."""
-    validation = check_all(spec, modules, scene)
+    validation = run_checks(spec, modules, inputs)
     if not validation.ok:
         raise ValidationFailed(validation)
     return validation
 
 
-def check_all(
-    spec: Validate, modules: Sequence[LoadedModule], scene: ValidationInputs
+def run_checks(
+    spec: Validate, modules: Sequence[LoadedModule], inputs: ValidationInputs
 ) -> Validation:
     """Run all checks; repeat failing ones until they pass or `spec.timeout_seconds` have passed."""
-    looks = _repeatable_checks(spec, modules, scene.host)
-    started = scene.clock.now()
-    rows = [_run_check(look, scene, started) for look in looks]
+    looks = _repeatable_checks(spec, modules, inputs.host)
+    started = inputs.clock.now()
+    rows = [_run_check(look, inputs, started) for look in looks]
     pause = _FIRST_PAUSE
     while not all(row.ok for row in rows):
-        left = started + spec.timeout_seconds - scene.clock.now()
+        left = started + spec.timeout_seconds - inputs.clock.now()
         if left <= 0:
             break
-        scene.clock.sleep(min(pause, left))
+        inputs.clock.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE)
         rows = [
-            row if row.ok else _run_check(look, scene, started)
+            row if row.ok else _run_check(look, inputs, started)
             for row, look in zip(rows, looks, strict=True)
         ]
-    return Validation((*rows, *_check_kernel_log(scene, started, [each.name for each in modules])))
+    return Validation((*rows, *_check_kernel_log(inputs, started, [each.name for each in modules])))
 
 
-def _run_check(look: Look, scene: ValidationInputs, started: float) -> CheckResult:
+def _run_check(look: Look, inputs: ValidationInputs, started: float) -> CheckResult:
     result = look()
-    return replace(result, seconds=round(scene.clock.now() - started, 3))
+    return replace(result, seconds=round(inputs.clock.now() - started, 3))
 
 
 def _repeatable_checks(spec: Validate, modules: Sequence[LoadedModule], host: Host) -> list[Look]:
     """Return the checks that can be repeated, cheapest first."""
     for check in spec.sysfs:
-        _refuse_invalid(host, check)
+        _refuse_invalid_check(host, check)
     return [
         *(lambda item=item: module_is_live(item, host) for item in modules),
         *(lambda path=path: device_exists(path, host) for path in spec.devices),
@@ -246,19 +246,19 @@ def command_succeeds(check: CommandCheck) -> CheckResult:
 
 
 def _check_kernel_log(
-    scene: ValidationInputs, started: float, modules: Collection[str]
+    inputs: ValidationInputs, started: float, modules: Collection[str]
 ) -> tuple[CheckResult, ...]:
     """Check for splats since the mark. An unreadable log proves nothing, but fails nothing."""
-    if scene.splat:
-        return (CheckResult(_LOG, False, _NO_SPLAT, scene.splat),)
-    if scene.mark is None:
+    if inputs.splat:
+        return (CheckResult(_LOG, False, _NO_SPLAT, inputs.splat),)
+    if inputs.mark is None:
         return ()
-    excerpt = scene.kernel_log.since(scene.mark)
+    excerpt = inputs.kernel_log.since(inputs.mark)
     heads = find_splats(excerpt.lines)
     words = "; ".join(heads)[:_TEXT] or excerpt.note or "none"
-    if heads and (frame := frame_in(excerpt.lines, modules)):
+    if heads and (frame := find_module_frame(excerpt.lines, modules)):
         words += f"; in {frame}"
-    seconds = round(scene.clock.now() - started, 3)
+    seconds = round(inputs.clock.now() - started, 3)
     return (CheckResult(_LOG, not heads, _NO_SPLAT, words, seconds),)
 
 
@@ -274,7 +274,7 @@ def _fits_check(check: SysfsCheck, content: str) -> bool:
     return not check.value.strip() or content == check.value.strip()
 
 
-def _refuse_invalid(host: Host, check: SysfsCheck) -> None:
+def _refuse_invalid_check(host: Host, check: SysfsCheck) -> None:
     """Refuse, before the first look, a path that leaves /sys or an invalid regular expression."""
     sysfs.expand(host, check.path)
     try:

@@ -35,7 +35,7 @@ from nodeside.driver.bundle.manifest import (
     BundleError,
     BundleFile,
     BundleManifest,
-    Described,
+    StoredManifest,
     parse_manifest,
 )
 from nodeside.system.files import disk_errors
@@ -66,7 +66,7 @@ class Readable(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
-def pack(bundle: Bundle, to: Path) -> None:
+def pack_bundle(bundle: Bundle, to: Path) -> None:
     """Write the archive of a bundle to the new file `to` and sync it.
 
     Equal bundles give equal bytes: fixed order, no timestamps, no owners. The manifest comes first
@@ -85,13 +85,13 @@ def pack(bundle: Bundle, to: Path) -> None:
         os.fsync(raw.fileno())
 
 
-def unpack(
+def unpack_bundle(
     archive: Path,
     to: Path,
     size_limit: int,
     *,
     what: str = "",
-    accept: Callable[[Described], None] | None = None,
+    accept: Callable[[StoredManifest], None] | None = None,
 ) -> Bundle:
     """Unpack `archive` into a verified bundle at `to`, atomically.
 
@@ -122,10 +122,10 @@ def unpack(
     return Bundle(to, described.manifest, described.digest)
 
 
-def peek_manifest(stream: Readable, size_limit: int, what: str) -> Described:
+def peek_manifest(stream: Readable, size_limit: int, what: str) -> StoredManifest:
     """Return the manifest of an archive, reading no further than needed.
 
-    The signature is included if it comes next, where `pack` puts it.
+    The signature is included if it comes next, where `pack_bundle` puts it.
     """
     unzipped = _Unzipped(stream, size_limit, what)
     documents: dict[str, bytes] = {}
@@ -289,11 +289,11 @@ def _read_document(stream: _Unzipped, entry: _Entry) -> bytes:
     return b"".join(stream.read_chunks(entry.size))
 
 
-def _parse_documents(stream: _Unzipped, documents: Mapping[str, bytes]) -> Described:
+def _parse_documents(stream: _Unzipped, documents: Mapping[str, bytes]) -> StoredManifest:
     data = documents.get(MANIFEST)
     if data is None:
         raise stream.bundle_error("it has no manifest.json")
-    return Described(parse_manifest(data, stream.what), data, documents.get(SIGNATURE, b""))
+    return StoredManifest(parse_manifest(data, stream.what), data, documents.get(SIGNATURE, b""))
 
 
 def _compare_files(manifest: BundleManifest, files: dict[str, BundleFile], what: str) -> None:

@@ -7,7 +7,7 @@
 
 Nothing else may be in the directory. A bundle appears when a complete, synced directory is renamed
 into place. A crash leaves at most `.tmp-*` directories, which are not bundles. The build rung and
-`archive.unpack` write bundles; the cache, the checks and the load read them.
+`archive.unpack_bundle` write bundles; the cache, the checks and the load read them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nodeside.driver.bundle.manifest import (
     BundleError,
     BundleFile,
     BundleManifest,
-    Described,
+    StoredManifest,
     bundle_digest,
     canonical_bytes,
     check_manifest,
@@ -104,17 +104,17 @@ def read_bundle(directory: Path) -> Bundle:
     """
     described = read_manifest(directory)
     bundle = Bundle(directory, described.manifest, described.digest)
-    verify(bundle)
+    verify_bundle(bundle)
     return bundle
 
 
-def read_manifest(directory: Path) -> Described:
+def read_manifest(directory: Path) -> StoredManifest:
     """Return the manifest of the bundle at `directory`, without looking at the modules."""
     data = _read_limited(directory / MANIFEST, MANIFEST_LIMIT)
     if data is None:
         raise BundleError(f"{directory} has no manifest.json, so it is not a bundle")
     signature = _read_limited(directory / SIGNATURE, SIGNATURE_LIMIT) or b""
-    return Described(parse_manifest(data, str(directory / MANIFEST)), data, signature)
+    return StoredManifest(parse_manifest(data, str(directory / MANIFEST)), data, signature)
 
 
 def _read_limited(path: Path, limit: int) -> bytes | None:
@@ -129,7 +129,7 @@ def _read_limited(path: Path, limit: int) -> bytes | None:
         raise SystemRefused(f"cannot read {path}: {exc.strerror}") from exc
 
 
-def verify(bundle: Bundle) -> None:
+def verify_bundle(bundle: Bundle) -> None:
     """Compare every file with the manifest. Raises BundleError for the first mismatch."""
     listed = {file.file: file for file in bundle.manifest.files()}
     present = {name for name in files_below(bundle.directory) if name not in (MANIFEST, SIGNATURE)}

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_bundle, read_manifest, sync_files
-from nodeside.driver.bundle.manifest import BundleError, BundleManifest, Described
+from nodeside.driver.bundle.manifest import BundleError, BundleManifest, StoredManifest
 from nodeside.errors import Locked, NodesideError, SystemRefused
 from nodeside.protocol.bundle_key import store_tag
 from nodeside.system.clock import Clock
@@ -93,7 +93,7 @@ class Cache:
             raise BundleError(problems[0])
         return None
 
-    def describe(self, tag: str, driver: str) -> Described | None:
+    def describe(self, tag: str, driver: str) -> StoredManifest | None:
         """Return manifest and signature, unverified, to compare with the loaded modules."""
         for directory in self._candidate_directories(tag, driver):
             with (

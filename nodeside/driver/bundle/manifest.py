@@ -109,7 +109,7 @@ class BundleManifest:
 
 
 @frozen
-class Described:
+class StoredManifest:
     """A manifest as stored: its exact bytes and its detached signature (CMS in DER, b"" if none).
 
     Only its form has been checked.

@@ -14,12 +14,12 @@ import json
 from pathlib import Path
 
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.bundle.manifest import BundleError, Described
+from nodeside.driver.bundle.manifest import BundleError, StoredManifest
 from nodeside.errors import NodesideError
 from nodeside.spec.model import Trust
 
 
-def check_trust(described: Described, trust: Trust) -> None:
+def check_trust(described: StoredManifest, trust: Trust) -> None:
     """Check a manifest against the trust settings.
 
     Raises BundleError if its digest is not pinned, SigningError if it is not signed as required.
@@ -36,7 +36,7 @@ def check_trust(described: Described, trust: Trust) -> None:
         verify_manifest(described.data, described.signature, Path(trust.certificate))
 
 
-def distrust_reason(trust: Trust, cache: Cache, driver: str, described: Described) -> str:
+def distrust_reason(trust: Trust, cache: Cache, driver: str, described: StoredManifest) -> str:
     """Return why a cached bundle of a driver may not be used, as a clause; "" if it may."""
     if trust == Trust() or cache.built_here(driver, described.digest):
         return ""

@@ -4,7 +4,7 @@
     run, load, unload, wait               what a pod does, and the same by hand
     symbols                               the symbols of other drivers' bundles
     bundles, job                          fetch, build, publish; the two halves of a build Job
-    services                              what runs of them, and stop them
+    services                              show what runs of the services, and stop it
     dry_run, steps                        what the ladder would do; steps of a dry run in words
     status, devices, doctor, env          read-only
 

@@ -53,7 +53,7 @@ def fetch(task: Task) -> CommandOutput:
             "driver.yaml names no prebuilt sources", hint="add spec.prebuilt.sources, or build"
         )
     cached = rungs.look_in_cache(task)
-    finding = cached if cached.bundle is not None else rungs.fetch(task)
+    finding = cached if cached.bundle is not None else rungs.fetch_bundle(task)
     if finding.bundle is None:
         raise NothingFetched(
             f"no source delivered {task.tag}: {finding.why}",
@@ -68,10 +68,10 @@ def would_fetch(task: Task) -> CommandOutput:
         return dry_run_outcome(task, "fetch nothing: the cache has it")
     if not task.sources:
         return dry_run_outcome(task, "fail: driver.yaml names no prebuilt sources")
-    said = rungs.ask_sources(task)
-    if said.manifest is None:
-        return dry_run_outcome(task, f"fail: {'; '.join(str(line) for line in said.results)}")
-    return dry_run_outcome(task, f"fetch it: {said.results[-1]}")
+    answer = rungs.ask_sources(task)
+    if answer.manifest is None:
+        return dry_run_outcome(task, f"fail: {'; '.join(str(line) for line in answer.results)}")
+    return dry_run_outcome(task, f"fetch it: {answer.results[-1]}")
 
 
 def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOutput:
@@ -79,7 +79,9 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> CommandOut
     finding = RungFinding("") if again else rungs.look_in_cache(task)
     if finding.bundle is None:
         with _toolkit_config(task.config, local=local) as config:
-            finding = rungs.build(replace(task, config=config), make_listener(SIDECAR_TIMEOUT))
+            finding = rungs.build_bundle(
+                replace(task, config=config), make_listener(SIDECAR_TIMEOUT)
+            )
     assert finding.bundle is not None  # a build raises or returns a bundle
     return _bundle_outcome(task, finding.bundle, finding)
 
@@ -120,7 +122,7 @@ def _toolkit_config(config: Config, *, local: bool) -> Iterator[Config]:
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> CommandOutput:
     """Publish the cached bundle for this kernel."""
-    from nodeside.driver.store.publish import publish as publish_bundle
+    from nodeside.driver.store.publish import publish_bundle
 
     source = publish_target(task, to)
     bundle = require_cached(task, rungs.look_in_cache(task))

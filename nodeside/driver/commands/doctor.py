@@ -17,9 +17,9 @@ from pathlib import Path
 
 import nodeside
 from nodeside.driver.commands.outcome import CommandOutput, as_document
-from nodeside.driver.kernel.boot_parameters import asked_parameters
+from nodeside.driver.kernel.boot_parameters import requested_parameters
 from nodeside.driver.kernel.firmware import FirmwareDirectory
-from nodeside.driver.kernel.in_tree_effects import own_notes
+from nodeside.driver.kernel.in_tree_effects import unheeded_notes
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.refusals import LOADING_DISABLED, NOT_BLACKLISTED
 from nodeside.driver.ladder.task import Config, Task, resolve_task
@@ -88,7 +88,7 @@ def _check_driver(config: Config, kernel: Kernel | None) -> Iterator[DoctorRow]:
     yield DoctorRow("driver.yaml", Level.OK, ", ".join(filter(None, words)))
     cached = task.cache.describe(task.tag, task.name) is not None
     yield DoctorRow("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
-    yield from _said_at_boot(task)
+    yield from _check_parameters(task)
     yield from _check_others(task)
     yield from _check_firmware(task)
     yield from _check_deaths(task)
@@ -138,16 +138,16 @@ def _check_deaths(task: Task) -> Iterator[DoctorRow]:
         )
 
 
-def _said_at_boot(task: Task) -> Iterator[DoctorRow]:
-    """Show the parameters of the modules, and what command line and modprobe.d say of them."""
-    rows = asked_parameters(task.driver.spec.modules, task.command_line)
+def _check_parameters(task: Task) -> Iterator[DoctorRow]:
+    """Show the modules' parameters, and what the command line and modprobe.d say of them."""
+    rows = requested_parameters(task.driver.spec.modules, task.command_line)
     overruled = any(row.overruled for row in rows)
     todo = "leave out one of the two: driver.yaml wins" if overruled else ""
     if rows:
-        words = "\n".join(row.words for row in rows)
+        words = "\n".join(row.in_words() for row in rows)
         yield DoctorRow("parameters", Level.WARN if overruled else Level.OK, words, todo)
     config = read_modprobe_config(task.host)
-    if notes := [*own_notes(task.wanted.names, config), *config.unread]:
+    if notes := [*unheeded_notes(task.wanted.names, config), *config.unread]:
         todo = "set what the driver needs in driver.yaml; see the modules of the kernel's tree in "
         todo += "docs/packaging-a-driver.md"
         yield DoctorRow("modprobe.d", Level.WARN, "\n".join(notes), todo)
@@ -264,7 +264,7 @@ def _check_mounts(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
             yield DoctorRow(f"mount {mount}", Level.WARN, f"no {path}: {consequence}", todo)
 
 
-def _show_limits(_place: Config, _: Kernel | None) -> Iterator[DoctorRow]:
+def _show_limits(_config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
     """Show the limits of this container; the toolkit container has its own."""
     group = Path("/sys/fs/cgroup")
     limits = []

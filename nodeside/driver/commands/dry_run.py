@@ -33,7 +33,7 @@ from nodeside.system.pci import pci_devices
 from nodeside.text.table import table
 
 
-def preview(task: Task) -> CommandOutput:
+def preview_run(task: Task) -> CommandOutput:
     """Return the verdict on each rung, and what a run would do."""
     known = observe_node(task)
     steps, verdicts = _preview_climb(task, known)
@@ -109,9 +109,10 @@ def _peek_at_rung(task: Task, rung: Rung) -> RungFinding | None:
         case Rung.LOADED | Rung.CACHED:
             return rungs.peek_in_cache(task)
         case Rung.FETCHED:
-            said = rungs.ask_sources(task)
-            there = said.manifest is not None
-            return None if there else RungFinding("; ".join(str(line) for line in said.results))
+            answer = rungs.ask_sources(task)
+            if answer.manifest is not None:
+                return None
+            return RungFinding("; ".join(str(line) for line in answer.results))
         case Rung.COMPATIBLE if not _runs_here(task):
             return RungFinding(f"known once {task.kernel.release} runs")
         case Rung.COMPATIBLE:
@@ -136,7 +137,11 @@ def loading_steps(task: Task, known: plan.Observed) -> list[str]:
         wanted.names,
     )
     hooks = task.driver.spec.hooks
-    loads = [*cleared.words, f"load {', '.join(wanted.names)}", *hook_steps(hooks.after_load)]
+    loads = [
+        *cleared.steps_in_words,
+        f"load {', '.join(wanted.names)}",
+        *hook_steps(hooks.after_load),
+    ]
     loads += [*service_steps(task), "validate"]
     if cleared.remove.order or cleared.unbind:
         kept = task.driver.spec.conflicts.restore is Restore.NEVER

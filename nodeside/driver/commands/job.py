@@ -19,7 +19,7 @@ from nodeside.driver.commands.bundles import publish_target
 from nodeside.driver.commands.outcome import CommandOutput, as_document, dry_run_outcome
 from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
-    answer_to,
+    read_answer,
     request_build,
     sole_builder,
 )
@@ -78,10 +78,10 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Co
     chosen = choose_kernel(kernels, release=options.release, variant=options.variant)
     kernel = Kernel(chosen.release, chosen.version, config.host.kernel.architecture)
     task = resolve_task(config, kernel)
-    to = options.to or _own_store(task) if options.publish else ""
+    to = options.to or _find_own_store(task) if options.publish else ""
     ordered = BuildOrder(
         *(boot_id, kernel, task.key, task.tag, to),
-        digest=_in_store(task, to) if to and not options.rebuild else "",
+        digest=_find_digest_in_store(task, to) if to and not options.rebuild else "",
         signature_hash=chosen.signature_hash,
         rebuild=options.rebuild,
     )
@@ -169,9 +169,9 @@ def ordered_kernel(config: Config) -> str:
 
 def _publish_result(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
     from nodeside.driver.ladder.assemble import assemble_bundle
-    from nodeside.driver.store.publish import publish
+    from nodeside.driver.store.publish import publish_bundle
 
-    result = answer_to(shared, ordered.request, ordered.boot_id)
+    result = read_answer(shared, ordered.request, ordered.boot_id)
     if result is None:
         raise StepMissing(
             f"build {ordered.request} has no answer",
@@ -183,7 +183,7 @@ def _publish_result(task: Task, shared: SharedDir, ordered: BuildOrder) -> Build
     verdict, text = BuildVerdict.BUILT, f"built into {bundle.directory}"
     if ordered.to:
         source, fetching = publish_target(task, ordered.to), rungs.fetch_options(task)
-        published = publish(bundle, source, fetching, overwrite=ordered.rebuild)
+        published = publish_bundle(bundle, source, fetching, overwrite=ordered.rebuild)
         verdict, text = BuildVerdict.PUBLISHED, str(published)
         if published.already:
             verdict = BuildVerdict.PRESENT
@@ -211,7 +211,7 @@ def _failure_outcome(error: NodesideError, kernel: str) -> BuildOutcome:
     )
 
 
-def _own_store(task: Task) -> str:
+def _find_own_store(task: Task) -> str:
     """Return the store to which bundles are published according to driver.yaml."""
     source = publish_target(task, None)
     if source.oci:
@@ -219,7 +219,7 @@ def _own_store(task: Task) -> str:
     return source.directory or source.http
 
 
-def _in_store(task: Task, to: str) -> str:
+def _find_digest_in_store(task: Task, to: str) -> str:
     """Return the digest of the desired bundle in the store.
 
     "" if it is not there or not signed as driver.yaml requires. Raises FetchError, BundleError.

@@ -10,7 +10,7 @@ from nodeside.driver.announce.announcer import make_announcer
 from nodeside.driver.bringup import bringup, installation
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal, Report
-from nodeside.driver.bringup.observe import loaded_now, observe
+from nodeside.driver.bringup.observe import expected_modules, observe
 from nodeside.driver.commands import bundles
 from nodeside.driver.commands.console import SIDECAR_TIMEOUT, make_listener
 from nodeside.driver.commands.dry_run import KEEP, loading_steps, observe_node
@@ -39,12 +39,12 @@ class NotProven(NodesideError):
 def load(task: Task) -> CommandOutput:
     """Load from the cache without fetching or building, under the lock; validate; announce.
 
-    A person asks for it, so it loads what a kernel of an earlier boot has died of, too.
+    A person asks for it, so even a bundle is loaded in whose load an earlier kernel died.
     """
     console = make_listener(SIDECAR_TIMEOUT)
     closed = (Rung.FETCHED, Rung.BUILT)
     with make_announcer(task.host) as announcer:
-        journal = Journal(task, announcer.state)
+        journal = Journal(task, announcer.report_state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             attempt = Attempt(task, journal, Loader(task.host), console, by_person=True)
             report = _bring_up(attempt, closed)
@@ -81,7 +81,7 @@ def validate(task: Task) -> CommandOutput:
     journal = Journal(task)
     loader = Loader(task.host)
     observed = observe(task, loader)
-    loaded, unproven = loaded_now(task, observed)
+    loaded, unproven = expected_modules(task, observed)
     _, why = plan.prove_loaded(task.wanted, observed)
     journal.verdicts = (plan.Verdict(Rung.LOADED, not unproven, why),)
     journal.source = None if unproven else Rung.LOADED

@@ -28,7 +28,7 @@ Verb = Callable[..., Any]
 
 _PATH = click.Path(path_type=Path)
 
-_PLACE = (
+_CONFIG_OPTIONS = (
     click.option(
         "--driver",
         "-f",
@@ -95,7 +95,7 @@ _PLACE = (
     click.option("--verbose", "-v", is_flag=True, help="Log details too."),
 )
 
-_KERNEL = (
+_KERNEL_OPTIONS = (
     click.option("--kernel", help="Kernel release to work for.  [default: the running one]"),
     click.option(
         "--kernel-version",
@@ -114,11 +114,11 @@ dry_run_option = click.option(
 )
 
 
-def in_place(verb: Verb) -> Verb:
+def with_config_options(verb: Verb) -> Verb:
     """Give a verb the common options, as one argument: a `Config`."""
 
     @functools.wraps(verb)
-    def with_place(
+    def with_config(
         *,
         driver_file: Path,
         host_root: Path,
@@ -141,7 +141,7 @@ def in_place(verb: Verb) -> Verb:
 
         log.setup("driver", format=log_format, verbose=verbose)
         host = Host(host_root)
-        credentials = first_there(credentials_file)
+        credentials = first_existing_path(credentials_file)
         bundles = None
         if symbols_of:
             from nodeside.driver.commands.symbols import manifests_at
@@ -164,16 +164,16 @@ def in_place(verb: Verb) -> Verb:
         )
         return verb(config=config, **rest)
 
-    for option in reversed(_PLACE):
-        with_place = option(with_place)
-    return with_place
+    for option in reversed(_CONFIG_OPTIONS):
+        with_config = option(with_config)
+    return with_config
 
 
 def _bare_driver(driver_file: Path) -> Driver | None:
-    """Return the driver of a source whose driver.yaml is missing; None if it is not, or no source.
+    """Return the driver that a source without a driver.yaml describes by its files.
 
-    It is looked for once. A driver.yaml that is missing for a moment, while a long command runs,
-    must not turn its driver into another one.
+    None if there is a driver.yaml, or no source. It is looked for once. A driver.yaml that is
+    missing for a moment, while a long command runs, must not turn its driver into another one.
     """
     if os.path.lexists(driver_file):
         return None
@@ -193,7 +193,7 @@ def _bare_driver(driver_file: Path) -> Driver | None:
     return driver
 
 
-def first_there(path: Path | None) -> Path | None:
+def first_existing_path(path: Path | None) -> Path | None:
     """Return a single path unchanged; of several, the first that exists, or None."""
     if path is None or os.pathsep not in str(path):
         return path
@@ -201,7 +201,7 @@ def first_there(path: Path | None) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def for_kernel(verb: Verb) -> Verb:
+def with_kernel_options(verb: Verb) -> Verb:
     """Give a verb `--kernel` and the options about it, as one argument: a `Kernel` or None."""
 
     @functools.wraps(verb)
@@ -221,7 +221,7 @@ def for_kernel(verb: Verb) -> Verb:
         )
         return verb(config=config, kernel=chosen, **rest)
 
-    for option in reversed(_KERNEL):
+    for option in reversed(_KERNEL_OPTIONS):
         with_kernel = option(with_kernel)
     return with_kernel
 
@@ -229,7 +229,7 @@ def for_kernel(verb: Verb) -> Verb:
 def _kernel_of_release(
     host: Host, release: str, version: str | None, architecture: str | None
 ) -> Kernel:
-    """Return a kernel by its release; without `version`, that is read from its headers."""
+    """Return a kernel by its release. Without `version`, its version is read from its headers."""
     running = host.kernel
     architecture = architecture or running.architecture
     named = Kernel(release, version or running.version, architecture)

@@ -12,8 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nodeside.driver.kernel.boot_parameters import Asked, asked_parameters
-from nodeside.driver.kernel.in_tree_effects import asked_of_tree
+from nodeside.driver.kernel.boot_parameters import RequestedParameter, requested_parameters
+from nodeside.driver.kernel.in_tree_effects import requested_parameters_in_tree
 from nodeside.errors import ExitCode
 from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.schema import camel_case
@@ -50,13 +50,14 @@ def identity_fields(task: Task) -> dict[str, Any]:
     }
 
 
-def parameters_of(task: Task) -> tuple[Asked, ...]:
-    """Return the parameters of the driver's modules, and of those of the tree that it concerns.
+def parameters_of(task: Task) -> tuple[RequestedParameter, ...]:
+    """Return the parameters of the driver's modules, and of the in-tree modules around them.
 
-    A load brings in what the modules of its bundle need; a roll-back puts back conflicting modules.
+    These are the modules that a load brings in because those of the bundle need them, and the
+    conflicting ones that a roll-back puts back.
     """
     spec = task.driver.spec
-    own = asked_parameters(spec.modules, task.command_line)
+    own = requested_parameters(spec.modules, task.command_line)
     if task.kernel != task.host.kernel:
         return own
     bundle = task.cache.describe(task.tag, task.name)
@@ -66,12 +67,12 @@ def parameters_of(task: Task) -> tuple[Asked, ...]:
         for name in map(kernel_name, (*needed, *spec.conflicts.modules))
         if name not in task.wanted.names
     ]
-    return (*own, *asked_of_tree(task.host, others)) if others else own
+    return (*own, *requested_parameters_in_tree(task.host, others)) if others else own
 
 
-def parameter_rows(parameters: Sequence[Asked]) -> list[tuple[str, str]]:
+def parameter_rows(parameters: Sequence[RequestedParameter]) -> list[tuple[str, str]]:
     """Return the rows of a table with the parameters of the modules, if they have any."""
-    rows = [each.words for each in parameters]
+    rows = [each.in_words() for each in parameters]
     return [("parameters", "\n".join(rows))] if rows else []
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodeside.driver.announce.documents import labels as announced_labels
-from nodeside.driver.announce.documents import node_driver
+from nodeside.driver.announce.documents import node_driver_document, node_labels
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.protocol.node_status import State, ready_marker
@@ -52,8 +51,8 @@ def announcement_document(journal: Journal) -> dict[str, Any] | None:
         return None
     ready = status.state is State.READY
     return {
-        "labels": announced_labels(status),
-        "nodeDriver": node_driver(status),
+        "labels": node_labels(status),
+        "nodeDriver": node_driver_document(status),
         "readyFile": str(ready_path(journal.task.host, status.driver)) if ready else "",
         "marker": ready_marker(status) if ready else "",
     }

@@ -23,8 +23,8 @@ from nodeside.driver.services.services import ServiceFailed, Services
 def run_once(config: Config, expected_kernel: str, listener: Listener) -> CommandOutput:
     """Bring the driver up, announce the result, and return it."""
     with make_announcer(config.host) as announcer:
-        run = DriverLoop(config, listener, announcer.state, expected_kernel)
-        journal, report = run.once()
+        run = DriverLoop(config, listener, announcer.report_state, expected_kernel)
+        journal, report = run.run_once()
         run.note_orderly_end()
     return as_outcome(report, announcement_document(journal))
 
@@ -47,10 +47,10 @@ def run_once_with_services(
     ):
         listener = replace(listener, stopping=lambda: watch.stopping is not None)
         run = DriverLoop(
-            config, listener, announcer.state, expected_kernel,
+            config, listener, announcer.report_state, expected_kernel,
             pod_lock=PodLock(stack), services=services,
         )  # fmt: skip
-        journal, report = run.once()
+        journal, report = run.run_once()
         run.note_orderly_end()
         show(as_outcome(report, announcement_document(journal)))
         while (reason := watch.wait().why) is not Why.STOP:
@@ -65,4 +65,4 @@ def run_once_with_services(
 def run_for_ever(config: Config, expected_kernel: str, listener: Listener) -> None:
     """Keep the driver up until SIGTERM or SIGINT."""
     with make_announcer(config.host) as announcer:
-        DriverLoop(config, listener, announcer.state, expected_kernel).for_ever()
+        DriverLoop(config, listener, announcer.report_state, expected_kernel).run_for_ever()

@@ -16,15 +16,15 @@ _LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 _COLUMNS = ("SERVICE", "STATE", "RESTARTS", "PROCESSES", "MEMORY", "CPU")
 
 
-def show(task: Task) -> CommandOutput:
+def show_services(task: Task) -> CommandOutput:
     """Return what runs of each service, in the order of their start."""
     ready = read_ready(task.host, task.name, task.boot_id)
-    services = rows(task, ready)
+    services = list_services(task, ready)
     document = {"driver": task.name, "ready": ready is not None, "services": services}
-    return CommandOutput(document, text=as_table(services) or "driver.yaml has no services")
+    return CommandOutput(document, text=services_table(services) or "driver.yaml has no services")
 
 
-def stop(task: Task) -> CommandOutput:
+def stop_services(task: Task) -> CommandOutput:
     """Stop the services. `nodeside driver run` starts them again, if it runs."""
     services = task.driver.spec.services
     with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
@@ -33,14 +33,14 @@ def stop(task: Task) -> CommandOutput:
     return CommandOutput({"driver": task.name, "stopped": stopped}, [("stopped", words)])
 
 
-def would_stop(task: Task) -> CommandOutput:
+def would_stop_services(task: Task) -> CommandOutput:
     """Return which services would be stopped."""
-    running = [row["name"] for row in rows(task, None) if row["pids"]]
+    running = [row["name"] for row in list_services(task, None) if row["pids"]]
     steps = [f"stop {name}" for name in reversed(running)]
     return dry_run_outcome(task, *(steps or ["stop nothing: none of its services runs here"]))
 
 
-def rows(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:
+def list_services(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:
     """Return a row of a document for each service.
 
     `restarts` is null while the driver is not ready.
@@ -55,7 +55,7 @@ def rows(task: Task, ready: ReadyRecord | None) -> list[dict[str, Any]]:
     return found
 
 
-def as_table(services: list[dict[str, Any]]) -> str:
+def services_table(services: list[dict[str, Any]]) -> str:
     """Return the rows as a table, "" if there are none."""
     table_rows = [
         (

@@ -14,7 +14,7 @@ from nodeside.driver.commands.outcome import (
     parameter_rows,
     parameters_of,
 )
-from nodeside.driver.kernel.boot_parameters import Asked
+from nodeside.driver.kernel.boot_parameters import RequestedParameter
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
@@ -48,7 +48,7 @@ def read_status(task: Task) -> CommandOutput:
         "parameters": as_document(parameters),
         "cache": bundles,
         "userspace": _userspace_version(task),
-        "services": services.rows(task, ready) if task.driver.spec.services else [],
+        "services": services.list_services(task, ready) if task.driver.spec.services else [],
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
     return CommandOutput(document, text=_status_text(task, document, parameters), exit_code=code)
@@ -77,12 +77,14 @@ def _module_document(task: Task, name: str, observed: plan.Observed) -> dict[str
         "state": state.initstate,
         "refcnt": state.refcnt,
         "buildId": state.build_id,
-        "holders": who_holds(name, task.host, devices).sentence() if state.refcnt else "",
+        "holders": who_holds(name, task.host, devices).in_words() if state.refcnt else "",
         "taint": state.taint,
     }
 
 
-def _status_text(task: Task, document: dict[str, Any], parameters: Sequence[Asked]) -> str:
+def _status_text(
+    task: Task, document: dict[str, Any], parameters: Sequence[RequestedParameter]
+) -> str:
     head = [
         ("driver", f"{task.name} {task.version}"),
         ("kernel", task.kernel.release),
@@ -110,6 +112,6 @@ def _status_text(task: Task, document: dict[str, Any], parameters: Sequence[Aske
     parts = [
         table(head),
         table(rows, header=columns),
-        services.as_table(document["services"]),
+        services.services_table(document["services"]),
     ]
     return "\n\n".join(part for part in parts if part)

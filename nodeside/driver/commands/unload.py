@@ -22,7 +22,7 @@ from nodeside.driver.announce.announcer import Announcer, make_announcer
 from nodeside.driver.bringup.attempt import Attempt
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bringup.observe import loaded_by_nodeside
-from nodeside.driver.bringup.restore import addresses_of, restore_removed, restore_words
+from nodeside.driver.bringup.restore import find_device_addresses, restore_removed, restore_steps
 from nodeside.driver.bringup.teardown import unload_driver
 from nodeside.driver.commands.outcome import CommandOutput, dry_run_outcome
 from nodeside.driver.commands.steps import hook_steps, steps_before_unload
@@ -76,9 +76,9 @@ def unload(task: Task) -> CommandOutput:
     announced to the cluster.
     """
     with make_announcer(task.host) as announcer:
-        journal = Journal(task, announcer.state)
+        journal = Journal(task, announcer.report_state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
-            # Announced before the next lock holder, who may load it again at once, does so.
+            # Announced under the lock: its next holder may load the driver again at once.
             try:
                 done = _unload_modules(Attempt(task, journal, Loader(task.host)))
                 journal.announce_state(State.WAITING, done.message, reason=UNLOADED)
@@ -96,8 +96,8 @@ def unload_when_idle(task: Task) -> CommandOutput:
     Raises RebootRequired if waiting cannot help, UnloadStopped after SIGTERM or SIGINT.
     """
     with Wakeups((), uevents=lambda: None) as watch, make_announcer(task.host) as announcer:
-        journal = Journal(task, announcer.state)
-        return _Patience(task, journal, announcer, watch).unload()
+        journal = Journal(task, announcer.report_state)
+        return _UnloadWhenIdle(task, journal, announcer, watch).unload()
 
 
 def would_unload(task: Task) -> CommandOutput:
@@ -110,7 +110,7 @@ def would_unload(task: Task) -> CommandOutput:
     if steps:
         after = hook_steps(task.driver.spec.hooks.after_unload)
         steps = [*steps_before_unload(task), *steps, *after]
-    steps += restore_words(task, record, loader, decided.order)
+    steps += restore_steps(task, record, loader, decided.order)
     only_held = all(item.obstacle is Obstacle.HELD for item in decided.blocked)
     if decided.blocked and not (only_held and task.driver.spec.services):
         steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
@@ -120,7 +120,7 @@ def would_unload(task: Task) -> CommandOutput:
 
 
 @frozen
-class _Patience:
+class _UnloadWhenIdle:
     """One wait until a driver is unloaded."""
 
     task: Task
@@ -132,7 +132,7 @@ class _Patience:
         """Unload, and report the result before the next lock holder can report newer state."""
         with self._hold_lock():
             try:
-                done = self._until_idle()
+                done = self._unload_until_done()
                 self.journal.announce_state(State.WAITING, done.message, reason=UNLOADED)
             except UnloadStopped:
                 raise
@@ -162,7 +162,7 @@ class _Patience:
                     log.warning(str(error), driver=task.name, reason=error.reason)
             yield
 
-    def _until_idle(self) -> Unloaded:
+    def _unload_until_done(self) -> Unloaded:
         listener = Listener(stopping=lambda: self.watch.stopping is not None)
         attempt = Attempt(self.task, self.journal, Loader(self.task.host), listener)
         pause = _FIRST_LOOK
@@ -205,7 +205,7 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     what = modules_to_unload((), record, loaded_by_nodeside(task, record, loader))
     begin = partial(attempt.journal.announce_state, State.UNLOADING)
-    had = addresses_of(what.names, loader)
+    freed = find_device_addresses(what.names, loader)
     removed = unload_driver(attempt, what, record, begin=begin)
     rows = loader.modules.rows()
     _forget_modules(task, record)
@@ -215,7 +215,7 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
 
             FirmwareDirectory(task.host).remove(task.name)
     finally:  # after the firmware, which the in-tree driver would find first
-        restored = _restore_conflicts(task, record, loader, had)
+        restored = _restore_conflicts(task, record, loader, freed)
     run_directory.write_cleared(task.host, task.name, record, restored.kept)
     clear_symbols(task.host, task.name)
     clear_mark(task.host, task.name)
@@ -243,10 +243,10 @@ def _forget_modules(task: Task, record: LoadedRecord | None) -> None:
 
 
 def _restore_conflicts(
-    task: Task, record: LoadedRecord | None, loader: Loader, had: Collection[str]
+    task: Task, record: LoadedRecord | None, loader: Loader, freed: Collection[str]
 ) -> Restored:
     """Bring back the in-tree drivers that were removed for this one. A failure is a warning."""
-    restored = restore_removed(task, record, loader, had)
+    restored = restore_removed(task, record, loader, freed)
     if back := (*restored.modules, *restored.devices):
         log.fact("brought back", driver=task.name, restored=", ".join(back))
     for left in restored.left:

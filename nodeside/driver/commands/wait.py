@@ -17,9 +17,9 @@ from nodeside.spec.patterns import DRIVER_NAME
 from nodeside.system.clock import Clock
 from nodeside.system.host import Host
 
-_LOOK = 0.25  # seconds between two polls: one open(2) each
-_WORD = 120.0  # seconds for the controller, which may be down: then the driver is enough
-_LONGEST = 64  # bytes; a boot id has 36 characters
+_POLL_INTERVAL = 0.25  # seconds between two polls: one open(2) each
+_ADMISSION_TIMEOUT = 120.0  # seconds; if the controller is down, the ready driver is enough
+_READ_LIMIT = 64  # bytes; a boot id has 36 characters
 
 
 def await_ready(
@@ -39,17 +39,17 @@ def await_ready(
         waited = True
         if clock.now() >= ends:
             raise _deadline_error(host, driver, timeout)
-        clock.sleep(_LOOK)
+        clock.sleep(_POLL_INTERVAL)
     log.fact("the driver is ready", driver=driver, version=record.version, kernel=record.kernel)
     return record
 
 
 def await_admission(
-    file: Path, boot_id: str, *, timeout: float = _WORD, clock: Clock | None = None
+    file: Path, boot_id: str, *, timeout: float = _ADMISSION_TIMEOUT, clock: Clock | None = None
 ) -> bool:
     """Wait until a file holds the id of this boot; return whether it did before the `timeout`.
 
-    It is an annotation of this pod, which the kubelet writes anew when it changes.
+    The file is an annotation of this pod: the kubelet writes it anew when the annotation changes.
     """
     clock = clock or Clock()
     ends, waited = clock.now() + timeout, False
@@ -64,7 +64,7 @@ def await_admission(
                 hint="see whether it runs: nodeside-cluster status",
             )
             return False
-        clock.sleep(_LOOK)
+        clock.sleep(_POLL_INTERVAL)
     log.fact("the stage before is ready")
     return True
 
@@ -72,7 +72,7 @@ def await_admission(
 def _read_text(file: Path) -> str:
     try:
         with file.open("rb") as stream:
-            return stream.read(_LONGEST).decode(errors="replace").strip()
+            return stream.read(_READ_LIMIT).decode(errors="replace").strip()
     except OSError:
         return ""
 

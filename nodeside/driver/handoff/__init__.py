@@ -11,6 +11,6 @@
     artifacts             copy the built modules before they are used
     local_sidecar         a sidecar without a pod, for engineers
 
-The sidecar's side is `nodeside.toolkit_sidecar`; both sides share
-`nodeside.protocol`. Everything the sidecar writes is untrusted.
+The sidecar's side is `nodeside.toolkit_sidecar`; both sides share `nodeside.protocol`. Everything
+the sidecar writes is untrusted.
 """

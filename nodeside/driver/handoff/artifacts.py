@@ -44,12 +44,12 @@ def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, 
             )
         target = to / f"{module.name}.ko"
         with disk_errors(target):
-            left -= _take_module(shared.out_dir(result.request), module, target, left)
+            left -= _copy_module(shared.out_dir(result.request), module, target, left)
         copies[module.name] = target
     return copies
 
 
-def _take_module(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
+def _copy_module(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
     """Copy one module, hashing the copy. Returns its size in bytes.
 
     The size is capped while reading, since the file may grow. A rejected copy is removed together
@@ -62,7 +62,7 @@ def _take_module(out: Path, module: BuiltModule, target: Path, limit: int) -> in
         while chunk := source.read(_CHUNK):
             size += len(chunk)
             if size > limit:
-                raise _too_large(module.file)
+                raise _too_large_error(module.file)
             digest.update(chunk)
             copy.write(chunk)
     if digest.hexdigest() != module.sha256:
@@ -70,7 +70,7 @@ def _take_module(out: Path, module: BuiltModule, target: Path, limit: int) -> in
     return size
 
 
-def _too_large(name: str) -> UntrustedFile:
+def _too_large_error(name: str) -> UntrustedFile:
     return UntrustedFile(f"{name}: expected a regular file, at most 1 GiB for all modules together")
 
 
@@ -89,7 +89,7 @@ def _open_module(stack: ExitStack, out: Path, name: str, limit: int) -> IO[bytes
     stack.callback(os.close, fd)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-        raise _too_large(name)
+        raise _too_large_error(name)
     return stack.enter_context(os.fdopen(fd, "rb", closefd=False))
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nodeside
-from nodeside.driver.node.syscalls import dying_with_parent
+from nodeside.driver.node.syscalls import prepare_death_with_parent
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
 from nodeside.system.scratch import scratch_directory
@@ -39,7 +39,9 @@ def local_sidecar() -> Iterator[SharedDir]:
         ]
         package = str(Path(nodeside.__file__).parent.parent)
         environment = {"PYTHONPATH": package}
-        child = process.start(argv, env=environment, stderr=_STDERR, wrapper=dying_with_parent())
+        child = process.start(
+            argv, env=environment, stderr=_STDERR, wrapper=prepare_death_with_parent()
+        )
         try:
             yield shared
         finally:

@@ -55,9 +55,8 @@ class LogFollower:
             # A restarted sidecar starts a new log.
             self.identity = (status.st_dev, status.st_ino)
             self.offset, self.rest = 0, b""
-        enough = max(
-            0, self.left - _AT_ONCE
-        )  # the writer may be faster than we are, and never stop
+        # The writer may be faster than we are, and never stop.
+        enough = max(0, self.left - _AT_ONCE)
         while self.left >= enough:
             data = os.pread(fd, _CHUNK, self.offset)
             if not data:

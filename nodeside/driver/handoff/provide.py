@@ -25,8 +25,8 @@ from nodeside.system.host import Host
 PYTHON, PROGRAM = "python", "toolkit.pyz"
 
 
-def pack(to: Path, *, link: bool = False) -> None:
-    """Pack what `provide` needs. With `link`, Python shares files with the one that runs."""
+def pack_toolkit(to: Path, *, link: bool = False) -> None:
+    """Pack what `provide_toolkit` needs. `link`: Python shares files with the one that runs."""
     pack_python(to / PYTHON, link=link)
     publish_bytes(to / PROGRAM, build_zipapp())
 
@@ -36,8 +36,8 @@ def provide_toolkit(
 ) -> None:
     """Prepare the shared directory for a sidecar.
 
-    `python` is a Python that `pack` packed when the image was built, with the program beside it.
-    None packs the running one, which takes some seconds. `host` provides the boot id.
+    `python` is a Python that `pack_toolkit` packed when the image was built, with the program
+    beside it. None packs the running one, which takes some seconds. `host` provides the boot id.
     """
     boot_id = (host or Host()).boot_id
     shared.create()
@@ -51,9 +51,8 @@ def provide_toolkit(
 def sidecar_command(root: Path, verb: str = "run") -> tuple[str, ...]:
     """Return the argv that starts the sidecar on the shared directory `root`, on any architecture.
 
-    Another `verb` runs one step of a build in steps (nodeside/protocol/build_job.py).
-
-    -I ignores PYTHON* variables and the user's directories, -S skips `site`, -B writes no .pyc.
+    Another `verb` runs one step of a build in steps (nodeside/protocol/build_job.py). -I ignores
+    PYTHON* variables and the user's directories, -S skips `site`, -B writes no .pyc.
     """
     python = root / "python"
     return (

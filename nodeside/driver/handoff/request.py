@@ -60,7 +60,7 @@ def request_build(shared: SharedDir, request: BuildRequest) -> BuildRequest:
     """
     _forget_refusals(shared)
     for earlier in _list_attempts(shared, request):
-        result = answer_to(shared, earlier.id, request.boot_id)
+        result = read_answer(shared, earlier.id, request.boot_id)
         if result is None or result.succeeded:
             log.fact("joining the build requested earlier", request=earlier.id)
             _withdraw_others(shared, keep=earlier.id)
@@ -94,7 +94,7 @@ def refuse_repetition(shared: SharedDir, request: BuildRequest) -> None:
         refused.reason = str(note.get("reason"))
         raise refused
     for earlier in _list_attempts(shared, request):
-        result = answer_to(shared, earlier.id, request.boot_id)
+        result = read_answer(shared, earlier.id, request.boot_id)
         if result is not None and not result.succeeded:
             failed = ToolkitBuildFailed(result)
             if not failed.retryable:
@@ -127,7 +127,7 @@ def withdraw_request(shared: SharedDir, id: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def answer_to(shared: SharedDir, id: str, boot_id: str) -> BuildResult | None:
+def read_answer(shared: SharedDir, id: str, boot_id: str) -> BuildResult | None:
     """Return the answer to a request of this boot, or None if there is none yet.
 
     A forged answer counts as a failed build.

@@ -17,7 +17,7 @@ from nodeside.driver.handoff.log_follower import LogFollower
 from nodeside.driver.handoff.request import (
     RequestWithdrawn,
     ToolkitBuildFailed,
-    answer_to,
+    read_answer,
     withdraw_request,
 )
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
@@ -68,7 +68,7 @@ def await_result(
     StoppedWaiting, RequestWithdrawn.
     """
     with DirectoryWatch([shared.results, shared.out]) as notice:
-        result = _Waiting(shared, request, listener, clock, notice).result()
+        result = _ResultWait(shared, request, listener, clock, notice).result()
     if not result.succeeded:
         raise ToolkitBuildFailed(result)
     return result
@@ -87,19 +87,19 @@ def await_sidecar(
     """
     shared.create()
     started = clock()
-    elsewhere = _Elsewhere(shared, boot_id)
+    elsewhere = _BootIdCheck(shared, boot_id)
     with DirectoryWatch([shared.results]) as notice:
         while shared.sidecar(boot_id) is None:
             if stopping():
                 raise StoppedWaiting("stopped while waiting for a toolkit sidecar")
             now = clock()
             if now - started > patience.appear:
-                raise _never_appeared(shared, patience)
+                raise _never_appeared_error(shared, patience)
             elsewhere.check(now)
             notice.wait(_LOOK)
 
 
-class _Waiting:
+class _ResultWait:
     """The state of a wait for one result: the followed log and the observed sidecar."""
 
     def __init__(
@@ -121,14 +121,14 @@ class _Waiting:
         self.lost_since: float | None = None
         self.reported_missing = False
         self.unusable_since: float | None = None
-        self.elsewhere = _Elsewhere(shared, request.boot_id)
+        self.elsewhere = _BootIdCheck(shared, request.boot_id)
         self.log = LogFollower(shared.build_log(request.id), listener.on_build_line)
         self.notice = notice
 
     def result(self) -> BuildResult:
         watched = False
         while True:
-            result = answer_to(self.shared, self.request.id, self.request.boot_id)
+            result = read_answer(self.shared, self.request.id, self.request.boot_id)
             behind = self.log.follow()
             if result is not None:
                 while self.log.follow(to_end=True) and not self.listener.stopping():
@@ -171,7 +171,7 @@ class _Waiting:
                 hint="look at the log of the toolkit container of this pod",
             )
         if not self.appeared and now - self.started > self.patience.appear:
-            raise _never_appeared(self.shared, self.patience)
+            raise _never_appeared_error(self.shared, self.patience)
         if not self.appeared and now - self.started > _LATE and not self.reported_missing:
             self._report_missing(
                 "waiting for the toolkit container; its image may not be pulled yet"
@@ -231,7 +231,7 @@ class _Waiting:
             raise DeadlinePassed(f"no result for build {self.request.id} after {limit:g} s")
 
 
-class _Elsewhere:
+class _BootIdCheck:
     """A detector of a live sidecar that reads another boot id than we do."""
 
     def __init__(self, shared: SharedDir, boot_id: str) -> None:
@@ -261,7 +261,7 @@ class _Elsewhere:
         return ""
 
 
-def _never_appeared(shared: SharedDir, patience: Patience) -> SidecarMissing:
+def _never_appeared_error(shared: SharedDir, patience: Patience) -> SidecarMissing:
     return SidecarMissing(
         f"no toolkit sidecar appeared at {shared.root} within {patience.appear:g} s",
         hint="check that the toolkit container runs; without a pod: nodeside driver build --local",

@@ -30,12 +30,8 @@ from nodeside.values import frozen
 _NOT_SOURCE = frozenset({"driver.yaml", "trial.yaml", ".git"})
 _BACKUPS = ("*~", "#*#", ".#*", ".*.sw[a-p]")  # of many editors, Emacs, Emacs's locks, Vim
 _BUNDLE = re.compile(rf"{STORE_TAG.pattern}(\.tar\.gz(\.sha256)?)?")
-_BESIDE_BUNDLES = (
-    ".lock",
-    f"{TEMPORARY_PREFIX}*",
-    ".damaged-*",
-    ".built-*",
-)  # see `cache`, `directory_store`
+# See bundle/cache.py and store/directory.py.
+_BESIDE_BUNDLES = (".lock", f"{TEMPORARY_PREFIX}*", ".damaged-*", ".built-*")
 _CMD_LIMIT = 1 << 20  # bytes; the file of the largest compiler command has about 100 KiB
 _CMD = re.compile(r"(?:saved)?cmd_(?P<target>\S+) :=(?P<command>[^\n]*)")
 _CMD_SOURCE = re.compile(r"^source_\S+ := (\S+)$", re.MULTILINE)

@@ -57,8 +57,8 @@ def build_zipapp(packed: Path | None = None) -> bytes:
     which starts the sidecar in half the time. Python skips compiled files of another version.
     Nothing is compressed: the file is small, and reading is faster than inflating.
 
-    To compile takes a tenth of a second. `packed` is where a program may be that was made before;
-    it is taken if it was made of these sources by this Python.
+    `packed` may be a program that was made before. It is taken if it was made of these sources by
+    this Python, since to compile takes a tenth of a second.
     """
     sources = tuple(_program_sources())
     mark = _program_digest(sources)

@@ -31,7 +31,7 @@ _IN_WORDS = {
 
 
 @frozen
-class Asked:
+class RequestedParameter:
     """A parameter that a module gets. `source` is who asks for it.
 
     `overruled` is the value on the kernel's command line, if driver.yaml has another one.
@@ -43,35 +43,37 @@ class Asked:
     source: str
     overruled: str = ""
 
-    @property
-    def words(self) -> str:
+    def in_words(self) -> str:
+        """Return the parameter and who asks for it, as one line."""
         text = escape_controls(f"{self.module}: {self.name}={self.value}")
         if self.overruled:
             return f"{text} (driver.yaml; the kernel's command line says {self.overruled})"
         return f"{text} ({_IN_WORDS[self.source]})"
 
 
-def asked_parameters(modules: Iterable[Module], line: CommandLine) -> tuple[Asked, ...]:
+def requested_parameters(
+    modules: Iterable[Module], line: CommandLine
+) -> tuple[RequestedParameter, ...]:
     """Return all parameters of these modules, the command line's first."""
     return tuple(each for module in modules for each in _parameters_of(module, line))
 
 
-def _parameters_of(module: Module, line: CommandLine) -> Iterator[Asked]:
-    name, boot = kernel_name(module.name), line.of(module.name)
+def _parameters_of(module: Module, line: CommandLine) -> Iterator[RequestedParameter]:
+    name, boot = kernel_name(module.name), line.parameters_of(module.name)
     for key, value in added_parameters(module, line).items():
-        yield Asked(name, key, value, COMMAND_LINE)
+        yield RequestedParameter(name, key, value, COMMAND_LINE)
     for key, value in module.parameters.items():
         other = boot.get(kernel_name(key), value)
-        yield Asked(name, key, value, DRIVER_YAML, other if other != value else "")
+        yield RequestedParameter(name, key, value, DRIVER_YAML, other if other != value else "")
 
 
 def added_parameters(module: Module, line: CommandLine) -> dict[str, str]:
     """Return the parameters that only the kernel's command line sets."""
     own = {kernel_name(key) for key in module.parameters}
-    return {key: value for key, value in line.of(module.name).items() if key not in own}
+    return {key: value for key, value in line.parameters_of(module.name).items() if key not in own}
 
 
-def _left_out(module: Module, line: CommandLine) -> Iterator[str]:
+def _left_out_notes(module: Module, line: CommandLine) -> Iterator[str]:
     own = {kernel_name(key) for key in module.parameters}
     for name, (words, why) in line.left_out_of(module.name).items():
         if name not in own:
@@ -85,9 +87,13 @@ def boot_notes(
     modules: Sequence[Module], line: CommandLine, files: Iterable[ModuleFile]
 ) -> tuple[str, ...]:
     """Return what a person should know of the command line when these modules are loaded."""
-    notes = [each.words for each in asked_parameters(modules, line) if each.source == COMMAND_LINE]
-    notes += [each.words for each in asked_parameters(modules, line) if each.overruled]
-    notes += [note for module in modules for note in _left_out(module, line)]
+    notes = [
+        each.in_words()
+        for each in requested_parameters(modules, line)
+        if each.source == COMMAND_LINE
+    ]
+    notes += [each.in_words() for each in requested_parameters(modules, line) if each.overruled]
+    notes += [note for module in modules for note in _left_out_notes(module, line)]
     boot: Mapping[str, Mapping[str, str]] = {
         kernel_name(m.name): added_parameters(m, line) for m in modules
     }

@@ -6,9 +6,9 @@ it can prove; if a fact is unknown, the kernel decides. Modules that some kernel
 the kernel's own order (load_module in kernel/module/main.c), so the first refusal is the one that
 the kernel would have raised.
 
-Whether the kernel would refuse it, and where, is beside each check. It takes only three things that
-are refused here: a module without a build-id, one under another name than in driver.yaml, and a
-parameter of driver.yaml that the module does not have.
+The docstring of each check says where the kernel would refuse, too. Three refusals are nodeside's
+alone, since the kernel takes these: a module without a build-id, a module with another name than in
+driver.yaml, and a parameter of driver.yaml that the module does not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import wrong_parameters, wrong_values
 from nodeside.driver.module.signature import Certificate
 from nodeside.driver.module.symvers import KernelSymbol, compare_symbols
-from nodeside.driver.node.exports import NOTHING_READ, RunningExports
+from nodeside.driver.node.exports import NO_EXPORTS_READ, RunningExports
 from nodeside.driver.node.facts import KernelFacts
 from nodeside.protocol.module_names import kernel_name, name_of_file
 from nodeside.spec.model import Module
@@ -53,7 +53,7 @@ def check_before_load(
     symbols: Mapping[str, KernelSymbol] | None = None,
     *,
     exported: Mapping[str, KernelSymbol] = MappingProxyType({}),
-    running: RunningExports = NOTHING_READ,
+    running: RunningExports = NO_EXPORTS_READ,
     certificate: Certificate | None = None,
     boot: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> tuple[Refusal, ...]:
@@ -71,7 +71,7 @@ def check_before_load(
         _check_blacklist,
         _check_vermagic,
     )
-    refusals = [*_check_allowed(modules, facts), *_check_names(modules, specs)]
+    refusals = [*_check_modules_disabled(modules, facts), *_check_names(modules, specs)]
     refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
     lacking = {
         m.name: unprovided_symbols(m, modules, facts, running, symbols=symbols, exported=exported)
@@ -88,7 +88,7 @@ def check_before_load(
         )
     elif exported:
         refusals += _check_symbols(
-            [_importing_only(each, exported) for each in modules], facts, exported
+            [_with_these_imports_only(each, exported) for each in modules], facts, exported
         )
     refusals += _check_parameters(modules, specs, boot)
     return tuple(refusals)
@@ -110,7 +110,7 @@ def check_build_ids(modules: Sequence[ModuleFile]) -> Iterator[Refusal]:
             )
 
 
-def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
+def _check_modules_disabled(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
     """Check kernel.modules_disabled. The kernel refuses: may_init_module(), EPERM."""
     if facts.modules_disabled:
         for module in modules:
@@ -225,7 +225,7 @@ def _check_signature(
             f"{why}; {module.path.name} is not signed",
             "set spec.signing in driver.yaml to a key whose certificate is enrolled",
         )
-    elif _not_enrolled(module, facts, certificate):
+    elif _is_surely_not_enrolled(module, facts, certificate):
         signature = module.signature
         by = signature.signer or "an unnamed signer"
         yield Refusal(
@@ -245,7 +245,9 @@ def _enforcement_in_words(facts: KernelFacts) -> str:
     return ""
 
 
-def _not_enrolled(module: ModuleFile, facts: KernelFacts, certificate: Certificate | None) -> bool:
+def _is_surely_not_enrolled(
+    module: ModuleFile, facts: KernelFacts, certificate: Certificate | None
+) -> bool:
     """Return whether it is certain that no trusted keyring has the signer's certificate.
 
     A signature identifies its certificate by issuer and serial number, /proc/keys by subject key
@@ -322,7 +324,7 @@ def _check_symbols(
         )
 
 
-def _importing_only(module: ModuleFile, names: Container[str]) -> ModuleFile:
+def _with_these_imports_only(module: ModuleFile, names: Container[str]) -> ModuleFile:
     """Return a module as if it imported these symbols only."""
     imports = {name: crc for name, crc in module.imports.items() if name in names}
     weak = {name: crc for name, crc in module.weak_imports.items() if name in names}
@@ -334,7 +336,7 @@ def _check_parameters(
     specs: Sequence[Module],
     boot: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Refusal]:
-    """Check values and, of driver.yaml, names.
+    """Check the values of parameters, and the names of those in driver.yaml.
 
     The kernel refuses wrong values: parse_args() in kernel/params.c, EINVAL. It ignores an unknown
     name (unknown_module_param_cb), which in driver.yaml is a mistake of this driver's author.

@@ -20,9 +20,9 @@ from nodeside.driver.kernel.unload import (
     Obstacle,
     UnloadPlan,
     obstacle_error,
+    plan_settled_unload,
     plan_unload,
     remove_all,
-    settled_plan,
 )
 from nodeside.driver.node.loaded_record import Cleared, LoadedRecord
 from nodeside.driver.node.modules import LoadedState
@@ -54,7 +54,7 @@ class ClearPlan:
     remove: UnloadPlan
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def steps_in_words(self) -> tuple[str, ...]:
         """The planned actions, one line each."""
         lines = [f"unbind {item.address} from {item.driver}" for item in self.unbind]
         return (*lines, *(f"remove the module {name}" for name in self.remove.order))
@@ -144,7 +144,7 @@ def restore_cleared(
             if device.address not in bound:
                 write(probe, device.address)
         except Exception as exc:
-            problems.append(f"{problem_in_words(exc)}; {_probe_by_hand(device)}")
+            problems.append(f"{problem_in_words(exc)}; {_probe_command(device)}")
     return tuple(problems)
 
 
@@ -167,7 +167,7 @@ class RestorePlan:
     kept: Cleared = Cleared()
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def steps_in_words(self) -> tuple[str, ...]:
         """The planned actions, and what is left alone, one line each."""
         return (
             *(f"load the module {name} again" for name in self.load),
@@ -213,15 +213,16 @@ def plan_restore(
     *,
     leaving: Iterable[str] = (),
     others: Mapping[str, LoadedRecord] | None = None,
-    had: Collection[str] = (),
+    freed: Collection[str] = (),
 ) -> RestorePlan:
     """Return how to bring back what was cleared, once the modules `leaving` are gone.
 
-    Only what driver.yaml names comes back, whatever the record says, and the devices that the
-    driver `had`, by address. A module is not loaded if other drivers have all the devices that it
-    had, or if one of the `others`, the loaded drivers of nodeside by name, conflicts with it.
+    Only what driver.yaml names comes back, whatever the record says, and the devices `freed` by the
+    driver that is removed (their addresses). A module is not loaded if other drivers have all the
+    devices that it had, or if one of the `others`, the loaded drivers of nodeside by name,
+    conflicts with it.
     """
-    named, others = named_in(cleared, spec, had), others or {}
+    named, others = named_in(cleared, spec, freed), others or {}
     gone, before = set(leaving), {item.address: item for item in named.unbound}
     theirs = {module.name for record in others.values() for module in record.modules}
     in_tree = set(loaded) - gone - theirs
@@ -259,11 +260,11 @@ def plan_restore(
     )
 
 
-def named_in(cleared: Cleared, spec: DriverSpec, had: Collection[str] = ()) -> Cleared:
+def named_in(cleared: Cleared, spec: DriverSpec, freed: Collection[str] = ()) -> Cleared:
     """Return the part of a record of what was cleared that driver.yaml names.
 
     Beside its conflicts, these are modules of the tree that have the name of one of the driver's,
-    and the devices that the driver `had`, by address.
+    and the devices `freed` by it (their addresses).
     """
     own = (module.name for module in spec.modules)
     names = {kernel_name(name) for name in (*spec.conflicts.modules, *own)}
@@ -271,7 +272,7 @@ def named_in(cleared: Cleared, spec: DriverSpec, had: Collection[str] = ()) -> C
         tuple(
             item
             for item in cleared.unbound
-            if item.address in had
+            if item.address in freed
             or kernel_name(item.module) in names
             or any(item.is_of(pci.vendor, pci.device) for pci in spec.conflicts.unbind)
         ),
@@ -285,20 +286,20 @@ def restore_at_removal(
     loader: Loader,
     *,
     others: Mapping[str, LoadedRecord] | None = None,
-    had: Collection[str] = (),
+    freed: Collection[str] = (),
     write: sysfs.Write = sysfs.write,
 ) -> Restored:
     """Bring back what was cleared for a driver that is unloaded, see `plan_restore`.
 
     Failures are returned.
     """
-    if not cleared.words:
+    if cleared.is_empty:
         return Restored()
     try:
         rows, devices = loader.modules.rows(), pci_devices(loader.host)
-        plan = plan_restore(cleared, spec, rows, devices, others=others, had=had)
+        plan = plan_restore(cleared, spec, rows, devices, others=others, freed=freed)
     except Exception as exc:
-        return not_restored(exc, cleared, spec, had)
+        return failed_restore_result(exc, cleared, spec, freed)
     problems = restore_cleared(Cleared(plan.bind, tuple(reversed(plan.load))), loader, write=write)
     modules: tuple[str, ...] = ()
     after: list[PciDevice] = []
@@ -310,9 +311,9 @@ def restore_at_removal(
     except Exception as exc:
         problems += (f"{problem_in_words(exc)}; see what is back: lspci -k",)
     unbound = (
-        f"{item.address} has no driver; {_probe_by_hand(item)}"
+        f"{item.address} has no driver; {_probe_command(item)}"
         for item in after
-        if not item.driver and not any(_probe_by_hand(item) in problem for problem in problems)
+        if not item.driver and not any(_probe_command(item) in problem for problem in problems)
     )
     return Restored(
         modules,
@@ -323,23 +324,23 @@ def restore_at_removal(
     )
 
 
-def not_restored(
-    exc: Exception, cleared: Cleared, spec: DriverSpec, had: Collection[str] = ()
+def failed_restore_result(
+    exc: Exception, cleared: Cleared, spec: DriverSpec, freed: Collection[str] = ()
 ) -> Restored:
     """Return the result of a restore that failed before it began."""
-    named = named_in(cleared, spec, had)
-    by_hand = f"; {_by_hand(named)}" if named.words else ""
+    named = named_in(cleared, spec, freed)
+    by_hand = "" if named.is_empty else f"; {_commands_by_hand(named)}"
     return Restored(problems=(f"{problem_in_words(exc)}{by_hand}",), kept=cleared)
 
 
-def _by_hand(cleared: Cleared) -> str:
+def _commands_by_hand(cleared: Cleared) -> str:
     loads = (f"modprobe {name}" for name in reversed(cleared.removed))
     probes = (f"echo {item.address} > {_PROBE}" for item in cleared.unbound)
     return f"by hand: {'; '.join((*loads, *probes))}"
 
 
-def _probe_by_hand(device: PciDevice) -> str:
-    return _by_hand(Cleared((device,)))
+def _probe_command(device: PciDevice) -> str:
+    return _commands_by_hand(Cleared((device,)))
 
 
 def _refuse_built_in(conflicts: Conflicts, loader: Loader) -> None:
@@ -360,7 +361,7 @@ def _refuse_what_unbinding_cannot_free(blocked: Iterable[Blocked], loader: Loade
 
 
 def _remove_modules(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
-    plan = settled_plan(ModulesToUnload(conflicts.modules), loader)
+    plan = plan_settled_unload(ModulesToUnload(conflicts.modules), loader)
     for item in plan.blocked:
         raise _conflict_error(item, loader)
     return remove_all(plan.order, loader)

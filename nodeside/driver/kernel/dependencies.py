@@ -50,9 +50,9 @@ def doubtful_symbols(
 def is_certain(symbol: str, symbols: Symbols, running: RunningExports) -> bool:
     """Return whether the kernel's Module.symvers is right about a symbol.
 
-    It is not if a loaded module that is not of the kernel's tree exports the symbol, perhaps in
-    place of one that is, or one that was added to the tree later, or may export it. Its CRC is not
-    known.
+    It is wrong if another loaded module exports the symbol or may export it: one from outside the
+    kernel's tree, perhaps in place of one of the tree, or one that was added to the tree later. The
+    CRC of that module's symbol is not known.
     """
     listed = symbols.get(symbol)
     if listed is not None and listed.module == _IMAGE:

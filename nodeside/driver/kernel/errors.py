@@ -46,7 +46,8 @@ class CannotUnload(NodesideError):
 class InUse(CannotUnload):
     """A module that cannot be unloaded because something holds it.
 
-    It is retryable. Until a retry succeeds, the state is reboot-required: see `Journal.failed`.
+    It is retryable. Until a retry succeeds, the state is reboot-required: see
+    `Journal.report_failure`.
     """
 
     exit_code = ExitCode.IN_USE

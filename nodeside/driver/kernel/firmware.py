@@ -192,7 +192,7 @@ class FirmwareDirectory:
 
     def _place_elsewhere(self, path: str) -> _Place:
         """Return the place of a search path of somebody else. Raises FirmwareRefused."""
-        return _Place(path, _reach(self.host, path), self.owners_elsewhere, is_ours=False)
+        return _Place(path, _reach_directory(self.host, path), self.owners_elsewhere, is_ours=False)
 
     def _find_place(self) -> _Place:
         """Return where the kernel searches, or will once we have set it. Raises FirmwareRefused."""
@@ -277,7 +277,7 @@ class FirmwareDirectory:
         if place.is_ours:
             return place.files / name
         path = PurePosixPath(name)
-        return _reach(self.host, f"{place.path}/{path.parent}") / path.name
+        return _reach_directory(self.host, f"{place.path}/{path.parent}") / path.name
 
     def _list_drivers(self, place: _Place) -> tuple[str, ...]:
         names = [
@@ -359,7 +359,7 @@ def _read_owner(owners: Path, driver: str) -> dict[str, Any]:
         return {}
 
 
-def _reach(host: Host, path: str) -> Path:
+def _reach_directory(host: Host, path: str) -> Path:
     """Return where this process reaches a directory of the host, which need not exist yet.
 
     A link is followed in the host's root, as the kernel does. Raises FirmwareRefused.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from nodeside.driver.kernel.boot_parameters import COMMAND_LINE, MODPROBE_D, Asked
+from nodeside.driver.kernel.boot_parameters import COMMAND_LINE, MODPROBE_D, RequestedParameter
 from nodeside.driver.kernel.dependencies import soft_needs
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.node.command_line import CommandLine, read_command_line
@@ -34,7 +34,7 @@ def in_tree_notes(
 ) -> tuple[str, ...]:
     """Return what a person should know of the modules of the tree when these are loaded."""
     config, line = read_modprobe_config(host), read_command_line(host)
-    notes = [*config.unread, *own_notes([module.name for module in modules], config)]
+    notes = [*config.unread, *unheeded_notes([module.name for module in modules], config)]
     try:
         tree = read_tree(host.lib_modules(host.kernel.release))
     except NotInTree:
@@ -50,23 +50,27 @@ def in_tree_notes(
     )
 
 
-def asked_of_tree(host: Host, names: Iterable[str]) -> tuple[Asked, ...]:
+def requested_parameters_in_tree(
+    host: Host, names: Iterable[str]
+) -> tuple[RequestedParameter, ...]:
     """Return the parameters that modules of the tree, and those they need, get when loaded."""
     config, line = read_modprobe_config(host), read_command_line(host)
     try:
         order = read_tree(host.lib_modules(host.kernel.release)).soft_order(names, config)
     except NotInTree:
         return ()
-    merged = line.over(config.options)
+    merged = line.merged_onto(config.options)
     found = (
-        Asked(name, key, value, COMMAND_LINE if key in line.said.get(name, {}) else MODPROBE_D)
+        RequestedParameter(
+            name, key, value, COMMAND_LINE if key in line.parameters.get(name, {}) else MODPROBE_D
+        )
         for name in order
-        for key, value in merged.of(name).items()
+        for key, value in merged.parameters_of(name).items()
     )
     return tuple(islice(found, _ASKED_LIMIT))
 
 
-def own_notes(names: Iterable[str], config: ModprobeConfig) -> Iterator[str]:
+def unheeded_notes(names: Iterable[str], config: ModprobeConfig) -> Iterator[str]:
     """Yield what modprobe.d says of the driver's own modules, and is not heeded."""
     for name in names:
         if options := config.options.get(name):
@@ -83,12 +87,12 @@ def own_notes(names: Iterable[str], config: ModprobeConfig) -> Iterator[str]:
 def loading_notes(order: Sequence[str], config: ModprobeConfig, line: CommandLine) -> Iterator[str]:
     """Yield where the parameters of modules of the tree come from, and which lines are not run."""
     for name in order:
-        said, options = line.said.get(name, {}), config.options.get(name, {})
-        below = {key: value for key, value in options.items() if key not in said}
+        of_line, options = line.parameters.get(name, {}), config.options.get(name, {})
+        below = {key: value for key, value in options.items() if key not in of_line}
         if below:
             yield f"{name}: {_in_words(below)} (the host's modprobe.d)"
-        if said:
-            yield f"{name}: {_in_words(said)} (the kernel's command line)"
+        if of_line:
+            yield f"{name}: {_in_words(of_line)} (the kernel's command line)"
         if command := config.install_command(name):
             yield f"{name}: the host's modprobe.d has `install {name} {command}`, which is not run"
 
@@ -110,7 +114,7 @@ def _in_words(parameters: Mapping[str, str | None]) -> str:
 # --- replacing a module that others of the tree use -------------------------------------------
 
 
-def users_shut_out(
+def find_shut_out_users(
     ours: Sequence[ModuleFile],
     users: Sequence[ModuleFile],
     of_tree: Mapping[str, str],
@@ -152,7 +156,7 @@ def shut_out_notes(host: Host, ours: Sequence[ModuleFile], facts: KernelFacts) -
         files = read_modules([real_path(host, tree.directory / tree.paths[user]) for user in users])
     except NodesideError as problem:
         return (f"the modules that use the kernel's {', '.join(names)} cannot be read: {problem}",)
-    shut = users_shut_out(
+    shut = find_shut_out_users(
         ours, files, dict(symbols_of_tree(tree.directory)), modversions=facts.modversions
     )
     if not shut:

@@ -1,7 +1,7 @@
 """Loads and unloads modules of the running kernel, one at a time and never by force.
 
 Only `Loader` calls the module system calls. If the kernel refuses, it raises an exception that
-explains the errno and has the kernel's own log lines. Order, policy and rollback are elsewhere:
+explains the errno and has the kernel's own log lines. Order, policy and roll-back are elsewhere:
 `sequence.py`, `unload.py`, `conflicts.py`.
 """
 
@@ -160,15 +160,17 @@ class Loader:
             if path.suffix != ".ko":
                 plain = decompress(path, scratch / f"{name}.ko")
             try:
-                self.insert(plain, self._asked_for(name, plain, config), name=name)
+                self.insert(plain, self._read_in_tree_parameters(name, plain, config), name=name)
             except LoadFailed as exc:
                 if exc.reason != "Exists" or self.modules.state(name) is None:
                     raise
 
-    def _asked_for(self, name: str, path: Path, config: ModprobeConfig) -> Mapping[str, str]:
+    def _read_in_tree_parameters(
+        self, name: str, path: Path, config: ModprobeConfig
+    ) -> Mapping[str, str]:
         """Return what modprobe.d and, above it, the command line have for an in-tree module."""
-        line = read_command_line(self.host).over(config.options)
-        if name in line.said:
+        line = read_command_line(self.host).merged_onto(config.options)
+        if name in line.parameters:
             line = line.for_modules([parse_module(path)])
         for words, why in line.left_out_of(name).values():
             log.warning(
@@ -177,7 +179,7 @@ class Loader:
                 parameter=words,
                 why=why,
             )
-        return line.of(name)
+        return line.parameters_of(name)
 
     def _insert_module(self, fd: int, module: str, line: str) -> None:
         """Call finit_module once no module of that name is coming or going."""
@@ -191,10 +193,10 @@ class Loader:
                 self._call_insert(fd, module, line)
                 return
             except OSError as exc:
-                if not self._worth_retrying(module, exc, tries):
+                if not self._is_worth_retrying(module, exc, tries):
                     raise self._load_error(module, exc, mark) from exc
             except (DeadlinePassed, DiedInKernel) as exc:
-                raise _init_never_returned(module, exc, self.kernel_log.since(mark)) from exc
+                raise _init_error(module, exc, self.kernel_log.since(mark)) from exc
             self.clock.sleep(_PAUSE)
 
     def _await_settled(self, module: str, until: float) -> None:
@@ -221,7 +223,7 @@ class Loader:
             log.detail("finit_module denied, trying init_module", module=module)
             self.syscalls.init_module(_read_content(fd), line, self.deadlines.init)
 
-    def _worth_retrying(self, module: str, exc: OSError, tries: int) -> bool:
+    def _is_worth_retrying(self, module: str, exc: OSError, tries: int) -> bool:
         """Return whether to try again.
 
         The kernel returns EBUSY while a module of that name is coming or going, and passes on an
@@ -332,7 +334,7 @@ class Loader:
 def in_use_error(holding: Holding) -> InUse:
     """Return the exception that names the holders of a module."""
     return InUse(
-        f"cannot unload {holding.name}: {holding.sentence()}",
+        f"cannot unload {holding.name}: {holding.in_words()}",
         hint="stop what holds it, then try again",
     )
 
@@ -391,9 +393,7 @@ def _read_content(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
-def _init_never_returned(
-    module: str, exc: DeadlinePassed | DiedInKernel, excerpt: Excerpt
-) -> LoadFailed:
+def _init_error(module: str, exc: DeadlinePassed | DiedInKernel, excerpt: Excerpt) -> LoadFailed:
     crashed = isinstance(exc, DiedInKernel)
     explanation = KernelExplanation(
         "InitCrashed" if crashed else "InitHangs",

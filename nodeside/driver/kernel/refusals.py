@@ -274,7 +274,7 @@ def explain_refusal(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
 ) -> KernelExplanation:
     """Explain a refused load by its errno, the kernel's log lines and the node's state."""
-    special = _by_circumstances(module, error, lines, circumstances)
+    special = _explain_by_circumstances(module, error, lines, circumstances)
     if special is not None:
         return special
     for rule in _RULES:
@@ -310,12 +310,12 @@ def _match_rule(
     return {name: shortlist(list(values), _NAMES) for name, values in groups.items() if name}
 
 
-def _by_circumstances(
+def _explain_by_circumstances(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
 ) -> KernelExplanation | None:
     """Explain an errno that depends on the node's state, not on the log; None for any other."""
     if error == errno.EPERM and not any("Lockdown:" in line for line in lines):
-        return _not_permitted(circumstances)
+        return _explain_not_permitted(circumstances)
     if error == errno.ENOENT and not circumstances.log_readable:
         return KernelExplanation(
             "UnknownSymbol",
@@ -334,7 +334,7 @@ def _by_circumstances(
     return None
 
 
-def _not_permitted(circumstances: Circumstances) -> KernelExplanation:
+def _explain_not_permitted(circumstances: Circumstances) -> KernelExplanation:
     if circumstances.modules_disabled:
         return KernelExplanation(
             "ModulesDisabled",

@@ -16,7 +16,7 @@ from nodeside.values import frozen
 
 _TRIES = 2  # how often a module that comes back is removed
 
-Displaced = Callable[[tuple[str, ...]], None]
+OnDisplaced = Callable[[tuple[str, ...]], None]
 
 
 @frozen
@@ -38,13 +38,13 @@ class Insertion:
 
 @frozen
 class RollBack:
-    """The result of a rollback. `problems` has a message for each failure."""
+    """The result of a roll-back. `problems` has a message for each failure."""
 
     removed: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
-    def sentence(self) -> str:
+    def in_words(self) -> str:
         """Return the result as one line for a message."""
         steps = []
         if self.removed:
@@ -61,7 +61,7 @@ class SequenceFailed(NodesideError):
 
     def __init__(self, cause: NodesideError, rolled_back: RollBack) -> None:
         super().__init__(
-            f"{cause}\n{rolled_back.sentence()}", hint=cause.hint, retryable=cause.retryable
+            f"{cause}\n{rolled_back.in_words()}", hint=cause.hint, retryable=cause.retryable
         )
         self.exit_code = cause.exit_code
         self.reason = cause.reason
@@ -74,12 +74,11 @@ def load_sequence(
     loader: Loader,
     *,
     previous: Sequence[Insertion] = (),
-    displaced: Displaced = lambda _: None,
+    on_displaced: OnDisplaced = lambda _: None,
 ) -> tuple[str, ...]:
     """Load modules in this order. Returns their names. Raises SequenceFailed.
 
-    `displaced` is called with the modules of the tree that are about to be removed on the way.
-
+    `on_displaced` is called with the modules of the tree that are about to be removed on the way.
     `previous` are the modules they replace, already unloaded, in load order. In-tree modules loaded
     on the way stay loaded. If the init function of a module hangs or has crashed, nothing is rolled
     back: the module keeps its name, and its hold on others.
@@ -87,7 +86,7 @@ def load_sequence(
     inserted: list[str] = []
     for item in insertions:
         try:
-            insert_module(item, loader, displaced)
+            insert_module(item, loader, on_displaced)
         except NodesideError as exc:
             rolled = _stuck_result(item.name, loader) or roll_back(inserted, previous, loader)
             raise SequenceFailed(exc, rolled) from exc
@@ -95,7 +94,9 @@ def load_sequence(
     return tuple(inserted)
 
 
-def insert_module(item: Insertion, loader: Loader, displaced: Displaced = lambda _: None) -> None:
+def insert_module(
+    item: Insertion, loader: Loader, on_displaced: OnDisplaced = lambda _: None
+) -> None:
     """Load one module after the in-tree modules that it needs, and those it only asks for."""
     loader.load_soft(item.soft.pre)
     for name in item.needs:
@@ -103,11 +104,11 @@ def insert_module(item: Insertion, loader: Loader, displaced: Displaced = lambda
     if item.path is None:
         loader.load_in_tree(item.name)
     else:
-        _insert_file(item, item.path, loader, displaced)
+        _insert_file(item, item.path, loader, on_displaced)
     loader.load_soft(item.soft.post)
 
 
-def _insert_file(item: Insertion, path: Path, loader: Loader, displaced: Displaced) -> None:
+def _insert_file(item: Insertion, path: Path, loader: Loader, on_displaced: OnDisplaced) -> None:
     """Load a module file; if one of the tree has its name meanwhile, remove that first."""
     for _ in range(_TRIES):
         try:
@@ -120,7 +121,7 @@ def _insert_file(item: Insertion, path: Path, loader: Loader, displaced: Displac
             if item.name not in item.displaces:
                 raise
             back = tuple(name for name in item.displaces if name in rows and rows[name].in_tree)
-            displaced(back)
+            on_displaced(back)
             removed = unload_modules(ModulesToUnload(back), loader)
             log.fact("removed what was loaded meanwhile", modules=", ".join(removed))
     return loader.insert(path, item.parameters, name=item.name)
@@ -165,5 +166,5 @@ def problem_in_words(exc: Exception) -> str:
 
 
 def _log_result(result: RollBack) -> RollBack:
-    log.fact(result.sentence())
+    log.fact(result.in_words())
     return result

@@ -83,7 +83,7 @@ def plan_unload(what: ModulesToUnload, states: Mapping[str, LoadedState]) -> Unl
     may_go = {kernel_name(name) for name in what.names}
     order: dict[str, None] = {}
     for name in what.names:
-        _leaves_first(kernel_name(name), states, may_go, order)
+        _add_leaves_first(kernel_name(name), states, may_go, order)
     blocked = [_find_obstacle(states[name], frozenset(order)) for name in order]
     return UnloadPlan(tuple(order), tuple(item for item in blocked if item is not None))
 
@@ -97,7 +97,7 @@ def unload_modules(
     holders, RebootRequired or UnloadFailed. The exception's `removed` lists the modules already
     unloaded: none if an obstacle was known beforehand.
     """
-    plan = settled_plan(what, loader)
+    plan = plan_settled_unload(what, loader)
     for item in plan.blocked:
         raise obstacle_error(item, loader, what.devices)
     begin()
@@ -131,7 +131,7 @@ def obstacle_error(
     assert_never(item.obstacle)
 
 
-def settled_plan(what: ModulesToUnload, loader: Loader) -> UnloadPlan:
+def plan_settled_unload(what: ModulesToUnload, loader: Loader) -> UnloadPlan:
     """Return the plan; wait for a short time first if all obstacles may pass."""
     until = loader.clock.now() + loader.deadlines.idle
     while True:
@@ -142,7 +142,7 @@ def settled_plan(what: ModulesToUnload, loader: Loader) -> UnloadPlan:
         loader.clock.sleep(_PAUSE)
 
 
-def _leaves_first(
+def _add_leaves_first(
     name: str,
     states: Mapping[str, LoadedState],
     may_go: set[str],
@@ -153,7 +153,7 @@ def _leaves_first(
         return
     for user in states[name].holders:
         if user in may_go:
-            _leaves_first(user, states, may_go, order)
+            _add_leaves_first(user, states, may_go, order)
     order[name] = None
 
 

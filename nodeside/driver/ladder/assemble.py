@@ -37,7 +37,7 @@ def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundl
         with task.cache.staging_directory() as staging:
             raw = staging / "raw"
             raw.mkdir()
-            modules = _take_delivery(task, shared, result, raw)
+            modules = _copy_built_modules(task, shared, result, raw)
             if task.signing is not None:
                 _sign_modules(task, modules.values())
             manifest = _make_manifest(task, result, modules)
@@ -50,7 +50,7 @@ def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundl
         raise refusal from error
 
 
-def _take_delivery(
+def _copy_built_modules(
     task: Task, shared: SharedDir, result: BuildResult, raw: Path
 ) -> Mapping[str, Path]:
     """Copy the built modules; return the copies by name.

@@ -18,7 +18,12 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable_finding
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.driver.module.symvers import KernelSymbol, compare_symbols, parse_symvers, symbols_of
+from nodeside.driver.module.symvers import (
+    KernelSymbol,
+    compare_symbols,
+    parse_symvers,
+    read_kernel_symbols,
+)
 from nodeside.driver.node.facts import read_facts
 from nodeside.text.shortlist import shortlist
 
@@ -65,10 +70,10 @@ def _read_symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelS
     Waits for the sidecar if the list can only come from a toolkit.
     """
     release, shared = task.kernel.release, task.config.shared
-    symbols = symbols_of(task.host, release, shared)
+    symbols = read_kernel_symbols(task.host, release, shared)
     if symbols is None and shared is not None and listener is not None:
         await_sidecar(shared, task.boot_id, listener.patience, listener.stopping)
-        symbols = symbols_of(task.host, release, shared)
+        symbols = read_kernel_symbols(task.host, release, shared)
     return symbols
 
 

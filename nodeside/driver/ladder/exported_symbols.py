@@ -37,7 +37,7 @@ class ExportedSymbols:
     digest: str = ""
 
 
-NOTHING = ExportedSymbols()
+NO_SYMBOLS = ExportedSymbols()
 
 
 def symvers_of(manifest: BundleManifest) -> str:

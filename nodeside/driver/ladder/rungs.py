@@ -42,7 +42,7 @@ def try_rung(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
         case Rung.CACHED:
             return look_in_cache(task)
         case Rung.FETCHED:
-            return fetch(task)
+            return fetch_bundle(task)
         case Rung.COMPATIBLE:
             from nodeside.driver.ladder.compatible import (
                 look_for_compatible,  # late: few drivers allow it
@@ -50,7 +50,7 @@ def try_rung(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
 
             return look_for_compatible(task, listener)
         case Rung.BUILT:
-            return build(task, listener)
+            return build_bundle(task, listener)
         case Rung.LOADED:
             raise AssertionError("the loaded rung is decided from what is in the kernel")
     assert_never(rung)
@@ -78,7 +78,7 @@ def _cached_finding(task: Task, bundle: Bundle | None) -> plan.RungFinding:
     return usable_finding(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
-def fetch(task: Task) -> plan.RungFinding:
+def fetch_bundle(task: Task) -> plan.RungFinding:
     """Try the prebuilt sources in order; verify the bundle and adopt it into the cache."""
     from nodeside.driver.store import sources  # late: imports requests
 
@@ -137,7 +137,7 @@ def _wanted_bundle(task: Task) -> WantedBundle:
     return base.WantedBundle(task.name, task.version, task.kernel, task.key)
 
 
-def build(task: Task, listener: Listener) -> plan.RungFinding:
+def build_bundle(task: Task, listener: Listener) -> plan.RungFinding:
     """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
     assert shared is not None  # plan.why_closed has seen to it

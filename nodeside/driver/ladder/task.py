@@ -11,20 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.bundle.manifest import BundleManifest, Described
+from nodeside.driver.bundle.manifest import BundleManifest, StoredManifest
 from nodeside.driver.bundle.trust import distrust_reason
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource
 from nodeside.driver.kernel.boot_parameters import added_parameters
 from nodeside.driver.ladder.exported_symbols import (
-    NOTHING,
+    NO_SYMBOLS,
     ExportedSymbols,
     symbols_of_bundles,
     symbols_of_loaded,
 )
 from nodeside.driver.ladder.plan import WantedDriver
 from nodeside.driver.ladder.variants import build_for
-from nodeside.driver.node.command_line import NOTHING_SAID, CommandLine, read_command_line
+from nodeside.driver.node.command_line import EMPTY_COMMAND_LINE, CommandLine, read_command_line
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings, bundle_key, store_tag
 from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.shared_directory import SharedDir
@@ -75,9 +75,9 @@ class Config:
 class Task:
     """One driver to manage, with everything resolved.
 
-    `source` is an absolute path. `variant` names the one of the build that the kernel gets, "" if
-    it gets none. `symbols` are those of the drivers that this one comes after. `command_line` is
-    that of the running kernel, and says nothing if the task is about another one.
+    `source` is an absolute path. `variant` names the variant of the build that the kernel gets; ""
+    for none. `symbols` are those of the drivers that this one comes after. `command_line` is that
+    of the running kernel, and empty if the task is about another one.
     """
 
     config: Config
@@ -91,8 +91,8 @@ class Task:
     key: str
     tag: str
     variant: str = ""
-    symbols: ExportedSymbols = NOTHING
-    command_line: CommandLine = NOTHING_SAID
+    symbols: ExportedSymbols = NO_SYMBOLS
+    command_line: CommandLine = EMPTY_COMMAND_LINE
 
     @property
     def name(self) -> str:
@@ -144,7 +144,7 @@ class Task:
             return trust
         return replace(trust, certificate=str(self.path(trust.certificate)))
 
-    def distrust_reason(self, described: Described) -> str:
+    def distrust_reason(self, described: StoredManifest) -> str:
         """Return why a bundle in the cache may not be used, as a clause; "" if it may."""
         return distrust_reason(self.trust, self.cache, self.name, described)
 
@@ -208,19 +208,17 @@ def resolve_task(config: Config, kernel: Kernel | None = None) -> Task:
         symbols=symbols,
         command_line=read_command_line(config.host)
         if target == config.host.kernel
-        else NOTHING_SAID,
+        else EMPTY_COMMAND_LINE,
     )
 
 
 def _exported_symbols(driver: Driver, config: Config, kernel: Kernel) -> ExportedSymbols:
-    """Return the symbols that the drivers before this one export; none if unknown here."""
+    """Return the symbols that the drivers in `after` export; none if they are not known here."""
     after = driver.spec.after
     if config.after is not None:
         return symbols_of_bundles(driver, config.after, kernel)
-    if not after:
-        return NOTHING
-    if kernel != config.host.kernel:
-        return NOTHING
+    if not after or kernel != config.host.kernel:
+        return NO_SYMBOLS
     return symbols_of_loaded(config.host, after, config.host.boot_id)
 
 

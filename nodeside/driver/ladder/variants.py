@@ -38,7 +38,7 @@ def fits_kernels(when: Kernels, release: str) -> bool:
 
 @cache
 def _matches_release(expression: str, release: str) -> bool:
-    """Return whether it matches; in a process it is asked once, since it takes another process."""
+    """Return whether an expression matches. Cached, since each search starts a process."""
     return search(expression, release)[0]
 
 

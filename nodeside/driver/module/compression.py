@@ -23,9 +23,8 @@ from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.system.process import ToolError, run
 from nodeside.system.scratch import scratch_directory
 
-MODULE_LIMIT = (
-    512 << 20
-)  # bytes of an uncompressed module; the largest, with debug information, are ~300 MB
+# Bytes of an uncompressed module; the largest, with debug information, are ~300 MB.
+MODULE_LIMIT = 512 << 20
 
 _CHUNK = 1 << 18
 _XZ_MEMORY = 128 << 20
@@ -59,7 +58,7 @@ def open_module(path: Path, *, limit: int = MODULE_LIMIT) -> Iterator[IO[bytes]]
     """Open a module, compressed or not, as a seekable file of its uncompressed bytes."""
     with _open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > limit:
-            raise _too_large(path, limit)
+            raise _too_large_error(path, limit)
         kind = _compression_of(file.read(8))
         file.seek(0)
         if not kind:
@@ -109,7 +108,7 @@ def _write_chunks(plain: IO[bytes], chunks: Iterator[bytes], path: Path, limit: 
     for chunk in chunks:
         size += len(chunk)
         if size > limit:
-            raise _too_large(path, limit)
+            raise _too_large_error(path, limit)
         plain.write(chunk)
 
 
@@ -149,7 +148,7 @@ def _unzstd(_file: IO[bytes], path: Path, limit: int) -> Iterator[bytes]:
             )
         except ToolError as exc:
             if exc.completed.exit_code == -signal.SIGXFSZ:
-                raise _too_large(path, limit) from exc
+                raise _too_large_error(path, limit) from exc
             raise NotAModule(f"{path}: damaged zst file: {exc}") from exc
         with open(plain, "rb") as file:
             while data := file.read(_CHUNK):
@@ -162,5 +161,5 @@ def _limit_files(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
-def _too_large(path: Path, limit: int) -> NotAModule:
+def _too_large_error(path: Path, limit: int) -> NotAModule:
     return NotAModule(f"{path}: a module of more than {limit >> 20} MiB is refused")

@@ -138,7 +138,7 @@ def wrong_values(module: ModuleFile, desired: Mapping[str, str]) -> Problems:
         parameter = None if name in ALWAYS_ALLOWED else find_parameter(module, name)
         if parameter is None:
             continue
-        if problem := wrong_value(parameter.type, value, module.elf_class):
+        if problem := expected_instead(parameter.type, value, module.elf_class):
             wrong[name] = (
                 f"parameter {name} of {module.name}: expected {problem}, got {value!r}",
                 parameter.description and f"{name}: {parameter.description}",
@@ -157,27 +157,30 @@ def _unknown_name_hint(module: ModuleFile, name: str) -> str:
     return f"{guess}known parameters: {', '.join(sorted(module.parameters))}"
 
 
-def wrong_value(type: str, value: str, elf_class: int = 64) -> str:
+def expected_instead(type: str, value: str, elf_class: int = 64) -> str:
     """Return what the kernel expects instead of this value; "" if the value is valid."""
     if type.startswith(_ARRAY):
         inner = type.removeprefix(_ARRAY)
-        problem = next((p for v in value.split(",") if (p := _wrong_one(inner, v, elf_class))), "")
+        problem = next(
+            (p for v in value.split(",") if (p := _expected_instead_of_one(inner, v, elf_class))),
+            "",
+        )
         return f"a list separated by commas, each {problem}" if problem else ""
-    return _wrong_one(type, value, elf_class)
+    return _expected_instead_of_one(type, value, elf_class)
 
 
-def _wrong_one(type: str, value: str, elf_class: int) -> str:
+def _expected_instead_of_one(type: str, value: str, elf_class: int) -> str:
     if type in _BOOLEANS and not _BOOLEAN.match(value):
         return "a boolean (y, n, 1, 0, on or off)"
     if type in _BITS:
         bits, signed = _BITS[type]
-        return _wrong_integer(value, bits or elf_class, signed=signed)
+        return _expected_integer(value, bits or elf_class, signed=signed)
     if type == "charp" and len(value.encode()) > _STRING_LIMIT:
         return f"a string of at most {_STRING_LIMIT} bytes"
     return ""
 
 
-def _wrong_integer(value: str, bits: int, *, signed: bool) -> str:
+def _expected_integer(value: str, bits: int, *, signed: bool) -> str:
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     number = _parse_number(value)
     return "" if number is not None and low <= number <= high else f"an integer {low} to {high}"

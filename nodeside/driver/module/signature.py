@@ -3,7 +3,7 @@
 A signed module ends with a PKCS#7 message, `struct module_signature` and a marker line
 (include/linux/module_signature.h, kernel/module/signing.c). The message is DER; following a known
 path through it needs no crypto library. This module does not verify signatures:
-`signing.verify` does.
+`signing.verify_module` does.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Certificate:
 
 
 @frozen
-class Appended:
+class AppendedSignature:
     """The parts of a signed module; the module itself is the first `content` bytes."""
 
     content: int
@@ -98,7 +98,9 @@ class Appended:
     message: bytes
 
 
-def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> Appended | None:
+def find_appended(
+    file: IO[bytes], where: str, *, end: int | None = None
+) -> AppendedSignature | None:
     """Find the signature that ends at `end`, by default the end of the file.
 
     Raises NotAModule if its sizes are impossible: the kernel refuses such a module even if it does
@@ -120,10 +122,10 @@ def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> App
             hint="strip the signature (strip -g removes it), then sign the module again",
         )
     file.seek(tail - size)
-    return Appended(content, id_type, file.read(size))
+    return AppendedSignature(content, id_type, file.read(size))
 
 
-def describe_signature(appended: Appended | None) -> Signature | None:
+def describe_signature(appended: AppendedSignature | None) -> Signature | None:
     """Return the claims of an appended signature; None if there is no signature."""
     return describe_message(appended.message) if appended is not None else None
 

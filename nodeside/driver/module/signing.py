@@ -70,7 +70,7 @@ def require_pair(key: Path, certificate: Path) -> None:
     """Raise SigningError unless the key can be used and belongs to the certificate."""
     signer = read_certificate(certificate)
     with _scratch_directory() as scratch:
-        _checked_pair(key, certificate, signer, scratch)
+        _write_checked_certificate(key, certificate, signer, scratch)
 
 
 def sign_module(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -> None:
@@ -82,7 +82,7 @@ def sign_module(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_
         raise SigningError(f"unknown hash {hash!r}: expected one of {', '.join(HASHES)}")
     signer = read_certificate(certificate)
     with _scratch_directory() as scratch:
-        pem = _checked_pair(key, certificate, signer, scratch)
+        pem = _write_checked_certificate(key, certificate, signer, scratch)
         _sign_with(module, key, pem, hash, scratch / "message.der")
     log.detail("module signed", module=module.name, signer=signer.subject, hash=hash)
 
@@ -122,7 +122,7 @@ def sign_manifest(data: bytes, key: Path, certificate: Path) -> bytes:
     """Return a detached signature of a manifest: CMS in DER, as `sign_module` appends it."""
     signer = read_certificate(certificate)
     with _scratch_directory() as scratch:
-        pem = _checked_pair(key, certificate, signer, scratch)
+        pem = _write_checked_certificate(key, certificate, signer, scratch)
         content, message = scratch / "manifest.json", scratch / "message.der"
         content.write_bytes(data)
         _make_message(content, key, pem, DEFAULT_HASH, message)
@@ -218,10 +218,10 @@ def _public_key(key: Path) -> str:
         argv: list[str | Path] = ["openssl", "pkey", "-in", key, *_NO_PASSWORD, "-pubout"]
         return run(argv, timeout=_TIMEOUT, install=_INSTALL).output
     except ToolError as exc:
-        raise _wrong_key(key) from exc
+        raise _wrong_key_error(key) from exc
 
 
-def _wrong_key(key: Path) -> SigningError:
+def _wrong_key_error(key: Path) -> SigningError:
     """Return why openssl cannot use a key, judging by its PEM headers."""
     with open(key, "rb") as file:
         head = file.read(_FILE_LIMIT)
@@ -233,7 +233,9 @@ def _wrong_key(key: Path) -> SigningError:
     return SigningError(f"{key}: expected a private key in PEM", hint=_KEY_HINT)
 
 
-def _checked_pair(key: Path, certificate: Path, signer: Certificate, scratch: Path) -> Path:
+def _write_checked_certificate(
+    key: Path, certificate: Path, signer: Certificate, scratch: Path
+) -> Path:
     """Write the certificate as a PEM file after checking that the key belongs to it."""
     _check_key(key)
     pem = scratch / "certificate.pem"

@@ -5,9 +5,9 @@ compatible rung and the check before a load need this. It applies the rules of t
 resolve_symbol() (kernel/module/main.c) and check_version() (kernel/module/version.c), without
 asking the kernel.
 
-`symbols_of` finds this kernel's list without compiling anything. A node has the list if its headers
-are installed, or if the distribution ships `symvers` next to the kernel (EL does). The toolkit
-sidecar publishes the list of its headers in the shared directory.
+`read_kernel_symbols` finds this kernel's list without compiling anything. A node has the list if
+its headers are installed, or if the distribution ships `symvers` next to the kernel (EL does). The
+toolkit sidecar publishes the list of its headers in the shared directory.
 
 The format is documented in Documentation/kbuild/modules.rst, "Symbols From the Kernel". Fields are
 separated by tabs; their number and order changed:
@@ -133,11 +133,11 @@ def compare_symbols(
     return tuple(
         mismatch
         for module in modules
-        for mismatch in _compare_one(module, symbols, siblings, versioned=versioned)
+        for mismatch in _compare_module(module, symbols, siblings, versioned=versioned)
     )
 
 
-def _compare_one(
+def _compare_module(
     module: ModuleFile,
     symbols: Mapping[str, KernelSymbol],
     siblings: Mapping[str, tuple[str, int | None]],
@@ -154,7 +154,7 @@ def _compare_one(
             symbol = symbols[name]
             if name in module.weak_imports and _is_hidden(module, symbol):
                 continue  # to the module, it is not there: find_symbol() (kernel/module/main.c)
-            if why := _why_not(module, symbol, crc if versioned else None):
+            if why := _unresolved_reason(module, symbol, crc if versioned else None):
                 yield Mismatch(name, why, module.name)
             elif symbol.namespace and not _is_allowed(module, symbol):
                 why = f"is in the namespace {symbol.namespace}, which the module does not import"
@@ -163,7 +163,7 @@ def _compare_one(
             yield Mismatch(name, "is not exported by this kernel", module.name)
 
 
-def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
+def _unresolved_reason(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
     """Return why the kernel would not resolve `symbol` for the module; "" if it would."""
     if crc is not None and crc != symbol.crc:
         return f"has CRC {symbol.crc:#010x} in this kernel, not {crc:#010x}"
@@ -199,7 +199,7 @@ _XZ_MEMORY = 128 << 20
 _DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeDecodeError, NodesideError)
 
 
-def symbols_of(
+def read_kernel_symbols(
     host: Host, release: str, shared: SharedDir | None
 ) -> Mapping[str, KernelSymbol] | None:
     """Return the exported symbols of a kernel, or None if no symbol list is available."""

@@ -13,8 +13,8 @@
     load_mark             the mark of a load on the node's disk, until the validation has passed
     node_lock             node-wide locks
     loaded_record         the modules that nodeside loaded in this boot
-    run_directory         /run/nodeside: the ready file and loaded.json
+    run_directory         /run/nodeside and /run/nodeside-locks: loaded.json, the locks of a driver
 
-Only observes, and writes nothing but /run/nodeside and the mark. Code that changes the kernel is in
-`driver.kernel`.
+Only observes, and writes nothing but these two directories and the mark. Code that changes the
+kernel is in `driver.kernel`.
 """

@@ -26,7 +26,7 @@ _ALONE = "y"  # what a parameter without a value means: only a boolean may stand
 _ALONE_DYNDBG = "+p"  # lib/dynamic_debug.c, ddebug_dyndbg_module_param_cb
 
 
-Said = Mapping[str, str | None]
+ArgumentsOfModule = Mapping[str, str | None]
 """Parameters of one module: name → value, None for a name alone."""
 
 LeftOut = Mapping[str, tuple[str, str]]
@@ -35,21 +35,22 @@ LeftOut = Mapping[str, tuple[str, str]]
 
 @frozen
 class CommandLine:
-    """`said` are the parameters of each module; of a name that is there twice, the last value.
+    """What the kernel's command line says of modules.
 
-    None stands for a name without a value. `files` are the modules whose parameters are known.
+    `parameters` are those of each module; of a name that is there twice, the last value, and None
+    for a name without a value. `files` are the modules whose parameters are known.
     """
 
-    said: Mapping[str, Said] = field(default_factory=dict)
+    parameters: Mapping[str, ArgumentsOfModule] = field(default_factory=dict)
     blacklist: frozenset[str] = frozenset()
     files: Mapping[str, ModuleFile] = field(default_factory=dict)
 
-    def of(self, module: str) -> dict[str, str]:
+    def parameters_of(self, module: str) -> dict[str, str]:
         """Return the parameters of a module, without those that it cannot be given."""
         name, left_out = kernel_name(module), self.left_out_of(module)
         return {
             key: _value_when_alone(key) if value is None else value
-            for key, value in self.said.get(name, {}).items()
+            for key, value in self.parameters.get(name, {}).items()
             if key not in left_out
         }
 
@@ -61,22 +62,24 @@ class CommandLine:
         name = kernel_name(module)
         return {
             key: (key if value is None else f"{key}={value}", why)
-            for key, value in self.said.get(name, {}).items()
-            if (why := _why_not(self.files.get(name), key, value))
+            for key, value in self.parameters.get(name, {}).items()
+            if (why := _ungivable_reason(self.files.get(name), key, value))
         }
 
-    def over(self, options: Mapping[str, Said]) -> CommandLine:
-        """Return this command line, and below it what modprobe.d says, as modprobe merges them."""
-        names = dict.fromkeys((*options, *self.said))
-        said = {name: {**options.get(name, {}), **self.said.get(name, {})} for name in names}
-        return replace(self, said=said)
+    def merged_onto(self, options: Mapping[str, ArgumentsOfModule]) -> CommandLine:
+        """Return what modprobe.d says, overridden by this command line, as modprobe merges them."""
+        names = dict.fromkeys((*options, *self.parameters))
+        parameters = {
+            name: {**options.get(name, {}), **self.parameters.get(name, {})} for name in names
+        }
+        return replace(self, parameters=parameters)
 
     def for_modules(self, files: Iterable[ModuleFile]) -> CommandLine:
         """Return the command line with only the parameters that these modules can be given."""
         return replace(self, files={file.name: file for file in files})
 
 
-NOTHING_SAID = CommandLine()
+EMPTY_COMMAND_LINE = CommandLine()
 
 
 def read_command_line(host: Host) -> CommandLine:
@@ -84,22 +87,22 @@ def read_command_line(host: Host) -> CommandLine:
 
 
 def parse_command_line(text: str) -> CommandLine:
-    said: dict[str, dict[str, str | None]] = {}
+    parameters: dict[str, dict[str, str | None]] = {}
     blacklist: frozenset[str] = frozenset()
     for word, value in parse_arguments(text.strip()):
         module, dot, name = word.partition(".")
         if dot and module and name:
-            said.setdefault(kernel_name(module), {})[kernel_name(name)] = value
+            parameters.setdefault(kernel_name(module), {})[kernel_name(name)] = value
         elif kernel_name(word) == _BLACKLIST:
             blacklist = frozenset((value or "").split(",")) - {""}
-    return CommandLine(said, blacklist)
+    return CommandLine(parameters, blacklist)
 
 
 def _value_when_alone(name: str) -> str:
     return _ALONE_DYNDBG if name == "dyndbg" else _ALONE
 
 
-def _why_not(file: ModuleFile | None, name: str, value: str | None) -> str:
+def _ungivable_reason(file: ModuleFile | None, name: str, value: str | None) -> str:
     """Return why a module cannot be given a parameter; "" if it can."""
     if value is not None:
         return unpassable_reason(name, value)

@@ -57,7 +57,7 @@ class RunningExports:
         return symbol in self.loaded or symbol in self.image or symbol in self.unclear
 
 
-NOTHING_READ = RunningExports()
+NO_EXPORTS_READ = RunningExports()
 
 
 def read_exports(

@@ -1,6 +1,6 @@
 """Who holds a module: other modules, open files, mounts, disks.
 
-`who_holds` observes, and `Holding.sentence` formats the result. The kernel does not list the
+`who_holds` observes, and `Holding.in_words` formats the result. The kernel does not list the
 holders of a reference, so the result is put together from sysfs and the host's /proc. The sentence
 reports references that remain unexplained.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from nodeside.driver.node.capabilities import Capability, effective_capabilities
 from nodeside.driver.node.devices import DeviceFile, devices_of
 from nodeside.driver.node.modules import KernelModules, LoadedState
-from nodeside.driver.node.processes import Process, look_for
+from nodeside.driver.node.processes import Process, find_users_and_mounts
 from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.pod_mentions import mention_pod
 from nodeside.system import sysfs
@@ -37,7 +37,7 @@ class Holding:
     disks: tuple[str, ...] = ()
     unseen: str = ""
 
-    def sentence(self) -> str:
+    def in_words(self) -> str:
         """Return `vpoll is held by 1 open file of python3 (pid 4711, pod 12345678…)`."""
         holders = [*_modules_in_words(self.modules), *_processes_in_words(self.processes)]
         holders += [f"the mount {path}" for path in self.mounts[:_NAMED]]
@@ -61,7 +61,7 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
     devices = devices_of(module, host, recorded)
     numbers = frozenset(device.number for device in devices)
     nodes = frozenset(device.node for device in devices)
-    search = look_for(module, numbers, nodes, host)
+    search = find_users_and_mounts(module, numbers, nodes, host)
     return Holding(
         name=module,
         refcnt=state.refcnt,
@@ -69,7 +69,8 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
         processes=search.users.processes,
         mounts=search.mounts,
         disks=_stacked_disks(devices, host),
-        unseen=_not_inspected(search.problem) or _unseen_in_words(search.users.unseen, host),
+        unseen=_inspection_problem_in_words(search.problem)
+        or _unseen_in_words(search.users.unseen, host),
     )
 
 
@@ -80,7 +81,7 @@ def _stacked_disks(devices: tuple[DeviceFile, ...], host: Host) -> tuple[str, ..
     return (*above, *(f"{d.node} (swap)" for d in devices if f"/dev/{d.node}" in swaps))
 
 
-def _not_inspected(problem: str) -> str:
+def _inspection_problem_in_words(problem: str) -> str:
     return problem and f"the open files of processes could not be inspected: {problem}"
 
 

@@ -56,10 +56,10 @@ class InTree:
         """
 
         def wanted(soft: tuple[str, ...]) -> Iterator[str]:
-            return (n for n in soft if self._has(n) and not config.why_unwanted(n))
+            return (n for n in soft if self._is_loadable(n) and not config.why_unwanted(n))
 
         def hard(name: str) -> Iterator[str]:
-            return (n for n in self.needs.get(name, ()) if self._has(n))
+            return (n for n in self.needs.get(name, ()) if self._is_loadable(n))
 
         def soft_and_hard(name: str) -> Iterator[str]:
             yield from wanted(self.softdeps_of(name, config).pre)
@@ -67,7 +67,7 @@ class InTree:
 
         order: dict[str, None] = {}
         new = dependencies_first(
-            (n for n in map(kernel_name, names) if self._has(n)), soft_and_hard
+            (n for n in map(kernel_name, names) if self._is_loadable(n)), soft_and_hard
         )
         while new:
             order |= dict.fromkeys(new)
@@ -82,7 +82,7 @@ class InTree:
             return given
         return parse_softdeps([self.softdeps[name]]) if name in self.softdeps else Softdeps()
 
-    def _has(self, name: str) -> bool:
+    def _is_loadable(self, name: str) -> bool:
         return name in self.paths and name not in self.built_in
 
     def _needs_of(self, name: str) -> Iterator[str]:

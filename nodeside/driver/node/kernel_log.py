@@ -207,7 +207,7 @@ _MODULE_FRAME = re.compile(
 )
 
 
-def frame_in(lines: Sequence[str], modules: Collection[str]) -> str:
+def find_module_frame(lines: Sequence[str], modules: Collection[str]) -> str:
     """Return the first frame of a call trace that is in one of these modules; "" if none is.
 
     A frame that the kernel is not sure of (`?`) does not count.

@@ -64,7 +64,7 @@ class _Dump:
 def _find_dumps(directory: Path, since: float) -> list[_Dump]:
     """Return the newest dumps in a directory or below it, by name."""
     found = []
-    entries = _walk(directory)
+    entries = _walk_entries(directory)
     for entry in islice(entries, _ENTRIES):
         with suppress(OSError):
             if entry.name.startswith("dmesg") and entry.is_file(follow_symlinks=False):
@@ -76,7 +76,7 @@ def _find_dumps(directory: Path, since: float) -> list[_Dump]:
     return sorted(newest, key=lambda dump: dump.path)
 
 
-def _walk(directory: Path) -> Iterator[os.DirEntry[str]]:
+def _walk_entries(directory: Path) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of a directory and of those below it. What cannot be listed has none."""
     pending = [str(directory)]
     while pending:

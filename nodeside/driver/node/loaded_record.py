@@ -27,7 +27,12 @@ class Cleared:
     removed: tuple[str, ...] = ()
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def is_empty(self) -> bool:
+        """Whether nothing was unbound or removed."""
+        return not self.unbound and not self.removed
+
+    @property
+    def done_in_words(self) -> tuple[str, ...]:
         """The completed actions, one line each."""
         lines = [f"unbound {item.address} from {item.driver}" for item in self.unbound]
         return (*lines, *(f"removed the module {name}" for name in self.removed))
@@ -67,10 +72,9 @@ class LoadedRecord:
     `mark` is the end of the kernel log before the load, kept until the modules have passed
     validation once. `splat` is the kernel's complaint since then, kept permanently. `hooks` says
     which hooks have run. `hook` is the one, such as hooks.afterLoad[0], that has begun or comes
-    next and has not ended; "" otherwise. `cleared` is what was
-    cleared for the driver in this boot, by this load or an earlier one: its removal brings that
-    back. `conflicts` are the in-tree modules that driver.yaml names as conflicting, as the kernel
-    names them.
+    next and has not ended; "" otherwise. `cleared` is what was cleared for the driver in this boot,
+    by this load or an earlier one: its removal brings that back. `conflicts` are the in-tree
+    modules that driver.yaml names as conflicting, as the kernel names them.
     """
 
     driver: str
@@ -112,7 +116,7 @@ class LoadedRecord:
         return any(module.build_id in ours for module in modules)
 
     def has_all_of(self, modules: Iterable[LoadedModule]) -> bool:
-        """Return whether the record contains all of these builds. Of none it does not."""
+        """Return whether the record contains all of these builds; False if there are none."""
         ours = {module.build_id for module in self.modules if module.build_id}
         asked = [module.build_id for module in modules]
         return bool(asked) and ours.issuperset(asked)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from nodeside.driver.module.parameters import parse_arguments
 from nodeside.driver.module.softdeps import Softdeps, parse_softdeps
-from nodeside.driver.node.command_line import Said
+from nodeside.driver.node.command_line import ArgumentsOfModule
 from nodeside.errors import NodesideError
 from nodeside.protocol.module_names import kernel_name
 from nodeside.system.files import open_untrusted
@@ -57,7 +57,7 @@ class ModprobeConfig:
     files and directories that were not read.
     """
 
-    options: Mapping[str, Said] = field(default_factory=dict)
+    options: Mapping[str, ArgumentsOfModule] = field(default_factory=dict)
     blacklist: frozenset[str] = frozenset()
     installs: Mapping[str, str] = field(default_factory=dict)
     softdep_lines: Mapping[str, str] = field(default_factory=dict)
@@ -136,8 +136,8 @@ def parse_modprobe_config(texts: Iterable[str], unread: list[str] | None = None)
         if keyword == "blacklist":
             blacklist.add(name)
         elif keyword == "options" and rest:
-            said = options.setdefault(name, {})
-            said |= {kernel_name(word): value for word, value in parse_arguments(rest)}
+            given = options.setdefault(name, {})
+            given |= {kernel_name(word): value for word, value in parse_arguments(rest)}
         elif keyword == "install" and rest:
             installs.setdefault(name, rest[:_COMMAND_SHOWN])
         elif keyword == "softdep" and rest:

@@ -7,7 +7,7 @@ flock(2) needs no write permission. Any process that can open a file can lock it
 read-only mount, and every consumer of a driver mounts `/run/nodeside`. So the authoritative lock is
 in a directory that consumers do not mount.
 
-Older versions of nodeside use only the former lock. If one of them holds it, this version waits. It
+Older versions of nodeside use only the second lock. If one of them holds it, this version waits. It
 does not wait for a neighbour, that is, a process that is not nodeside: nodeside opens the file for
 writing, which a read-only mount does not allow, and the kernel can tell the difference
 (`_is_neighbours`). The neighbour's file is removed and created again.
@@ -49,11 +49,10 @@ class Holder:
     pod: str
     since: float
 
-    def sentence(self) -> str:
+    def in_words(self) -> str:
         words = f"pid {self.pid} ({self.command}) in {self.pod}"
-        with suppress(
-            OverflowError, ValueError, OSError
-        ):  # the file is untrusted: its number may be out of range
+        # The file is untrusted: its number may be out of range.
+        with suppress(OverflowError, ValueError, OSError):
             return f"{words}, since {time.strftime('%H:%M:%S', time.gmtime(self.since))} UTC"
         return words
 
@@ -122,8 +121,10 @@ def lock_holders(host: Host, name: str) -> tuple[int, ...]:
 
 
 def make_directory(path: Path) -> bool:
-    """Create the directory. Return False if the root file system is read-only: a pod of an older
-    controller does not mount this directory."""
+    """Create the directory; return False if the root file system is read-only.
+
+    A pod of an older controller does not mount this directory.
+    """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
@@ -198,7 +199,7 @@ def _locked_error(path: Path, what: str, timeout: float) -> Locked:
     holder = _read_holder(path)
     return Locked(
         f"another process is working on {what} on this node: "
-        f"{holder.sentence() if holder else 'holder unknown'}"
+        f"{holder.in_words() if holder else 'holder unknown'}"
         + (f"; waited {timeout:g} s" if timeout else ""),
         hint=f"wait for it, or see who it is: fuser -v {path}",
     )

@@ -74,7 +74,9 @@ class Search:
     problem: str = ""
 
 
-def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Search:
+def find_users_and_mounts(
+    module: str, numbers: frozenset[str], nodes: frozenset[str], host: Host
+) -> Search:
     """Find the processes that use the devices, and mounts of them or of the module's filesystem.
 
     Ends within 10 s, regardless of the files that the processes have open.

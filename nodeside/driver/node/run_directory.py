@@ -64,7 +64,7 @@ def clear_loaded(host: Host, driver: str) -> bool:
 
 def write_cleared(host: Host, driver: str, record: LoadedRecord | None, left: Cleared) -> None:
     """Keep what is left of what was cleared for a driver without loaded modules, if anything is."""
-    if record is not None and left.words:
+    if record is not None and not left.is_empty:
         write_loaded(host, replace(record, driver=driver, cleared=left).of_cleared_only)
     else:
         clear_loaded(host, driver)

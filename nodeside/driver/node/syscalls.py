@@ -1,10 +1,10 @@
 """Four system calls that are missing in the standard library, with deadlines.
 
 finit_module(2), init_module(2), delete_module(2) and syslog(2) are called by number through ctypes;
-prctl(2) is for a child. Nothing else in the driver uses ctypes, and it is imported late (3 MiB).
-Tests pass another implementation of `Syscalls` to the loader and the kernel log. Nothing can be
-forced: there is no flag argument, so neither O_TRUNC (forced unload) nor MODULE_INIT_IGNORE_* can
-be requested.
+prctl(2), which has no deadline, is for a child process. Nothing else in the driver uses ctypes, and
+it is imported late (3 MiB). Tests pass another implementation of `Syscalls` to the loader and the
+kernel log. Nothing can be forced: there is no flag argument, so neither O_TRUNC (forced unload) nor
+MODULE_INIT_IGNORE_* can be requested.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class KernelSyscalls:
 
     def finit_module(self, fd: int, parameters: str, timeout: float) -> None:
         call = _prepare_syscall(self._numbers.finit_module, fd, parameters.encode(), 0)
-        in_child(call, timeout, keep=(fd,))
+        call_kernel_in_child(call, timeout, keep=(fd,))
 
     def init_module(self, image: bytes, parameters: str, timeout: float) -> None:
         call = _prepare_syscall(self._numbers.init_module, image, len(image), parameters.encode())
-        in_child(call, timeout)
+        call_kernel_in_child(call, timeout)
 
     def delete_module(self, name: str, timeout: float) -> None:
-        in_child(
+        call_kernel_in_child(
             _prepare_syscall(self._numbers.delete_module, name.encode(), os.O_NONBLOCK), timeout
         )
 
@@ -100,7 +100,9 @@ class KernelSyscalls:
         return buffer.raw[:length].decode(errors="replace")
 
 
-def in_child(call: Callable[[], object], timeout: float, *, keep: Sequence[int] = ()) -> None:
+def call_kernel_in_child(
+    call: Callable[[], object], timeout: float, *, keep: Sequence[int] = ()
+) -> None:
     """Run `call` in a child process. Raises its OSError, DeadlinePassed or DiedInKernel.
 
     A module's init or exit function, or an unbind, may hang, and no signal ends it; the child is
@@ -136,7 +138,7 @@ def _prepare_syscall(number: int, *arguments: Any) -> Callable[[], int]:
     return call
 
 
-def dying_with_parent() -> Callable[[], None]:
+def prepare_death_with_parent() -> Callable[[], None]:
     """Return a function that makes a child get SIGTERM when its parent exits for any reason.
 
     Call this before the fork, and the result between fork and exec: imports are not allowed there.

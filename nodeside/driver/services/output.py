@@ -11,7 +11,8 @@ from nodeside import log
 from nodeside.log import escape_controls
 from nodeside.system.clock import Clock
 
-_LINE, _LAST, _UNSEARCHED = 1000, 20, 4096  # characters of a line; lines
+_LINE = 1000  # characters of a line
+_LAST, _UNSEARCHED = 20, 4096  # lines: the last ones, and those not yet searched
 _CHUNK = 1 << 16
 _RATE, _BURST = 20.0, 400.0  # lines of the log: in a second, at once
 _END = 1.0  # seconds to read what a process that has ended has written
@@ -24,7 +25,7 @@ class Output:
         self._fields = fields
         self._last: deque[str] = deque(maxlen=_LAST)
         self._unsearched: deque[str] = deque(maxlen=_UNSEARCHED)
-        self._may_log, self._at, self._dropped = _BURST, Clock().now(), 0
+        self._log_budget, self._refilled_at, self._dropped = _BURST, Clock().now(), 0
         self._reader: threading.Thread | None = None
 
     def follow(self, pipe: IO[bytes]) -> None:
@@ -57,7 +58,7 @@ class Output:
         if line:
             self.line(line.decode(errors="replace"))
         if self._dropped:
-            self._tell_dropped()
+            self._log_dropped()
 
     def line(self, text: str) -> None:
         """Take a line; only its beginning is kept."""
@@ -65,16 +66,16 @@ class Output:
         self._last.append(text)
         self._unsearched.append(text)
         now = Clock().now()
-        self._may_log = min(_BURST, self._may_log + (now - self._at) * _RATE)
-        self._at = now
-        if self._may_log < 1.0:
+        self._log_budget = min(_BURST, self._log_budget + (now - self._refilled_at) * _RATE)
+        self._refilled_at = now
+        if self._log_budget < 1.0:
             self._dropped += 1
             return
-        self._may_log -= 1.0
+        self._log_budget -= 1.0
         if self._dropped:
-            self._tell_dropped()
+            self._log_dropped()
         log.fact(text, **self._fields)
 
-    def _tell_dropped(self) -> None:
+    def _log_dropped(self) -> None:
         log.warning("lines of its output are left out", lines=self._dropped, **self._fields)
         self._dropped = 0

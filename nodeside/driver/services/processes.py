@@ -3,10 +3,10 @@
 A service may start processes that leave its process group, and its parent may be gone. Only the
 processes of this container are seen, or of the whole node outside of one.
 
-Anybody can set that variable, so it tells only our processes from one another. Which are ours is
-what nobody else can choose: the PID namespace of this process, or of one that holds a lock of the
-driver, in a directory of root. Containers may ask for the namespace of the node (hostPID): there,
-ours have our user, and are outside of all containers.
+Anybody can set that variable, so it only tells our processes from one another. A process is ours by
+what nobody else can choose: it is in the PID namespace of this process, or of one that holds a lock
+of the driver, in a directory of root. Containers may ask for the namespace of the node (hostPID):
+there, our processes have our user, and are outside of all containers.
 """
 
 from __future__ import annotations
@@ -112,12 +112,14 @@ def is_of_a_service(host: Host, pid: int, driver: str) -> bool:
 def _namespaces_of(host: Host, driver: str) -> frozenset[str]:
     """Return the PID namespaces of this process and of those that work on a driver."""
     holders = (*lock_holders(host, f"{driver}.pod"), *lock_holders(host, driver))
-    return frozenset((_namespace(_PROC, "self"), *(_namespace(host.proc, pid) for pid in holders)))
+    return frozenset(
+        (_pid_namespace(_PROC, "self"), *(_pid_namespace(host.proc, pid) for pid in holders))
+    )
 
 
 def _is_ours(proc: Path, pid: int, namespaces: Collection[str]) -> bool:
     """Return whether a process may be one of ours, whatever it says of itself."""
-    namespace = _namespace(proc, pid)
+    namespace = _pid_namespace(proc, pid)
     if namespace != _OF_THE_NODE:
         return bool(namespace) and namespace in namespaces
     user = _REAL_UID.search(sysfs.read(proc / str(pid) / "status") or "")
@@ -126,12 +128,12 @@ def _is_ours(proc: Path, pid: int, namespaces: Collection[str]) -> bool:
     return user is not None and int(user[1]) == os.getuid() and container in (outside, own)
 
 
-def _namespace(proc: Path, pid: int | str) -> str:
+def _pid_namespace(proc: Path, pid: int | str) -> str:
     return sysfs.link_name(proc / str(pid) / "ns" / "pid") or ""
 
 
 def _find_processes(driver: str, service: str, child: int = 0) -> Iterator[Process]:
-    """Yield what runs of a service, some of it twice. Processes that wait to be reaped do not."""
+    """Yield the processes of a service, some of them twice, but none that waits to be reaped."""
     import psutil
 
     if child:
@@ -141,7 +143,9 @@ def _find_processes(driver: str, service: str, child: int = 0) -> Iterator[Proce
                 if process.status() != psutil.STATUS_ZOMBIE:
                     yield process
     wanted = f"{driver}/{service}"
-    of_node = _namespace(_PROC, "self") == _OF_THE_NODE  # else all that is seen is this container's
+    of_node = (
+        _pid_namespace(_PROC, "self") == _OF_THE_NODE
+    )  # else all that is seen is this container's
     namespaces = _namespaces_of(Host(), driver) if of_node else ()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):

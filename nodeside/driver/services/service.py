@@ -22,7 +22,7 @@ _FIELDS, _LISTENS = 8, 1 << 16  # of a line; __SO_ACCEPTCON in the flags, includ
 
 
 class RunningService:
-    """A service that has been started. Raises NodesideError if its program cannot be."""
+    """A service that has been started. Raises NodesideError if its program cannot be started."""
 
     def __init__(self, driver: str, service: Service, clock: Clock) -> None:
         self.service = service
@@ -30,7 +30,7 @@ class RunningService:
         ready = service.ready
         self._file = Path(ready.file) if ready and ready.file else None
         self._file_before = identity(self._file) if self._file else None
-        self._said_so = False
+        self._log_matched = False
         self.output = Output(service=service.name)
         self._child = process.start(
             service.command,
@@ -74,16 +74,16 @@ class RunningService:
             settled = self._clock.now() - self.started >= _SETTLED
             return "" if settled else f"it has not run for {_SETTLED:g} s"
         if ready.socket:
-            problem = _who_listens(ready.socket)
+            problem = _why_nobody_listens(ready.socket)
             return f"{ready.socket}: {problem}" if problem else ""
         if self._file is not None:
             now = identity(self._file)
             if now is None:
                 return f"there is no {self._file}"
             return f"{self._file} is from before its start" if now == self._file_before else ""
-        if not self._said_so:
-            self._said_so = any(search(ready.log, *self.output.take_unsearched()))
-        return "" if self._said_so else f"no line of its output matches {ready.log}"
+        if not self._log_matched:
+            self._log_matched = any(search(ready.log, *self.output.take_unsearched()))
+        return "" if self._log_matched else f"no line of its output matches {ready.log}"
 
     def stop(self) -> None:
         """End it and every process that it has started. One stuck in the kernel is left."""
@@ -95,7 +95,7 @@ class RunningService:
         self._child.poll()
 
 
-def _who_listens(path: str) -> str:
+def _why_nobody_listens(path: str) -> str:
     """Return why no process listens at a Unix socket, "" if one does.
 
     The kernel's table (proc(5), net/unix) is read, since a connection that ends at once is too much

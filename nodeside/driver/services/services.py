@@ -138,15 +138,15 @@ class Services:
 
     @property
     def may_stop_for_unload(self) -> bool:
-        """Return whether it may be tried to unload without them, or that was in vain just now."""
+        """Return whether an unload may stop the services: not for a while after it did in vain."""
         return self.clock.now() >= self._vain_until
 
-    def stopped_in_vain(self) -> None:
+    def note_vain_stop(self) -> None:
         """Note that something else holds the modules, which nothing on the node shows."""
         self._vain_until = self.clock.now() + _VAIN
 
     def _start_service(self, kept: _KeptService) -> None:
-        """Start it, after an end of what an earlier process has left, of ours or of one before us.
+        """Start it, after ending what is left of it, from this process or from an earlier one.
 
         Raises ServiceFailed.
         """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from nodeside.driver.store.base import FetchError
-from nodeside.driver.store.http_errors import wrong_proxy
+from nodeside.driver.store.http_errors import wrong_proxy_error
 from nodeside.http.failures import safe_url
 
 _AMBIGUOUS = "expected one without backslashes, whitespace, control characters and user names"
@@ -100,6 +100,6 @@ def check_proxy(url: str) -> None:
     try:
         address = origin(proxy if "://" in proxy else f"http://{proxy}", user_allowed=True)
     except ValueError:
-        raise wrong_proxy() from None
+        raise wrong_proxy_error() from None
     if not address.host:
-        raise wrong_proxy()
+        raise wrong_proxy_error()

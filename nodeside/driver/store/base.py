@@ -1,10 +1,6 @@
 """The common interface of stores: OCI registries, HTTP servers and directories.
 
-`sources.fetch_first` tries the sources of a driver.yaml in order and records the result of each
-one, for the table that explains the ladder. Data from a source is hostile until `archive.unpack`
-has unpacked it, it is the requested bundle, and it satisfies the trust that driver.yaml requires
-(`trust.py`). The kinds of stores are imported late: `requests` costs 15 MiB, and most starts of a
-driver need no network.
+`sources.py` opens the stores of a driver.yaml and decides which of their data is used.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from nodeside.driver.bundle.bundle import SIGNATURE, Bundle
-from nodeside.driver.bundle.manifest import BundleError, Described, same_modules
+from nodeside.driver.bundle.manifest import BundleError, StoredManifest, same_modules
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.bundle_key import store_tag
 from nodeside.system.files import TEMPORARY_PREFIX
@@ -115,7 +111,7 @@ class Published:
         return f"{self.where}:{self.tag} {outcome} ({self.digest})"
 
 
-Accept = Callable[[Described], None]
+Accept = Callable[[StoredManifest], None]
 """A check that raises BundleError or SigningError if a manifest is not acceptable."""
 
 
@@ -126,7 +122,7 @@ class Store(AbstractContextManager["Store"]):
     confidential: bool  # whether the transport authenticates the server
 
     @abstractmethod
-    def describe(self, tag: str) -> Described | None:
+    def describe(self, tag: str) -> StoredManifest | None:
         """Return the manifest and signature of the bundle with this tag, or None.
 
         Fetches no modules. Raises FetchError.
@@ -146,7 +142,7 @@ class Store(AbstractContextManager["Store"]):
 
 
 def already_published(
-    existing: Described, bundle: Bundle, where: str, tag: str
+    existing: StoredManifest, bundle: Bundle, where: str, tag: str
 ) -> Published | None:
     """Return success if the published bundle holds the same files as this one.
 
@@ -162,7 +158,7 @@ def already_published(
     )
 
 
-def checksum_in(file: bytes) -> str:
+def parse_checksum(file: bytes) -> str:
     """Return the digest at the start of a `.sha256` file (`sha256sum` format); "" if none."""
     match = _CHECKSUM.match(file[:200].decode("ascii", errors="replace").strip())
     return match[1].lower() if match else ""

@@ -15,9 +15,9 @@ from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
-from nodeside.driver.bundle.archive import open_archive, pack, peek_manifest, unpack
+from nodeside.driver.bundle.archive import open_archive, pack_bundle, peek_manifest, unpack_bundle
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.bundle.manifest import Described
+from nodeside.driver.bundle.manifest import StoredManifest
 from nodeside.driver.store.base import (
     Accept,
     Fetched,
@@ -27,7 +27,7 @@ from nodeside.driver.store.base import (
     Published,
     Store,
     already_published,
-    checksum_in,
+    parse_checksum,
 )
 from nodeside.system.digests import sha256_of
 from nodeside.system.files import (
@@ -54,7 +54,7 @@ class DirectoryStore(Store):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def describe(self, tag: str) -> Described | None:
+    def describe(self, tag: str) -> StoredManifest | None:
         archive, limit = self._archive_path(tag), self._options.size_limit
         if not _is_there(archive):
             return None
@@ -68,7 +68,7 @@ class DirectoryStore(Store):
         if not _is_there(archive):
             return NotThere(f"no {archive.name} there")
         self._compare_checksum(archive)
-        bundle = unpack(archive, to, self._options.size_limit, accept=accept)
+        bundle = unpack_bundle(archive, to, self._options.size_limit, accept=accept)
         return Fetched(bundle, f"{archive} ({bundle.digest})")
 
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
@@ -80,7 +80,7 @@ class DirectoryStore(Store):
             self._directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=self._directory) as new:
                 packed = Path(new) / archive.name
-                pack(bundle, packed)
+                pack_bundle(bundle, packed)
                 sha256 = sha256_of(packed)
                 with suppress(FileNotFoundError):
                     _checksum_of(archive).unlink()
@@ -96,7 +96,7 @@ class DirectoryStore(Store):
         path = _checksum_of(archive)
         try:
             with open_untrusted(Path(os.path.realpath(path)), limit=_CHECKSUM_LIMIT) as checksum:
-                expected = checksum_in(checksum.read())
+                expected = parse_checksum(checksum.read())
         except FileNotFoundError:
             return
         except (UntrustedFile, OSError) as exc:

@@ -31,7 +31,7 @@ class Partial:
 
     def add(self, chunk: bytes, url: str) -> None:
         if self.size + len(chunk) > self.limit:
-            raise too_large(url, self.limit)
+            raise too_large_error(url, self.limit)
         self._file.write(chunk)
         self._hash.update(chunk)
         self.size += len(chunk)
@@ -81,7 +81,7 @@ def announced_length(response: requests.Response, url: str) -> int | None:
     return int(text)
 
 
-def too_large(url: str, limit: int) -> FetchError:
+def too_large_error(url: str, limit: int) -> FetchError:
     return FetchError(
         f"{safe_url(url)} has more than {limit} bytes",
         reason="TooLarge",

@@ -12,9 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from nodeside.driver.bundle.archive import peek_manifest, unpack
+from nodeside.driver.bundle.archive import peek_manifest, unpack_bundle
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.bundle.manifest import Described
+from nodeside.driver.bundle.manifest import StoredManifest
 from nodeside.driver.store.addresses import origin
 from nodeside.driver.store.base import (
     Accept,
@@ -23,8 +23,8 @@ from nodeside.driver.store.base import (
     FetchOptions,
     NotThere,
     Published,
-    checksum_in,
     download_place,
+    parse_checksum,
 )
 from nodeside.driver.store.credentials import Credentials, find_credentials
 from nodeside.driver.store.transport import ServedStore, Transport
@@ -62,7 +62,7 @@ class HttpStore(ServedStore):
         credentials = find_credentials(self._options.credentials_file, self._host)
         return BasicAuthorization(credentials, self._transport) if credentials else None
 
-    def describe(self, tag: str) -> Described | None:
+    def describe(self, tag: str) -> StoredManifest | None:
         return self._transport.retry(lambda: self._fetch_described(tag))
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
@@ -71,7 +71,7 @@ class HttpStore(ServedStore):
         with download_place(to, tag) as archive:
             if not self._transport.download(url, archive, limit=limit, sha256=sha256):
                 return NotThere(f"404 for {tag}.tar.gz")
-            bundle = unpack(archive, to, limit, what=url, accept=accept)
+            bundle = unpack_bundle(archive, to, limit, what=url, accept=accept)
         return Fetched(bundle, f"{url} ({bundle.digest})")
 
     def publish(
@@ -87,7 +87,7 @@ class HttpStore(ServedStore):
             hint="publish to a local directory that the server serves, or to an OCI registry",
         )
 
-    def _fetch_described(self, tag: str) -> Described | None:
+    def _fetch_described(self, tag: str) -> StoredManifest | None:
         url = self._archive_url(tag)
         with self._transport.stream(url) as body:
             if body is None:
@@ -105,7 +105,7 @@ class HttpStore(ServedStore):
         reply = self._transport.get(f"{url}.sha256", limit=_CHECKSUM_LIMIT)
         if reply is None:
             return ""
-        sha256 = checksum_in(reply.body)
+        sha256 = parse_checksum(reply.body)
         if not sha256:
             raise FetchError(f"{url}.sha256 does not begin with a sha256", reason="WrongDigest")
         return sha256
@@ -122,7 +122,7 @@ class BasicAuthorization:
     def header(self) -> str:
         return self._credentials.basic if self._challenged else ""
 
-    def learn(self, challenge: str) -> bool:
+    def answer_challenge(self, challenge: str) -> bool:
         self._challenged = challenge.lower().startswith("basic") and not self._challenged
         if self._challenged and self._transport.insecure:
             raise FetchError(

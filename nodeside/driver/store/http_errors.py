@@ -65,7 +65,7 @@ def exchange_error(url: str, exc: Exception) -> FetchError:
     return FetchError(f"{where}: {cause}")
 
 
-def wrong_proxy() -> FetchError:
+def wrong_proxy_error() -> FetchError:
     """Return the error for an unusable proxy. Its URL may hold a password and is not quoted."""
     return FetchError(
         "the proxy set in the environment is not a valid URL",

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from nodeside.driver.bundle.archive import pack, unpack
+from nodeside.driver.bundle.archive import pack_bundle, unpack_bundle
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_manifest
 from nodeside.driver.bundle.manifest import (
     MANIFEST_LIMIT,
     SIGNATURE_LIMIT,
     BundleError,
-    Described,
+    StoredManifest,
     digest_of,
     parse_manifest,
 )
@@ -97,7 +97,7 @@ class OciStore(ServedStore):
         credentials = find_credentials(file, repository.host, repository.path)
         return RegistryAuthorization(repository, credentials, self._transport, push=push)
 
-    def describe(self, tag: str) -> Described | None:
+    def describe(self, tag: str) -> StoredManifest | None:
         image = self._fetch_image(tag)
         return self._fetch_described(image, tag) if image else None
 
@@ -110,7 +110,7 @@ class OciStore(ServedStore):
         limit, name = self._options.size_limit, self._image_name(tag)
         with download_place(to, tag) as archive:
             self._download_layer(image.layer, archive)
-            bundle = unpack(archive, to, limit, what=name, accept=_same_as(described))
+            bundle = unpack_bundle(archive, to, limit, what=name, accept=_same_as(described))
         return Fetched(bundle, f"{name} ({bundle.digest})")
 
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
@@ -120,7 +120,7 @@ class OciStore(ServedStore):
             return done
         with scratch_directory("publish") as scratch, disk_errors(scratch):
             archive = scratch / f"{tag}.tar.gz"
-            pack(bundle, archive)
+            pack_bundle(bundle, archive)
             config = _blob_of(bundle.directory / MANIFEST)
             layer = _blob_of(archive)
             self._upload_blob(config, bundle.directory / MANIFEST)
@@ -145,7 +145,7 @@ class OciStore(ServedStore):
             )
         return _parse_image(reply.body, self._image_name(tag))
 
-    def _fetch_described(self, image: _Image, tag: str) -> Described:
+    def _fetch_described(self, image: _Image, tag: str) -> StoredManifest:
         url = f"{self._url}/blobs/{image.config.digest}"
         if image.config.size > MANIFEST_LIMIT:
             raise BundleError(
@@ -163,7 +163,7 @@ class OciStore(ServedStore):
                 f"expected {image.config.digest}",
                 reason="WrongDigest",
             )
-        return Described(
+        return StoredManifest(
             parse_manifest(reply.body, self._image_name(tag)), reply.body, image.signature
         )
 
@@ -211,13 +211,13 @@ class OciStore(ServedStore):
         return f"{self._repository}:{tag}"
 
 
-def _same_as(described: Described) -> Accept:
+def _same_as(described: StoredManifest) -> Accept:
     """Return a check that an archive holds the manifest that was accepted before the download.
 
     The signature must be the same too, because it stays with the bundle.
     """
 
-    def accept(archived: Described) -> None:
+    def accept(archived: StoredManifest) -> None:
         if archived.digest != described.digest:
             raise BundleError(
                 f"the archive holds a bundle with digest {archived.digest}, "
@@ -272,7 +272,7 @@ def _parse_descriptor(record: Any, what: str) -> _Blob:
     return _Blob(digest, size)
 
 
-def _image_manifest(described: Described, tag: str, config: _Blob, layer: _Blob) -> bytes:
+def _image_manifest(described: StoredManifest, tag: str, config: _Blob, layer: _Blob) -> bytes:
     manifest, signature = described.manifest, described.signature
     signed = {SIGNATURE_ANNOTATION: base64.b64encode(signature).decode()} if signature else {}
     image = {

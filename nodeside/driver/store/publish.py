@@ -6,7 +6,7 @@ bundle that must be signed but is not is refused here, so that it never gets int
 
 from __future__ import annotations
 
-from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify
+from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify_bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.store.base import FetchOptions, Published
 from nodeside.driver.store.sources import open_source
@@ -14,14 +14,14 @@ from nodeside.protocol.bundle_key import store_tag
 from nodeside.spec.model import PrebuiltSource
 
 
-def publish(
+def publish_bundle(
     bundle: Bundle, source: PrebuiltSource, options: FetchOptions, *, overwrite: bool = False
 ) -> Published:
     """Verify a bundle and publish it to the store under its own tag.
 
     Raises BundleError if another bundle has that tag (unless `overwrite`), FetchError, NoSpace.
     """
-    verify(bundle)
+    verify_bundle(bundle)
     manifest = bundle.manifest
     unsigned = [module.name for module in manifest.modules if not module.signer]
     if manifest.certificate and unsigned:

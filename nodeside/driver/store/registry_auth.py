@@ -82,7 +82,7 @@ class RegistryAuthorization:
     def header(self) -> str:
         return self._header
 
-    def learn(self, challenge: str) -> bool:
+    def answer_challenge(self, challenge: str) -> bool:
         """Answer a `Basic` or `Bearer` challenge; return whether the request is worth a retry.
 
         Raises FetchError if the token service is not acceptable or returns no token.

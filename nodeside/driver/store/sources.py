@@ -1,9 +1,9 @@
 """Tries the prebuilt sources of a driver.yaml in order: the entry point to every kind of store.
 
 `fetch_first` records the result of each source, for the table that explains the ladder. Data from a
-source is hostile until `archive.unpack` has unpacked it, it has proved to be the wanted bundle, and
-it satisfies the trust that driver.yaml requires (`trust.py`). The stores are imported late, since
-`requests` takes 15 MiB, and most starts of a driver need no network.
+source is hostile until `archive.unpack_bundle` has unpacked it, it has proved to be the wanted
+bundle, and it satisfies the trust that driver.yaml requires (`trust.py`). The stores are imported
+late, since `requests` takes 15 MiB, and most starts of a driver need no network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.bundle.manifest import BundleError, BundleManifest, Described
+from nodeside.driver.bundle.manifest import BundleError, BundleManifest, StoredManifest
 from nodeside.driver.bundle.trust import check_trust
 from nodeside.driver.store.base import (
     Accept,
@@ -170,7 +170,7 @@ def find_manifest(
 def make_acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
     """Return the check that a manifest has to pass, before any module is fetched."""
 
-    def accept(described: Described) -> None:
+    def accept(described: StoredManifest) -> None:
         check_trust(described, trust)
         manifest = described.manifest
         for what, actual, expected in (
@@ -187,7 +187,7 @@ def make_acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
 
 
 def _trust_reason(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
-    """Return why the bundle is trusted, as text. Raises the errors of `signing.verify`."""
+    """Return why the bundle is trusted, as text. Raises the errors of `signing.verify_module`."""
     reasons = []
     if trust.digests:
         reasons.append("its digest is pinned")

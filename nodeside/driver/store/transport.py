@@ -25,7 +25,7 @@ from nodeside.driver.store.download import (
     announced_length,
     range_validator,
     starts_at,
-    too_large,
+    too_large_error,
 )
 from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
 from nodeside.errors import SystemRefused
@@ -54,7 +54,7 @@ class Authorization(Protocol):
     def header(self) -> str:
         """Return the value of the Authorization header; "" for none."""
 
-    def learn(self, challenge: str) -> bool:
+    def answer_challenge(self, challenge: str) -> bool:
         """Process a WWW-Authenticate header; return whether a retry makes sense."""
 
 
@@ -147,7 +147,7 @@ class Transport:
             for chunk in self._read_chunks(response, url):
                 data += chunk
                 if len(data) > limit:
-                    raise too_large(url, limit)
+                    raise too_large_error(url, limit)
             return Reply(response.status_code, response.headers, bytes(data))
 
     def download(
@@ -159,7 +159,7 @@ class Transport:
         bytes are written. With `size` and `sha256`, only an exact match is accepted.
         """
         if size is not None and size > limit:
-            raise too_large(url, limit)
+            raise too_large_error(url, limit)
         with disk_errors(to), open(to, "xb") as file:
             partial = Partial(file, limit if size is None else size)
             failures = 0
@@ -232,7 +232,7 @@ class Transport:
                 raise FetchError(f"{safe_url(url)} cannot be resumed", retryable=True)
             partial.validator = range_validator(response)
             if (announced_length(response, url) or 0) + partial.size > partial.limit:
-                raise too_large(url, partial.limit)
+                raise too_large_error(url, partial.limit)
             for chunk in self._read_chunks(response, url):
                 partial.add(chunk, url)
         return True
@@ -289,7 +289,7 @@ class Transport:
             return False
         with ExitStack() as stack:
             stack.callback(response.close)
-            if self.authorization.learn(response.headers.get("WWW-Authenticate", "")):
+            if self.authorization.answer_challenge(response.headers.get("WWW-Authenticate", "")):
                 return True
             stack.pop_all()
         return False
@@ -372,12 +372,12 @@ class Body:
     """A readable object over the pieces of a body."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._read_chunks = chunks
+        self._chunks = chunks
         self._rest = b""
 
     def read(self, count: int) -> bytes:
         """Return at most `count` bytes; b"" at the end."""
-        data = self._rest or next(self._read_chunks, b"")
+        data = self._rest or next(self._chunks, b"")
         self._rest = data[count:]
         return data[:count]
 

@@ -20,7 +20,7 @@ from nodeside.system.host import Host
 _SECONDS = 10.0
 
 
-def in_use(host: Host, driver: str, version: str) -> bool:
+def is_in_use(host: Host, driver: str, version: str) -> bool:
     """Return whether a mount or a process uses files of a version. Takes at most 10 s."""
     try:
         found = run_in_child(
@@ -41,7 +41,7 @@ def _find_user(host: Host, driver: str, version: str) -> str:
     seen: set[str] = set()
     for process in _list_processes(host):
         try:
-            if _uses(process, below, seen):
+            if _has_mapped_or_open(process, below, seen):
                 return f"process {process.name} has them"
         except (FileNotFoundError, ProcessLookupError):
             continue  # the process has ended, or is a kernel thread
@@ -50,7 +50,7 @@ def _find_user(host: Host, driver: str, version: str) -> str:
     return ""
 
 
-def _uses(process: Path, below: Callable[[str], object], seen: set[str]) -> bool:
+def _has_mapped_or_open(process: Path, below: Callable[[str], object], seen: set[str]) -> bool:
     """Return whether a process or its mounts are below a directory. Raises OSError."""
     namespace = str((process / "ns/mnt").readlink())
     if namespace not in seen:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from nodeside import log
 from nodeside.driver.userspace.tree import Entry, Tree
-from nodeside.driver.userspace.use import in_use
+from nodeside.driver.userspace.use import is_in_use
 from nodeside.protocol.node_records import read_record, remove_record, write_record
 from nodeside.system.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.system.host import Host
@@ -87,9 +87,8 @@ class Versions:
                 temporary.unlink()
             temporary.symlink_to(digest)
             if not link.is_symlink():
-                _remove_version(
-                    link
-                )  # a container runtime makes directories where a mount has no source
+                # A container runtime makes directories where a mount has no source.
+                _remove_version(link)
             temporary.replace(link)
             sync_directory(self.directory)
         return True
@@ -99,7 +98,7 @@ class Versions:
         if not at_once and self.current and self._seconds_current() < _GRACE:
             return
         for version in self._other_versions(self.current):
-            if not in_use(self._host, self._driver, version.name):
+            if not is_in_use(self._host, self._driver, version.name):
                 log.fact("removing files that nothing uses", directory=version)
                 with disk_errors(version):
                     _remove_version(version)
@@ -110,7 +109,7 @@ class Versions:
         with disk_errors(self.directory):
             _remove_version(self.directory / _CURRENT)
             for version in self._other_versions(""):
-                if in_use(self._host, self._driver, version.name):
+                if is_in_use(self._host, self._driver, version.name):
                     log.warning("files stay: something on the node uses them", directory=version)
                 else:
                     _remove_version(version)

@@ -309,13 +309,13 @@ class Fleet:
         """Whether the cluster knows."""
         where = self.directory / pod["metadata"]["name"]
         delivery = Delivery(identity(self.control_plane, where, pod, url=self.url).api, _QUICK)
-        delivery.want(status)
+        delivery.set_wanted(status)
         ends = time.monotonic() + _TELL
         try:
-            while (due := delivery.due()) is not None and time.monotonic() < ends:
+            while (due := delivery.seconds_until_next()) is not None and time.monotonic() < ends:
                 if self._ending.wait(due):
                     return False
-                delivery.step()
+                delivery.send_next()
             return due is None
         finally:
             delivery.api.close()

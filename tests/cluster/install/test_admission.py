@@ -19,7 +19,7 @@ from cluster.model.names import CONTROLLER, CORDONED, DRIVER, NAMESPACE
 from nodeside.driver.announce.announcer import Announcer
 from nodeside.driver.announce.api import StatusClient
 from nodeside.driver.announce.delivery import Delivery
-from nodeside.driver.announce.documents import event, node_driver
+from nodeside.driver.announce.documents import event_document, node_driver_document
 from nodeside.http.status import KubernetesError
 from nodeside.kube.client import PodAccess
 from nodeside.protocol.labels import API_VERSION
@@ -99,7 +99,7 @@ def test_a_driver_pod_announces_its_state_with_its_own_token(
 ) -> None:
     delivery = Delivery(pod.api)
     with Announcer(Host(tmp_path), delivery, marker_to=None) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
         assert announcer.flush(LONG)
 
     node = two_nodes.get(OURS)
@@ -129,7 +129,7 @@ def test_where_the_label_is_refused_first_the_node_driver_has_its_owner_all_the_
     unlabelled = Unlabelled(PodAccess(control_plane.url, late.directory))
     for api, status in ((unlabelled, first), (late.api, replace(first, state=State.READY))):
         with Announcer(Host(tmp_path), Delivery(api), marker_to=None) as announcer:
-            announcer.state(status)
+            announcer.report_state(status)
             assert announcer.flush(LONG)
 
     found = control_plane.do("GET", f"/apis/{API_VERSION}/nodedrivers/late.{OURS}")
@@ -193,7 +193,7 @@ def test_of_its_own_node_it_may_change_nothing_else(
 
 
 def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
-    foreign = node_driver(READY)
+    foreign = node_driver_document(READY)
     foreign["metadata"]["name"] = f"edu.{OTHER}"
     with pytest.raises(KubernetesError) as caught:
         pod.api.apply_node_driver(foreign)
@@ -207,7 +207,7 @@ def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
     ("change", "words"),
     [
         (
-            {"status": node_driver(READY)["status"] | {"driver": "lying", "node": OTHER}},
+            {"status": node_driver_document(READY)["status"] | {"driver": "lying", "node": OTHER}},
             "the driver and the node in the status of a NodeDriver are those of its name",
         ),
         (
@@ -241,11 +241,17 @@ def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
             for key, value in (("driver", "edu"), ("state", "failed"))
         ),
         (
-            {"status": node_driver(READY)["status"] | {"driver": "lying", "message": "x" * 1025}},
+            {
+                "status": node_driver_document(READY)["status"]
+                | {"driver": "lying", "message": "x" * 1025}
+            },
             "may not be more than 1024 bytes",
         ),
         (
-            {"status": node_driver(READY)["status"] | {"driver": "lying", "modules": ["m"] * 65}},
+            {
+                "status": node_driver_document(READY)["status"]
+                | {"driver": "lying", "modules": ["m"] * 65}
+            },
             "must have at most 64 items",
         ),
     ],
@@ -254,7 +260,7 @@ def test_its_own_node_driver_may_not_lie(
     lying: Identity, change: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(KubernetesError) as caught:
-        lying.api.apply_node_driver(node_driver(replace(READY, driver="lying")) | change)
+        lying.api.apply_node_driver(node_driver_document(replace(READY, driver="lying")) | change)
     assert words in str(caught.value)
 
 
@@ -262,8 +268,8 @@ def test_a_pod_of_an_older_image_may_report_without_the_labels(
     pod: Identity, two_nodes: Nodes
 ) -> None:
     uid = two_nodes.get(OURS)["metadata"]["uid"]
-    pod.api.apply_node_driver(node_driver(READY, node_uid=uid))
-    older = node_driver(READY, node_uid=uid)
+    pod.api.apply_node_driver(node_driver_document(READY, node_uid=uid))
+    older = node_driver_document(READY, node_uid=uid)
     del older["metadata"]["labels"], older["status"]["conditions"]
     pod.api.apply_node_driver(older)
 
@@ -273,13 +279,13 @@ def test_a_driver_pod_writes_no_node_driver_but_that_of_its_driver(
     pod: Identity, driver: str
 ) -> None:
     with pytest.raises(KubernetesError, match="may write its own NodeDriver only"):
-        pod.api.apply_node_driver(node_driver(replace(READY, driver=driver)))
+        pod.api.apply_node_driver(node_driver_document(replace(READY, driver=driver)))
 
 
 def test_a_pod_that_unloads_speaks_for_its_driver_and_one_of_another_name_for_none(
     control_plane: ControlPlane, two_nodes: Nodes, tmp_path: Path
 ) -> None:
-    gone = node_driver(replace(READY, driver="gone"))
+    gone = node_driver_document(replace(READY, driver="gone"))
     unloads = make_pod(control_plane, OURS, name="gone-unload-0123456789ab")
     identity(control_plane, tmp_path / "a", unloads).api.apply_node_driver(gone)
 
@@ -298,7 +304,7 @@ def test_what_a_node_cuts_the_api_server_takes_and_nothing_longer(
     """A schema has no limit for the keys of a mapping; the policy has."""
     long = identity(control_plane, tmp_path, make_pod(control_plane, OURS, driver="long"))
     said = replace(READY, driver="long", message="\u00e4" * 5000)
-    long.api.apply_node_driver(node_driver(replace(said, modules=("m" * 2000,) * 100)))
+    long.api.apply_node_driver(node_driver_document(replace(said, modules=("m" * 2000,) * 100)))
 
     answer = control_plane.request(
         "PATCH",
@@ -315,14 +321,14 @@ def test_a_name_that_ends_like_its_own_is_not_its_own(
 ) -> None:
     """A node `x.<our node>` has NodeDrivers whose names end as ours do."""
     two_nodes.create(f"x.{OURS}", ready=False)
-    foreign = node_driver(READY)
+    foreign = node_driver_document(READY)
     foreign["metadata"]["name"] = f"edu.x.{OURS}"
     with pytest.raises(KubernetesError, match="may write its own NodeDriver only"):
         pod.api.apply_node_driver(foreign)
 
 
 def test_an_event_about_another_node_is_refused(pod: Identity) -> None:
-    document = event(READY, node_uid="", now=1.0)
+    document = event_document(READY, node_uid="", now=1.0)
     document["regarding"]["name"] = OTHER
     with pytest.raises(KubernetesError, match="may tell Events of its own node only"):
         pod.api.create_event(document)
@@ -341,7 +347,7 @@ def test_an_event_about_another_node_is_refused(pod: Identity) -> None:
 def test_an_event_says_what_it_says_and_has_nothing_attached(
     pod: Identity, metadata: dict[str, Any]
 ) -> None:
-    document = event(READY, node_uid="", now=2.0)
+    document = event_document(READY, node_uid="", now=2.0)
     document["metadata"] |= metadata
     with pytest.raises(KubernetesError, match="an Event of a driver pod has no labels"):
         pod.api.create_event(document)
@@ -352,9 +358,9 @@ def test_a_token_of_no_pod_may_do_nothing(nowhere: Identity) -> None:
     with pytest.raises(KubernetesError, match=words):
         nowhere.api.patch_node_labels(OURS, {STATE: "ready"})
     with pytest.raises(KubernetesError, match=words):
-        nowhere.api.apply_node_driver(node_driver(replace(READY, driver="lying")))
+        nowhere.api.apply_node_driver(node_driver_document(replace(READY, driver="lying")))
     with pytest.raises(KubernetesError, match=words):
-        nowhere.api.create_event(event(READY, node_uid="", now=1.0))
+        nowhere.api.create_event(event_document(READY, node_uid="", now=1.0))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cluster.install.crds import crd_documents
 from cluster.model.limits import fit_status
 from cluster.model.status_schema import STATUS
-from nodeside.driver.announce.documents import node_driver
+from nodeside.driver.announce.documents import node_driver_document
 from nodeside.errors import SpecError
 from nodeside.protocol.labels import API_VERSION
 from nodeside.protocol.node_status import NodeDriverStatus, Rung, State
@@ -270,7 +270,7 @@ ANNOUNCED = NodeDriverStatus(
 
 
 def test_what_a_node_announces_is_kept_whole(control_plane: ControlPlane) -> None:
-    said = node_driver(ANNOUNCED)
+    said = node_driver_document(ANNOUNCED)
     answer = control_plane.request("POST", NODE_DRIVERS + TRY, said)
     assert answer.message == ""
     assert answer.document["status"] == said["status"]
@@ -279,10 +279,12 @@ def test_what_a_node_announces_is_kept_whole(control_plane: ControlPlane) -> Non
 def test_kubectl_waits_for_the_driver_on_a_node(control_plane: ControlPlane) -> None:
     path = f"{NODE_DRIVERS}/edu.worker-1.example.com"
     name = "nodedriver/edu.worker-1.example.com"
-    control_plane.do("POST", NODE_DRIVERS, node_driver(ANNOUNCED, since=1.0))
+    control_plane.do("POST", NODE_DRIVERS, node_driver_document(ANNOUNCED, since=1.0))
     waited = ("wait", "--for=condition=Ready", name)
     refused = control_plane.kubectl(*waited, "--timeout=1s", check=False)
-    ready = node_driver(replace(ANNOUNCED, state=State.READY, reason="", message=""), since=2.0)
+    ready = node_driver_document(
+        replace(ANNOUNCED, state=State.READY, reason="", message=""), since=2.0
+    )
     control_plane.do("PATCH", path, ready, content_type=MERGE_PATCH)
     found = control_plane.kubectl(*waited, f"--timeout={patience(60):.0f}s", check=False)
     listed = control_plane.kubectl("get", "ndrv", "-l", "nodeside.io/state=ready", "-o", "name")
@@ -304,7 +306,7 @@ def test_kubectl_waits_for_the_driver_on_a_node(control_plane: ControlPlane) -> 
 def test_what_a_node_would_not_announce_is_refused(
     control_plane: ControlPlane, change: dict[str, Any], words: str
 ) -> None:
-    said = node_driver(ANNOUNCED)
+    said = node_driver_document(ANNOUNCED)
     said["status"] |= change
     assert words in control_plane.request("POST", NODE_DRIVERS + TRY, said).message
 
@@ -312,7 +314,7 @@ def test_what_a_node_would_not_announce_is_refused(
 def test_kubectl_shows_what_a_person_asks_first(control_plane: ControlPlane) -> None:
     driver = document(image=IMAGE) | {"metadata": {"name": "columns"}}
     control_plane.do("POST", DRIVERS, driver)
-    path, said = f"{DRIVERS}/columns", node_driver(ANNOUNCED)
+    path, said = f"{DRIVERS}/columns", node_driver_document(ANNOUNCED)
     patch = {"status": a_status()}
     control_plane.do("PATCH", f"{path}/status", patch, content_type=MERGE_PATCH)
     control_plane.do("POST", NODE_DRIVERS, said)

@@ -16,7 +16,12 @@ from cluster.model.names import NAMESPACE
 from nodeside.device_agent.dra.slices import API, device_document
 from nodeside.device_agent.inventory import Offered
 from nodeside.devices.discovery import FoundDevice
-from nodeside.driver.announce.documents import event, event_call, node_driver, node_driver_call
+from nodeside.driver.announce.documents import (
+    event_call,
+    event_document,
+    node_driver_call,
+    node_driver_document,
+)
 from nodeside.kube.client import ApiCall
 from nodeside.kube.nodes import label_node, read_node
 from nodeside.protocol.labels import state_label
@@ -114,8 +119,8 @@ def test_differences_are_seen() -> None:
 
 def test_what_a_driver_container_sends(both: BothServers) -> None:
     labels = {state_label("edu"): "ready"}
-    document = node_driver(STATUS)
-    happened = event(STATUS, node_uid="", now=1_700_000_000.0)
+    document = node_driver_document(STATUS)
+    happened = event_document(STATUS, node_uid="", now=1_700_000_000.0)
     try:
         both.compare(label_node(NODE, labels), 200)
         both.compare(read_node(NODE), 200)

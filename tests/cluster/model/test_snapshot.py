@@ -23,7 +23,7 @@ from cluster.model.parse_pods import CREATING, PULLING, build_pod_from, pod_from
 from cluster.model.snapshot import DriverPod, Pool
 from cluster.model.waiting import Waiting
 from cluster.reconcile.executor import event_document
-from nodeside.driver.announce.documents import node_driver
+from nodeside.driver.announce.documents import node_driver_document
 from nodeside.protocol.node_status import REPORT_TEXT, NodeDriverStatus, Rung, ServiceStatus, State
 from tests.cluster.fakes.model import document
 
@@ -192,7 +192,7 @@ def test_what_the_node_writes_is_what_the_controller_reads() -> None:
         revision="0123456789ab",
     )
 
-    found = node_driver_from(node_driver(status, node_uid="u1"))
+    found = node_driver_from(node_driver_document(status, node_uid="u1"))
 
     assert found is not None
     assert found.name == "edu.n1.example.com"
@@ -209,7 +209,7 @@ def test_what_a_node_says_of_services_is_a_line_for_each() -> None:
         ServiceStatus("late", ready=False, restarts=1, message="it starts"),
     )
     status = NodeDriverStatus("edu", "n1", State.FAILED, "1", "6.1", "b1", services=rows)
-    found = node_driver_from(node_driver(status))
+    found = node_driver_from(node_driver_document(status))
     assert found is not None
     assert found.services == (
         "monitor: ready",

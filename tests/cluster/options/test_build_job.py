@@ -20,7 +20,7 @@ from cluster.model.parse_pods import build_pod_from
 from cluster.model.snapshot import Settings
 from cluster.options.build_once.job_manifest import SharedBuild, build_job, publish_target
 from nodeside.driver.cli import driver as driver_verbs
-from nodeside.driver.commands.options import first_there
+from nodeside.driver.commands.options import first_existing_path
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import Driver
 from nodeside.toolkit_sidecar.cli import _make_parser as sidecar_parser
@@ -232,7 +232,7 @@ def test_a_registry_without_passwords_needs_no_secret() -> None:
     for settings in SETTINGS:
         for step in TRUSTED_CONTAINERS:
             values = {e["name"]: e["value"] for e in by_name(made(settings), step)["env"]}
-            assert first_there(Path(values["NODESIDE_CREDENTIALS"])) is None
+            assert first_existing_path(Path(values["NODESIDE_CREDENTIALS"])) is None
 
 
 def test_nothing_that_the_image_says_of_a_driver_pod_holds_in_a_build() -> None:

@@ -109,7 +109,7 @@ class Scene:
 
         player = threading.Thread(target=play)
         player.start()
-        run.for_ever()
+        run.run_for_ever()
         player.join(LONG)
         assert not failure, failure
 
@@ -223,7 +223,7 @@ def test_a_hook_that_fails_after_the_load_takes_the_modules_out_again(scene: Sce
     task = node.task(hooks=hooks)
     node.put_bundle(task)
     run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
-    _, report = run.once()
+    _, report = run.run_once()
     assert (report.exit_code, report.reason) == (ExitCode.PROGRAM_FAILED, "HookFailed")
     assert report.message.startswith("hooks.afterLoad[1]: exit code 3: sh -c ")
     assert report.message.endswith("\nno licence")
@@ -244,7 +244,7 @@ def test_a_new_version_whose_hook_fails_gives_way_to_the_one_before_and_is_not_r
     node.put_bundle(node.task(version="2.0", hooks=hooks))
     scene.happened  # noqa: B018
     run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
-    _, report = run.once()
+    _, report = run.run_once()
     assert "the previous straw is loaded again" in report.message
     assert scene.happened == [
         "beforeUnload",
@@ -256,7 +256,7 @@ def test_a_new_version_whose_hook_fails_gives_way_to_the_one_before_and_is_not_r
         "load",
     ]
     run = replace(run, listener=replace(run.listener, repeat_failed=False))
-    _, again = run.once()
+    _, again = run.run_once()
     assert (again.reason, scene.happened) == ("HookFailed", [])
 
 
@@ -264,7 +264,7 @@ def test_a_hook_that_fails_before_the_unload_keeps_all_and_others_run_once(scene
     node = scene.node
     node.put_bundle(node.task())
     run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
-    run.once()
+    run.run_once()
     assert node.record is not None
     assert node.record.hooks is HooksRun.AFTER_LOAD
     node.write_driver(hooks={"beforeUnload": [scene.hook("no", "exit 3")]})
@@ -291,7 +291,7 @@ def test_once_starts_no_service_and_says_so(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
     run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
-    _, report = run.once()
+    _, report = run.run_once()
     assert report.state is State.READY
     assert report.notes == ("services are not started: `nodeside driver run` starts them",)
     assert scene.happened == ["load", "afterLoad", "validate"]
@@ -311,7 +311,7 @@ def up(scene: Scene) -> Iterator[Report]:
         scene.node.config(), Listener(), scene.node.told.append, loader=scene.node.kernel.loader
     )
     try:
-        yield replace(run, services=services).once()[1]
+        yield replace(run, services=services).run_once()[1]
     finally:
         services.stop()
 
@@ -417,9 +417,9 @@ def test_an_unload_that_is_in_vain_is_not_tried_again_at_once(scene: Scene) -> N
         run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
         run = replace(run, services=current(scene))
         scene.happened  # noqa: B018
-        assert run.once()[1].reason == "InUse"
+        assert run.run_once()[1].reason == "InUse"
         assert scene.happened == ["beforeUnload", *DOWN, "first starts", "second starts"]
-        assert run.once()[1].reason == "InUse"
+        assert run.run_once()[1].reason == "InUse"
         assert scene.happened == []
 
 
@@ -432,7 +432,7 @@ def test_services_come_back_with_the_modules_of_before(scene: Scene) -> None:
         hooks = node.spec["hooks"] | {"afterLoad": [scene.hook("no", "exit 3")]}
         node.put_bundle(node.task(version="2.0", hooks=hooks))
         run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
-        _, report = replace(run, services=current(scene)).once()
+        _, report = replace(run, services=current(scene)).run_once()
         assert report.reason == "HookFailed"
         assert all(processes.find_running("straw", name).pids for name in ("first", "second"))
 
@@ -455,11 +455,11 @@ def test_a_hook_of_an_unload_that_failed_runs_at_the_next_one(scene: Scene) -> N
     node.spec |= {"services": [], "hooks": {"beforeUnload": [scene.hook("before")]}}
     node.put_bundle(node.task())
     run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
-    run.once()
+    run.run_once()
     node.kernel.refuse_unload["straw"] = [errno.EAGAIN] * 1000
     assert node.run("unload").code == ExitCode.IN_USE
     node.kernel.refuse_unload.clear()
-    assert run.once()[1].state is State.READY, "it stays"
+    assert run.run_once()[1].state is State.READY, "it stays"
     assert node.run("unload").code == 0
     assert scene.happened.count("before") == 2
 
@@ -474,7 +474,9 @@ def test_a_service_that_is_no_longer_wanted_is_in_nobodys_way(scene: Scene) -> N
         node.put_bundle(node.task(version="2.0", services=[], hooks={}))
         run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
         scene.happened  # noqa: B018
-        replace(run, services=current(scene)).once()  # the process of this test holds it for good
+        replace(
+            run, services=current(scene)
+        ).run_once()  # the process of this test holds it for good
         assert scene.happened[:2] == DOWN
 
 
@@ -541,12 +543,12 @@ def test_where_no_record_can_be_written_no_look_repeats_the_hooks(
     monkeypatch.setattr("nodeside.protocol.node_records.publish", publish_if_room)
     run = DriverLoop(node.config(), Listener(), node.told.append, loader=node.kernel.loader)
     for _ in range(4):
-        assert run.once()[1].reason == NoSpace.reason
+        assert run.run_once()[1].reason == NoSpace.reason
     assert scene.happened == ["load", "afterLoad"]
 
     full = False
-    assert run.once()[1].state is State.READY
-    assert run.once()[1].state is State.READY
+    assert run.run_once()[1].state is State.READY
+    assert run.run_once()[1].state is State.READY
     assert scene.happened == ["afterLoad", "validate", "validate"]
 
 

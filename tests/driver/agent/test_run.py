@@ -61,7 +61,7 @@ def run_of(node: FakeNode, *, expected_kernel: str = "") -> DriverLoop:
 
 def test_once_brings_the_driver_up_and_tells_every_state(node: FakeNode) -> None:
     node.put_bundle(node.task())
-    _, report = run_of(node).once()
+    _, report = run_of(node).run_once()
     assert report.state is State.READY
     assert node.states == [State.LOADING, State.READY]
     assert node.told[-1].node == "n1"
@@ -71,7 +71,7 @@ def test_once_brings_the_driver_up_and_tells_every_state(node: FakeNode) -> None
 
 def test_a_failure_is_told_with_reason_message_and_hint(node: FakeNode) -> None:
     node.write_driver()
-    _, report = run_of(node).once()
+    _, report = run_of(node).run_once()
     assert report.exit_code == ExitCode.FETCH
     told = node.told[-1]
     assert told.state is State.FAILED
@@ -89,7 +89,7 @@ def test_a_failure_is_told_before_another_process_can_make_the_driver_ready(
     def tell(_: NodeDriverStatus) -> None:
         held.append(is_locked(node.host, "straw"))
 
-    _, report = replace(run_of(node), announce=tell).once()
+    _, report = replace(run_of(node), announce=tell).run_once()
 
     assert report.state is State.FAILED
     assert held
@@ -100,7 +100,7 @@ def test_a_module_that_cannot_go_is_a_state_of_its_own(node: FakeNode) -> None:
     node.fill()
     node.upgrade(upgrade="onReboot")
     node.put_bundle(node.task())
-    run_of(node).once()
+    run_of(node).run_once()
     assert node.told[-1].state is State.REBOOT_REQUIRED
     assert "reboot the node" in node.told[-1].hint
 
@@ -111,7 +111,7 @@ def test_while_another_process_is_at_work_nothing_is_told(
     node.fill()
     monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with hold_lock(node.host, "straw", timeout=0):
-        journal, report = run_of(node).once()
+        journal, report = run_of(node).run_once()
     assert report.exit_code == ExitCode.LOCKED
     assert report.retryable
     assert "another process is working on driver straw" in report.message
@@ -121,7 +121,7 @@ def test_while_another_process_is_at_work_nothing_is_told(
 
 def test_a_pod_of_another_kernel_does_nothing_and_tells_nothing(node: FakeNode) -> None:
     node.put_bundle(node.task())
-    _, report = run_of(node, expected_kernel="5.10.0-other").once()
+    _, report = run_of(node, expected_kernel="5.10.0-other").run_once()
     assert report.message == "this pod was made for kernel 5.10.0-other, the node runs 6.1.0-test"
     assert node.told == []
     assert node.kernel.loads == []
@@ -132,7 +132,7 @@ def test_the_wait_for_the_lock_ends_when_the_process_is_told_to_stop(node: FakeN
     run = run_of(node)
     stopping = replace(run, listener=Listener(stopping=lambda: True))
     with hold_lock(node.host, "straw", timeout=0):
-        _, report = stopping.once()
+        _, report = stopping.run_once()
     assert report.reason == StoppedWaiting.reason
     assert node.told == []
 
@@ -145,11 +145,11 @@ def test_a_pod_waits_for_the_end_of_the_one_before_it_and_then_has_its_turn(
     with ExitStack() as life:
         pod = replace(run_of(node), pod_lock=PodLock(life))
         with hold_pod_lock(node.host, "straw", timeout=0):
-            _, report = pod.once()
+            _, report = pod.run_once()
             assert (report.reason, report.retryable, node.told) == ("Locked", True, [])
             assert "another process is working on driver straw on this node: pid " in report.message
             assert node.kernel.loads == []
-        assert pod.once()[1].state is State.READY
+        assert pod.run_once()[1].state is State.READY
 
 
 def test_a_pod_that_was_replaced_takes_nothing_back(
@@ -159,20 +159,20 @@ def test_a_pod_that_was_replaced_takes_nothing_back(
     monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with ExitStack() as life, ExitStack() as next_life:
         old = replace(run_of(node), pod_lock=PodLock(life))
-        old.once()
+        old.run_once()
         new = replace(run_of(node), pod_lock=PodLock(next_life))
-        assert new.once()[1].reason == "Locked", "the old one has not ended"
+        assert new.run_once()[1].reason == "Locked", "the old one has not ended"
         life.close()
-        assert new.once()[1].state is State.READY
+        assert new.run_once()[1].state is State.READY
         with ExitStack() as again:
             late = replace(old, pod_lock=PodLock(again))
-            assert late.once()[1].reason == "Locked"
+            assert late.run_once()[1].reason == "Locked"
 
 
 def test_a_command_by_hand_works_beside_the_pod(node: FakeNode) -> None:
     node.put_bundle(node.task())
     with hold_pod_lock(node.host, "straw", timeout=0):
-        assert run_of(node).once()[1].state is State.READY
+        assert run_of(node).run_once()[1].state is State.READY
 
 
 def test_what_a_controller_handed_over_may_be_newer_than_this_node(node: FakeNode) -> None:
@@ -181,8 +181,8 @@ def test_what_a_controller_handed_over_may_be_newer_than_this_node(node: FakeNod
     node.driver_file.write_text(text)
     strict = run_of(node)
     with pytest.raises(Exception, match="colour"):
-        strict.once()
-    _, report = replace(strict, config=replace(strict.config, revision="r1")).once()
+        strict.run_once()
+    _, report = replace(strict, config=replace(strict.config, revision="r1")).run_once()
     assert report.state is State.READY
 
 
@@ -200,12 +200,12 @@ def test_a_bug_is_told_like_a_failure_that_may_pass_with_its_traceback_in_the_lo
     monkeypatch.setattr(rungs, "try_rung", surprised)
     node.write_driver()
 
-    _, report = run_of(node).once()
+    _, report = run_of(node).run_once()
 
     assert (report.reason, report.exit_code, report.retryable) == ("Bug", ExitCode.BUG, True)
     assert node.states == [State.FAILED]
     assert node.told[-1].message == "a bug in nodeside: KeyError: 'nobody thought of this'"
-    assert check_node_driver(documents.node_driver(node.told[-1])) == []
+    assert check_node_driver(documents.node_driver_document(node.told[-1])) == []
     assert "in surprised" in caplog.text
 
 
@@ -217,7 +217,7 @@ def test_a_bug_on_the_way_says_nothing_about_a_module_that_is_loaded_and_works(
     node.write_driver(prebuilt={"sources": [{"http": "http://127.0.0.1:1/d"}]})
     monkeypatch.setattr(observe, "remote_manifest", surprised)
 
-    _, report = run_of(node).once()
+    _, report = run_of(node).run_once()
 
     assert (report.state, report.source) == (State.READY, Rung.LOADED)
     assert report.notes == ("a bug in nodeside: KeyError: 'nobody thought of this'",)
@@ -235,7 +235,7 @@ def test_after_a_bug_what_is_loaded_is_validated(
     )
     monkeypatch.setattr(observe, "remote_manifest", surprised)
 
-    _, report = run_of(node).once()
+    _, report = run_of(node).run_once()
 
     assert (report.state, report.reason) == (State.FAILED, "Bug")
     assert report.notes[1].startswith("the loaded modules cannot be judged: ")
@@ -248,21 +248,21 @@ def test_after_a_bug_what_is_loaded_is_validated(
 def test_a_wrong_driver_yaml_is_told_under_the_name_that_stands_in_it(node: FakeNode) -> None:
     node.write_driver(colour="blue")
     with pytest.raises(SpecError, match="colour"):
-        run_of(node).once()
+        run_of(node).run_once()
     (told,) = node.told
     assert (told.driver, told.node, told.version) == ("straw", "n1", "1.0")
     assert (told.state, told.reason, told.boot_id) == (State.FAILED, "InvalidSpec", BOOT_ID)
     assert "colour" in told.message
-    assert check_node_driver(documents.node_driver(told)) == []
+    assert check_node_driver(documents.node_driver_document(told)) == []
 
 
 def test_one_that_is_no_yaml_any_more_is_told_under_the_name_of_before(node: FakeNode) -> None:
     node.put_bundle(node.task())
     run = run_of(node)
-    run.once()
+    run.run_once()
     node.driver_file.write_text("spec: [")
     with pytest.raises(SpecError):
-        run.once()
+        run.run_once()
     told = node.told[-1]
     assert (told.driver, told.version, told.state) == ("straw", "1.0", State.FAILED)
 
@@ -270,15 +270,15 @@ def test_one_that_is_no_yaml_any_more_is_told_under_the_name_of_before(node: Fak
 def test_a_wrong_version_is_told_as_an_unknown_one(node: FakeNode) -> None:
     node.write_driver(version="../1")
     with pytest.raises(SpecError, match="version"):
-        run_of(node).once()
+        run_of(node).run_once()
     assert node.told[-1].version == "unknown"
-    assert check_node_driver(documents.node_driver(node.told[-1])) == []
+    assert check_node_driver(documents.node_driver_document(node.told[-1])) == []
 
 
 def test_a_source_that_is_not_there_is_told_too(node: FakeNode) -> None:
     node.write_driver(source={"path": "nowhere"})
     with pytest.raises(SpecError):
-        run_of(node).once()
+        run_of(node).run_once()
     assert "nowhere is not a directory" in node.told[-1].message
 
 
@@ -290,7 +290,7 @@ def test_without_a_name_nothing_can_be_told_and_the_log_says_why(
     node.write_driver()
     node.driver_file.write_text(text)
     with pytest.raises(SpecError):
-        run_of(node).once()
+        run_of(node).run_once()
     assert node.told == []
     assert "failure not announced: metadata.name cannot be read" in caplog.text
 
@@ -298,7 +298,7 @@ def test_without_a_name_nothing_can_be_told_and_the_log_says_why(
 def test_a_pod_of_another_kernel_does_not_tell_of_a_wrong_driver_yaml(node: FakeNode) -> None:
     node.write_driver(colour="blue")
     with pytest.raises(SpecError):
-        run_of(node, expected_kernel="5.10.0-other").once()
+        run_of(node, expected_kernel="5.10.0-other").run_once()
     assert node.told == []
 
 
@@ -359,7 +359,7 @@ def live(
     script = Script(reasons)
     script.acts = acts or {}
     monkeypatch.setattr(watch, "Wakeups", script)
-    run_of(node).for_ever()
+    run_of(node).run_for_ever()
     return script
 
 
@@ -662,7 +662,7 @@ def test_a_driver_that_wakes_itself_looks_a_few_times_only(
                 signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(watch, "Wakeups", Hurried)
-    replace(run_of(node), announce=told).for_ever()
+    replace(run_of(node), announce=told).run_for_ever()
     assert node.kernel.unloads == ["straw"] * 4, "at once, and after 5, 15 and 35 seconds"
 
 

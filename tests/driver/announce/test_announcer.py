@@ -118,13 +118,13 @@ def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def tell(delivery: Delivery, *statuses: NodeDriverStatus, hurry: bool = False) -> None:
     """Want these states one after the other, and send what is due for the last."""
     for status in statuses:
-        delivery.want(status)
+        delivery.set_wanted(status)
     send(delivery, hurry=hurry)
 
 
 def send(delivery: Delivery, *, hurry: bool = False) -> None:
-    while delivery.due(hurry=hurry) == 0:
-        delivery.step()
+    while delivery.seconds_until_next(hurry=hurry) == 0:
+        delivery.send_next()
 
 
 # --- the documents ---------------------------------------------------------------------------
@@ -208,20 +208,22 @@ def test_every_state_makes_documents_that_an_api_server_accepts(
 ) -> None:
     status = replace(FAILED, state=state, source=source, modules=("edu",), stages={"a": 1.0})
 
-    assert check_labels(documents.labels(status)) == []
-    assert check_node_driver(documents.node_driver(status, node_uid="u")) == []
+    assert check_labels(documents.node_labels(status)) == []
+    assert check_node_driver(documents.node_driver_document(status, node_uid="u")) == []
 
 
 def test_label_and_name_are_those_of_the_protocol() -> None:
-    assert documents.labels(READY) == {state_label("edu"): State.READY.value}
-    assert documents.node_driver(READY)["metadata"]["name"] == node_driver_name("edu", "n1")
+    assert documents.node_labels(READY) == {state_label("edu"): State.READY.value}
+    assert documents.node_driver_document(READY)["metadata"]["name"] == node_driver_name(
+        "edu", "n1"
+    )
 
 
 def test_half_a_character_in_a_message_reaches_the_cluster_as_text() -> None:
     odd = replace(FAILED, message="firmware edu\udce9.bin", hint="rename edu\udce9.bin")
 
-    event = documents.event(odd, node_uid="", now=1.5)
-    status = documents.node_driver(odd)["status"]
+    event = documents.event_document(odd, node_uid="", now=1.5)
+    status = documents.node_driver_document(odd)["status"]
 
     assert "firmware edu\\udce9.bin" in event["note"]
     assert (status["message"], status["hint"]) == (
@@ -240,8 +242,8 @@ def test_event_fits_the_limits_of_the_api_server() -> None:
         stages={f"s{i}": 1.0 for i in range(100)},
     )
 
-    event = documents.event(long, node_uid="", now=1.5)
-    document = documents.node_driver(long)
+    event = documents.event_document(long, node_uid="", now=1.5)
+    document = documents.node_driver_document(long)
 
     assert len(event["note"].encode()) <= 1024
     assert event["note"].endswith(" [cut]")
@@ -256,17 +258,17 @@ def test_event_fits_the_limits_of_the_api_server() -> None:
 
 
 def test_event_without_a_reason_is_named_after_the_state() -> None:
-    event = documents.event(in_state(State.REBOOT_REQUIRED), node_uid="", now=0)
+    event = documents.event_document(in_state(State.REBOOT_REQUIRED), node_uid="", now=0)
 
     assert (event["reason"], event["type"]) == ("DriverRebootRequired", "Warning")
 
 
 def test_owner_whose_uid_is_unknown_is_not_named() -> None:
-    assert "ownerReferences" not in documents.node_driver(READY)["metadata"]
+    assert "ownerReferences" not in documents.node_driver_document(READY)["metadata"]
 
 
 def test_a_node_driver_is_found_by_its_labels_and_awaited_by_its_condition() -> None:
-    ready, failed = (documents.node_driver(each, since=1.9) for each in (READY, FAILED))
+    ready, failed = (documents.node_driver_document(each, since=1.9) for each in (READY, FAILED))
 
     assert ready["metadata"]["labels"] == {
         "nodeside.io/driver": "edu",
@@ -290,7 +292,7 @@ def test_a_node_driver_is_found_by_its_labels_and_awaited_by_its_condition() -> 
 @pytest.mark.parametrize("reason", ["", "no word", "1st", "Colon:", "R" * 2000])
 def test_a_reason_that_no_condition_can_have_is_the_state(reason: str) -> None:
     status = replace(in_state(State.REBOOT_REQUIRED), reason=reason)
-    [condition] = documents.node_driver(status)["status"]["conditions"]
+    [condition] = documents.node_driver_document(status)["status"]["conditions"]
     assert condition["reason"] == "RebootRequired"
 
 
@@ -315,7 +317,7 @@ def test_first_rollout_is_three_requests(server: ApiServer, delivery: Delivery, 
     tell(delivery, READY)
 
     assert server.lines == [LABEL, NODE_DRIVER, EVENT]
-    assert delivery.due() is None
+    assert delivery.seconds_until_next() is None
 
 
 def test_first_rollout_with_a_status_subresource_is_four_requests(
@@ -338,7 +340,7 @@ def test_ready_driver_that_is_looked_at_again_costs_nothing(
         tell(delivery, replace(READY, source=Rung.LOADED, stages={"look": number / 7}))
 
     assert server.lines == []
-    assert delivery.due() is None
+    assert delivery.seconds_until_next() is None
 
 
 def test_long_build_is_told_after_a_while(
@@ -347,7 +349,7 @@ def test_long_build_is_told_after_a_while(
     tell(delivery, in_state(State.WAITING))
     time.now += 4
     tell(delivery, in_state(State.BUILDING))
-    assert delivery.due() == 6
+    assert delivery.seconds_until_next() == 6
     assert server.lines == []
     time.now += 6
     send(delivery)
@@ -390,9 +392,9 @@ def test_state_that_was_superseded_is_not_told(server: ApiServer, delivery: Deli
 def test_newer_state_does_not_wait_for_the_rest_of_an_older_one(
     server: ApiServer, delivery: Delivery
 ) -> None:
-    delivery.want(FAILED)
-    delivery.step()
-    delivery.want(READY)
+    delivery.set_wanted(FAILED)
+    delivery.send_next()
+    delivery.set_wanted(READY)
     send(delivery)
 
     assert server.lines == [LABEL, LABEL, NODE_DRIVER, EVENT]
@@ -447,7 +449,9 @@ def test_busy_server_is_left_alone_for_as_long_as_it_asks(
 
     tell(delivery, READY)
 
-    assert delivery.due() == 25  # what was asked for, and up to a quarter so that nodes spread
+    assert (
+        delivery.seconds_until_next() == 25
+    )  # what was asked for, and up to a quarter so that nodes spread
     time.now += 25
     send(delivery)
     assert server.lines == [LABEL, LABEL, NODE_DRIVER, EVENT]
@@ -458,11 +462,11 @@ def test_retries_back_off_up_to_a_minute(
     server: ApiServer, delivery: Delivery, time: Time, said: io.StringIO
 ) -> None:
     server.faults += [Fault(503, "shutting down")] * 9
-    delivery.want(READY)
+    delivery.set_wanted(READY)
     waits = []
     for _ in range(9):
-        delivery.step()
-        waits.append(delivery.due())
+        delivery.send_next()
+        waits.append(delivery.seconds_until_next())
         time.now += waits[-1] or 0
 
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -477,7 +481,7 @@ def test_jitter_spreads_the_nodes(delivery: Delivery, server: ApiServer) -> None
 
     tell(delivery, READY)
 
-    assert delivery.due() == 0.5
+    assert delivery.seconds_until_next() == 0.5
 
 
 def test_new_state_does_not_hurry_a_busy_server(server: ApiServer, delivery: Delivery) -> None:
@@ -486,21 +490,21 @@ def test_new_state_does_not_hurry_a_busy_server(server: ApiServer, delivery: Del
 
     tell(delivery, FAILED)
 
-    assert delivery.due() == 25
+    assert delivery.seconds_until_next() == 25
     assert server.lines == [LABEL]
 
 
 def test_event_whose_answer_was_lost_is_not_made_twice(
     server: ApiServer, delivery: Delivery, time: Time
 ) -> None:
-    delivery.want(READY)
-    delivery.step()
-    delivery.step()
+    delivery.set_wanted(READY)
+    delivery.send_next()
+    delivery.send_next()
     server.before_answer = lambda: server.events.update(
         {server.seen[-1].body["metadata"]["name"]: {}}
     )
     server.faults.append(Fault(reset=True))
-    delivery.step()
+    delivery.send_next()
     assert server.lines == [LABEL, NODE_DRIVER, EVENT]
     delivery.wall = lambda: 99.0
     time.now += 60
@@ -508,7 +512,7 @@ def test_event_whose_answer_was_lost_is_not_made_twice(
 
     assert server.lines == [LABEL, NODE_DRIVER, EVENT, EVENT]
     assert len(server.events) == 1
-    assert delivery.due() is None
+    assert delivery.seconds_until_next() is None
 
 
 def test_forbidden_label_does_not_keep_the_rest_from_being_told(
@@ -520,14 +524,14 @@ def test_forbidden_label_does_not_keep_the_rest_from_being_told(
 
     assert server.lines == [LABEL, "GET /api/v1/nodes/n1", NODE_DRIVER, EVENT]
     assert delivery.is_settled()
-    assert delivery.due() == 300
+    assert delivery.seconds_until_next() == 300
     [owner] = server.node_drivers["edu.n1"]["metadata"]["ownerReferences"]
     assert owner["uid"] == "uid-of-n1"
     assert 'verbs: [\\"get\\", \\"patch\\"]' in said.getvalue()
     time.now += 300
     send(delivery)  # the rule was added meanwhile
     assert server.labels["n1"] == {"nodeside.io/edu.state": "ready"}
-    assert delivery.due() is None
+    assert delivery.seconds_until_next() is None
 
 
 def test_where_even_the_uid_is_refused_the_node_driver_has_no_owner(
@@ -545,9 +549,9 @@ def test_a_node_driver_waits_for_its_owner_while_the_server_is_down(
 ) -> None:
     server.faults += [Fault(403), Fault(503)]
 
-    delivery.want(READY)
-    delivery.step()
-    delivery.step()
+    delivery.set_wanted(READY)
+    delivery.send_next()
+    delivery.send_next()
 
     assert server.node_drivers == {}
 
@@ -555,8 +559,8 @@ def test_a_node_driver_waits_for_its_owner_while_the_server_is_down(
 def test_missing_crd_does_not_keep_the_event_from_being_told(
     server: ApiServer, delivery: Delivery
 ) -> None:
-    delivery.want(READY)
-    delivery.step()
+    delivery.set_wanted(READY)
+    delivery.send_next()
     server.faults.append(Fault(404))
     send(delivery)
 
@@ -580,12 +584,12 @@ def test_what_is_still_refused_waits_also_where_the_rest_is_allowed_now(time: Ti
     delivery = Delivery(rules, clock=time.clock, jitter=lambda: 1.0)
     tell(delivery, READY)
     rules.labels_allowed = True
-    time.now += delivery.due() or 0
+    time.now += delivery.seconds_until_next() or 0
 
-    delivery.step()
+    delivery.send_next()
 
     assert delivery.is_settled()
-    assert delivery.due() == 10
+    assert delivery.seconds_until_next() == 10
 
 
 def test_bug_of_ours_is_shown_and_ends_nothing(
@@ -627,9 +631,9 @@ class Kept(Delivery):
 def test_ready_file_stands_exactly_while_the_driver_is_ready(host: Host) -> None:
     for state in State:
         with Announcer(host, Kept(), marker_to=io.StringIO()) as announcer:
-            announcer.state(READY)
+            announcer.report_state(READY)
             assert ready_path(host, "edu").exists()
-            announcer.state(in_state(state) if state is not State.READY else READY)
+            announcer.report_state(in_state(state) if state is not State.READY else READY)
             assert ready_path(host, "edu").exists() is (state is State.READY)
 
 
@@ -643,8 +647,8 @@ def test_what_no_thread_could_send_is_sent_after_the_next_look(
     with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refused)
-            announcer.state(READY)
-        announcer.state(READY)
+            announcer.report_state(READY)
+        announcer.report_state(READY)
 
     assert delivery.states == ["ready"]
 
@@ -652,12 +656,12 @@ def test_what_no_thread_could_send_is_sent_after_the_next_look(
 def test_marker_is_one_line_per_becoming_ready(host: Host) -> None:
     marker = io.StringIO()
     with Announcer(host, Kept(), marker_to=marker) as announcer:
-        announcer.state(in_state(State.LOADING))
-        announcer.state(READY)
-        announcer.state(replace(READY, source=Rung.LOADED))
+        announcer.report_state(in_state(State.LOADING))
+        announcer.report_state(READY)
+        announcer.report_state(replace(READY, source=Rung.LOADED))
         assert len(marker.getvalue().splitlines()) == 1
-        announcer.state(in_state(State.LOADING))
-        announcer.state(READY)
+        announcer.report_state(in_state(State.LOADING))
+        announcer.report_state(READY)
 
     line, again = marker.getvalue().splitlines()
     assert line == again
@@ -674,7 +678,7 @@ def test_marker_is_a_line_of_its_own_in_both_log_formats(
     monkeypatch.setattr(logging.getLogger("nodeside"), "handlers", [])
     log.setup("driver", format=format)
     with Announcer(host, Kept()) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
 
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2  # and "announced"
@@ -686,7 +690,7 @@ def test_closed_stderr_fails_no_driver(host: Host) -> None:
     closed.close()
 
     with Announcer(host, Kept(), marker_to=closed) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
 
     assert ready_path(host, "edu").exists()
 
@@ -696,12 +700,12 @@ def test_ready_file_that_cannot_be_written_fails_no_driver(host: Host, said: io.
     (host.root / "run").write_text("")
     marker = io.StringIO()
     with Announcer(host, Kept(), marker_to=marker) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
         assert "the ready file is not up to date" in said.getvalue()
         assert marker.getvalue() == ""
 
         (host.root / "run").unlink()
-        announcer.state(READY)  # the next look
+        announcer.report_state(READY)  # the next look
 
     assert ready_path(host, "edu").exists()
     assert len(marker.getvalue().splitlines()) == 1
@@ -709,16 +713,16 @@ def test_ready_file_that_cannot_be_written_fails_no_driver(host: Host, said: io.
 
 def test_restart_beside_a_good_module_clears_nothing(host: Host) -> None:
     with Announcer(host, Kept(), marker_to=io.StringIO()) as first:
-        first.state(READY)
+        first.report_state(READY)
     before = read_ready(host, "edu", "boot-1")
     delivery = Kept()
 
     with Announcer(host, delivery, marker_to=io.StringIO()) as second:
-        second.state(in_state(State.WAITING))
+        second.report_state(in_state(State.WAITING))
         assert second.flush(5)
         assert delivery.words == []
         assert read_ready(host, "edu", "boot-1") == before
-        second.state(replace(READY, source=Rung.LOADED))
+        second.report_state(replace(READY, source=Rung.LOADED))
         assert second.flush(5)
 
     assert delivery.words == ['patch nodes "n1"', 'patch nodedrivers "edu.n1"']  # no Event
@@ -727,22 +731,22 @@ def test_restart_beside_a_good_module_clears_nothing(host: Host) -> None:
 
 def test_restart_with_a_new_version_has_its_event(host: Host) -> None:
     with Announcer(host, Kept(), marker_to=io.StringIO()) as first:
-        first.state(READY)
+        first.report_state(READY)
     delivery = Kept()
 
     with Announcer(host, delivery, marker_to=io.StringIO()) as second:
-        second.state(replace(READY, version="2.0"))
+        second.report_state(replace(READY, version="2.0"))
 
     assert delivery.words[-1].startswith('create events "edu.n1.')
 
 
 def test_waiting_after_a_reboot_is_told(host: Host) -> None:
     with Announcer(host, Kept(), marker_to=io.StringIO()) as first:
-        first.state(READY)
+        first.report_state(READY)
     delivery = Kept()
 
     with Announcer(host, delivery) as second:
-        second.state(in_state(State.WAITING, boot_id="boot-2"))
+        second.report_state(in_state(State.WAITING, boot_id="boot-2"))
 
     assert delivery.states == ["waiting"]
     assert not ready_path(host, "edu").exists()
@@ -751,9 +755,9 @@ def test_waiting_after_a_reboot_is_told(host: Host) -> None:
 def test_waiting_after_an_observed_state_is_told(host: Host) -> None:
     delivery = Kept()
     with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
         announcer.flush(5)
-        announcer.state(in_state(State.WAITING))
+        announcer.report_state(in_state(State.WAITING))
 
     assert delivery.states == ["ready", "waiting"]
 
@@ -767,7 +771,7 @@ def test_server_that_does_not_answer_holds_nobody_up(server: ApiServer, host: Ho
     delivery = Delivery(StatusClient(server.access))
 
     with Announcer(host, delivery, grace=0, marker_to=io.StringIO()) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
         assert ready_path(host, "edu").exists()
         assert not announcer.flush(0)
         done.set()
@@ -776,7 +780,7 @@ def test_server_that_does_not_answer_holds_nobody_up(server: ApiServer, host: Ho
 def test_flush_sends_a_passing_state_without_waiting(server: ApiServer, host: Host) -> None:
     delivery = Delivery(StatusClient(server.access), pace=Pace(settle=3600))
     with Announcer(host, delivery) as announcer:
-        announcer.state(in_state(State.BUILDING))
+        announcer.report_state(in_state(State.BUILDING))
 
         assert announcer.flush(30)
 
@@ -788,7 +792,7 @@ def test_flush_does_not_wait_for_what_is_forbidden(server: ApiServer, host: Host
     with Announcer(
         host, Delivery(StatusClient(server.access)), marker_to=io.StringIO()
     ) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
 
         assert announcer.flush(30)
 
@@ -802,7 +806,7 @@ def test_flush_with_nothing_to_tell_returns_at_once(host: Host) -> None:
 def test_connection_is_closed_between_announcements(server: ApiServer, host: Host) -> None:
     cluster = StatusClient(server.access)
     with Announcer(host, Delivery(cluster), marker_to=io.StringIO()) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
         assert announcer.flush(30)
 
     assert cluster._client._session is None
@@ -811,7 +815,7 @@ def test_connection_is_closed_between_announcements(server: ApiServer, host: Hos
 def test_thread_takes_no_signal_from_the_others(host: Host) -> None:
     """A Notice counts on SIGIO being blocked in every thread: see directory_watch.py."""
     with Announcer(host, Kept(), marker_to=io.StringIO()) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
         assert announcer._thread is not None
         status = Path(f"/proc/self/task/{announcer._thread.native_id}/status").read_text()
         (blocked,) = re.findall(r"SigBlk:\t([0-9a-f]+)", status)
@@ -823,8 +827,8 @@ def test_many_states_from_a_busy_loop_end_with_the_newest(server: ApiServer, hos
     delivery = Delivery(StatusClient(server.access), pace=Pace(settle=0))
     with Announcer(host, delivery, grace=30, marker_to=io.StringIO()) as announcer:
         for _ in range(200):
-            announcer.state(in_state(State.LOADING))
-            announcer.state(READY)
+            announcer.report_state(in_state(State.LOADING))
+            announcer.report_state(READY)
         assert announcer.flush(30)
 
     assert server.labels["n1"] == {"nodeside.io/edu.state": "ready"}
@@ -850,10 +854,10 @@ def test_look_that_the_load_itself_provokes_does_not_overtake_what_it_announces(
     delivery, busy = Kept(), Busy()
     delivery.api = busy
     with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
-        announcer.state(in_state(State.LOADING))
+        announcer.report_state(in_state(State.LOADING))
         assert busy.asked.wait(30)
-        announcer.state(READY)
-        announcer.state(replace(READY, source=Rung.LOADED, stages={"plan": 0.1}))
+        announcer.report_state(READY)
+        announcer.report_state(replace(READY, source=Rung.LOADED, stages={"plan": 0.1}))
         busy.answers.set()
         assert announcer.flush(30)
 
@@ -867,7 +871,7 @@ def test_how_a_driver_came_up_is_still_known_after_a_failure_that_passed(host: H
     delivery = Kept()
     with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
         for status in (READY, FAILED, replace(READY, source=Rung.LOADED, stages={"look": 0.1})):
-            announcer.state(status)
+            announcer.report_state(status)
             assert announcer.flush(30)
 
     ready = read_ready(host, READY.driver, READY.boot_id)
@@ -885,7 +889,7 @@ def test_errors_of_the_cluster_reach_nobody(host: Host, said: io.StringIO) -> No
             raise KubernetesError("down", retryable=True)
 
     with Announcer(host, Delivery(Down()), grace=0, marker_to=io.StringIO()) as announcer:
-        announcer.state(READY)
+        announcer.report_state(READY)
         assert not announcer.flush(0.2)
 
     assert ready_path(host, "edu").exists()

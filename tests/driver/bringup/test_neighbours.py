@@ -206,7 +206,7 @@ def test_one_that_loads_while_the_one_before_leaves_notices(
     second.put_bundle(second.task())
     what = modules_to_unload(["straw"], None, ())
     with (
-        neighbours.followers_gone(first.attempt(first.task()), what),
+        neighbours.without_followers(first.attempt(first.task()), what),
         pytest.raises(neighbours.WaitsForDriver),
     ):
         up(second)
@@ -308,7 +308,7 @@ def test_waiting_has_a_deadline_and_ends_at_a_signal(first: FakeNode, second: Fa
     with hold_pod_lock(second.host, "hay", timeout=5):
         with (
             pytest.raises(StoppedWaiting, match="stopped while hay had not left"),
-            neighbours.followers_gone(replace(first.attempt(task), listener=STOPPING), what),
+            neighbours.without_followers(replace(first.attempt(task), listener=STOPPING), what),
         ):
             raise AssertionError("nobody has left")
         times = iter(range(0, 1000, 30))
@@ -318,7 +318,7 @@ def test_waiting_has_a_deadline_and_ends_at_a_signal(first: FakeNode, second: Fa
         )
         with (
             pytest.raises(InUse, match="hay comes after straw and has not left: waited 90 s"),
-            neighbours.followers_gone(replace(first.attempt(task), loader=slow), what),
+            neighbours.without_followers(replace(first.attempt(task), loader=slow), what),
         ):
             raise AssertionError("nobody has left")
 
@@ -361,8 +361,8 @@ def test_one_that_is_about_to_load_is_waited_for(first: FakeNode, second: FakeNo
     with (
         hold_lock(second.host, "hay", timeout=5),
         pytest.raises(StoppedWaiting),
-        neighbours.followers_gone(replace(first.attempt(task), listener=STOPPING), what),
+        neighbours.without_followers(replace(first.attempt(task), listener=STOPPING), what),
     ):
         raise AssertionError("nobody has left")
-    with neighbours.followers_gone(replace(first.attempt(task), listener=STOPPING), what):
+    with neighbours.without_followers(replace(first.attempt(task), listener=STOPPING), what):
         pass

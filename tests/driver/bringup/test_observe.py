@@ -23,7 +23,7 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.module.signing import SigningError, sign_module
 from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.driver.node.run_directory import clear_loaded, loaded_path
-from nodeside.driver.store.publish import publish
+from nodeside.driver.store.publish import publish_bundle
 from nodeside.errors import NoSpace
 from nodeside.protocol.bundle_key import bundle_key
 from nodeside.protocol.node_status import Rung
@@ -54,7 +54,7 @@ def published(node: FakeNode, tmp_path: Path) -> Path:
     store.mkdir()
     task = node.task(prebuilt={"sources": [{"directory": str(store)}]})
     bundle = node.put_bundle(task)
-    publish(bundle, PrebuiltSource(directory=str(store)), fetch_options(task))
+    publish_bundle(bundle, PrebuiltSource(directory=str(store)), fetch_options(task))
     return store
 
 
@@ -230,7 +230,9 @@ def test_with_a_key_configured_a_fetched_bundle_must_be_signed_by_it(
     (tmp_path / "archives").mkdir()
     # A publisher who says that there was no certificate is not stopped by `publish`.
     bundle = node.put_bundle(task, cache=store, certificate="")
-    publish(bundle, PrebuiltSource(directory=str(tmp_path / "archives")), fetch_options(task))
+    publish_bundle(
+        bundle, PrebuiltSource(directory=str(tmp_path / "archives")), fetch_options(task)
+    )
 
     with pytest.raises(NoRungServed, match=r"fetched: not signed as spec.signing requires"):
         node.bring_up(task)

@@ -10,7 +10,7 @@ from nodeside.driver.bringup.validate import (
     ValidationFailed,
     ValidationInputs,
     attribute_has_value,
-    check_all,
+    run_checks,
     validate,
 )
 from nodeside.driver.node.kernel_log import KernelLog
@@ -37,7 +37,7 @@ def scene(kernel: FakeKernel) -> ValidationInputs:
 
 def only(kernel: FakeKernel, spec: Validate) -> CheckResult:
     """The result of the one check in `spec`."""
-    (result,) = check_all(
+    (result,) = run_checks(
         spec, [], ValidationInputs(kernel.host, KernelLog(kernel.host, kernel), clock=kernel.clock)
     ).checks
     return result
@@ -87,13 +87,13 @@ def test_a_build_id_that_one_side_does_not_know_proves_nothing(
 ) -> None:
     kernel.add("plain")
 
-    result = check_all(Validate(), [LoadedModule("plain", expected, {})], scene(kernel))
+    result = run_checks(Validate(), [LoadedModule("plain", expected, {})], scene(kernel))
 
     assert result.ok
 
 
 def test_a_module_that_is_not_there_is_not_valid(kernel: FakeKernel) -> None:
-    result = check_all(Validate(timeout_seconds=1), [LoadedModule("gone", "", {})], scene(kernel))
+    result = run_checks(Validate(timeout_seconds=1), [LoadedModule("gone", "", {})], scene(kernel))
 
     assert result.failures[0].found == "not loaded"
 

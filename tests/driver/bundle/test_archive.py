@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodeside.driver.bundle.archive import pack, peek_manifest, unpack
-from nodeside.driver.bundle.bundle import Bundle, verify
-from nodeside.driver.bundle.manifest import BundleError, Described, canonical_bytes
+from nodeside.driver.bundle.archive import pack_bundle, peek_manifest, unpack_bundle
+from nodeside.driver.bundle.bundle import Bundle, verify_bundle
+from nodeside.driver.bundle.manifest import BundleError, StoredManifest, canonical_bytes
 from nodeside.errors import ExitCode
 from tests.driver.fakes.bundles import END, sample_bundle, tar_entry, tar_of
 
@@ -31,7 +31,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 @pytest.fixture
 def archive(bundle: Bundle, tmp_path: Path) -> Path:
-    pack(bundle, tmp_path / "edu.tar.gz")
+    pack_bundle(bundle, tmp_path / "edu.tar.gz")
     return tmp_path / "edu.tar.gz"
 
 
@@ -41,7 +41,7 @@ def refused(data: bytes, tmp_path: Path, words: str, *, limit: int = LIMIT) -> B
     place.mkdir()
     (tmp_path / "hostile.tar.gz").write_bytes(data)
     with pytest.raises(BundleError, match=words) as caught:
-        unpack(tmp_path / "hostile.tar.gz", place / "new", limit)
+        unpack_bundle(tmp_path / "hostile.tar.gz", place / "new", limit)
     assert "hostile.tar.gz" in str(caught.value)
     assert caught.value.exit_code is ExitCode.BUNDLE
     assert not list(place.iterdir())
@@ -51,9 +51,9 @@ def refused(data: bytes, tmp_path: Path, words: str, *, limit: int = LIMIT) -> B
 def test_a_packed_bundle_is_the_same_after_unpacking(
     bundle: Bundle, archive: Path, tmp_path: Path
 ) -> None:
-    again = unpack(archive, tmp_path / "new", LIMIT)
+    again = unpack_bundle(archive, tmp_path / "new", LIMIT)
 
-    verify(again)
+    verify_bundle(again)
     assert again.digest == bundle.digest
     assert again.manifest == bundle.manifest
     assert again.module_path("edu").read_bytes() == bundle.module_path("edu").read_bytes()
@@ -65,7 +65,7 @@ def test_the_same_bundle_gives_the_same_archive(
     for path in bundle.directory.rglob("*"):
         os.utime(path, (1, 1))
     bundle.module_path("edu").chmod(0o600)
-    pack(bundle, tmp_path / "second.tar.gz")
+    pack_bundle(bundle, tmp_path / "second.tar.gz")
 
     assert archive.read_bytes() == (tmp_path / "second.tar.gz").read_bytes()
 
@@ -87,7 +87,7 @@ def test_an_archive_that_other_tools_made_is_read(bundle: Bundle, tmp_path: Path
         for name in ("modules", "manifest.json"):
             tar.add(bundle.directory / name, name)
 
-    assert unpack(tmp_path / "x.tar.gz", tmp_path / "new", LIMIT).digest == bundle.digest
+    assert unpack_bundle(tmp_path / "x.tar.gz", tmp_path / "new", LIMIT).digest == bundle.digest
 
 
 def test_the_manifest_is_read_from_the_beginning_of_an_archive(
@@ -103,13 +103,13 @@ def test_the_manifest_is_read_from_the_beginning_of_an_archive(
 
 def test_the_signature_comes_next_and_is_read_with_it(tmp_path: Path) -> None:
     signed = sample_bundle(tmp_path / "signed", sign=lambda data: data[:3] + b"signed")
-    pack(signed, tmp_path / "signed.tar.gz")
+    pack_bundle(signed, tmp_path / "signed.tar.gz")
     beginning = (tmp_path / "signed.tar.gz").read_bytes()[:-40]
 
     described = peek_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
-    again = unpack(tmp_path / "signed.tar.gz", tmp_path / "new", LIMIT)
+    again = unpack_bundle(tmp_path / "signed.tar.gz", tmp_path / "new", LIMIT)
 
-    verify(again)
+    verify_bundle(again)
     assert described.signature.endswith(b"signed")
     assert (again.directory / "manifest.json.p7s").read_bytes() == described.signature
 
@@ -280,11 +280,11 @@ def test_too_many_entries_are_refused(bundle: Bundle, tmp_path: Path) -> None:
 
 
 def test_a_bundle_that_is_not_the_accepted_one_never_appears(archive: Path, tmp_path: Path) -> None:
-    def accept(described: Described) -> None:
+    def accept(described: StoredManifest) -> None:
         raise BundleError(f"not {described.digest}")
 
     with pytest.raises(BundleError, match="not sha256:"):
-        unpack(archive, tmp_path / "new", LIMIT, accept=accept)
+        unpack_bundle(archive, tmp_path / "new", LIMIT, accept=accept)
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob(".tmp-*"))
 
@@ -354,11 +354,11 @@ def _whole_or_refused(data: bytes, tmp_path: Path) -> bool:
     place.mkdir(exist_ok=True)
     (tmp_path / "x.tar.gz").write_bytes(data)
     try:
-        bundle = unpack(tmp_path / "x.tar.gz", place / "new", LIMIT)
+        bundle = unpack_bundle(tmp_path / "x.tar.gz", place / "new", LIMIT)
     except BundleError:
         assert not list(place.iterdir())
         return False
-    verify(bundle)
+    verify_bundle(bundle)
     assert json.loads((place / "new/manifest.json").read_bytes())["driver"] == "edu"
     for path in sorted(place.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify, write_bundle
+from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify_bundle, write_bundle
 from nodeside.driver.bundle.manifest import (
     MANIFEST_LIMIT,
     BundleError,
@@ -37,7 +37,7 @@ def bundle(tmp_path: Path) -> Bundle:
 def test_what_was_written_is_read_again_and_verifies(bundle: Bundle) -> None:
     again = read_bundle(bundle.directory)
 
-    verify(again)
+    verify_bundle(again)
     assert again == bundle
     assert again.module_path("edu-dma").read_bytes() == b"\x7fELF dma"
 
@@ -95,7 +95,7 @@ def test_a_bundle_is_never_written_over_another(bundle: Bundle) -> None:
     with pytest.raises(BundleError, match="already exists"):
         write_bundle(bundle.directory, manifest, files)
 
-    verify(read_bundle(bundle.directory))
+    verify_bundle(read_bundle(bundle.directory))
 
 
 def test_a_changed_byte_is_found_and_named(bundle: Bundle) -> None:
@@ -103,28 +103,28 @@ def test_a_changed_byte_is_found_and_named(bundle: Bundle) -> None:
     path.write_bytes(b"\x7fELF dmb")
 
     with pytest.raises(BundleError, match=r"edu_dma\.ko has sha256 \w{64}, expected \w{64}"):
-        verify(bundle)
+        verify_bundle(bundle)
 
 
 def test_a_truncated_module_is_found_and_named(bundle: Bundle) -> None:
     os.truncate(bundle.module_path("edu"), 100)
 
     with pytest.raises(BundleError, match=r"edu\.ko has 100 bytes, expected 8991"):
-        verify(bundle)
+        verify_bundle(bundle)
 
 
 def test_a_missing_module_is_found_and_named(bundle: Bundle) -> None:
     bundle.module_path("edu").unlink()
 
     with pytest.raises(BundleError, match=r"modules/edu\.ko is missing"):
-        verify(bundle)
+        verify_bundle(bundle)
 
 
 def test_a_file_that_the_manifest_does_not_know_is_refused(bundle: Bundle) -> None:
     (bundle.directory / "modules" / "extra.ko").write_bytes(b"x")
 
     with pytest.raises(BundleError, match=r"modules/extra\.ko is not in the manifest"):
-        verify(bundle)
+        verify_bundle(bundle)
 
 
 def test_a_link_in_place_of_a_module_is_refused(bundle: Bundle, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_link_in_place_of_a_module_is_refused(bundle: Bundle, tmp_path: Path) 
     path.symlink_to(tmp_path / "away.ko")
 
     with pytest.raises(BundleError, match=r"edu\.ko is neither a file nor a directory"):
-        verify(bundle)
+        verify_bundle(bundle)
 
 
 def test_a_directory_without_a_manifest_is_no_bundle(bundle: Bundle) -> None:
@@ -214,7 +214,7 @@ def test_fields_that_are_newer_than_us_are_ignored_and_the_digest_covers_them(
 
     again = read_bundle(bundle.directory)
 
-    verify(again)
+    verify_bundle(again)
     assert again.manifest == bundle.manifest
     assert again.digest == f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
 

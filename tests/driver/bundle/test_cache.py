@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify
+from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify_bundle
 from nodeside.driver.bundle.cache import Cache, CachedManifest
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.errors import ExitCode, Locked, NoSpace, SystemRefused
@@ -190,7 +190,7 @@ def test_two_damaged_bundles_of_one_tag_are_both_set_aside(cache: Cache) -> None
 def test_a_damaged_bundle_makes_way_for_a_good_one(cache: Cache) -> None:
     damage_flip(put(cache).directory)
 
-    verify(put(cache))
+    verify_bundle(put(cache))
 
     assert cache.lookup(TAG, KEY, "edu") is not None
 
@@ -284,7 +284,7 @@ def test_collect_keeps_what_is_wanted_and_drops_the_rest(cache: Cache) -> None:
     assert cache.collect("edu", {TAG, "never-built"}) == (dropped.name,)
 
     assert names(cache.root / "edu") == [".lock", TAG]
-    verify(read_bundle(kept))
+    verify_bundle(read_bundle(kept))
 
 
 def test_collect_removes_what_crashes_left_behind_but_nothing_in_use(cache: Cache) -> None:
@@ -476,12 +476,12 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> 
 
 def put_from(elsewhere: Path, cache: Cache, content: bytes) -> None:
     """As `put`, but the sources do not lie on the cache's own disk."""
-    from nodeside.driver.bundle.archive import pack, unpack
+    from nodeside.driver.bundle.archive import pack_bundle, unpack_bundle
 
     elsewhere.mkdir()
-    pack(sample_bundle(elsewhere / "b", contents={"edu": content}), elsewhere / "b.tar.gz")
+    pack_bundle(sample_bundle(elsewhere / "b", contents={"edu": content}), elsewhere / "b.tar.gz")
     with cache.staging_directory() as staging:
-        unpack(elsewhere / "b.tar.gz", staging / "bundle", 1 << 30)
+        unpack_bundle(elsewhere / "b.tar.gz", staging / "bundle", 1 << 30)
 
 
 def test_a_read_only_disk_serves_and_refuses_in_words(tmp_path: Path) -> None:

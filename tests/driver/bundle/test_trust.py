@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nodeside.driver.bringup.bringup import NoRungServed
-from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, read_manifest, verify
+from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, read_manifest, verify_bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.rungs import fetch_options
@@ -29,7 +29,7 @@ from nodeside.driver.module.signing import (
 )
 from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.node.run_directory import clear_loaded
-from nodeside.driver.store.publish import publish
+from nodeside.driver.store.publish import publish_bundle
 from nodeside.driver.store.sources import FetchOutcome, fetch_first, find_manifest
 from nodeside.protocol.node_status import Rung
 from nodeside.spec.model import Module, PrebuiltSource, Trust
@@ -145,7 +145,7 @@ class Shelf:
 
     def put(self, bundle: Bundle) -> None:
         if self._kind == "directory":
-            publish(bundle, self.source, OPTIONS, overwrite=True)
+            publish_bundle(bundle, self.source, OPTIONS, overwrite=True)
             return
         right = right_directory if self._kind == "http" else right_registry
         shutil.rmtree(self._directory)
@@ -186,7 +186,7 @@ def test_a_signed_bundle_is_served_and_its_signature_stays_with_it(
     outcome = shelf.fetch(trusting(acme), tmp_path / "into")
 
     assert outcome.bundle is not None, outcome.why
-    verify(outcome.bundle)
+    verify_bundle(outcome.bundle)
     assert outcome.description.endswith(
         f"manifest and modules are signed by the key of {acme.certificate}"
     )
@@ -234,7 +234,7 @@ def test_a_store_that_nobody_trusts_cannot_call_an_old_module_the_new_one(
 ) -> None:
     """A forged manifest with the build-ids of what is loaded would freeze a node where it is."""
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(sample_bundle(tmp_path / "b"), place, OPTIONS)
+    publish_bundle(sample_bundle(tmp_path / "b"), place, OPTIONS)
     loaded = {
         name: LoadedState(name, build_id="ab" * 20, initstate="live") for name in ("edu", "edu_dma")
     }
@@ -285,8 +285,8 @@ def test_a_real_registry_carries_the_signature(acme: Pair, tmp_path: Path) -> No
     (tmp_path / "into").mkdir()
     with registry(tmp_path / "registry") as host:
         place = PrebuiltSource(oci=f"{host}/team/edu", insecure=True)
-        publish(bundle, place, OPTIONS)
-        assert publish(bundle, place, OPTIONS).already
+        publish_bundle(bundle, place, OPTIONS)
+        assert publish_bundle(bundle, place, OPTIONS).already
         outcome = fetch_first([place], WANTED, trusting(acme), OPTIONS, tmp_path / "into")
 
     assert outcome.bundle is not None, outcome.why
@@ -299,7 +299,7 @@ def test_a_bundle_for_signed_modules_is_not_published_without_its_own_signature(
     modules = tuple(dataclasses.replace(m, signer="Acme") for m in bundle.manifest.modules)
     manifest = dataclasses.replace(bundle.manifest, modules=modules)
     with pytest.raises(BundleError, match="the manifest is not signed, but the bundle is for"):
-        publish(
+        publish_bundle(
             dataclasses.replace(bundle, manifest=manifest),
             PrebuiltSource(directory=str(tmp_path / "store")),
             OPTIONS,
@@ -310,11 +310,11 @@ def test_what_was_published_unsigned_is_replaced_by_the_same_modules_signed(
     acme: Pair, tmp_path: Path
 ) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(sample_bundle(tmp_path / "old", created="then"), place, OPTIONS)
+    publish_bundle(sample_bundle(tmp_path / "old", created="then"), place, OPTIONS)
     signed = sample_bundle(tmp_path / "b", sign=by(acme))
 
-    assert not publish(signed, place, OPTIONS).already
-    assert publish(signed, place, OPTIONS).already
+    assert not publish_bundle(signed, place, OPTIONS).already
+    assert publish_bundle(signed, place, OPTIONS).already
     found = find_manifest([place], WANTED, trusting(acme), OPTIONS)
     assert found.manifest == signed.manifest
 
@@ -334,7 +334,7 @@ def fetched(node: FakeNode) -> Bundle:
     store = node.directory / "store"
     task = node.task(prebuilt={"sources": [{"directory": str(store)}]})
     bundle = node.put_bundle(task)
-    publish(bundle, PrebuiltSource(directory=str(store)), fetch_options(task))
+    publish_bundle(bundle, PrebuiltSource(directory=str(store)), fetch_options(task))
     node.forget_cache()
     assert node.bring_up(task).source is Rung.FETCHED
     node.kernel.loads.clear()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.bundle.archive import pack, unpack
+from nodeside.driver.bundle.archive import pack_bundle, unpack_bundle
 from nodeside.driver.bundle.bundle import SIGNATURE
-from nodeside.driver.commands.options import first_there
+from nodeside.driver.commands.options import first_existing_path
 from nodeside.errors import ExitCode
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
 from nodeside.system import process
@@ -165,11 +165,11 @@ def test_what_is_built_is_signed_whole_and_an_unsigned_bundle_counts_as_none(
     tag = build()["tag"]
     assert build()["request"] == "", "it is there, and signed"
     archive = steps.store / f"{tag}.tar.gz"
-    stripped = unpack(archive, tmp_path / "stripped", 1 << 20)
+    stripped = unpack_bundle(archive, tmp_path / "stripped", 1 << 20)
     (stripped.directory / SIGNATURE).unlink()
     archive.unlink()
     (steps.store / f"{tag}.tar.gz.sha256").unlink()
-    pack(stripped, archive)
+    pack_bundle(stripped, archive)
 
     assert build()["request"] != "", "what nobody would take is not there"
     assert steps.outcome().verdict is BuildVerdict.PUBLISHED
@@ -217,12 +217,12 @@ def test_without_publishing_no_store_is_asked_and_the_cache_has_it(steps: Steps)
 def test_of_several_credentials_the_first_that_is_there_is_taken(tmp_path: Path) -> None:
     publish, pull = tmp_path / "publish.json", tmp_path / "pull.json"
     both = Path(f"{publish}:{pull}")
-    assert first_there(both) is None
+    assert first_existing_path(both) is None
     pull.touch()
-    assert first_there(both) == pull
+    assert first_existing_path(both) == pull
     publish.touch()
-    assert first_there(both) == publish
-    assert first_there(tmp_path / "typo.json") == tmp_path / "typo.json"
+    assert first_existing_path(both) == publish
+    assert first_existing_path(tmp_path / "typo.json") == tmp_path / "typo.json"
 
 
 def test_a_step_that_comes_too_early_says_which_one_is_missing(steps: Steps) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeside.driver.bringup.journal import Journal
-from nodeside.driver.commands.dry_run import preview
+from nodeside.driver.commands.dry_run import preview_run
 from nodeside.driver.ladder.rungs import request_of
 from nodeside.driver.node.run_directory import hold_lock
 from nodeside.protocol.build_records import FailureKind, Toolchain
@@ -101,24 +101,24 @@ def test_a_plan_knows_that_the_driver_is_not_made_for_this_kernel(
     node.shared = SharedDir(tmp_path / "shared")
     node.shared.create()
     task = node.task()
-    assert preview(task).document["would"][0] == "ask the toolkit to build"
+    assert preview_run(task).document["would"][0] == "ask the toolkit to build"
 
     request = request_of(task)
     node.shared.publish_request(request)
     words = "straw 1.0 is not made for this kernel: OBSOLETE_BY is 6.0"
     node.shared.publish_result(failed(request, FailureKind.EXCLUDED, message=words))
-    document = preview(task).document
+    document = preview_run(task).document
     assert document["would"] == [f"fail: {words}"]
     why = f"the same build failed before: {words}"
     assert document["rungs"][-1] == {"rung": "built", "served": False, "why": why}
 
     node.shared.publish_result(failed(request, message="straw.c:1: error"))
-    document = preview(task).document
+    document = preview_run(task).document
     assert document["would"][0] == "ask the toolkit to build"
     assert document["rungs"][-1]["why"] == "the same build failed before: straw.c:1: error"
     hint = "add a line to spec in driver.yaml: after: [spl]"
     node.shared.publish_result(failed(request, message="straw.c:1: error", hint=hint))
-    assert preview(task).document["rungs"][-1]["why"] == (
+    assert preview_run(task).document["rungs"][-1]["why"] == (
         f"the same build failed before: straw.c:1: error ({hint})"
     )
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nodeside.driver.bundle.archive import pack
+from nodeside.driver.bundle.archive import pack_bundle
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_manifest
 from nodeside.driver.bundle.manifest import digest_of
 from nodeside.driver.store.base import FetchOptions, WantedBundle
@@ -206,13 +206,13 @@ def asked_both_ways(
 
 def right_directory(bundle: Bundle, scratch: Path) -> list[Answer]:
     """What an HTTP directory with the bundle says: no checksum, then the archive."""
-    pack(bundle, scratch / "archive")
+    pack_bundle(bundle, scratch / "archive")
     return _directory((scratch / "archive").read_bytes())
 
 
 def right_registry(bundle: Bundle, scratch: Path) -> list[Answer]:
     """What a registry with the bundle says: image manifest, config, layer."""
-    pack(bundle, scratch / "layer")
+    pack_bundle(bundle, scratch / "layer")
     config, layer = bundle.directory / MANIFEST, scratch / "layer"
     described = read_manifest(bundle.directory)
     image = _image_manifest(described, "tag", _blob_of(config), _blob_of(layer))

@@ -171,6 +171,6 @@ def test_a_full_disk_is_said_as_that(delivery: Delivery, monkeypatch: pytest.Mon
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(artifacts, "_take_module", full)
+    monkeypatch.setattr(artifacts, "_copy_module", full)
     with pytest.raises(NoSpace, match=r"no space left writing .*straw\.ko"):
         delivery.take()

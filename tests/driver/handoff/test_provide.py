@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from nodeside.driver.handoff import relocatable_python, zipapp
-from nodeside.driver.handoff.provide import pack, provide_toolkit, sidecar_command
+from nodeside.driver.handoff.provide import pack_toolkit, provide_toolkit, sidecar_command
 from nodeside.errors import SystemRefused
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
@@ -210,7 +210,7 @@ def test_a_program_that_was_packed_beside_python_is_what_is_provided(
     monkeypatch.setattr(
         "nodeside.driver.handoff.provide.pack_python", lambda to, **_: write_stamp(to)
     )
-    pack(packed)
+    pack_toolkit(packed)
     monkeypatch.setattr(zipapp, "compile_pyc", None)
 
     provide_toolkit(shared, packed / "python", host=host)

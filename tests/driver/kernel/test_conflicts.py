@@ -63,7 +63,7 @@ def test_devices_of_any_of_the_ids_are_unbound_unless_ours_has_them() -> None:
     plan = plan_clear(Conflicts(unbind=(EDU,)), {}, devices, ours=["edu"])
     every = plan_clear(Conflicts(unbind=(PciId(vendor="1234"),)), {}, devices, ours=["edu"])
 
-    assert plan.words == ("unbind 0000:00:04.0 from other",)
+    assert plan.steps_in_words == ("unbind 0000:00:04.0 from other",)
     assert [item.address for item in every.unbind] == ["0000:00:04.0", "0000:00:07.0"]
 
 
@@ -75,7 +75,7 @@ def test_modules_in_the_way_are_removed_leaf_first() -> None:
 
     plan = plan_clear(Conflicts(modules=("videodev", "uvcvideo")), states, [])
 
-    assert plan.words == ("remove the module uvcvideo", "remove the module videodev")
+    assert plan.steps_in_words == ("remove the module uvcvideo", "remove the module videodev")
 
 
 def test_the_way_is_cleared_and_what_was_done_is_told(kernel: FakeKernel) -> None:
@@ -86,7 +86,7 @@ def test_the_way_is_cleared_and_what_was_done_is_told(kernel: FakeKernel) -> Non
 
     cleared = clear_conflicts(conflicts, kernel.loader, write=bus.write)
 
-    assert cleared.words == ("unbound 0000:00:04.0 from other", "removed the module dummy")
+    assert cleared.done_in_words == ("unbound 0000:00:04.0 from other", "removed the module dummy")
     assert bus.written == [("unbind", "0000:00:04.0")]
     assert clear_conflicts(conflicts, kernel.loader, write=bus.write) == Cleared()
 
@@ -217,11 +217,11 @@ def test_a_removal_leaves_alone_what_another_driver_has_taken() -> None:
     other = [*now, PciDevice("0000:00:05.0", "1", "2")]
     half = plan_restore(Cleared(before, ("a",)), AB, {}, other)
 
-    assert plan.words == (
+    assert plan.steps_in_words == (
         "leave 0000:00:04.0 to vfio-pci, which has it now",
         "leave a unloaded: other drivers have its devices",
     )
-    assert leaving.words == (
+    assert leaving.steps_in_words == (
         "load the module a again",
         "bind 0000:00:04.0 to a driver again",
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.kernel.in_tree_effects import (
-    asked_of_tree,
+    find_shut_out_users,
     in_tree_notes,
+    requested_parameters_in_tree,
     shut_out_notes,
-    users_shut_out,
 )
 from nodeside.driver.module.modulefile import ModuleFile, read_module
 from nodeside.driver.node.facts import KernelFacts
@@ -62,7 +62,9 @@ def test_each_parameter_of_the_tree_has_its_source(kernel: ElfKernel) -> None:
     lines = "options core fast label=c\noptions lib size=2 x=\x1b[2J\noptions absent a=1\n"
     write(kernel.host.proc / "1/root/etc/modprobe.d/site.conf", lines)
 
-    assert [each.words for each in asked_of_tree(kernel.host, ["core", "absent"])] == [
+    assert [
+        each.in_words() for each in requested_parameters_in_tree(kernel.host, ["core", "absent"])
+    ] == [
         "lib: size=3 (the kernel's command line)",
         "lib: x=\\x1b[2J (the host's modprobe.d)",
         "core: fast=y (the host's modprobe.d)",
@@ -70,7 +72,7 @@ def test_each_parameter_of_the_tree_has_its_source(kernel: ElfKernel) -> None:
     ]
     many = " ".join(f"p{i}=1" for i in range(5000))
     write(kernel.host.proc / "1/root/etc/modprobe.d/site.conf", f"options core {many}\n")
-    assert len(asked_of_tree(kernel.host, ["core"])) == 256
+    assert len(requested_parameters_in_tree(kernel.host, ["core"])) == 256
 
 
 def test_a_node_without_modprobe_d_and_without_a_tree_has_nothing_to_tell(
@@ -90,14 +92,14 @@ def test_users_that_the_kernel_would_refuse() -> None:
     weak = replace(USER, imports={}, weak_imports={"core_get": 0x11})
     shut = ("core_get",)
 
-    assert users_shut_out([CORE], [USER], OF_TREE, modversions=True) == {}
-    assert users_shut_out([other], [USER], OF_TREE, modversions=True) == {"ib": shut}
-    assert users_shut_out([other], [USER], OF_TREE, modversions=False) == {}
-    assert users_shut_out([gone], [USER], OF_TREE, modversions=False) == {"ib": shut}
-    assert users_shut_out([gone], [weak], OF_TREE, modversions=True) == {}
-    assert users_shut_out([other], [weak], OF_TREE, modversions=True) == {"ib": shut}
+    assert find_shut_out_users([CORE], [USER], OF_TREE, modversions=True) == {}
+    assert find_shut_out_users([other], [USER], OF_TREE, modversions=True) == {"ib": shut}
+    assert find_shut_out_users([other], [USER], OF_TREE, modversions=False) == {}
+    assert find_shut_out_users([gone], [USER], OF_TREE, modversions=False) == {"ib": shut}
+    assert find_shut_out_users([gone], [weak], OF_TREE, modversions=True) == {}
+    assert find_shut_out_users([other], [weak], OF_TREE, modversions=True) == {"ib": shut}
     sibling = replace(USER, name="ib")
-    assert users_shut_out([other, sibling], [USER], OF_TREE, modversions=True) == {}
+    assert find_shut_out_users([other, sibling], [USER], OF_TREE, modversions=True) == {}
 
 
 def test_users_of_a_replaced_core_are_named_before_the_load(kernel: ElfKernel) -> None:

@@ -143,4 +143,4 @@ def test_a_new_module_that_cannot_go_keeps_the_previous_ones_out(kernel: FakeKer
     done = roll_back(["edu"], [insertion(kernel, "edu")], kernel.loader)
 
     assert done.restored == ()
-    assert done.sentence().startswith("the roll-back failed: cannot unload edu")
+    assert done.in_words().startswith("the roll-back failed: cannot unload edu")

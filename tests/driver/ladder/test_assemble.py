@@ -93,7 +93,7 @@ def test_signatures_without_end_are_refused_and_not_built_again(
     monkeypatch.setattr(rungs, "await_result", lambda *_: result)
 
     with pytest.raises(BundleError, match=r"cannot be used: .* more than 8 consecutive signatures"):
-        rungs.build(task, Listener(repeat_failed=True))
+        rungs.build_bundle(task, Listener(repeat_failed=True))
 
     assert shared.request_ids() == ()
     with pytest.raises(BundleError, match="consecutive signatures"):
@@ -112,6 +112,6 @@ def test_a_key_of_another_certificate_is_refused_before_anything_is_built(
     assert shared is not None
 
     with pytest.raises(SigningError, match="does not belong to the certificate"):
-        rungs.build(task, Listener())
+        rungs.build_bundle(task, Listener())
 
     assert shared.request_ids() == ()

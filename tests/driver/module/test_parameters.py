@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeside.driver.module.parameters import wrong_value
+from nodeside.driver.module.parameters import expected_instead
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from nodeside.driver.module.parameters import wrong_value
     ],
 )  # fmt: skip
 def test_value_that_the_kernel_takes(type: str, value: str) -> None:
-    assert wrong_value(type, value) == ""
+    assert expected_instead(type, value) == ""
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_value_that_the_kernel_takes(type: str, value: str) -> None:
     ],
 )
 def test_value_that_the_kernel_refuses(type: str, value: str, expected: str) -> None:
-    assert wrong_value(type, value) == expected
+    assert expected_instead(type, value) == expected
 
 
 def test_long_is_as_wide_as_the_machine() -> None:
-    assert wrong_value("long", str(1 << 40), elf_class=64) == ""
-    assert "2147483647" in wrong_value("long", str(1 << 40), elf_class=32)
+    assert expected_instead("long", str(1 << 40), elf_class=64) == ""
+    assert "2147483647" in expected_instead("long", str(1 << 40), elf_class=32)

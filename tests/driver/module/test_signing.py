@@ -17,7 +17,7 @@ from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.module.signature import (
     MARKER,
     TRAILER,
-    Appended,
+    AppendedSignature,
     Signature,
     describe_signature,
     find_appended,
@@ -321,7 +321,7 @@ def test_damaged_message_is_survived(message: bytes, data: st.DataObject) -> Non
         st.lists(st.tuples(st.integers(0, 170), st.integers(0, 255)), min_size=1, max_size=6)
     ):
         damaged[place] = value
-    found = describe_signature(Appended(0, 2, bytes(damaged)))
+    found = describe_signature(AppendedSignature(0, 2, bytes(damaged)))
 
     assert isinstance(found, Signature)
 

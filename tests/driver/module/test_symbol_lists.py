@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.module.symvers import symbols_of
+from nodeside.driver.module.symvers import read_kernel_symbols
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system.host import Host
 
@@ -26,7 +26,7 @@ def shared_with(directory: Path, text: str) -> SharedDir:
 
 
 def test_the_sidecars_list_serves_where_the_node_has_none(tmp_path: Path) -> None:
-    found = symbols_of(Host(tmp_path), RELEASE, shared_with(tmp_path, LINE))
+    found = read_kernel_symbols(Host(tmp_path), RELEASE, shared_with(tmp_path, LINE))
     assert found is not None
     assert found["printk"].crc == 0x12345678
 
@@ -34,7 +34,7 @@ def test_the_sidecars_list_serves_where_the_node_has_none(tmp_path: Path) -> Non
 def test_a_list_larger_than_any_kernels_is_not_read(tmp_path: Path) -> None:
     """Each byte of it takes several in memory."""
     shared = shared_with(tmp_path, LINE * ((8 << 20) // len(LINE) + 1))
-    assert symbols_of(Host(tmp_path), RELEASE, shared) is None
+    assert read_kernel_symbols(Host(tmp_path), RELEASE, shared) is None
 
 
 COMPRESSORS: list[tuple[str, Callable[[bytes], bytes]]] = [
@@ -56,7 +56,7 @@ def node_with(directory: Path, suffix: str, data: bytes) -> Host:
 def test_a_compressed_list_is_read(
     suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
-    found = symbols_of(node_with(tmp_path, suffix, compress(LINE.encode())), RELEASE, None)
+    found = read_kernel_symbols(node_with(tmp_path, suffix, compress(LINE.encode())), RELEASE, None)
     assert found is not None
     assert found["printk"].crc == 0x12345678
 
@@ -77,7 +77,7 @@ def test_a_damaged_list_of_the_node_is_warned_about_and_blocks_nothing(
         *(good[:length] for length in range(len(good))),
     ):
         path.write_bytes(damaged)
-        found = symbols_of(host, RELEASE, shared)
+        found = read_kernel_symbols(host, RELEASE, shared)
         assert found is not None
         assert "printk" in found
 
@@ -95,7 +95,7 @@ def test_a_compressed_list_does_not_expand_without_limit(
     host = node_with(tmp_path, suffix, compress(bytes(128 << 20)))
     tracemalloc.start()
     try:
-        assert symbols_of(host, RELEASE, None) is None
+        assert read_kernel_symbols(host, RELEASE, None) is None
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -33,7 +33,7 @@ BOOT = (
     ],
 )
 def test_parameters_of_a_module(text: str, parameters: dict[str, str]) -> None:
-    assert parse_command_line(f"{BOOT} {text}\n").of("edu") == parameters
+    assert parse_command_line(f"{BOOT} {text}\n").parameters_of("edu") == parameters
 
 
 QUOTES = "expected a value whose double quotes enclose all of its blanks, or none"
@@ -54,22 +54,22 @@ NAME = "expected a name of ASCII letters, digits and _"
 def test_what_no_module_can_be_given_is_left_out_and_told(text: str, words: str, why: str) -> None:
     line = parse_command_line(f"{BOOT} {text} edu.good=1")
 
-    assert line.of("edu") == {"good": "1"}
+    assert line.parameters_of("edu") == {"good": "1"}
     assert list(line.left_out_of("edu").values()) == [(words, why)]
 
 
 def test_a_quote_that_is_not_closed_takes_the_rest_and_is_left_out() -> None:
     line = parse_command_line('edu.a=1 edu.a=in"n er edu.b=1')
 
-    assert line.of("edu") == {}
+    assert line.parameters_of("edu") == {}
     assert line.left_out_of("edu") == {"a": ('a=in"n er edu.b=1', QUOTES)}
 
 
 def test_names_of_modules_may_have_either_dash() -> None:
     line = parse_command_line("snd-hda-intel.power_save=1 snd_hda_intel.model=generic")
 
-    assert line.of("snd_hda_intel") == line.of("snd-hda-intel")
-    assert line.of("snd-hda-intel") == {"power_save": "1", "model": "generic"}
+    assert line.parameters_of("snd_hda_intel") == line.parameters_of("snd-hda-intel")
+    assert line.parameters_of("snd-hda-intel") == {"power_save": "1", "model": "generic"}
 
 
 def test_blacklist_of_the_kernel_is_the_last_one_and_that_of_modprobe_is_none() -> None:

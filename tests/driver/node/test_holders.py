@@ -49,7 +49,7 @@ def test_an_open_misc_device_is_held_by_a_named_process_of_a_pod(kernel: FakeKer
 
     holding = who_holds("vpoll", kernel.host)
 
-    assert holding.sentence() == (
+    assert holding.in_words() == (
         "vpoll is held by 1 open file of python3 (pid 4711, pod 0b1e3c5d…)"
     )
     assert holding.processes == (
@@ -65,9 +65,9 @@ def test_a_holder_cannot_forge_lines_or_move_the_cursor_by_its_name(kernel: Fake
 
     holding = who_holds("vpoll", kernel.host)
 
-    assert holding.sentence().isprintable()
-    assert "1 open file of x\\x1b[2J\\nNODESIDE_READY" in holding.sentence()
-    assert len(holding.sentence()) < 150
+    assert holding.in_words().isprintable()
+    assert "1 open file of x\\x1b[2J\\nNODESIDE_READY" in holding.in_words()
+    assert len(holding.in_words()) < 150
     assert holding.processes[0].command.isprintable()
 
 
@@ -90,7 +90,7 @@ def test_a_device_without_the_modules_name_is_known_by_its_recorded_number(
 
     assert appeared == {NULL}
     assert who_holds("rapiddisk", kernel.host).processes == ()
-    assert who_holds("rapiddisk", kernel.host, appeared).sentence() == (
+    assert who_holds("rapiddisk", kernel.host, appeared).in_words() == (
         "rapiddisk is held by 2 open files of rdctl (pid 9)"
     )
 
@@ -128,7 +128,7 @@ def test_a_mounted_device_and_a_filesystem_of_the_name_hold(kernel: FakeKernel) 
         "36 35 252:0 / /mnt/fast rw - ext4 /dev/zram0 rw\n37 35 0:5 / /dev rw - devtmpfs udev rw\n",
     )
 
-    assert who_holds("zram", kernel.host).sentence() == "zram is held by the mount /mnt/fast"
+    assert who_holds("zram", kernel.host).in_words() == "zram is held by the mount /mnt/fast"
     text = "40 35 259:1 / /media rw shared:1 - apfs /dev/nvme0n1p1 rw\n"
     assert list(parse_mountinfo([text], "apfs", frozenset())) == ["/media"]
 
@@ -151,7 +151,7 @@ def test_swap_and_device_mapper_hold_a_disk(kernel: FakeKernel) -> None:
     (real / "holders/dm-0").mkdir(parents=True)
     write(kernel.host.proc / "swaps", "Filename Type Size\n/dev/zram0 partition 1024 0 100\n")
 
-    assert who_holds("zram", kernel.host).sentence() == (
+    assert who_holds("zram", kernel.host).in_words() == (
         "zram is held by the disk dm-0 on top of it and the disk zram0 (swap) on top of it"
     )
 
@@ -200,7 +200,7 @@ def test_endless_open_files_take_no_memory(kernel: FakeKernel) -> None:
 def test_references_that_nothing_explains_are_said_so(kernel: FakeKernel) -> None:
     kernel.add("edu", FakeModule(refcnt=1))
 
-    assert who_holds("edu", kernel.host).sentence() == (
+    assert who_holds("edu", kernel.host).in_words() == (
         "edu has 1 reference that no module, open file or mount explains"
     )
 
@@ -220,7 +220,7 @@ def test_what_could_not_be_seen_names_the_missing_capability(
 
     monkeypatch.setattr(os, "scandir", denied)
 
-    assert who_holds("edu", kernel.host).sentence() == (
+    assert who_holds("edu", kernel.host).in_words() == (
         "edu has 1 reference that no module, open file or mount explains (the open files of "
         "1 process could not be seen: the capability SYS_PTRACE is missing)"
     )
@@ -251,7 +251,7 @@ def test_a_filesystem_that_does_not_answer_holds_nobody_up(
     monkeypatch.setattr("nodeside.driver.node.processes._SECONDS", 0.2)
 
     for _ in range(2):
-        assert who_holds("vpoll", kernel.host).sentence() == (
+        assert who_holds("vpoll", kernel.host).in_words() == (
             "vpoll has 1 reference that no module, open file or mount explains (the open files of "
             "processes could not be inspected: a filesystem that one of them uses does not answer)"
         )
@@ -275,7 +275,7 @@ def test_a_look_that_crashes_is_said_so(
 def test_many_holders_are_counted() -> None:
     processes = tuple(Process(pid, "app", "app", "/dev/edu0") for pid in range(1, 6))
 
-    sentence = Holding("edu", 7, ("a", "b", "c", "d"), processes).sentence()
+    sentence = Holding("edu", 7, ("a", "b", "c", "d"), processes).in_words()
 
     assert sentence == (
         "edu is held by the modules a, b, c and 1 more, 1 open file of app (pid 1), "
@@ -284,7 +284,7 @@ def test_many_holders_are_counted() -> None:
 
 
 def test_an_idle_module_is_held_by_nothing() -> None:
-    assert Holding("edu").sentence() == "edu is not held by anything"
+    assert Holding("edu").in_words() == "edu is not held by anything"
 
 
 @pytest.mark.parametrize(

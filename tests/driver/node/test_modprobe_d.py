@@ -59,9 +59,9 @@ def test_of_options_the_last_counts_and_of_other_lines_the_first() -> None:
 
 def test_the_command_line_of_the_kernel_is_above_it() -> None:
     config = parse_modprobe_config(["options snd-hda-intel a=1 b=1"])
-    line = parse_command_line("snd_hda_intel.a=2").over(config.options)
+    line = parse_command_line("snd_hda_intel.a=2").merged_onto(config.options)
 
-    assert line.of("snd-hda-intel") == {"a": "2", "b": "1"}
+    assert line.parameters_of("snd-hda-intel") == {"a": "2", "b": "1"}
 
 
 def test_lines_that_modprobe_matches_as_patterns() -> None:

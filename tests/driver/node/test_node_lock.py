@@ -122,4 +122,4 @@ def test_pod_of_an_older_controller_locks_where_that_locks(
 
 @pytest.mark.parametrize("since", [1e300, -1e300, 1e17])
 def test_a_holder_with_an_impossible_time_is_named_without_it(since: float) -> None:
-    assert Holder(7, "x run", "pod-1", since).sentence() == "pid 7 (x run) in pod-1"
+    assert Holder(7, "x run", "pod-1", since).in_words() == "pid 7 (x run) in pod-1"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.node import syscalls
-from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, in_child
+from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, call_kernel_in_child
 from nodeside.errors import DeadlinePassed, SystemRefused
 from nodeside.system.child import ChildRaised
 
@@ -18,7 +18,7 @@ _PACKAGE = Path(syscalls.__file__).parent
 
 
 def test_a_call_runs_in_another_process(tmp_path: Path) -> None:
-    in_child(lambda: (tmp_path / "pid").write_text(str(os.getpid())), 10)
+    call_kernel_in_child(lambda: (tmp_path / "pid").write_text(str(os.getpid())), 10)
 
     assert (tmp_path / "pid").read_text() != str(os.getpid())
 
@@ -28,21 +28,21 @@ def test_an_errno_comes_back() -> None:
         raise OSError(16, "busy")
 
     with pytest.raises(OSError, match=r"\[Errno 16\] Device or resource busy"):
-        in_child(call, 10)
+        call_kernel_in_child(call, 10)
 
 
 def test_a_call_that_hangs_in_the_kernel_is_left_behind() -> None:
     reader, writer = os.pipe()
 
     with pytest.raises(DeadlinePassed, match=r"the kernel has not returned after 0\.01 s"):
-        in_child(lambda: os.read(reader, 1), 0.01, keep=(reader,))
+        call_kernel_in_child(lambda: os.read(reader, 1), 0.01, keep=(reader,))
     os.close(writer)  # and the child's read ends
     os.close(reader)
 
 
 def test_a_process_that_the_kernel_kills_is_noticed_at_once() -> None:
     with pytest.raises(DiedInKernel, match="killed inside the kernel"):
-        in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), 10)
+        call_kernel_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), 10)
 
 
 def test_a_call_is_not_interrupted_by_ctrl_c(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_call_is_not_interrupted_by_ctrl_c(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         (tmp_path / "end").touch()
 
-    in_child(call, 10)
+    call_kernel_in_child(call, 10)
 
     assert (tmp_path / "end").exists()
 
@@ -60,20 +60,20 @@ def test_an_exception_that_is_no_errno_is_no_success() -> None:
         raise OSError("without a number")
 
     with pytest.raises(ChildRaised, match="without a number"):
-        in_child(call, 10)
+        call_kernel_in_child(call, 10)
 
 
 def test_what_is_left_behind_holds_none_of_our_files(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         with pytest.raises(OSError, match="Bad file descriptor"):
-            in_child(lambda: os.fstat(lock.fileno()), 10)
-        in_child(lambda: os.fstat(lock.fileno()), 10, keep=(lock.fileno(),))
+            call_kernel_in_child(lambda: os.fstat(lock.fileno()), 10)
+        call_kernel_in_child(lambda: os.fstat(lock.fileno()), 10, keep=(lock.fileno(),))
 
 
 def test_signal_mask_and_open_files_are_as_before() -> None:
     before = state_of_this_process()
 
-    in_child(lambda: None, 10)
+    call_kernel_in_child(lambda: None, 10)
 
     assert state_of_this_process() == before
 

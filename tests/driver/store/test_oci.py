@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nodeside.driver.bundle.archive import pack
-from nodeside.driver.bundle.bundle import Bundle, verify
+from nodeside.driver.bundle.archive import pack_bundle
+from nodeside.driver.bundle.bundle import Bundle, verify_bundle
 from nodeside.driver.bundle.manifest import BundleError, digest_of
 from nodeside.driver.store.base import FetchError, FetchOptions
 from nodeside.driver.store.oci import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE
-from nodeside.driver.store.publish import publish
+from nodeside.driver.store.publish import publish_bundle
 from nodeside.driver.store.registry_auth import parse_repository
 from nodeside.driver.store.sources import (
     FetchOutcome,
@@ -78,7 +78,7 @@ def fetch(
     outcome = fetch_first([source(host, insecure=insecure)], WANTED, trust, options, into)
     assert [path.name for path in into.iterdir()] == (["bundle"] if outcome.bundle else [])
     if outcome.bundle:
-        verify(outcome.bundle)
+        verify_bundle(outcome.bundle)
     return outcome
 
 
@@ -105,7 +105,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_what_was_published_is_fetched_again(bundle: Bundle, tmp_path: Path, into: Path) -> None:
     with registry(tmp_path / "registry") as host:
         nothing = fetch(host, into)
-        published = publish(bundle, source(host), OPTIONS)
+        published = publish_bundle(bundle, source(host), OPTIONS)
         outcome = fetch(host, into)
         known = find_manifest([source(host)], WANTED, Trust(), OPTIONS)
 
@@ -123,11 +123,11 @@ def test_publishing_again_is_a_success_and_another_bundle_is_refused(
 ) -> None:
     other = sample_bundle(tmp_path / "other", contents={"edu": b"other"})
     with registry(tmp_path / "registry") as host:
-        publish(bundle, source(host), OPTIONS)
-        assert publish(bundle, source(host), OPTIONS).already
+        publish_bundle(bundle, source(host), OPTIONS)
+        assert publish_bundle(bundle, source(host), OPTIONS).already
         with pytest.raises(BundleError, match=f"has another bundle under {TAG}"):
-            publish(other, source(host), OPTIONS)
-        assert not publish(other, source(host), OPTIONS, overwrite=True).already
+            publish_bundle(other, source(host), OPTIONS)
+        assert not publish_bundle(other, source(host), OPTIONS, overwrite=True).already
         outcome = fetch(host, into)
 
     assert outcome.bundle is not None
@@ -140,7 +140,7 @@ def test_skopeo_understands_and_copies_what_we_publish(
 ) -> None:
     skopeo = needed("skopeo", "skopeo")
     there = PrebuiltSource(oci=f"{plain}/vendor/first", insecure=True)
-    publish(bundle, there, OPTIONS)
+    publish_bundle(bundle, there, OPTIONS)
     first = f"docker://{plain}/vendor/first:{TAG}"
 
     raw = process.run([skopeo, "inspect", "--raw", "--tls-verify=false", first], timeout=60)
@@ -175,7 +175,7 @@ def test_passwords_are_asked_for_told_and_never_shown(
     caplog.set_level(logging.DEBUG)
     with registry(tmp_path / "registry", password=True) as host:
         good = with_credentials(tmp_path, host)
-        publish(bundle, source(host), good)
+        publish_bundle(bundle, source(host), good)
         served = fetch(host, into, options=good)
         assert served.bundle is not None
         served.bundle.directory.rename(tmp_path / "served")
@@ -196,7 +196,7 @@ def test_publishing_without_a_password_says_what_to_do(bundle: Bundle, tmp_path:
         registry(tmp_path / "registry", password=True) as host,
         pytest.raises(FetchError, match="401 Unauthorized") as caught,
     ):
-        publish(bundle, source(host), OPTIONS)
+        publish_bundle(bundle, source(host), OPTIONS)
 
     assert "docker config.json" in caught.value.hint
 
@@ -209,13 +209,13 @@ def test_a_certificate_of_ones_own_is_trusted_by_a_ca_file_and_by_nothing_else(
     trusting = dataclasses.replace(OPTIONS, ca_file=ca)
     with registry(tmp_path / "registry", tls=own) as host:
         secure = source(host, insecure=False)
-        publish(bundle, secure, trusting)
+        publish_bundle(bundle, secure, trusting)
         served = fetch(host, into, options=trusting, insecure=False)
         assert served.bundle is not None
         served.bundle.directory.rename(tmp_path / "served")
         refused = fetch(host, into, insecure=False)
         with pytest.raises(FetchError, match="certificate verify failed") as caught:
-            publish(bundle, secure, OPTIONS)
+            publish_bundle(bundle, secure, OPTIONS)
 
     assert served.description.endswith(
         "trusted because of where it came from (no digest, no certificate)"
@@ -286,7 +286,7 @@ def test_a_token_is_fetched_and_used(
     with registry(tmp_path / "registry") as host:
         gate = Gate(web, host)
         options = with_credentials(tmp_path, web.host)
-        publish(bundle, source(web.host), options)
+        publish_bundle(bundle, source(web.host), options)
         gate.field = "access_token"
         gate.valid.clear()
         outcome = fetch(web.host, into, options=options)
@@ -302,7 +302,7 @@ def test_a_token_that_expires_in_between_is_renewed(
     with registry(tmp_path / "registry") as host:
         gate = Gate(web, host)
         options = with_credentials(tmp_path, web.host)
-        publish(bundle, source(web.host), options)
+        publish_bundle(bundle, source(web.host), options)
         gate.once = True
         outcome = fetch(web.host, into, options=options)
 
@@ -319,7 +319,7 @@ def test_an_identity_token_is_exchanged(
         options = with_credentials(
             tmp_path, web.host, "00000000", "", identitytoken="identity-geheim"
         )
-        publish(bundle, source(web.host), options)
+        publish_bundle(bundle, source(web.host), options)
         assert fetch(web.host, into, options=options).bundle is not None
 
 
@@ -396,7 +396,7 @@ def test_an_upload_elsewhere_is_told_no_password(
         registry_.on("/v2/team/edu/blobs/uploads/", with_password(upload))
         options = dataclasses.replace(with_credentials(tmp_path, registry_.host), ca_file=ca)
         with pytest.raises(FetchError) as caught:
-            publish(bundle, source(registry_.host, insecure=False), options)
+            publish_bundle(bundle, source(registry_.host, insecure=False), options)
 
     if tls:  # another host may take it, and the registry lacks the image in the end
         assert len(storage.requests) == 2
@@ -428,7 +428,7 @@ def test_an_upload_that_parsers_read_differently_gets_no_password(
         upload = status(202, Location=f"http://{there.host}\\@{web.host}/upload/1")
         web.on("/v2/team/edu/blobs/uploads/", with_password(upload))
         with pytest.raises(FetchError, match="redirects to an invalid URL"):
-            publish(bundle, source(web.host), with_credentials(tmp_path, web.host))
+            publish_bundle(bundle, source(web.host), with_credentials(tmp_path, web.host))
 
     assert there.requests == []
 
@@ -452,7 +452,7 @@ def test_an_upload_that_is_redirected_is_no_success(bundle: Bundle, web: WebServ
     web.on("/upload/1", status(307, Location="/upload/2"))
 
     with pytest.raises(FetchError, match="307 Temporary Redirect"):
-        publish(bundle, source(web.host), OPTIONS)
+        publish_bundle(bundle, source(web.host), OPTIONS)
 
 
 def test_a_registry_without_tls_is_named_as_one(web: WebServer, into: Path) -> None:
@@ -477,7 +477,7 @@ class Scripted:
     """A registry of one bundle, as files that a test may exchange."""
 
     def __init__(self, web: WebServer, bundle: Bundle, directory: Path) -> None:
-        pack(bundle, directory / "layer.tar.gz")
+        pack_bundle(bundle, directory / "layer.tar.gz")
         self.web = web
         self.config = (bundle.directory / "manifest.json").read_bytes()
         self.layer = (directory / "layer.tar.gz").read_bytes()
@@ -675,7 +675,7 @@ def test_a_registry_that_takes_no_uploads_is_named(
     web.on("/v2/team/edu/blobs/uploads/", status(405))
 
     with pytest.raises(FetchError, match="405 Method Not Allowed"):
-        publish(bundle, source(web.host), OPTIONS)
+        publish_bundle(bundle, source(web.host), OPTIONS)
 
 
 def test_a_registry_that_does_not_give_back_what_it_took_is_an_error(
@@ -689,7 +689,7 @@ def test_a_registry_that_does_not_give_back_what_it_took_is_an_error(
     web.otherwise(anything)
 
     with pytest.raises(FetchError, match="does not return what was published"):
-        publish(bundle, source(web.host), OPTIONS)
+        publish_bundle(bundle, source(web.host), OPTIONS)
 
 
 # --- names --------------------------------------------------------------------------------------

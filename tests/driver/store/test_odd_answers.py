@@ -85,10 +85,10 @@ def test_an_endless_answer_takes_no_memory(name: str, server: OddServer, into: P
 def test_the_next_source_is_asked_after_an_odd_answer(
     server: OddServer, bundle: Bundle, tmp_path: Path, into: Path
 ) -> None:
-    from nodeside.driver.store.publish import publish
+    from nodeside.driver.store.publish import publish_bundle
 
     good = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, good, OPTIONS)
+    publish_bundle(bundle, good, OPTIONS)
     server.say(CONVERSATIONS["errors that are words"])
 
     outcome = fetch_first([*server.sources, good], WANTED, Trust(), OPTIONS, into)

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from nodeside import __version__
-from nodeside.driver.bundle.archive import pack
-from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify
+from nodeside.driver.bundle.archive import pack_bundle
+from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify_bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.store.base import Fetched, FetchError, FetchOptions, NotThere
-from nodeside.driver.store.publish import publish
+from nodeside.driver.store.publish import publish_bundle
 from nodeside.driver.store.sources import (
     FetchOutcome,
     SourceAnswer,
@@ -66,7 +66,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 @pytest.fixture
 def data(bundle: Bundle, tmp_path: Path) -> bytes:
-    pack(bundle, tmp_path / "packed.tar.gz")
+    pack_bundle(bundle, tmp_path / "packed.tar.gz")
     return (tmp_path / "packed.tar.gz").read_bytes()
 
 
@@ -92,7 +92,7 @@ def fetch(
     outcome = fetch_first(listed, WANTED, trust, options, into)
     assert [path.name for path in into.iterdir()] == (["bundle"] if outcome.bundle else [])
     if outcome.bundle:
-        verify(outcome.bundle)
+        verify_bundle(outcome.bundle)
     return outcome
 
 
@@ -104,7 +104,7 @@ def test_what_was_published_in_a_directory_is_fetched_from_it(
 ) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
 
-    published = publish(bundle, place, OPTIONS)
+    published = publish_bundle(bundle, place, OPTIONS)
     outcome = fetch(place, into)
 
     assert str(published) == f"{tmp_path}/store:{TAG} published ({bundle.digest})"
@@ -123,9 +123,9 @@ def test_publishing_the_same_bundle_again_is_a_success_that_says_so(
     bundle: Bundle, tmp_path: Path
 ) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, place, OPTIONS)
+    publish_bundle(bundle, place, OPTIONS)
 
-    again = publish(bundle, place, OPTIONS)
+    again = publish_bundle(bundle, place, OPTIONS)
 
     assert again.already
     assert str(again).endswith(f"already exists ({bundle.digest})")
@@ -133,21 +133,21 @@ def test_publishing_the_same_bundle_again_is_a_success_that_says_so(
 
 def test_the_same_modules_built_at_another_time_are_there_already(tmp_path: Path) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(sample_bundle(tmp_path / "a"), place, OPTIONS)
+    publish_bundle(sample_bundle(tmp_path / "a"), place, OPTIONS)
 
-    assert publish(sample_bundle(tmp_path / "b", created="later"), place, OPTIONS).already
+    assert publish_bundle(sample_bundle(tmp_path / "b", created="later"), place, OPTIONS).already
 
 
 def test_another_bundle_of_the_same_tag_is_refused_unless_it_may_overwrite(
     bundle: Bundle, tmp_path: Path, into: Path
 ) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(sample_bundle(tmp_path / "old"), place, OPTIONS)
+    publish_bundle(sample_bundle(tmp_path / "old"), place, OPTIONS)
 
     with pytest.raises(BundleError, match=f"has another bundle under {TAG}: sha256:") as caught:
-        publish(bundle, place, OPTIONS)
+        publish_bundle(bundle, place, OPTIONS)
     assert "--overwrite" in caught.value.hint
-    publish(bundle, place, OPTIONS, overwrite=True)
+    publish_bundle(bundle, place, OPTIONS, overwrite=True)
 
     outcome = fetch(place, into)
     assert outcome.bundle is not None
@@ -158,7 +158,7 @@ def test_unsigned_modules_are_not_published_where_signed_ones_are_wanted(tmp_pat
     bundle = sample_bundle(tmp_path / "bundle", certificate="c" * 64)
 
     with pytest.raises(BundleError, match="edu, edu_dma not signed, but the bundle is for"):
-        publish(bundle, PrebuiltSource(directory=str(tmp_path / "store")), OPTIONS)
+        publish_bundle(bundle, PrebuiltSource(directory=str(tmp_path / "store")), OPTIONS)
 
     assert not (tmp_path / "store").exists()
 
@@ -167,14 +167,14 @@ def test_a_damaged_bundle_is_not_published(bundle: Bundle, tmp_path: Path) -> No
     os.truncate(bundle.module_path("edu"), 5)
 
     with pytest.raises(BundleError, match="has 5 bytes"):
-        publish(bundle, PrebuiltSource(directory=str(tmp_path / "store")), OPTIONS)
+        publish_bundle(bundle, PrebuiltSource(directory=str(tmp_path / "store")), OPTIONS)
 
 
 def test_an_archive_that_does_not_fit_its_checksum_is_refused(
     bundle: Bundle, tmp_path: Path, into: Path
 ) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, place, OPTIONS)
+    publish_bundle(bundle, place, OPTIONS)
     checksum = tmp_path / "store" / f"{TAG}.tar.gz.sha256"
     checksum.write_text("0" * 64)
 
@@ -189,7 +189,7 @@ def test_a_fifo_in_a_directory_makes_nobody_wait(
     bundle: Bundle, tmp_path: Path, into: Path, name: str
 ) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, place, OPTIONS)
+    publish_bundle(bundle, place, OPTIONS)
     (tmp_path / "store" / name).unlink()
     os.mkfifo(tmp_path / "store" / name)
 
@@ -201,8 +201,8 @@ def test_a_directory_that_cannot_be_read_does_not_keep_from_the_next_source(
 ) -> None:
     """What an unreadable disk says is an error of that source, not of the node's own disk."""
     bad, good = (PrebuiltSource(directory=str(tmp_path / name)) for name in ("bad", "good"))
-    publish(bundle, bad, OPTIONS)
-    publish(bundle, good, OPTIONS)
+    publish_bundle(bundle, bad, OPTIONS)
+    publish_bundle(bundle, good, OPTIONS)
     archive = tmp_path / "bad" / f"{TAG}.tar.gz"
     (tmp_path / "bad" / f"{TAG}.tar.gz.sha256").unlink()
     archive.unlink()
@@ -221,7 +221,7 @@ def test_a_checksum_may_be_a_link_and_no_larger_than_one(
     bundle: Bundle, tmp_path: Path, into: Path
 ) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, place, OPTIONS)
+    publish_bundle(bundle, place, OPTIONS)
     checksum = tmp_path / "store" / f"{TAG}.tar.gz.sha256"
     checksum.rename(tmp_path / "elsewhere")
     checksum.symlink_to(tmp_path / "elsewhere")
@@ -245,7 +245,7 @@ def test_a_directory_that_is_not_there_has_no_bundle(tmp_path: Path, into: Path)
 
 def test_an_http_directory_is_read_only(bundle: Bundle, web: WebServer) -> None:
     with pytest.raises(FetchError, match="an HTTP directory is read-only") as caught:
-        publish(bundle, source(web), OPTIONS)
+        publish_bundle(bundle, source(web), OPTIONS)
 
     assert "local directory" in caught.value.hint
     assert web.requests == []
@@ -490,7 +490,7 @@ def test_a_tampered_archive_is_refused_and_the_next_source_is_asked(
 ) -> None:
     web.on(ARCHIVE, file(data[:-100] + bytes(100)))
     good = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, good, OPTIONS)
+    publish_bundle(bundle, good, OPTIONS)
 
     outcome = fetch([PrebuiltSource(directory=str(tmp_path / "no")), source(web), good], into)
 
@@ -649,7 +649,7 @@ def test_a_bug_in_the_reading_of_one_source_does_not_keep_from_the_next(
 
     monkeypatch.setattr(http_directory.HttpStore, "fetch", surprised)
     good = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, good, OPTIONS)
+    publish_bundle(bundle, good, OPTIONS)
 
     outcome = fetch([PrebuiltSource(http="http://a.example/b"), good], into)
 
@@ -706,7 +706,7 @@ def test_a_source_names_exactly_one_place(wrong: PrebuiltSource) -> None:
 
 def test_a_store_can_be_asked_directly(bundle: Bundle, tmp_path: Path) -> None:
     place = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, place, OPTIONS)
+    publish_bundle(bundle, place, OPTIONS)
 
     with open_source(place, OPTIONS) as store:
         accept = make_acceptance(WANTED, NO_TRUST)
@@ -835,7 +835,7 @@ def test_a_bundle_that_the_caller_cannot_use_is_that_sources_answer(
     """Else the cache would keep it for ever, and nobody else be asked."""
     places = [PrebuiltSource(directory=str(tmp_path / name)) for name in ("first", "second")]
     for place in places:
-        publish(bundle, place, OPTIONS)
+        publish_bundle(bundle, place, OPTIONS)
     seen: list[Path] = []
 
     def inspect(found: Bundle) -> None:
@@ -855,7 +855,7 @@ def test_where_no_thread_can_be_started_the_next_source_is_asked_and_nobody_says
 ) -> None:
     """As under a limit of processes: a deadline is a thread, a directory needs none."""
     good = PrebuiltSource(directory=str(tmp_path / "store"))
-    publish(bundle, good, OPTIONS)
+    publish_bundle(bundle, good, OPTIONS)
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -15,7 +15,7 @@ import pytest
 
 from nodeside.driver.userspace import versions as versions_module
 from nodeside.driver.userspace.tree import Tree, UserspaceRefused
-from nodeside.driver.userspace.use import in_use
+from nodeside.driver.userspace.use import is_in_use
 from nodeside.driver.userspace.versions import Versions
 from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.system.host import Host
@@ -299,7 +299,7 @@ def test_a_link_that_steps_out_of_a_link_is_refused(image: Image) -> None:
 
 def test_many_mappings_are_read_to_their_end(host: Host) -> None:
     process(host, 7, maps="7f00-7f01 rw-p 0 00:00 0\n" * 70_000)
-    assert not in_use(host, "edu", "1234")
+    assert not is_in_use(host, "edu", "1234")
 
 
 def test_a_process_that_cannot_be_read_is_named(
@@ -309,7 +309,7 @@ def test_a_process_that_cannot_be_read_is_named(
     shutil.rmtree(found / "fd")
     write(found / "fd", "")
     with caplog.at_level("INFO"):
-        assert in_use(host, "edu", "1234")
+        assert is_in_use(host, "edu", "1234")
     assert "process 4711 may have them, and cannot be read" in str(
         [record.__dict__ for record in caplog.records]
     )
@@ -319,26 +319,26 @@ def test_a_process_that_cannot_be_read_is_named(
 def test_whatever_has_a_version_keeps_it(host: Host, name: str) -> None:
     process(host, 7)
     (host.proc / "self").mkdir()
-    assert not in_use(host, "edu", "1234")
+    assert not is_in_use(host, "edu", "1234")
     place = "/var/lib/nodeside/userspace/edu/1234/opt"
     process(host, 8, **{name: f"x {place} y" if name in ("maps", "mountinfo") else place})
-    assert in_use(host, "edu", "1234")
-    assert not in_use(host, "edu", "123")
-    assert not in_use(host, "peer", "1234")
+    assert is_in_use(host, "edu", "1234")
+    assert not is_in_use(host, "edu", "123")
+    assert not is_in_use(host, "peer", "1234")
 
 
 def test_an_open_file_keeps_it_and_what_cannot_be_read_too(host: Host) -> None:
     found = process(host, 7)
     link(found / "fd/3", Path("/nothing"))
     (found / "fd/4").symlink_to("/var/lib/nodeside/userspace/edu/1234/opt/edu/lib/libedu.so")
-    assert in_use(host, "edu", "1234")
+    assert is_in_use(host, "edu", "1234")
     shutil.rmtree(found / "fd")
     write(found / "fd", "")  # no directory: EINVAL or the like
-    assert in_use(host, "edu", "1234")
+    assert is_in_use(host, "edu", "1234")
     shutil.rmtree(found)
     found = process(host, 8)
     (found / "exe").unlink()  # a thread of the kernel
-    assert not in_use(host, "edu", "1234")
+    assert not is_in_use(host, "edu", "1234")
 
 
 def test_a_real_process_keeps_what_it_runs(image: Image, tmp_path: Path) -> None:
@@ -351,11 +351,11 @@ def test_a_real_process_keeps_what_it_runs(image: Image, tmp_path: Path) -> None
     child = subprocess.Popen([program, "60"])
     (host.proc / str(child.pid)).symlink_to(f"/proc/{child.pid}")
     try:
-        assert in_use(host, "edu", digest)
+        assert is_in_use(host, "edu", digest)
     finally:
         child.kill()
         child.wait()
-    assert not in_use(host, "edu", digest)
+    assert not is_in_use(host, "edu", digest)
 
 
 def test_a_disk_that_is_broken_is_named(image: Image, tmp_path: Path) -> None:
